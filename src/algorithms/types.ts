@@ -1,0 +1,56 @@
+/** What a loss is: a pure function of token outputs. No engine, no model, no I/O in this room. */
+import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+
+/** Which outputs a loss reads besides the log-probabilities. */
+export interface Outputs {
+  entropy?: boolean;
+  values?: boolean;
+}
+
+/** `dL/doutput`, laid out as the outputs they belong to. */
+export interface OutputGradient {
+  logprobs: Float32Array;
+  entropy?: Float32Array;
+  values?: Float32Array;
+}
+
+export interface LossValue {
+  loss: number;
+  gradient: OutputGradient;
+  /** Sums and counts, so that the parts of a batch add up: the reported figure is `sum / count`. */
+  metrics: Record<string, { sum: number; count: number }>;
+}
+
+/**
+ * A loss over one batch of sequences. An engine may evaluate it on any subset of the batch's sequences, one
+ * subset after another (micro-batches); values, gradients and metrics of the subsets add up to the batch's.
+ * Denominators that span the batch (token counts, sequence counts) are therefore fixed when the loss is built.
+ */
+export interface Loss {
+  name: string;
+  outputs: Outputs;
+  /**
+   * @param outputs outputs of `sequences`, in that order
+   * @param sequences indices of those sequences in the batch this loss was built for
+   */
+  evaluate(outputs: TokenOutputs, sequences: Int32Array): LossValue;
+  /** Needs the outputs of the whole batch before any gradient (clip-cov, kl-cov): the engine forwards once more. */
+  coupled?: true;
+  /** The same loss under the name an engine's own implementation has (hosted Tinker), with its per-token inputs. */
+  hosted?: { name: string; config: Record<string, number>; inputs: Record<string, Float32Array> };
+}
+
+/** Sequences with what the loss needs to know of each trained token; ragged like `TokenOutputs`. */
+export interface TrainingBatch {
+  sequences: Sequence[];
+  /** `[S + 1]` offsets of each sequence's trained tokens in the arrays below. */
+  offsets: Int32Array;
+  /** `[N]` advantage of each trained token. */
+  advantages: Float32Array;
+  /** `[N]` log-probability under the sampler. */
+  samplerLogprobs: Float32Array;
+  /** `[S]` index of the group each sequence belongs to. */
+  groups: Int32Array;
+  /** `[S]` the role of each sequence's trajectory. */
+  roles: string[];
+}

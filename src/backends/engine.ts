@@ -1,0 +1,153 @@
+/**
+ * The waist of Hone: everything that is tensor arithmetic happens behind this interface, everything that is
+ * reinforcement learning in front of it. An engine knows no algorithm: it gives token outputs and pulls a loss's
+ * gradient by those outputs back into the weights (a vector-Jacobian product).
+ */
+import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
+import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+
+/** What an engine can and cannot do, as data: the configuration check and the docs table read it. */
+export interface Capabilities {
+  engine: string;
+  /** `raw`: log-probabilities at temperature 1 whatever the sampling parameters; `processed`: of the modified distribution. */
+  sampleLogprobs: "raw" | "processed";
+  adapters: readonly ("lora" | "full" | "none")[];
+  loraTargets: readonly ("attn" | "mlp" | "unembed")[];
+  outputs: readonly ("logprobs" | "entropy" | "values")[];
+  sampling: readonly ("top_p" | "top_k" | "min_p" | "stop_ids" | "stop_strings" | "seed" | "prompt_logprobs" | "top_logprobs" | "abort" | "tokens_streamed")[];
+  /** Several trainable adapters over one base model at once. */
+  multiplePolicies: boolean;
+  /** With full weights: `sample` still answers from the last published weights after an `optimStep`. */
+  frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
+  /** Losses this engine also runs by name, in one pass. */
+  hostedLosses: readonly string[];
+  exports: readonly ("adapter" | "merged")[];
+  vision: boolean;
+}
+
+export type AdapterSpec =
+  | { kind: "lora"; rank: number; alpha: number; targets: readonly ("attn" | "mlp" | "unembed")[]; seed: number }
+  | { kind: "full" }
+  /** The base model as it is: samples and forwards, is never trained (a reference policy, an evaluation). */
+  | { kind: "none" };
+
+export interface PolicySpec {
+  adapter: AdapterSpec;
+}
+
+export interface SamplingParams {
+  maxTokens: number;
+  /** 0 = greedy. */
+  temperature: number;
+  /** 1 = off. */
+  topP: number;
+  /** -1 = off. */
+  topK: number;
+  /** 0 = off. */
+  minP: number;
+  /** Sampling any of these ends the sequence; the token is kept as its last one. The model's own end tokens always count unless `ignoreEos`. */
+  stopIds: readonly number[];
+  /** A sequence ends when its decoded text contains one of these; the tokens that complete it are kept. */
+  stopStrings: readonly string[];
+  ignoreEos?: boolean;
+  /** A sample depends on (weights, prompt, parameters, seed) and not on what else is in the batch, up to rounding. */
+  seed: number;
+}
+
+export interface SampleRequest {
+  /** `[P]`, P >= 1. Equal prompts within one call are prefilled once. */
+  prompt: Int32Array;
+  params: SamplingParams;
+  /** Also give the log-probability of each prompt token but the first. */
+  promptLogprobs?: boolean;
+  /** Also give the k most likely tokens at each sampled position. */
+  topLogprobs?: number;
+}
+
+export interface Sample {
+  /** Index of the request in its call. */
+  request: number;
+  /** `[T]` */
+  tokens: Int32Array;
+  /** `[T]` */
+  logprobs: Float32Array;
+  stopReason: "stop" | "length" | "aborted";
+  policyVersion: number;
+  /** `[P]`, the first is NaN. */
+  promptLogprobs?: Float32Array;
+  /** `[T][k]`, most likely first. */
+  topLogprobs?: { tokens: Int32Array; logprobs: Float32Array }[];
+}
+
+export interface SampleOptions {
+  /** Aborting ends the call's sequences: each is answered with what it has and `stopReason: "aborted"`. */
+  signal?: AbortSignal;
+  /** Called for each token as it is sampled. Costs a message a decode step, so only for showing text as it appears. */
+  onToken?: (request: number, token: number, logprob: number) => void;
+}
+
+export interface AdamParams {
+  learningRate: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  /** Decoupled (AdamW). */
+  weightDecay: number;
+  /** Clip the global norm of the gradient to this; 0 = off. */
+  maxGradNorm: number;
+}
+
+export interface ForwardBackwardResult extends Omit<LossValue, "gradient"> {
+  outputs: TokenOutputs;
+}
+
+export interface Policy {
+  /** Version of the published weights that `sample` uses; 0 before the first `publish`. */
+  readonly version: number;
+  /** Yields each sample as its sequence finishes, in no fixed order. */
+  sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
+  /** Outputs under the current (trained, not necessarily published) weights; keeps no graph. */
+  forward(sequences: readonly Sequence[], outputs: Outputs): Promise<TokenOutputs>;
+  /** Accumulates gradients. Sequences must be those the loss was built for, in the same order. */
+  forwardBackward(sequences: readonly Sequence[], loss: Loss): Promise<ForwardBackwardResult>;
+  /**
+   * Applies and clears the accumulated gradient. A gradient that is not finite is dropped: `applied: false`,
+   * weights and optimizer untouched.
+   */
+  optimStep(adam: AdamParams): Promise<{ gradNorm: number; applied: boolean }>;
+  publish(): Promise<number>;
+  /** Drops accumulated gradients. */
+  zeroGrad(): Promise<void>;
+  /** Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON. */
+  saveState(dir: string): Promise<void>;
+  loadState(dir: string, options: { optimizer: boolean }): Promise<void>;
+  /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
+  export(dir: string, as: "adapter" | "merged"): Promise<void>;
+  close(): Promise<void>;
+}
+
+export interface ModelInfo {
+  /** The name the user gave. */
+  name: string;
+  /** Directory that holds tokenizer.json, tokenizer_config.json and config.json of the model. */
+  directory: string;
+  architecture: string;
+  parameters: number;
+  vocabularySize: number;
+  maxLength: number;
+  eosTokenIds: readonly number[];
+  dtype: string;
+  device: string;
+  /** How attention runs: `packed`, or `padded` with the reason why the packed form was not possible. */
+  attention: "packed" | "padded";
+  attentionReason?: string;
+}
+
+export interface Engine {
+  readonly capabilities: Capabilities;
+  readonly model: ModelInfo;
+  createPolicy(spec: PolicySpec): Promise<Policy>;
+  /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
+  stats(): Promise<Record<string, number>>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,101 @@
+/**
+ * What a rollout leaves behind, from single model calls up to groups that are compared with each other.
+ * Tokens are the truth: text is kept for people and graders only and is never encoded again.
+ */
+
+/** Why an episode ended. `error` and `timeout` are failures: data, never a zero reward. */
+export type TerminationReason =
+  | "env_done"
+  | "max_turns_exceeded"
+  | "max_prompt_length_exceeded"
+  | "max_response_length_exceeded"
+  | "timeout"
+  | "error"
+  | "unknown";
+
+/** One model call: the exact prompt tokens, the sampled tokens, and what the sampler said of them. */
+export interface Step {
+  /** `[P]` token ids of the prompt as the model saw it. */
+  promptTokens: Int32Array;
+  /** `[T]` sampled token ids, the stop token included where one was sampled. */
+  tokens: Int32Array;
+  /** `[T]` log-probability of each sampled token under the sampler (nats; raw or processed as the engine declares). */
+  logprobs: Float32Array;
+  /** Version of the policy that sampled these tokens; -1 for a model that is not being trained. */
+  policyVersion: number;
+  stopReason: "stop" | "length" | "aborted";
+  /** The reply decoded, special tokens dropped. */
+  text: string;
+  /** The messages the prompt was rendered from, for people to read. */
+  messages: readonly ChatMessage[];
+  /** Reward of this step alone, where the workflow gives one. */
+  reward: number | null;
+}
+
+export interface ChatMessage {
+  role: "system" | "user" | "assistant" | "tool";
+  content: string;
+}
+
+/** The steps of one agent within an episode, e.g. the solver's or the judge's. */
+export interface Trajectory {
+  /** The agent's role; trajectories are compared within a role. */
+  name: string;
+  steps: Step[];
+  /** `null`: not known (the rollout failed or the grader could not tell). Never replaced by 0. */
+  reward: number | null;
+}
+
+/** Everything one rollout (one attempt at one task) recorded. */
+export interface Episode {
+  /** `"{task id}:{rollout index}"`. */
+  id: string;
+  taskId: string;
+  rollout: number;
+  trajectories: Trajectory[];
+  termination: TerminationReason;
+  /** Whether the task was solved, where that is meaningful; drives pass@1 and pass@n. */
+  correct: boolean | null;
+  /** Named figures of the workflow or the reward, averaged into `batch/{name}`. */
+  metrics: Record<string, number>;
+  /** Why the reward is what it is, in the grader's words. */
+  explanation?: string;
+  /** Set when the rollout failed: the boundary that failed and its message. */
+  failure?: { boundary: "model" | "workflow" | "reward" | "timeout"; message: string; stack?: string };
+  /** Failed attempts before this one. */
+  retries: number;
+  /** Wall-clock seconds. */
+  seconds: number;
+}
+
+/** Trajectories that are compared with each other: the same task and the same role. */
+export interface TrajectoryGroup {
+  /** `"{task id}:{role}"`. */
+  id: string;
+  taskId: string;
+  role: string;
+  members: { episode: Episode; trajectory: Trajectory; reward: number }[];
+}
+
+/** A token sequence as an engine takes it. */
+export interface Sequence {
+  /** `[L]` token ids. */
+  tokens: Int32Array;
+  /** `[L-1]` 0/1; `trained[i]` = 1: the log-probability of `tokens[i + 1]` is an output and enters the loss. */
+  trained: Uint8Array;
+}
+
+/**
+ * Per-token outputs of some sequences, ragged over the trained positions only:
+ * sequence `s` owns `[offsets[s], offsets[s + 1])` of each array, in the order of its trained positions.
+ */
+export interface TokenOutputs {
+  /** `[S + 1]` */
+  offsets: Int32Array;
+  /** `[N]` log-probability of each trained token (nats, temperature 1). */
+  logprobs: Float32Array;
+  /** `[N]` entropy of the distribution each trained token was drawn from (nats), when asked for. */
+  entropy?: Float32Array;
+  /** `[N]` the critic's value at each trained position, when asked for. */
+  values?: Float32Array;
+}

@@ -1,0 +1,19 @@
+import { defineConfig } from "vitest/config";
+
+/** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
+export default defineConfig({
+  test: {
+    projects: [
+      { test: { name: "unit", include: ["src/**/*.test.ts", "scripts/**/*.test.ts"], testTimeout: 20_000 } },
+      {
+        test: {
+          name: "e2e",
+          include: ["src/**/*.e2e.ts"],
+          testTimeout: 600_000,
+          hookTimeout: 600_000,
+          fileParallelism: false,
+        },
+      },
+    ],
+  },
+});
