@@ -14,7 +14,18 @@ export interface Capabilities {
   adapters: readonly ("lora" | "full" | "none")[];
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
   outputs: readonly ("logprobs" | "entropy" | "values")[];
-  sampling: readonly ("top_p" | "top_k" | "min_p" | "stop_ids" | "stop_strings" | "seed" | "prompt_logprobs" | "top_logprobs" | "abort" | "tokens_streamed")[];
+  sampling: readonly (
+    | "top_p"
+    | "top_k"
+    | "min_p"
+    | "stop_ids"
+    | "stop_strings"
+    | "seed"
+    | "prompt_logprobs"
+    | "top_logprobs"
+    | "abort"
+    | "tokens_streamed"
+  )[];
   /** Several trainable adapters over one base model at once. */
   multiplePolicies: boolean;
   /** With full weights: `sample` still answers from the last published weights after an `optimStep`. */
@@ -149,5 +160,7 @@ export interface Engine {
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
+  /** What the engine is busy with or waited for right now, the longest silent first; for the progress line. */
+  waitingFor(): { what: string; seconds: number }[];
   close(): Promise<void>;
 }

@@ -10,7 +10,13 @@ export interface EngineHooks {
 }
 
 const engines: Record<Config["rllm"]["backend"], (config: Config, hooks: EngineHooks) => Promise<Engine>> = {
-  local: async (config, hooks) => (await import("./local/engine.ts")).openLocalEngine(config, hooks),
+  local: async (config, hooks) => {
+    const [{ openLocalEngine }, { localEngineOptions }] = await Promise.all([
+      import("./local/engine.ts"),
+      import("./local/options.ts"),
+    ]);
+    return openLocalEngine(localEngineOptions(config, hooks));
+  },
 };
 
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */

@@ -1,0 +1,27 @@
+/** What the local engine can do, as data. */
+import type { Capabilities } from "../engine.ts";
+
+export const capabilities: Capabilities = {
+  engine: "local",
+  sampleLogprobs: "raw",
+  adapters: ["lora", "full", "none"],
+  loraTargets: ["attn", "mlp", "unembed"],
+  outputs: ["logprobs", "entropy"],
+  sampling: [
+    "top_p",
+    "top_k",
+    "min_p",
+    "stop_ids",
+    "stop_strings",
+    "seed",
+    "prompt_logprobs",
+    "top_logprobs",
+    "abort",
+    "tokens_streamed",
+  ],
+  multiplePolicies: true,
+  frozenSampler: { lora: true, full: false },
+  hostedLosses: [],
+  exports: ["adapter", "merged"],
+  vision: false,
+};

@@ -1,0 +1,125 @@
+/**
+ * Requests and answers over a worker's pipes: numbers them, hands each event to its request, and fails all of them
+ * with one error when the worker dies. Knows the protocol's envelope, not its operations.
+ */
+import { RunError, UserError } from "../../errors.ts";
+import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
+import type { WorkerProcess } from "./worker-process.ts";
+
+export interface Request {
+  readonly id: number;
+  /** The final answer. Rejects with UserError or RunError. */
+  readonly answer: Promise<Frame>;
+  /** A further message under the same id, e.g. a gradient. */
+  reply(op: string, arrays?: OutgoingArrays): void;
+}
+
+/** A request that has been silent for a while. */
+export interface Waiting {
+  what: string;
+  /** Since its last message, or since it was sent. */
+  seconds: number;
+}
+
+export interface Connection {
+  /**
+   * @param onEvent called for each event before the answer; what it throws is for the caller to handle, so it must not
+   */
+  request(
+    op: string,
+    fields?: Record<string, unknown>,
+    arrays?: OutgoingArrays,
+    onEvent?: (frame: Frame) => void,
+  ): Request;
+  /** Every request that awaits its answer, the longest silent first. */
+  waitingFor(): Waiting[];
+  /** Stops the worker; requests still open are rejected. */
+  close(): Promise<void>;
+}
+
+interface Pending {
+  op: string;
+  lastHeard: number;
+  onEvent: ((frame: Frame) => void) | undefined;
+  resolve(frame: Frame): void;
+  reject(error: Error): void;
+}
+
+export function connect(worker: WorkerProcess): Connection {
+  const pending = new Map<number, Pending>();
+  let nextId = 1;
+  let failure: Error | null = null;
+
+  function fail(error: Error): void {
+    failure ??= error;
+    for (const { reject } of pending.values()) reject(failure);
+    pending.clear();
+  }
+
+  function receive(frame: Frame): void {
+    const { id, event, error } = frame.header;
+    const request = typeof id === "number" ? pending.get(id) : undefined;
+    if (request === undefined)
+      throw new RunError(`the worker answered a request that is not open: ${JSON.stringify(frame.header)}`);
+    request.lastHeard = performance.now();
+    if (event !== undefined) {
+      request.onEvent?.(frame);
+      return;
+    }
+    pending.delete(id as number);
+    if (error === undefined) request.resolve(frame);
+    else request.reject(workerError(request.op, error as WorkerFailure));
+  }
+
+  const parse = frameParser(receive);
+  worker.output.on("data", (chunk: Buffer) => {
+    try {
+      parse(chunk);
+    } catch (error) {
+      // A stream that has lost its frames cannot be mended.
+      fail(error as Error);
+      worker.kill();
+    }
+  });
+  void worker.ended.then(fail);
+
+  function send(header: Record<string, unknown>, arrays?: OutgoingArrays): void {
+    if (failure === null) worker.input.write(encodeFrame(header, arrays));
+  }
+
+  return {
+    request(op, fields = {}, arrays, onEvent) {
+      const id = nextId++;
+      const answer = new Promise<Frame>((resolve, reject) => {
+        if (failure !== null) return reject(failure);
+        pending.set(id, { op, lastHeard: performance.now(), onEvent, resolve, reject });
+      });
+      send({ ...fields, id, op }, arrays);
+      return { id, answer, reply: (replyOp, replyArrays) => send({ id, op: replyOp }, replyArrays) };
+    },
+    waitingFor() {
+      const now = performance.now();
+      return [...pending.values()]
+        .map(({ op, lastHeard }) => ({ what: op, seconds: (now - lastHeard) / 1000 }))
+        .sort((a, b) => b.seconds - a.seconds);
+    },
+    async close() {
+      fail(new RunError("the local engine was closed"));
+      await worker.stop();
+    },
+  };
+}
+
+interface WorkerFailure {
+  kind: "user" | "internal";
+  message: string;
+  hint?: string;
+  trace?: string;
+}
+
+function workerError(op: string, { kind, message, hint, trace }: WorkerFailure): Error {
+  if (kind === "user") return new UserError(message, hint === undefined ? {} : { hint });
+  return new RunError(`the worker failed in ${op}: ${message}${trace === undefined ? "" : `\n${trace.trimEnd()}`}`, {
+    hint: hint ?? "This is a defect of Hone or of the model's code in transformers; the trace above shows where.",
+  });
+}

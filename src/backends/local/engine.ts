@@ -1,0 +1,85 @@
+/** Opens the local engine: prepares Python and the model, starts the worker, and gives the interface of ../engine.ts. */
+import { join } from "node:path";
+import type { Engine, ModelInfo } from "../engine.ts";
+import { capabilities } from "./capabilities.ts";
+import { connect } from "./connection.ts";
+import { threadCount, usableCores } from "./cores.ts";
+import { readNumber } from "./frames.ts";
+import { resolveModel } from "./models.ts";
+import type { LocalEngineOptions } from "./options.ts";
+import { createPolicy } from "./policy.ts";
+import { runSetup } from "./setup.ts";
+import { startWorker } from "./worker-process.ts";
+
+/**
+ * @throws UserError when the model, device or Python cannot be used
+ * @throws RunError when the set-up or the worker fails
+ */
+export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
+  const status = options.onStatus ?? (() => {});
+  status("preparing Python and the model");
+  const model = await resolveModel(options.model);
+  const { home, python } = await runSetup("python");
+  const threads = threadCount(options.threads ?? 0, usableCores(), process.env);
+
+  status("starting the worker");
+  const worker = await startWorker({ python: python!, threads, logFile: options.logFile });
+  const connection = connect(worker);
+  try {
+    status(`loading ${options.model}`);
+    const loading = connection.request(
+      "load",
+      {
+        model,
+        name: options.model,
+        device: options.device ?? "auto",
+        dtype: options.dtype ?? "auto",
+        threads,
+        cache_dir: options.cacheDir ?? join(home, "models"),
+        chunk_size: options.chunkSize ?? 512,
+        micro_batch_tokens: options.microBatchTokens ?? 0,
+        gradient_checkpointing: options.gradientCheckpointing ?? false,
+        max_sample_rows: options.maxSampleRows ?? 256,
+      },
+      {},
+      ({ header }) => {
+        if (header.event === "status") status(String(header.text));
+      },
+    );
+    const { header } = await loading.answer;
+    return {
+      capabilities,
+      model: modelInfo(options.model, header.model as Record<string, unknown>),
+      createPolicy: (spec) => createPolicy(connection, spec),
+      stats: () => stats(connection),
+      waitingFor: connection.waitingFor,
+      close: connection.close,
+    };
+  } catch (error) {
+    await connection.close();
+    throw error;
+  }
+}
+
+async function stats(connection: ReturnType<typeof connect>): Promise<Record<string, number>> {
+  const { header } = await connection.request("stats").answer;
+  const entries = Object.entries(header.stats as Record<string, unknown>);
+  return Object.fromEntries(entries.map(([name, value]) => [name, readNumber(value)]));
+}
+
+function modelInfo(name: string, info: Record<string, unknown>): ModelInfo {
+  const reason = info.attention_reason;
+  return {
+    name,
+    directory: info.directory as string,
+    architecture: info.architecture as string,
+    parameters: readNumber(info.parameters),
+    vocabularySize: readNumber(info.vocabulary_size),
+    maxLength: readNumber(info.max_length),
+    eosTokenIds: info.eos_token_ids as number[],
+    dtype: info.dtype as string,
+    device: info.device as string,
+    attention: info.attention as ModelInfo["attention"],
+    ...(typeof reason === "string" ? { attentionReason: reason } : {}),
+  };
+}

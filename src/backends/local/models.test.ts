@@ -1,0 +1,54 @@
+import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { beforeAll, describe, expect, it } from "vitest";
+import { UserError } from "../../errors.ts";
+import { modelSource } from "./models.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-models-"));
+const at = (...parts: string[]): string => join(root, ...parts);
+
+beforeAll(() => {
+  for (const [folder, file] of [
+    ["good", "config.json"],
+    ["adapter", "adapter_config.json"],
+    ["empty", "notes.txt"],
+  ] as const) {
+    mkdirSync(at(folder));
+    writeFileSync(at(folder, file), "{}");
+  }
+  writeFileSync(at("weights.gguf"), "GGUF");
+  writeFileSync(at("weights.bin"), "");
+});
+
+describe("modelSource", () => {
+  it.each([
+    ["smollm2-135m-instruct", { kind: "package" }],
+    ["SmolLM2-135M-Instruct", { kind: "package" }],
+    [at("good"), { kind: "path", path: at("good") }],
+    [at("weights.gguf"), { kind: "path", path: at("weights.gguf") }],
+    ["HuggingFaceTB/SmolLM2-135M-Instruct", { kind: "hub", id: "HuggingFaceTB/SmolLM2-135M-Instruct" }],
+  ])("%s", (name, source) => expect(modelSource(name)).toMatchObject(source));
+
+  it.each([
+    ["smollm2", "no alias", "Did you mean smollm2-135m-instruct?"],
+    ["smolm2-135m-instuct", "no alias", "Did you mean smollm2-135m-instruct?"],
+    ["gpt", "no alias", "Aliases: smollm2-135m-instruct."],
+    ["./nowhere", "there is no file or folder", "Check the path"],
+    ["nowhere.gguf", "there is no file or folder", "Check the path"],
+    [at("empty"), "no config.json", "holds config.json"],
+    [at("adapter"), "no config.json", "This is an adapter"],
+    [at("weights.bin"), "no .gguf file", "Name a .gguf file"],
+  ])("refuses %s and says what to do", (name, message, hint) => {
+    const failure = (() => {
+      try {
+        return modelSource(name);
+      } catch (error) {
+        return error;
+      }
+    })();
+    expect(failure).toBeInstanceOf(UserError);
+    expect((failure as UserError).message).toContain(message);
+    expect((failure as UserError).hint).toContain(hint);
+  });
+});

