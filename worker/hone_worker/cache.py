@@ -1,0 +1,104 @@
+"""Keys and values of several sequences, by layer, in memory that grows and is reused. Knows nothing of attention.
+
+A block is a rectangle: one row a sequence, one column a token. Rows and columns have room to spare, so that a token, or
+a sequence, is added without copying what is there. Layers show their shapes when they first write.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+_GROWTH = 1.5
+_LEAST_COLUMNS = 32
+
+
+class Block:
+    """Tensors are `[rows, heads, columns, width]`; `keys(layer)` and `values(layer)` show the part in use."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, rows: int = 0, columns: int = 0):
+        self.dtype = dtype
+        self.device = device
+        self.rows = rows
+        self.columns = columns
+        self._room = (rows, columns)
+        self._layers: dict[int, list[Tensor]] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for pair in self._layers.values() for tensor in pair)
+
+    def keys(self, layer: int) -> Tensor:
+        return self._layers[layer][0][: self.rows, :, : self.columns]
+
+    def values(self, layer: int) -> Tensor:
+        return self._layers[layer][1][: self.rows, :, : self.columns]
+
+    def layers(self) -> list[int]:
+        return list(self._layers)
+
+    def write(self, layer: int, begin: int, keys: Tensor, values: Tensor) -> None:
+        """Fills columns from `begin` on, of all rows; `keys` `[rows, heads, count, width]`."""
+        pair = self._layers.get(layer)
+        if pair is None:
+            pair = self._layers[layer] = [self._new(keys), self._new(values)]
+        end = begin + keys.shape[2]
+        pair[0][: self.rows, :, begin:end].copy_(keys)
+        pair[1][: self.rows, :, begin:end].copy_(values)
+
+    def resize(self, rows: int, columns: int, most_columns: int | None = None) -> None:
+        """Makes the rectangle larger; new places hold anything. `most_columns` is known never to be exceeded."""
+        row_room, column_room = self._room
+        if columns > column_room:
+            column_room = max(columns, _LEAST_COLUMNS, int(column_room * _GROWTH))
+            column_room = max(columns, min(column_room, most_columns or column_room))
+        row_room = max(row_room, rows)
+        if (row_room, column_room) != self._room:
+            self._room = (row_room, column_room)
+            self._rebuild(0)
+        self.rows, self.columns = rows, columns
+
+    def drop_columns(self, count: int) -> None:
+        """Forgets the first columns of all rows."""
+        self._rebuild(count)
+        self.columns -= count
+
+    def keep_rows(self, moves: Sequence[tuple[int, int]], rows: int) -> None:
+        """Copies row `source` over row `target` for each `(source, target)`, then keeps the first `rows`."""
+        if moves:
+            sources = torch.tensor([source for source, _ in moves], device=self.device)
+            targets = torch.tensor([target for _, target in moves], device=self.device)
+            for pair in self._layers.values():
+                for tensor in pair:
+                    used = tensor[:, :, : self.columns]
+                    used.index_copy_(0, targets, used.index_select(0, sources))
+        self.rows = rows
+        if rows * 2 < self._room[0]:
+            self._room = (rows, self._room[1])
+            self._rebuild(0)
+
+    def append(self, other: "Block", rows: Sequence[int], columns: int) -> None:
+        """Adds rows of another block with the same layers, their first `columns` columns."""
+        before = self.rows
+        self.resize(before + len(rows), max(self.columns, columns))
+        index = torch.tensor(rows, device=self.device)
+        for layer, pair in other._layers.items():
+            mine = self._layers.setdefault(layer, [self._new(pair[0]), self._new(pair[1])])
+            for target, source in zip(mine, pair):
+                target[before : self.rows, :, :columns].copy_(source[:, :, :columns].index_select(0, index))
+
+    def _new(self, like: Tensor) -> Tensor:
+        rows, columns = self._room
+        # Zeros, because a masked place must not be NaN: 0 * NaN is NaN.
+        return torch.zeros(rows, like.shape[1], columns, like.shape[3], dtype=self.dtype, device=self.device)
+
+    def _rebuild(self, skip: int) -> None:
+        """Moves what is in use, less its first columns, into tensors of the present room: a layer at a time."""
+        for pair in self._layers.values():
+            for place, old in enumerate(pair):
+                used = old[: self.rows, :, skip : self.columns]
+                pair[place] = self._new(old)
+                rows = min(self.rows, self._room[0])
+                pair[place][:rows, :, : used.shape[2]].copy_(used[:rows])

@@ -1,0 +1,168 @@
+"""Frames over two pipes: bytes in and out, nothing about what the messages mean (worker/PROTOCOL.md).
+
+A reader thread takes frames off the input as they come, so the other side never blocks on a busy worker; writes go out
+whole, under a lock. Answers to a question that the worker itself asked (`gradient`, `cancel`) are kept apart from
+new requests, so that whoever waits for one finds it whatever else has arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import struct
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Callable
+
+import numpy as np
+
+DTYPES = {"i32": np.dtype("<i4"), "f32": np.dtype("<f4"), "u8": np.dtype("u1"), "i64": np.dtype("<i8")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+ALIGNMENT = 8
+REPLIES = frozenset({"gradient", "cancel"})
+# No header comes near it: a longer one means that the stream is not made of frames.
+MAX_HEADER_BYTES = 1 << 26
+MAX_PAYLOAD_BYTES = (1 << 32) - 1
+
+
+class BrokenStream(Exception):
+    """The bytes are no frames, or ended within one: there is nothing to resynchronise on."""
+
+
+@dataclass
+class Message:
+    """`arrays` are read-only views into the payload."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def id(self) -> int:
+        return self.header["id"]
+
+    @property
+    def op(self) -> str:
+        return self.header["op"]
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: numpy scalars as numbers, and numbers that are not finite as their names."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def encode(header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> list[bytes | memoryview]:
+    """The pieces of one frame, in order; arrays are not copied."""
+    pieces: list[bytes | memoryview] = []
+    described = []
+    payload = 0
+    for name, array in (arrays or {}).items():
+        array = np.ascontiguousarray(array)
+        dtype = array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
+        if dtype not in NAMES:
+            raise TypeError(f"array {name!r} is {array.dtype}; a frame holds {', '.join(DTYPES)}")
+        described.append({"name": name, "dtype": NAMES[dtype], "shape": list(array.shape)})
+        padding = -array.nbytes % ALIGNMENT
+        payload += array.nbytes + padding
+        pieces += [memoryview(array.reshape(-1).view(np.uint8)), bytes(padding)]
+    if payload > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a message of {payload} bytes does not fit in a frame")
+    if described:
+        header = {**header, "arrays": described}
+    text = json.dumps(plain(header), allow_nan=False, separators=(",", ":")).encode()
+    return [struct.pack("<II", len(text), payload) + text, *pieces]
+
+
+def decode(text: bytes, payload: bytes) -> Message:
+    """A frame's header and payload as a message. Raises BrokenStream when they do not fit together."""
+    try:
+        header = json.loads(text)
+        described = header.pop("arrays", [])
+        arrays = {}
+        begin = 0
+        for entry in described:
+            dtype = DTYPES[entry["dtype"]]
+            count = math.prod(entry["shape"])
+            arrays[entry["name"]] = np.frombuffer(payload, dtype, count, begin).reshape(entry["shape"])
+            begin += count * dtype.itemsize
+            begin += -begin % ALIGNMENT
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenStream(f"a message that cannot be read: {error}") from error
+    return Message(header, arrays)
+
+
+class Channel:
+    """One side of the conversation. `on_end` is called from the reader thread when the input ends or is broken."""
+
+    def __init__(self, source: BinaryIO, target: int, on_end: Callable[[BrokenStream | None], None]):
+        self._source = source
+        self._target = target
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._requests: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+        """One whole frame. Blocks while the pipe is full."""
+        pieces = encode(header, arrays)
+        with self._lock:
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(self._target, view):]
+
+    def receive(self, wait: bool) -> Message | None:
+        """The next request; None when there is none and `wait` is False."""
+        try:
+            return self._requests.get(block=wait)
+        except queue.Empty:
+            return None
+
+    def ask(self, request: int, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Message:
+        """Sends an event of `request` and waits for the reply that carries its id; requests meanwhile pile up."""
+        self.send({"id": request, **header}, arrays)
+        while True:
+            reply = self._replies.get()
+            if reply.id == request:
+                return reply
+            print(f"dropped a late {reply.op} for request {reply.id}", file=sys.stderr)
+
+    def _read(self) -> None:
+        broken: BrokenStream | None = None
+        try:
+            while (message := self._next()) is not None:
+                (self._replies if message.header.get("op") in REPLIES else self._requests).put(message)
+        except BrokenStream as error:
+            broken = error
+        self._on_end(broken)
+
+    def _next(self) -> Message | None:
+        start = self._source.read(8)
+        if not start:
+            return None
+        if len(start) < 8:
+            raise BrokenStream("the input ended within a message")
+        header_bytes, payload_bytes = struct.unpack("<II", start)
+        if header_bytes > MAX_HEADER_BYTES:
+            raise BrokenStream("the input holds something that is not a message")
+        text, payload = self._source.read(header_bytes), self._source.read(payload_bytes)
+        if len(text) < header_bytes or len(payload) < payload_bytes:
+            raise BrokenStream("the input ended within a message")
+        message = decode(text, payload)
+        if not isinstance(message.header.get("id"), int) or not isinstance(message.header.get("op"), str):
+            raise BrokenStream(f"a message without id or op: {message.header}")
+        return message
