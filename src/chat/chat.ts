@@ -1,39 +1,49 @@
-/** Text <-> tokens, nothing else: what a model's tokenizer and chat template do, without the model. */
-import type { ChatMessage } from "../trajectories/types.ts";
+/** Opens a model folder's tokenizer and chat template as one `Chat`. */
+import { UserError } from "../errors.ts";
+import { compileTemplate, findTemplate, plainTemplate } from "./chat-template.ts";
+import { incrementalDecoder } from "./incremental-decoder.ts";
+import { openTokenizer } from "./tokenizer.ts";
+import type { Chat } from "./types.ts";
 
-export interface RenderOptions {
-  /** End with the header of the assistant's turn, so that the model answers. Default true. */
-  addGenerationPrompt?: boolean;
-}
+export type { Chat } from "./types.ts";
 
-export interface DecodeOptions {
-  /** Leave special tokens (turn marks, end of text) out. Default false. */
-  skipSpecial?: boolean;
-}
-
-/** Turns tokens into text as they arrive; the pieces concatenated are `decode` of all of them. */
-export interface IncrementalDecoder {
-  /** Text that this token completed; empty while a character is still incomplete. */
-  push(token: number): string;
-  /** What was held back, with replacement characters for what never became a character. */
-  end(): string;
-}
-
-export interface Chat {
+export interface LoadChatOptions {
   /**
-   * `[P]` token ids of a conversation. Special tokens are recognised wherever the rendered text spells them, in a
-   * message too, as transformers' `apply_chat_template` does; no token is added that the template does not write.
-   * @throws UserError when the template refuses the messages
+   * What to do with a model that has no chat template (a base model): refuse it, or put the messages' contents one
+   * below the other, which is said through `log`. Default "refuse".
    */
-  render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
-  /** The conversation as the text that `render` encodes. */
-  renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
-  /** Plain text to token ids. `addSpecial`: with the tokens that the tokenizer itself puts around a text (e.g. BOS). */
-  encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
-  /** Ids that the tokenizer does not know (a padded vocabulary has some) decode to nothing. */
-  decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
-  incrementalDecoder(options?: DecodeOptions): IncrementalDecoder;
-  readonly bosId: number | null;
-  readonly eosId: number | null;
-  readonly padId: number | null;
+  withoutTemplate?: "refuse" | "plain";
+  log?: (line: string) => void;
+}
+
+/**
+ * @param directory holds tokenizer.json, tokenizer_config.json and, in recent models, chat_template.jinja
+ * @throws UserError when the files are missing, broken or have no chat template
+ */
+export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
+  const tokenizer = openTokenizer(directory);
+  const own = findTemplate(directory, tokenizer.config);
+  if (own === undefined) {
+    if (options.withoutTemplate !== "plain") {
+      throw new UserError(`the model in ${directory} has no chat template; it is probably a base model`, {
+        hint: "use the instruct version of the model, or put a chat_template.jinja that fits it into the folder",
+      });
+    }
+    options.log?.(`${directory} has no chat template: messages are put one below the other, without roles`);
+  }
+  const text = compileTemplate(own ?? plainTemplate, tokenizer.config, directory);
+  const renderText: Chat["renderText"] = (messages, { addGenerationPrompt = true } = {}) =>
+    text(messages, addGenerationPrompt);
+
+  return {
+    // A chat template writes its own BOS; the plain one leaves that to the tokenizer.
+    render: (messages, render) => tokenizer.encode(renderText(messages, render), { addSpecial: own === undefined }),
+    renderText,
+    encode: tokenizer.encode,
+    decode: tokenizer.decode,
+    incrementalDecoder: (decode) => incrementalDecoder((tokens) => tokenizer.decode(tokens, decode)),
+    bosId: tokenizer.idOf(tokenizer.config.bos_token),
+    eosId: tokenizer.idOf(tokenizer.config.eos_token),
+    padId: tokenizer.idOf(tokenizer.config.pad_token),
+  };
 }

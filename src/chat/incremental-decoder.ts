@@ -1,5 +1,5 @@
 /** Streaming decode over any `decode`: holds text back until it can no longer change. */
-import type { IncrementalDecoder } from "./chat.ts";
+import type { IncrementalDecoder } from "./types.ts";
 
 /**
  * A character may span tokens, and a token's text may depend on the one before it (a leading space), so a window of

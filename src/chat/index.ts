@@ -1,2 +1,2 @@
-export type { Chat, DecodeOptions, IncrementalDecoder, RenderOptions } from "./chat.ts";
-export { type LoadChatOptions, loadChat } from "./load-chat.ts";
+export { type LoadChatOptions, loadChat } from "./chat.ts";
+export type { Chat, DecodeOptions, IncrementalDecoder, RenderOptions } from "./types.ts";

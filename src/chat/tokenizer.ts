@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
-import type { DecodeOptions } from "./chat.ts";
 import { matchReference } from "./match-reference.ts";
+import type { DecodeOptions } from "./types.ts";
 
 const token = z.union([z.string(), z.looseObject({ content: z.string() }).transform((added) => added.content)]);
 
