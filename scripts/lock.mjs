@@ -1,0 +1,87 @@
+#!/usr/bin/env node
+/**
+ * Writes the lock files of worker/ anew from its *.in files; for maintainers, after a version is changed there.
+ * torch and what only torch's ordinary Linux wheel needs go into a lock of their own, since a machine without a GPU
+ * may take torch's CPU build instead.
+ */
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { findPython } from "./setup/find-python.mjs";
+import { workerFile } from "./setup/paths.mjs";
+import { homeOf } from "./setup/python.mjs";
+import { say } from "./setup/report.mjs";
+import { run } from "./setup/run.mjs";
+import { prepareUv } from "./setup/uv.mjs";
+
+const torchOnly = /^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==/;
+
+const home = homeOf();
+mkdirSync(home, { recursive: true });
+const uv = await prepareUv(home, (await findPython()).executable);
+
+/**
+ * @param {string} name
+ * @param {string[]} more
+ */
+async function compile(name, ...more) {
+  const args = [
+    "pip",
+    "compile",
+    "--universal",
+    "--generate-hashes",
+    "--python-version",
+    "3.11",
+    "--no-emit-index-url",
+  ];
+  await run(
+    `locking ${name}`,
+    uv.command,
+    [...args, "--no-header", "--no-annotate", "--quiet", ...more, workerFile(`${name}.in`)],
+    {
+      env: uv.env,
+    },
+  );
+}
+
+/**
+ * One entry a requirement, its hashes included.
+ * @param {string} file
+ */
+const entries = (file) =>
+  readFileSync(file, "utf8")
+    .split(/\n(?=[a-z])/)
+    .map((entry) => entry.trim())
+    .filter(Boolean);
+
+/**
+ * @param {string} name
+ * @param {string[]} lines
+ */
+function write(name, lines) {
+  writeFileSync(workerFile(name), `${lines.join("\n")}\n`);
+  say(`${name}: ${lines.length} packages`);
+}
+
+const whole = join(home, "whole.lock");
+await compile("requirements", "-o", whole);
+write(
+  "requirements-torch.lock",
+  entries(whole).filter((entry) => torchOnly.test(entry)),
+);
+write(
+  "requirements.lock",
+  entries(whole).filter((entry) => !torchOnly.test(entry)),
+);
+
+const dev = join(home, "dev.lock");
+await compile("requirements-dev", "-c", whole, "-o", dev);
+const known = new Set(entries(whole).map((entry) => entry.split("==")[0]));
+write(
+  "requirements-dev.lock",
+  entries(dev).filter((entry) => !known.has(entry.split("==")[0])),
+);
+
+for (const name of ["requirements-uv", "requirements-smollm2"])
+  await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
+rmSync(whole);
+rmSync(dev);

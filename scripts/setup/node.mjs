@@ -1,0 +1,68 @@
+/** The Node side of a checkout: node modules of exactly the lock file, and the build. Installed packages need neither. */
+import { existsSync, readdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { packageRoot } from "./paths.mjs";
+import { say, secondsSince } from "./report.mjs";
+import { run } from "./run.mjs";
+import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+
+const modules = join(packageRoot, "node_modules");
+const modulesStamp = join(modules, ".hone-stamp.json");
+const build = join(packageRoot, "dist");
+const buildStamp = join(build, ".stamp.json");
+
+/** A checkout has sources and a lock file; a published package has its build. */
+export const isCheckout = () =>
+  existsSync(join(packageRoot, "package-lock.json")) && existsSync(join(packageRoot, "src"));
+
+const lockHash = () => hashFiles([join(packageRoot, "package-lock.json")]);
+
+function sourcesHash() {
+  const sources = readdirSync(join(packageRoot, "src"), { recursive: true, encoding: "utf8" })
+    .filter((file) => file.endsWith(".ts") && !/\.(test|e2e)\.ts$/.test(file))
+    .sort();
+  const settings = ["package-lock.json", "tsconfig.json", "tsconfig.build.json"].map((file) => join(packageRoot, file));
+  return `${hashFiles([...settings, ...sources.map((file) => join(packageRoot, "src", file))])}-${sources.length}`;
+}
+
+const modulesReady = () => readStamp(modulesStamp)?.lock === lockHash();
+const buildReady = () => readStamp(buildStamp)?.sources === sourcesHash();
+
+/** Whether nothing is to be done. */
+export const nodeReady = () => !isCheckout() || (modulesReady() && buildReady());
+
+export async function prepareNode() {
+  if (!isCheckout()) return;
+  if (!modulesReady()) await installModules();
+  if (!buildReady()) await compile();
+}
+
+/** The modules alone, for who checks sources and needs no build. */
+export async function installModules() {
+  if (modulesReady()) return;
+  const start = performance.now();
+  say("installing the node modules of package-lock.json");
+  // Removed first: an interrupted `npm ci` must not leave the old stamp beside half of the new modules.
+  rmSync(modulesStamp, { force: true });
+  await run("npm ci", "npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], { cwd: packageRoot });
+  writeStamp(modulesStamp, { lock: lockHash() });
+  say(`node modules installed in ${secondsSince(start)}`);
+}
+
+async function compile() {
+  const start = performance.now();
+  say("building dist from src");
+  const sources = sourcesHash();
+  const compiler = join(modules, "typescript", "bin", "tsc");
+  const scratch = join(packageRoot, ".hone");
+  await replaceFolder(
+    build,
+    async (partial) => {
+      const args = [compiler, "-p", "tsconfig.build.json", "--outDir", partial];
+      await run("the build", process.execPath, args, { cwd: packageRoot });
+      writeStamp(join(partial, ".stamp.json"), { sources });
+    },
+    scratch,
+  );
+  say(`built in ${secondsSince(start)}`);
+}

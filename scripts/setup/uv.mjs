@@ -1,0 +1,93 @@
+/** The installer: uv at a pinned version, from the package registry by pip, in the project's own `.hone/uv`. */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { pythonIn, workerFile } from "./paths.mjs";
+import { SetupError, say, secondsSince } from "./report.mjs";
+import { attempt, explain } from "./run.mjs";
+import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+
+/**
+ * @param {string} home the project's `.hone`
+ * @param {string} python a suitable Python
+ * @returns {Promise<{command: string, env: NodeJS.ProcessEnv}>} uv and the environment to run it in
+ */
+export async function prepareUv(home, python) {
+  const folder = join(home, "uv");
+  const lock = workerFile("requirements-uv.lock");
+  const stamp = { lock: hashFiles([lock]) };
+  const command = join(folder, process.platform === "win32" ? "Scripts/uv.exe" : "bin/uv");
+  if (readStamp(join(folder, ".stamp.json"))?.lock !== stamp.lock || !existsSync(command)) {
+    const start = performance.now();
+    await replaceFolder(folder, async (partial) => {
+      await installUv(python, partial, lock);
+      writeStamp(join(partial, ".stamp.json"), stamp);
+    });
+    say(`installer (uv) ready in ${secondsSince(start)}`);
+  }
+  return { command, env: { ...(await pipSettings(python)), UV_PYTHON_DOWNLOADS: "never", UV_NO_PROGRESS: "1" } };
+}
+
+/**
+ * @param {string} python
+ * @param {string} folder
+ * @param {string} lock
+ */
+async function installUv(python, folder, lock) {
+  const install = [
+    "-m",
+    "pip",
+    "install",
+    "--disable-pip-version-check",
+    "--quiet",
+    "--only-binary",
+    ":all:",
+    "--require-hashes",
+    "-r",
+    lock,
+  ];
+  const venv = await attempt(python, ["-m", "venv", folder]);
+  // Debian keeps venv in a package of its own; a pip that installs into a folder does as well.
+  const [pip, args] = venv.code === 0 ? [pythonIn(folder), install] : [python, [...install, "--target", folder]];
+  const installed = await attempt(pip, args);
+  if (installed.code === 0) return;
+  if (venv.code !== 0 && /No module named pip/.test(installed.output)) {
+    throw new SetupError(`${python} can make no virtual environments and has no pip`, {
+      hint: 'On Debian or Ubuntu: "apt install python3-venv", then run this again.',
+      exitCode: 2,
+    });
+  }
+  throw explain("installing uv", installed.output, folder);
+}
+
+/**
+ * uv does not read pip's settings; a mirror or certificate that is set for pip has to hold for uv as well.
+ * @param {string} python
+ * @returns {Promise<NodeJS.ProcessEnv>}
+ */
+async function pipSettings(python) {
+  const { code, output } = await attempt(python, ["-m", "pip", "config", "list"], { timeoutMs: 20_000 });
+  return uvSettings(code === 0 ? output : "", process.env);
+}
+
+/**
+ * @param {string} pipConfig what `pip config list` prints
+ * @param {NodeJS.ProcessEnv} environment
+ * @returns {NodeJS.ProcessEnv}
+ */
+export function uvSettings(pipConfig, environment) {
+  /** @param {string} key */
+  const read = (key) => new RegExp(`^(?:global|install|:env:)\\.${key}='(.*)'$`, "m").exec(pipConfig)?.[1];
+  /** @type {NodeJS.ProcessEnv} */
+  const settings = {};
+  const index = read("index-url");
+  const more = read("extra-index-url");
+  const certificate = read("cert");
+  if (index && !environment.UV_DEFAULT_INDEX && !environment.UV_INDEX_URL) settings.UV_DEFAULT_INDEX = index;
+  if (more && !environment.UV_INDEX && !environment.UV_EXTRA_INDEX_URL)
+    settings.UV_INDEX = more
+      .split(/\s+|\\n/)
+      .filter(Boolean)
+      .join(" ");
+  if (certificate && !environment.SSL_CERT_FILE) settings.SSL_CERT_FILE = certificate;
+  return settings;
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env node
+/**
+ * `npm test`: sets up what is missing and runs every check: types, lint, unit tests, the worker's own tests, end-to-end
+ * tests. All run even when one fails; names given as arguments run only those, e.g. `npm test -- types unit`.
+ */
+import { spawn } from "node:child_process";
+import { delimiter, join } from "node:path";
+import { packageRoot } from "./setup/paths.mjs";
+import { preparePython } from "./setup/python.mjs";
+import { SetupError, say, secondsSince } from "./setup/report.mjs";
+import { reportFailure, setUpNode } from "./setup.mjs";
+
+/** @param {string} path */
+const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path)];
+
+/**
+ * @param {string} python
+ * @returns {Record<string, string[]>} the command of each check
+ */
+const checksWith = (python) => ({
+  types: [...tool("typescript/bin/tsc"), "--noEmit"],
+  lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
+  unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],
+  worker: [python, "-m", "pytest", "-q", "worker/tests"],
+  e2e: [...tool("vitest/vitest.mjs"), "run", "--project", "e2e"],
+});
+const needPython = ["worker", "e2e"];
+
+/**
+ * @param {string[]} command
+ * @param {string} python
+ * @returns {Promise<boolean>}
+ */
+function passes([program = "", ...args], python) {
+  const env = {
+    ...process.env,
+    ...(python === "" ? {} : { HONE_PYTHON: python }),
+    PYTHONPATH: [join(packageRoot, "worker"), process.env.PYTHONPATH].filter(Boolean).join(delimiter),
+  };
+  return new Promise((resolve) => {
+    const child = spawn(program, args, { cwd: packageRoot, stdio: "inherit", env });
+    child.on("error", (error) => {
+      say(`cannot run ${program}: ${error.message}`);
+      resolve(false);
+    });
+    child.on("close", (code) => resolve(code === 0));
+  });
+}
+
+async function main() {
+  const start = performance.now();
+  const names = Object.keys(checksWith(""));
+  const asked = process.argv.slice(2);
+  const unknown = asked.filter((name) => !names.includes(name));
+  if (unknown.length > 0)
+    throw new SetupError(`no check is called ${unknown.join(", ")}`, {
+      hint: `Checks: ${names.join(", ")}.`,
+      exitCode: 2,
+    });
+  const chosen = asked.length > 0 ? names.filter((name) => asked.includes(name)) : names;
+
+  await setUpNode();
+  const python = chosen.some((name) => needPython.includes(name)) ? await preparePython({ dev: true }) : "";
+  const results = [];
+  for (const [name, command] of Object.entries(checksWith(python))) {
+    if (!chosen.includes(name)) continue;
+    const begun = performance.now();
+    console.log(`\n=== ${name}`);
+    const passed = await passes(command, python);
+    results.push({ name, passed, time: secondsSince(begun) });
+    console.log(`=== ${name}: ${passed ? "passed" : "FAILED"} in ${secondsSince(begun)}`);
+  }
+  const failed = results.filter(({ passed }) => !passed).map(({ name }) => name);
+  console.log(
+    `\n${results.map(({ name, passed, time }) => `${passed ? "ok  " : "FAIL"} ${name} (${time})`).join("\n")}`,
+  );
+  console.log(failed.length === 0 ? `All passed in ${secondsSince(start)}.` : `Failed: ${failed.join(", ")}.`);
+  return failed.length === 0 ? 0 : 1;
+}
+
+try {
+  process.exitCode = await main();
+} catch (error) {
+  process.exitCode = reportFailure(error);
+}
