@@ -48,17 +48,25 @@ export function writeStamp(file, stamp) {
  * @param {string} scratch where it is made, on the same disk
  */
 export async function replaceFolder(folder, make, scratch = dirname(folder)) {
-  const name = basename(folder);
   mkdirSync(scratch, { recursive: true });
+  removeLeftovers(basename(folder), scratch);
+  const partial = join(scratch, `${basename(folder)}.partial-${process.pid}`);
+  await make(partial);
+  const old = join(scratch, `${basename(folder)}.old-${process.pid}`);
+  if (existsSync(folder)) renameSync(folder, old);
+  renameSync(partial, folder);
+  // Once more: the installer of a set-up that was killed may have gone on for a while.
+  removeLeftovers(basename(folder), scratch);
+}
+
+/**
+ * @param {string} name
+ * @param {string} scratch
+ */
+function removeLeftovers(name, scratch) {
   for (const entry of readdirSync(scratch)) {
     if (entry.startsWith(`${name}.partial-`) || entry.startsWith(`${name}.old-`)) {
       rmSync(join(scratch, entry), { recursive: true, force: true, maxRetries: 3 });
     }
   }
-  const partial = join(scratch, `${name}.partial-${process.pid}`);
-  await make(partial);
-  const old = join(scratch, `${name}.old-${process.pid}`);
-  if (existsSync(folder)) renameSync(folder, old);
-  renameSync(partial, folder);
-  rmSync(old, { recursive: true, force: true, maxRetries: 3 });
 }

@@ -1,0 +1,54 @@
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { beforeEach, describe, expect, it } from "vitest";
+import { lockHolder, withLock } from "./lock.mjs";
+
+let file: string;
+const deadPid = (): number => spawnSync(process.execPath, ["-e", ""]).pid;
+
+beforeEach(() => {
+  file = join(mkdtempSync(join(tmpdir(), "hone-lock-")), "lock");
+});
+
+describe("withLock", () => {
+  it("holds during the task and lets go after it, even when it fails", async () => {
+    expect(await withLock(file, async () => lockHolder(file)?.pid)).toBe(process.pid);
+    await expect(withLock(file, () => Promise.reject(new Error("broken")))).rejects.toThrow("broken");
+    expect(existsSync(file)).toBe(false);
+  });
+
+  it("lets one task run at a time", async () => {
+    let inside = 0;
+    let most = 0;
+    const task = async () => {
+      most = Math.max(most, ++inside);
+      await sleep(20);
+      inside--;
+    };
+    await Promise.all([withLock(file, task), withLock(file, task), withLock(file, task)]);
+    expect(most).toBe(1);
+  });
+
+  it("takes over the lock of a process that is gone", async () => {
+    writeFileSync(file, String(deadPid()));
+    expect(await withLock(file, async () => readFileSync(file, "utf8"))).toBe(String(process.pid));
+  });
+});
+
+describe("lockHolder", () => {
+  const old = new Date(Date.now() - 120_000);
+  it.each([
+    ["none", null, undefined, null],
+    ["a live process", process.pid, undefined, { pid: process.pid }],
+    ["a live process that does not renew it: another took the number", process.pid, old, null],
+    ["a lock being written", "", undefined, { pid: 0 }],
+    ["a lock never written", "", old, null],
+  ])("%s", (_what, content, time, holder) => {
+    if (content !== null) writeFileSync(file, String(content));
+    if (time !== undefined) utimesSync(file, time, time);
+    expect(lockHolder(file)).toEqual(holder);
+  });
+});
