@@ -36,9 +36,6 @@ class Block:
     def values(self, layer: int) -> Tensor:
         return self._layers[layer][1][: self.rows, :, : self.columns]
 
-    def layers(self) -> list[int]:
-        return list(self._layers)
-
     def write(self, layer: int, begin: int, keys: Tensor, values: Tensor) -> None:
         """Fills columns from `begin` on, of all rows; `keys` `[rows, heads, count, width]`."""
         pair = self._layers.get(layer)
@@ -54,7 +51,8 @@ class Block:
         if columns > column_room:
             column_room = max(columns, _LEAST_COLUMNS, int(column_room * _GROWTH))
             column_room = max(columns, min(column_room, most_columns or column_room))
-        row_room = max(row_room, rows)
+        if rows > row_room:
+            row_room = max(rows, int(row_room * _GROWTH))
         if (row_room, column_room) != self._room:
             self._room = (row_room, column_room)
             self._rebuild(0)
@@ -85,7 +83,9 @@ class Block:
         self.resize(before + len(rows), max(self.columns, columns))
         index = torch.tensor(rows, device=self.device)
         for layer, pair in other._layers.items():
-            mine = self._layers.setdefault(layer, [self._new(pair[0]), self._new(pair[1])])
+            mine = self._layers.get(layer)
+            if mine is None:
+                mine = self._layers[layer] = [self._new(pair[0]), self._new(pair[1])]
             for target, source in zip(mine, pair):
                 target[before : self.rows, :, :columns].copy_(source[:, :, :columns].index_select(0, index))
 

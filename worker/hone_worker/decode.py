@@ -1,0 +1,287 @@
+"""Attention of the sampler: prompts are read once, and each new token attends to its prompt and to its own sample.
+
+A model's forward is one packed row of tokens; these contexts say what each of them sees and keep keys and values.
+A lane is a set of rows whose caches are kept as two rectangles: one row a prompt, shared by all samples of that prompt,
+and one row a sample. All rows of a lane write the same column at the same step; a row that joins late ignores the
+columns before its first. So joining, leaving and writing never move what other rows have stored.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import MASKED, AttentionContext, AttentionSpec, softmax_with_sinks
+from .cache import Block
+
+# Scores that exist at the same time where attention is computed in the open (soft-cap, sinks).
+_SCORE_ELEMENTS = 1 << 24
+
+
+def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """On a CPU one query against a bf16 cache takes eight times as long as against an fp32 one."""
+    return torch.float32 if device.type == "cpu" else dtype
+
+
+class Prefill(AttentionContext):
+    """Reads prompts of the given lengths, one after the other in the packed row, into `block`.
+
+    A single long prompt may be read in parts: `advance(begin, end)` says which tokens the next forward holds."""
+
+    def __init__(self, lengths: Sequence[int], dtype: torch.dtype, device: torch.device):
+        self.block = Block(dtype, device, len(lengths), max(lengths))
+        self._device = device
+        self._lengths = list(lengths)
+        self.advance(0, max(lengths))
+
+    def advance(self, begin: int, end: int) -> None:
+        self._begin, self._end = begin, end
+        self._masks: dict[int | None, Tensor] = {}
+        self._places: Tensor | None = None
+        width = end - begin
+        if any(length != width for length in self._lengths) and len(self._lengths) > 1:
+            places = [row * width + torch.arange(length) for row, length in enumerate(self._lengths)]
+            self._places = torch.cat(places).to(self._device)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        query_rows, key_rows, value_rows = (self._unpack(part) for part in (query, key, value))
+        self.block.write(layer, self._begin, key_rows, value_rows)
+        keys = self.block.keys(layer)[:, :, : self._end]
+        values = self.block.values(layer)[:, :, : self._end]
+        window = spec.sliding_window
+        if window is not None and window >= self._end:
+            window = None
+        if spec.softcap is None and spec.sinks is None:
+            causal = window is None and self._begin == 0
+            mask = None if causal else self._mask(window)
+            grouped = query.shape[1] != key.shape[1]
+            out = F.scaled_dot_product_attention(
+                query_rows, keys, values, mask, is_causal=causal, scale=spec.scaling, enable_gqa=grouped
+            )
+        else:
+            out = self._open_attention(query_rows, keys, values, window, spec)
+        return self._pack(out).to(query.dtype)
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        """`[T, H, D]` as `[P, H, L, D]` in the cache's dtype, zero after each prompt's end."""
+        count, width = len(self._lengths), self._end - self._begin
+        packed = packed.to(self.block.dtype)
+        if self._places is not None:
+            packed = packed.new_zeros(count * width, *packed.shape[1:]).index_copy_(0, self._places, packed)
+        return packed.view(count, width, *packed.shape[1:]).transpose(1, 2)
+
+    def _pack(self, rows: Tensor) -> Tensor:
+        flat = rows.transpose(1, 2).reshape(-1, rows.shape[1], rows.shape[3])
+        return flat if self._places is None else flat.index_select(0, self._places)
+
+    def _mask(self, window: int | None) -> Tensor:
+        """`[L, K]`: which keys each query of this part sees."""
+        if window not in self._masks:
+            positions = torch.arange(self._begin, self._end, device=self._device)
+            distance = positions[:, None] - torch.arange(self._end, device=self._device)
+            self._masks[window] = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+        return self._masks[window]
+
+    def _open_attention(
+        self, query: Tensor, keys: Tensor, values: Tensor, window: int | None, spec: AttentionSpec
+    ) -> Tensor:
+        rows, heads, width, _ = query.shape
+        groups = heads // keys.shape[1]
+        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+        hidden = ~self._mask(window)
+        step = max(1, _SCORE_ELEMENTS // (rows * heads * self._end))
+        out = []
+        for begin in range(0, width, step):
+            part = slice(begin, begin + step)
+            scores = torch.matmul(query[:, :, part], keys.transpose(2, 3)).float() * spec.scaling
+            if spec.softcap is not None:
+                scores = torch.tanh(scores / spec.softcap) * spec.softcap
+            weights = softmax_with_sinks(scores.masked_fill_(hidden[part], MASKED), spec.sinks)
+            out.append(torch.matmul(weights.to(values.dtype), values))
+        return torch.cat(out, 2)
+
+
+class Lane:
+    """Rows that are decoded in one piece: row `r` belongs to prompt `owners[r]` and has tokens from column
+    `starts[r]` on. `prompts` is the block of a Prefill, or an empty one."""
+
+    def __init__(self, prompts: Block, lengths: Sequence[int]):
+        self.prompts = prompts
+        self.lengths = list(lengths)
+        self.owners: list[int] = []
+        self.starts: list[int] = []
+        self.own = Block(prompts.dtype, prompts.device)
+        self._fresh = True
+
+    @property
+    def rows(self) -> int:
+        return len(self.owners)
+
+    @property
+    def column(self) -> int:
+        """The column after the last one written."""
+        return self.own.columns
+
+    def add_prompt(self, length: int) -> int:
+        """Announces a prompt, and gives its index; `prompts.append` brings its keys before the next step."""
+        self.lengths.append(length)
+        self._fresh = True
+        return len(self.lengths) - 1
+
+    def add_rows(self, owners: Sequence[int]) -> None:
+        """New rows at the end; their first token will be written to the next column."""
+        self.owners += owners
+        self.starts += [self.column] * len(owners)
+        self.own.resize(self.rows, self.column)
+        self._fresh = True
+
+    def remove(self, gone: Sequence[int]) -> list[tuple[int, int]]:
+        """Drops rows. The last rows move into the gaps: gives the moves as `(source, target)`, to be repeated by
+        whoever keeps a list in row order."""
+        moves, count = _fill_gaps(self.rows, gone)
+        self.own.keep_rows(moves, count)
+        for column in (self.owners, self.starts):
+            for source, target in moves:
+                column[target] = column[source]
+            del column[count:]
+        self._fresh = True
+        return moves
+
+    def remove_prompts(self, gone: Sequence[int]) -> list[tuple[int, int]]:
+        """Drops prompts without rows, in the same way."""
+        moves, count = _fill_gaps(len(self.lengths), gone)
+        self.prompts.keep_rows(moves, count)
+        renamed = dict(moves)
+        self.owners = [renamed.get(owner, owner) for owner in self.owners]
+        for source, target in moves:
+            self.lengths[target] = self.lengths[source]
+        del self.lengths[count:]
+        if self.lengths:
+            self.prompts.resize(count, max(self.lengths))
+        self._fresh = True
+        return moves
+
+    def begin_step(self, most_columns: int) -> None:
+        """Makes room for one token a row, and prepares what all layers share. `most_columns`: columns that the rows
+        may come to need."""
+        unused = min(self.starts)
+        if unused >= 64 and unused * 2 > self.column:
+            self.own.drop_columns(unused)
+            self.starts = [start - unused for start in self.starts]
+            most_columns -= unused
+        self.own.resize(self.rows, self.column + 1, most_columns)
+        if self._fresh:
+            self._arrange()
+            self._fresh = False
+        self._biases: dict[int | None, Tensor | None] = {}
+
+    def _arrange(self) -> None:
+        """Places rows in a `[prompt, turn]` grid, so that all samples of a prompt meet its keys in one product."""
+        device = self.own.device
+        turns = [0] * len(self.lengths)
+        slots = []
+        for owner in self.owners:
+            slots.append((owner, turns[owner]))
+            turns[owner] += 1
+        self._turns = max(turns)
+        places = [owner * self._turns + turn for owner, turn in slots]
+        self._slots = None if places == list(range(len(self.lengths) * self._turns)) else torch.tensor(places, device=device)
+        lengths = torch.tensor(self.lengths, device=device)
+        self._row_lengths = lengths[torch.tensor(self.owners, device=device)]
+        self._row_starts = torch.tensor(self.starts, device=device)
+        self._shortest = min(self.lengths)
+
+    def _to_grid(self, rows: Tensor) -> Tensor:
+        """`[N, KH, G, x]` as `[P, KH, turns * G, x]`."""
+        prompts, (_, heads, groups, width) = len(self.lengths), rows.shape
+        if self._slots is not None:
+            rows = rows.new_zeros(prompts * self._turns, heads, groups, width).index_copy_(0, self._slots, rows)
+        if self._turns == 1:
+            return rows
+        return rows.reshape(prompts, self._turns, heads, groups, width).transpose(1, 2).reshape(prompts, heads, -1, width)
+
+    def _from_grid(self, grid: Tensor, groups: int) -> Tensor:
+        prompts, heads, _, width = grid.shape
+        if self._turns > 1:
+            grid = grid.view(prompts, heads, self._turns, groups, width).transpose(1, 2)
+            grid = grid.reshape(-1, heads, groups, width)
+        return grid if self._slots is None else grid.index_select(0, self._slots)
+
+    def _bias(self, window: int | None) -> Tensor | None:
+        """`[N, 1, 1, prompt + own]`: what masked places get added; None when nothing is masked."""
+        if window not in self._biases:
+            device, column = self.own.device, self.column - 1
+            # Tokens of its own before this one, so also the token's distance from its prompt's end.
+            behind = column - self._row_starts
+            prompt = torch.arange(self.prompts.columns, device=device)
+            own = torch.arange(self.column, device=device)
+            hidden = torch.cat([prompt >= self._row_lengths[:, None], own < self._row_starts[:, None]], 1)
+            if window is not None:
+                position = (self._row_lengths + behind)[:, None]
+                far = column - own >= window
+                hidden |= torch.cat([position - prompt >= window, far.expand(self.rows, -1)], 1)
+            bias = None
+            if bool(hidden.any()):
+                bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, MASKED)[:, None, None]
+            self._biases[window] = bias
+        return self._biases[window]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        """One new token a row: `[N, H, D]` to `[N, H, Dv]`."""
+        count, heads, width = query.shape
+        kv_heads = key.shape[1]
+        groups = heads // kv_heads
+        self.own.write(layer, self.column - 1, key[:, :, None], value[:, :, None])
+        own_keys, own_values = self.own.keys(layer), self.own.values(layer)
+        prompt_keys, prompt_values = self.prompts.keys(layer), self.prompts.values(layer)
+        split = self.prompts.columns
+
+        query = (query.float() * spec.scaling).to(own_keys.dtype).view(count, kv_heads, groups, width)
+        scores = torch.empty(count, kv_heads, groups, split + self.column, device=query.device)
+        on_prompt = torch.matmul(self._to_grid(query), prompt_keys.transpose(2, 3))
+        scores[..., :split] = self._from_grid(on_prompt, groups)
+        scores[..., split:] = torch.matmul(query, own_keys.transpose(2, 3))
+        if spec.softcap is not None:
+            scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
+        window = spec.sliding_window
+        if window is not None and window >= split + self.column:
+            window = None
+        if (bias := self._bias(window)) is not None:
+            scores += bias
+        if spec.sinks is None:
+            weights = torch.softmax(scores, -1)
+        else:
+            weights = softmax_with_sinks(scores.view(count, heads, 1, -1), spec.sinks).view(scores.shape)
+        weights = weights.to(own_values.dtype)
+        out = torch.matmul(weights[..., split:], own_values)
+        out += self._from_grid(torch.matmul(self._to_grid(weights[..., :split]), prompt_values), groups)
+        return out.view(count, heads, -1)
+
+
+def _fill_gaps(count: int, gone: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """How the last of `count` entries move into the places of those gone, and how many are left."""
+    missing = set(gone)
+    left = count - len(missing)
+    sources = (index for index in range(left, count) if index not in missing)
+    return [(next(sources), target) for target in sorted(missing) if target < left], left
+
+
+class Decode(AttentionContext):
+    """One token of every row of the lanes, in the lanes' order."""
+
+    def __init__(self, lanes: Sequence[Lane]):
+        self._lanes = list(lanes)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        if len(self._lanes) == 1:
+            return self._lanes[0].attend(layer, query, key, value, spec).to(query.dtype)
+        out = query.new_empty(*query.shape[:2], value.shape[-1])
+        begin = 0
+        for lane in self._lanes:
+            rows = slice(begin, begin + lane.rows)
+            out[rows] = lane.attend(layer, query[rows], key[rows], value[rows], spec)
+            begin = rows.stop
+        return out

@@ -1,0 +1,136 @@
+"""What is asked of the sampler, and what has been sampled so far. Knows nothing of models or caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Sequence
+
+import numpy as np
+
+from .draw import Draw
+from .errors import UserMistake
+from .stopping import StopStrings
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to sample."""
+
+    prompt: list[int]
+    draw: Draw
+    max_tokens: int
+    stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    seed: int
+    prompt_logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(eq=False)
+class Row:
+    """One sequence under way. `job` is the message that asked for it, `index` its place there."""
+
+    job: int
+    index: int
+    request: Request
+    stops: StopStrings | None = None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    prompt_logprobs: np.ndarray | None = None
+    # (number of the first token, version of the weights that it was sampled with), in order.
+    versions: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def context(self) -> list[int]:
+        """All that the next token depends on."""
+        return self.request.prompt + self.tokens if self.tokens else self.request.prompt
+
+    def add(self, token: int, logprob: float, version: int) -> str | None:
+        """Takes the next token; gives the reason why the sequence ends with it, if it does."""
+        if not self.versions or self.versions[-1][1] != version:
+            self.versions.append((len(self.tokens), version))
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token in self.request.stop_ids or (self.stops is not None and self.stops.push(token)):
+            return "stop"
+        return "length" if len(self.tokens) >= self.request.max_tokens else None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The sample as it travels."""
+        arrays = {"tokens": np.array(self.tokens, np.int32), "logprobs": np.array(self.logprobs, np.float32)}
+        if self.prompt_logprobs is not None:
+            arrays["prompt_logprobs"] = self.prompt_logprobs
+        if self.request.top_logprobs > 0:
+            width = self.request.top_logprobs
+            arrays["top_tokens"] = np.array([ids for ids, _ in self.top], np.int32).reshape(-1, width)
+            arrays["top_logprobs"] = np.array([values for _, values in self.top], np.float32).reshape(-1, width)
+        if len(self.versions) > 1:
+            ends = [start for start, _ in self.versions[1:]] + [len(self.tokens)]
+            lengths = [end - start for (start, _), end in zip(self.versions, ends)]
+            arrays["token_versions"] = np.repeat(np.array([version for _, version in self.versions], np.int32), lengths)
+        return arrays
+
+
+def _number(fields: dict[str, Any], name: str, default: float, least: float, most: float, what: str) -> float:
+    value = fields.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise UserMistake(f"{name} is {value!r}; it must be {what}")
+    return value
+
+
+def parse_requests(
+    described: Sequence[dict[str, Any]],
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    vocabulary: int,
+    max_length: int,
+    eos_ids: Sequence[int],
+) -> list[Request]:
+    """The requests of a `sample` message. `tokens` are the prompts end to end, `offsets` `[R+1]` their bounds.
+    Raises UserMistake."""
+    if len(offsets) != len(described) + 1 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+        raise UserMistake(f"the offsets of {len(described)} prompts do not fit {len(tokens)} tokens")
+    if len(tokens) and not (0 <= tokens.min() and tokens.max() < vocabulary):
+        wrong = int(tokens.max() if tokens.max() >= vocabulary else tokens.min())
+        raise UserMistake(f"a prompt holds token {wrong}; this model's vocabulary has {vocabulary} tokens")
+    requests = []
+    for index, fields in enumerate(described):
+        prompt = tokens[offsets[index] : offsets[index + 1]].tolist()
+        try:
+            requests.append(_parse(fields, prompt, vocabulary, max_length, eos_ids))
+        except UserMistake as mistake:
+            raise UserMistake(f"sample request {index}: {mistake.message}", mistake.hint) from None
+    return requests
+
+
+def _parse(
+    fields: dict[str, Any], prompt: list[int], vocabulary: int, max_length: int, eos_ids: Sequence[int]
+) -> Request:
+    if not prompt:
+        raise UserMistake("the prompt has no tokens")
+    infinite = float("inf")
+    max_tokens = int(_number(fields, "max_tokens", 1, 1, infinite, "at least 1"))
+    if len(prompt) + max_tokens > max_length:
+        raise UserMistake(
+            f"a prompt of {len(prompt)} tokens and max_tokens {max_tokens} make {len(prompt) + max_tokens}; "
+            f"this model takes {max_length}",
+            "Shorten the prompt, or lower max_tokens.",
+        )
+    draw = Draw(
+        temperature=float(_number(fields, "temperature", 1.0, 0, infinite, "0 (greedy) or more")),
+        top_p=float(_number(fields, "top_p", 1.0, 0, 1, "between 0 and 1")),
+        top_k=int(_number(fields, "top_k", -1, -1, infinite, "-1 (off) or more")),
+        min_p=float(_number(fields, "min_p", 0.0, 0, 1, "between 0 and 1")),
+    )
+    stop_ids = frozenset(fields.get("stop_ids") or ())
+    return Request(
+        prompt=prompt,
+        draw=draw,
+        max_tokens=max_tokens,
+        stop_ids=stop_ids if fields.get("ignore_eos") else stop_ids | frozenset(eos_ids),
+        stop_strings=tuple(fields.get("stop_strings") or ()),
+        seed=int(fields.get("seed", 0)) & (2**64 - 1),
+        prompt_logprobs=bool(fields.get("prompt_logprobs", False)),
+        top_logprobs=int(_number(fields, "top_logprobs", 0, 0, vocabulary, f"between 0 and {vocabulary}")),
+    )

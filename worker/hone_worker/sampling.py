@@ -1,0 +1,247 @@
+"""Continuous batching: sample messages become rows, rows advance together a token at a time, each sequence is answered
+as it ends. Knows nothing of how a model is run; that is the batch's part (packed_sampling, padded_sampling)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any, Callable, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .draw import Drawer, NotFinite, most_likely
+from .errors import UserMistake
+from .memory import is_out_of_memory
+from .randoms import uniforms
+from .rows import Request, Row
+from .stopping import StopStrings
+
+# Decode steps before another policy's rows get their turn: switching weights may cost a merge.
+_SLICE = 32
+
+Emit = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
+Fail = Callable[[int, BaseException], None]
+
+
+class Batch(Protocol):
+    """Rows of one policy under way."""
+
+    @property
+    def rows(self) -> list[Row]: ...
+
+    def admit(self, waiting: deque[Row], room: int) -> None:
+        """Takes rows from the front of `waiting`; at least one where there is none under way."""
+        ...
+
+    def logits(self) -> Tensor:
+        """Of the next token of each row, in the order of `rows`: `[N, V]`."""
+        ...
+
+    def remove(self, gone: list[int]) -> None:
+        """Drops rows by their place. Called after each draw, also with none."""
+        ...
+
+
+@dataclass
+class _Job:
+    """One sample message."""
+
+    policy: Any
+    stream: bool
+    # Sequences that have not ended, by their place in the message.
+    open: dict[int, Row]
+
+
+@dataclass
+class _Queue:
+    """What one policy has to sample."""
+
+    policy: Any
+    batch: Batch
+    waiting: deque[Row] = field(default_factory=deque)
+
+
+class Sampler:
+    """`emit(header, arrays)` sends an event or an answer, `fail(job, error)` answers a sample message with an error.
+
+    `make_batch(policy, counters)` gives a new, empty Batch. `open_tokenizer` is called when a stop string first needs
+    one. Rows of several policies take turns."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        max_rows: int,
+        make_batch: Callable[[Any, Counter[str]], Batch],
+        open_tokenizer: Callable[[], Any],
+        emit: Emit,
+        fail: Fail,
+    ):
+        self._max_rows = max_rows
+        self._make_batch = make_batch
+        self._open_tokenizer = open_tokenizer
+        self._emit = emit
+        self._fail = fail
+        self._drawer = Drawer(device)
+        self._jobs: dict[int, _Job] = {}
+        # The first queue has its turn.
+        self._queues: list[_Queue] = []
+        self._turn = 0
+        self.counters: Counter[str] = Counter()
+        self.seconds = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, job: int, policy: Any, requests: list[Request], stream: bool) -> None:
+        """Takes a sample message; its rows join the batch as there is room."""
+        if not requests:
+            self._emit({"id": job, "ok": True}, {})
+            return
+        rows = [Row(job, index, request, self._stops(request)) for index, request in enumerate(requests)]
+        self._jobs[job] = _Job(policy, stream, {row.index: row for row in rows})
+        for queue in self._queues:
+            if queue.policy is policy:
+                queue.waiting.extend(rows)
+                return
+        self._queues.append(_Queue(policy, self._make_batch(policy, self.counters), deque(rows)))
+
+    def abort(self, job: int) -> None:
+        """Answers each unfinished sequence of the message with what it has. One that has ended already is left be."""
+        self._abort(lambda queue, row: row.job == job)
+
+    def abort_policy(self, policy: Any) -> None:
+        """The same for all sequences of a policy."""
+        self._abort(lambda queue, row: queue.policy is policy)
+
+    def step(self) -> None:
+        """One token for every row under way. Errors end the sample messages concerned."""
+        begin = time.perf_counter()
+        if self._turn >= _SLICE:
+            self._queues.append(self._queues.pop(0))
+            self._turn = 0
+        queue = self._queues[0]
+        self._turn += 1
+        try:
+            with torch.no_grad():
+                self._advance(queue)
+        except NotFinite as error:
+            rows = queue.batch.rows
+            jobs = {rows[row].job for row in error.rows}
+            self._restart(queue)
+            self._fail_jobs(jobs, UserMistake(str(error)))
+        except Exception as error:
+            self._recover(queue, error)
+        self._close_idle_queues()
+        self.seconds += time.perf_counter() - begin
+
+    def _advance(self, queue: _Queue) -> None:
+        batch = queue.batch
+        room = self._max_rows - len(batch.rows)
+        if queue.waiting and room > 0:
+            batch.admit(queue.waiting, room)
+        logits = batch.logits()
+        rows = batch.rows
+        seeds = np.array([row.request.seed for row in rows], np.uint64)
+        picks = uniforms(seeds, np.array([len(row.tokens) for row in rows], np.uint64))
+        drawn = self._drawer.draw(logits, [row.request.draw for row in rows], picks)
+        self._add_top(rows, logits, drawn.log_sum)
+        self.counters["decode_steps"] += 1
+        self.counters["sampled_tokens"] += len(rows)
+        version = queue.policy.version
+        ended = []
+        for place, row in enumerate(rows):
+            reason = row.add(drawn.tokens[place], drawn.logprobs[place], version)
+            if reason is not None:
+                ended.append((place, reason))
+        self._stream(rows)
+        for place, reason in ended:
+            self._finish(rows[place], reason)
+        batch.remove([place for place, _ in ended])
+
+    def _add_top(self, rows: list[Row], logits: Tensor, log_sum: Tensor) -> None:
+        wanting = [place for place, row in enumerate(rows) if row.request.top_logprobs > 0]
+        if not wanting:
+            return
+        most = max(rows[place].request.top_logprobs for place in wanting)
+        ids, values = most_likely(logits[wanting], log_sum[wanting], most)
+        for place, row_ids, row_values in zip(wanting, ids.tolist(), values.tolist()):
+            count = rows[place].request.top_logprobs
+            rows[place].top.append((row_ids[:count], row_values[:count]))
+
+    def _stream(self, rows: list[Row]) -> None:
+        by_job: dict[int, list[Row]] = {}
+        for row in rows:
+            if self._jobs[row.job].stream:
+                by_job.setdefault(row.job, []).append(row)
+        for job, members in by_job.items():
+            arrays = {
+                "requests": np.array([row.index for row in members], np.int32),
+                "tokens": np.array([row.tokens[-1] for row in members], np.int32),
+                "logprobs": np.array([row.logprobs[-1] for row in members], np.float32),
+            }
+            self._emit({"id": job, "event": "token"}, arrays)
+
+    def _finish(self, row: Row, reason: str) -> None:
+        job = self._jobs[row.job]
+        version = row.versions[-1][1] if row.versions else job.policy.version
+        header = {"event": "sample", "request": row.index, "stop_reason": reason, "policy_version": version}
+        self._emit({"id": row.job, **header}, row.arrays())
+        del job.open[row.index]
+        if not job.open:
+            del self._jobs[row.job]
+            self._emit({"id": row.job, "ok": True}, {})
+
+    def _abort(self, chosen: Callable[[_Queue, Row], bool]) -> None:
+        for row in self._take(chosen):
+            self._finish(row, "aborted")
+        self._close_idle_queues()
+
+    def _take(self, chosen: Callable[[_Queue, Row], bool]) -> list[Row]:
+        """Takes the chosen rows out of their queues."""
+        taken = []
+        for queue in self._queues:
+            rows = queue.batch.rows
+            places = [place for place, row in enumerate(rows) if chosen(queue, row)]
+            if places:
+                queue.batch.remove(places)
+            taken += [rows[place] for place in places] + [row for row in queue.waiting if chosen(queue, row)]
+            queue.waiting = deque(row for row in queue.waiting if not chosen(queue, row))
+        return taken
+
+    def _fail_jobs(self, jobs: set[int], error: BaseException) -> None:
+        self._take(lambda _, row: row.job in jobs)
+        for job in jobs:
+            del self._jobs[job]
+            self._fail(job, error)
+
+    def _restart(self, queue: _Queue) -> int:
+        """Nothing in a batch can be trusted after an error within it: its rows begin anew with the tokens they have.
+        Gives their number."""
+        waiting = set(queue.waiting)
+        rows = [row for job in self._jobs.values() if job.policy is queue.policy for row in job.open.values()]
+        rows = [row for row in rows if row not in waiting]
+        queue.batch = self._make_batch(queue.policy, self.counters)
+        queue.waiting.extendleft(reversed(rows))
+        return len(rows)
+
+    def _recover(self, queue: _Queue, error: Exception) -> None:
+        """When memory ran out, fewer rows are sampled at a time; any other error answers the messages concerned."""
+        count = self._restart(queue)
+        if is_out_of_memory(error) and count > 1:
+            self._max_rows = count // 2
+            self.counters["memory_retreats"] += 1
+        else:
+            rows = list(queue.waiting)
+            self._fail_jobs({row.job for row in rows[:count] or rows}, error)
+
+    def _close_idle_queues(self) -> None:
+        if self._queues and not (self._queues[0].batch.rows or self._queues[0].waiting):
+            self._turn = 0
+        self._queues = [queue for queue in self._queues if queue.batch.rows or queue.waiting]
+
+    def _stops(self, request: Request) -> StopStrings | None:
+        return StopStrings(self._open_tokenizer(), request.stop_strings) if request.stop_strings else None
