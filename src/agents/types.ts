@@ -50,6 +50,11 @@ export interface WorkflowContext {
   signal: AbortSignal;
   rollout: number;
   purpose: "train" | "validate";
+  /**
+   * Names what the rollout does from here on, e.g. "prompt", "search", "reward": shown while it waits, and told if it
+   * fails. What fails while the stage is "reward" is recorded as a failure of the reward.
+   */
+  stage(name: string): void;
 }
 
 /** A plain async function is a whole workflow: call the model as often as needed, return what it was worth. */

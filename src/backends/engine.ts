@@ -73,6 +73,11 @@ export interface SampleRequest {
   promptLogprobs?: boolean;
   /** Also give the k most likely tokens at each sampled position. */
   topLogprobs?: number;
+  /**
+   * Aborting ends this sequence alone, answered as "aborted". An engine that can only end a whole call
+   * (`SampleOptions.signal`) may go on sampling it.
+   */
+  signal?: AbortSignal;
 }
 
 export interface Sample {

@@ -1,0 +1,20 @@
+import { type Grade, grade, quote } from "./grade.ts";
+import { numbersIn } from "./numbers.ts";
+
+/**
+ * The share of positions at which a reply's numbers are the expected ones; numbers after as many as are expected do
+ * not count. `correct` when all are right.
+ *
+ * @example integersInOrder("12, 40, 31", [12, 31, 40]).reward // 1/3
+ * @throws Error when `expected` is empty or holds something that is no integer
+ */
+export function integersInOrder(reply: string, expected: readonly number[]): Grade {
+  if (expected.length === 0 || !expected.every(Number.isSafeInteger)) {
+    throw new Error(`integersInOrder expects a list of integers to compare with, got [${expected.join(", ")}]`);
+  }
+  const found = numbersIn(reply, { thousands: false }).slice(0, expected.length);
+  if (found.length === 0) return grade(false, `no number in ${quote(reply)}`);
+  const right = expected.filter((value, position) => found[position] === String(value)).length;
+  const explanation = `${right} of ${expected.length} in place: ${found.join(", ")}, expected ${expected.join(", ")}`;
+  return grade(right === expected.length, explanation, right / expected.length);
+}

@@ -1,0 +1,22 @@
+/** Numbers in free text, as people write them: signs, thousands commas, decimals. Exact: digits, never floats. */
+
+/** A hyphen is a sign only where it cannot be a dash between two things, as in "12-31". */
+const start = String.raw`(?:(?<![\w.)])-|(?<![\w.]))`;
+const plain = new RegExp(String.raw`${start}(?:\d+(?:\.\d+)?|\.\d+)`, "g");
+const withThousands = new RegExp(String.raw`${start}(?:(?:\d{1,3}(?:,\d{3}(?!\d))+|\d+)(?:\.\d+)?|\.\d+)`, "g");
+
+/**
+ * The numbers of a text in order, in canonical form: `"$1,234.50"` gives `"1234.5"`, `"-0"` gives `"0"`.
+ * @param thousands whether "1,234" is one number; false for lists such as "10,200,300"
+ */
+export function numbersIn(text: string, { thousands }: { thousands: boolean }): string[] {
+  return [...text.matchAll(thousands ? withThousands : plain)].map(([written]) => canonical(written));
+}
+
+function canonical(written: string): string {
+  const [whole = "", fraction = ""] = written.replaceAll(",", "").replace("-", "").split(".");
+  const digits = whole.replace(/^0+(?=\d)/, "") || "0";
+  const decimals = fraction.replace(/0+$/, "");
+  const magnitude = decimals === "" ? digits : `${digits}.${decimals}`;
+  return written.startsWith("-") && magnitude !== "0" ? `-${magnitude}` : magnitude;
+}

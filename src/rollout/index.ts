@@ -1,0 +1,10 @@
+export type { Failure } from "./failures.ts";
+export { rolloutSeed } from "./rollout-seed.ts";
+export { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
+export {
+  type CallIdentity,
+  createSamplingClient,
+  type SamplingClient,
+  type SamplingClientOptions,
+  type WaitingRollout,
+} from "./sampling-client.ts";

@@ -1,0 +1,136 @@
+/**
+ * Gathers the model calls of many rollouts into few engine calls. Knows tokens and rollouts' order, nothing of text.
+ *
+ * An engine call is made when every live rollout waits for a sample, or `flushMs` after the first waiter; requests
+ * are sorted, so that what is sampled together does not hang on timing as long as rollouts keep step.
+ */
+import type { Policy, Sample, SampleRequest } from "../backends/engine.ts";
+
+/** One rollout's place in the queue. */
+export interface Participant {
+  /** @throws the signal's reason when aborted, else what the engine threw */
+  sample(request: SampleRequest, turn: number, signal: AbortSignal): Promise<Sample>;
+  /** The rollout has ended: nobody waits for it any more. */
+  leave(): void;
+}
+
+export interface SampleQueue {
+  /** @param order sorts the requests of one call: position of the task, rollout */
+  join(order: readonly [task: number, rollout: number]): Participant;
+}
+
+interface Call {
+  order: readonly number[];
+  request: SampleRequest;
+  settle(result: { sample: Sample } | { error: unknown }): void;
+  /** Told when the caller gave up; set once the call is in an engine's hands. */
+  abandoned?: () => void;
+}
+
+const byOrder = (left: Call, right: Call) => {
+  const at = left.order.findIndex((part, index) => part !== right.order[index]);
+  return at < 0 ? 0 : left.order[at]! - right.order[at]!;
+};
+
+export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20): SampleQueue {
+  const pending = new Set<Call>();
+  /** Live rollouts that wait for no sample. */
+  let busy = 0;
+  let timer: NodeJS.Timeout | undefined;
+  let checking = false;
+
+  function consider(): void {
+    if (pending.size === 0) {
+      clearTimeout(timer);
+      timer = undefined;
+      return;
+    }
+    timer ??= setTimeout(flush, flushMs);
+    // Looked at again once this turn of the event loop is over: a rollout may be about to make a second call.
+    if (checking) return;
+    checking = true;
+    setImmediate(() => {
+      checking = false;
+      if (busy === 0) flush();
+    });
+  }
+
+  function flush(): void {
+    clearTimeout(timer);
+    timer = undefined;
+    if (pending.size === 0) return;
+    const calls = [...pending].sort(byOrder);
+    pending.clear();
+    void runCall(policy, calls);
+  }
+
+  return {
+    join(order) {
+      let outstanding = 0;
+      let left = false;
+      busy++;
+      const change = (by: 1 | -1) => {
+        const before = outstanding > 0;
+        outstanding += by;
+        if (!left && before !== outstanding > 0) busy += before ? 1 : -1;
+        consider();
+      };
+      return {
+        sample: (request, turn, signal) =>
+          new Promise<Sample>((resolve, reject) => {
+            if (signal.aborted) return reject(signal.reason);
+            const call: Call = {
+              order: [...order, turn],
+              request: { ...request, signal },
+              settle(result) {
+                signal.removeEventListener("abort", giveUp);
+                pending.delete(call);
+                change(-1);
+                if ("sample" in result) resolve(result.sample);
+                else reject(result.error);
+              },
+            };
+            const giveUp = () => {
+              call.settle({ error: signal.reason });
+              call.abandoned?.();
+            };
+            signal.addEventListener("abort", giveUp, { once: true });
+            pending.add(call);
+            change(1);
+          }),
+        leave() {
+          if (left) return;
+          left = true;
+          if (outstanding === 0) busy--;
+          consider();
+        },
+      };
+    },
+  };
+}
+
+/** Hands each caller its sample as it finishes. Ends the engine's work when nobody waits for it any more. */
+async function runCall(policy: Pick<Policy, "sample">, calls: readonly Call[]): Promise<void> {
+  const waiting = new Set(calls);
+  const abort = new AbortController();
+  for (const call of calls) {
+    call.abandoned = () => {
+      waiting.delete(call);
+      if (waiting.size === 0) abort.abort();
+    };
+  }
+  const settle = (call: Call, result: Parameters<Call["settle"]>[0]) => {
+    if (waiting.delete(call)) call.settle(result);
+  };
+  let failure: unknown = new Error("the engine ended the call without answering it");
+  try {
+    const requests = calls.map((call) => call.request);
+    for await (const sample of policy.sample(requests, { signal: abort.signal })) {
+      const aborted = sample.stopReason === "aborted";
+      settle(calls[sample.request]!, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
+    }
+  } catch (error) {
+    failure = error;
+  }
+  for (const call of [...waiting]) settle(call, { error: failure });
+}

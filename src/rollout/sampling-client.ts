@@ -1,0 +1,67 @@
+/** The model as all live rollouts share it: one queue, one set of limits and defaults, one list of who waits. */
+import type { Policy } from "../backends/engine.ts";
+import type { Chat } from "../chat/types.ts";
+import { openSession, type RolloutSession } from "./rollout-session.ts";
+import { createSampleQueue } from "./sample-queue.ts";
+
+/** Which model call a seed is for. `attempt` is 0 unless the rollout is being retried. */
+export interface CallIdentity {
+  taskId: string;
+  rollout: number;
+  attempt: number;
+  /** Model calls of this attempt before this one. */
+  turn: number;
+}
+
+export interface SamplingClientOptions {
+  policy: Pick<Policy, "sample">;
+  chat: Chat;
+  /** For calls that do not say otherwise. */
+  defaults: { temperature: number; topP: number; topK: number; minP: number };
+  /** In tokens. A longer prompt ends its rollout; `maxLength` bounds prompt and reply together. */
+  limits: { maxPromptLength: number; maxResponseLength: number; maxLength?: number };
+  seedFor: (call: CallIdentity) => number;
+  /** Milliseconds a model call waits at most for other rollouts to make theirs. Default 20. */
+  flushMs?: number;
+}
+
+/** One line of what live rollouts wait for. */
+export interface WaitingRollout {
+  taskId: string;
+  rollout: number;
+  /** `"the model"`, else the stage that its own code is in: `"workflow"`, `"prompt"`, `"reward"`, ... */
+  what: string;
+  seconds: number;
+}
+
+export interface SessionOptions extends Omit<CallIdentity, "turn"> {
+  /** Position of the task among those that run together. */
+  order: number;
+  /** Aborts the session's model calls. */
+  signal: AbortSignal;
+}
+
+export interface SamplingClient {
+  open(options: SessionOptions): RolloutSession;
+  /** The live rollouts, the longest waiting first. */
+  waitingFor(): WaitingRollout[];
+}
+
+export function createSamplingClient(options: SamplingClientOptions): SamplingClient {
+  const queue = createSampleQueue(options.policy, options.flushMs);
+  const live = new Set<{ taskId: string; rollout: number; session: RolloutSession }>();
+
+  return {
+    open(identity) {
+      const participant = queue.join([identity.order, identity.rollout]);
+      const session = openSession(options, identity, participant, () => live.delete(entry));
+      const entry = { taskId: identity.taskId, rollout: identity.rollout, session };
+      live.add(entry);
+      return session;
+    },
+    waitingFor() {
+      const waiting = [...live].map(({ session, ...who }) => ({ ...who, ...session.waitingFor() }));
+      return waiting.sort((left, right) => right.seconds - left.seconds);
+    },
+  };
+}
