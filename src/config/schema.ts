@@ -29,7 +29,10 @@ const rllm = z
       .strictObject({
         n_parallel_tasks: count.min(1).default(256).describe("Rollouts that run at the same time."),
         retry_limit: count.min(0).default(3).describe("Retries of a failed rollout."),
-        raise_on_error: z.boolean().default(true).describe("Stop the run when a rollout still fails after its retries."),
+        raise_on_error: z
+          .boolean()
+          .default(true)
+          .describe("Stop the run when a rollout still fails after its retries."),
         timeout: z.number().gt(0).default(1e6).describe("Seconds one attempt at a rollout may take."),
       })
       .prefault({}),
@@ -43,28 +46,49 @@ const rllm = z
           .describe("Where metrics go besides the run folder."),
         project_name: z.string().min(1).default("hone").describe("Groups runs in the loggers."),
         experiment_name: z.string().min(1).default("default").describe("Names the run."),
-        test_freq: count.default(5).describe("Validate every so many training steps (or epochs, see freq_unit); <= 0 is never."),
+        test_freq: count
+          .default(5)
+          .describe("Validate every so many training steps (or epochs, see freq_unit); <= 0 is never."),
         save_freq: count.default(20).describe("Save a checkpoint every so many training steps; <= 0 only at the end."),
         freq_unit: z.enum(["steps", "epochs"]).default("steps").describe("What test_freq and save_freq count."),
         val_before_train: z.boolean().default(true).describe("Validate before the first step."),
         val_only: z.boolean().default(false).describe("Validate and stop."),
         seed: count.min(0).default(0).describe("Every random draw of the run derives from it."),
-        run_dir: z.string().nullable().default(null).describe("The run's folder; null makes runs/{project}-{experiment}-{date}."),
-        max_bad_steps: count.min(1).default(3).describe("Stop after so many steps in a row whose loss or gradient is not finite."),
+        run_dir: z
+          .string()
+          .nullable()
+          .default(null)
+          .describe("The run's folder; null makes runs/{project}-{experiment}-{date}."),
+        max_bad_steps: count
+          .min(1)
+          .default(3)
+          .describe("Stop after so many steps in a row whose loss or gradient is not finite."),
       })
       .prefault({}),
     algorithm: z
       .strictObject({
         adv_estimator: z.enum(["grpo"]).default("grpo").describe("Advantage estimator."),
-        norm_adv_by_std_in_grpo: z.boolean().default(true).describe("Divide GRPO's advantages by the group's standard deviation."),
+        norm_adv_by_std_in_grpo: z
+          .boolean()
+          .default(true)
+          .describe("Divide GRPO's advantages by the group's standard deviation."),
         loss_fn: z.enum(["ppo", "importance_sampling"]).nullable().default(null).describe("Policy loss; null is ppo."),
         eps_clip: z.number().gt(0).default(0.2).describe("PPO clips the ratio below at 1 - eps_clip."),
-        eps_clip_high: z.number().gt(0).nullable().default(null).describe("PPO clips the ratio above at 1 + eps_clip_high; null is eps_clip."),
+        eps_clip_high: z
+          .number()
+          .gt(0)
+          .nullable()
+          .default(null)
+          .describe("PPO clips the ratio above at 1 + eps_clip_high; null is eps_clip."),
         loss_agg_mode: z
           .enum(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
           .default("token-mean")
           .describe("How token losses become one figure."),
-        kl_beta: z.number().min(0).default(0).describe("Weight of the KL to the reference (the base model) in the loss; 0 is off."),
+        kl_beta: z
+          .number()
+          .min(0)
+          .default(0)
+          .describe("Weight of the KL to the reference (the base model) in the loss; 0 is off."),
         kl_estimator: z.enum(["k1", "k2", "k3", "abs"]).default("k3").describe("Estimator of that KL."),
         rollout_correction: z
           .strictObject({
@@ -108,17 +132,30 @@ export const configSchema = z.strictObject({
       max_length: count.min(2).default(32768).describe("Longest sequence, prompt and response together."),
       num_minibatches: count.min(1).default(1).describe("Optimizer steps per pass over a batch."),
       ppo_epochs: count.min(1).default(1).describe("Passes over each batch."),
-      resume_mode: z.enum(["auto", "path", "off"]).default("auto").describe("auto goes on from the run folder's last checkpoint, if any."),
-      resume_from_path: z.string().nullable().default(null).describe("The checkpoint that resume_mode=path starts from."),
+      resume_mode: z
+        .enum(["auto", "path", "off"])
+        .default("auto")
+        .describe("auto goes on from the run folder's last checkpoint, if any."),
+      resume_from_path: z
+        .string()
+        .nullable()
+        .default(null)
+        .describe("The checkpoint that resume_mode=path starts from."),
       max_ckpt_num: count.min(1).default(3).describe("Checkpoints kept (the best and the newest are always kept)."),
       max_ckpt_mem: z.number().gt(0).default(1000).describe("Total size of checkpoints kept, in GB."),
-      best_metric: z.string().default("val/reward").describe("The validation metric that picks the best checkpoint (higher is better)."),
+      best_metric: z
+        .string()
+        .default("val/reward")
+        .describe("The validation metric that picks the best checkpoint (higher is better)."),
     })
     .prefault({}),
   sampling: z.strictObject({ train: sampling, val: sampling }).prefault({}),
   data: z
     .strictObject({
-      max_prompt_length: count.min(1).default(2048).describe("Longest prompt in tokens; a longer one ends the rollout."),
+      max_prompt_length: count
+        .min(1)
+        .default(2048)
+        .describe("Longest prompt in tokens; a longer one ends the rollout."),
       max_response_length: count.min(1).default(2048).describe("Longest reply in tokens."),
       train_batch_size: count.min(1).default(64).describe("Tasks per training step."),
       val_batch_size: count.min(1).default(32).describe("Tasks validated at a time."),
@@ -128,9 +165,18 @@ export const configSchema = z.strictObject({
   local: z
     .strictObject({
       device: z.string().default("auto").describe("auto, cpu, cuda, cuda:N or mps."),
-      dtype: z.enum(["auto", "float32", "bfloat16"]).default("auto").describe("auto is bfloat16 where the machine computes it faster."),
-      micro_batch_tokens: count.min(0).default(0).describe("Packed tokens per forward-backward; 0 picks by memory. Halved on out-of-memory."),
-      gradient_checkpointing: z.boolean().default(false).describe("Recompute activations in the backward pass to save memory."),
+      dtype: z
+        .enum(["auto", "float32", "bfloat16"])
+        .default("auto")
+        .describe("auto is bfloat16 where the machine computes it faster."),
+      micro_batch_tokens: count
+        .min(0)
+        .default(0)
+        .describe("Packed tokens per forward-backward; 0 picks by memory. Halved on out-of-memory."),
+      gradient_checkpointing: z
+        .boolean()
+        .default(false)
+        .describe("Recompute activations in the backward pass to save memory."),
       chunk_size: count.min(1).default(512).describe("Trained positions whose logits exist at the same time."),
       max_sample_rows: count.min(1).default(256).describe("Sequences sampled at the same time."),
       threads: count.min(0).default(0).describe("Threads of the tensor library; 0 is one per core."),

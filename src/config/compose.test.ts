@@ -1,0 +1,314 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import fc from "fast-check";
+import { afterAll, describe, expect, test } from "vitest";
+import { UserError } from "../errors.ts";
+import { type ConfigSources, composeConfig } from "./compose.ts";
+import { configKeys } from "./describe.ts";
+import { valueAt } from "./explain.ts";
+import { originText } from "./origin.ts";
+import { type ConfigInput, configSchema } from "./schema.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "hone-config-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+let files = 0;
+function yaml(text: string | Uint8Array): string {
+  const file = join(folder, `${files++}.yaml`);
+  writeFileSync(file, text);
+  return file;
+}
+
+/** The message of the UserError that composing ends in, with the test's folder left out. */
+function complaint(sources: ConfigSources): string {
+  try {
+    composeConfig(sources);
+  } catch (error) {
+    expect(error).toBeInstanceOf(UserError);
+    return (error as UserError).message.replaceAll(/\S*\/\d+\.yaml/g, "f.yaml");
+  }
+  throw new Error("nothing was wrong");
+}
+
+const overridden = (key: string, ...overrides: string[]) => valueAt(composeConfig({ overrides }).config, key);
+
+describe("layers", () => {
+  test("without any, the schema's defaults and the backend's", () => {
+    const { config, origins } = composeConfig();
+    expect(config).toEqual(configSchema.parse({}));
+    expect([...origins.keys()].sort()).toEqual([...configKeys.keys()].sort());
+    expect(origins.get("training.beta1")).toEqual({ kind: "default" });
+    expect(originText(origins.get("rllm.backend")!)).toMatch(/^backend default \(.*local\.yaml:3\)$/);
+  });
+
+  test("each wins over the one before, and says where its value came from", () => {
+    const first = yaml("training:\n  beta1: 0.3\n  beta2: 0.3\n  eps: 0.3\n");
+    const second = yaml("training: {beta2: 0.4, eps: 0.4}\n");
+    const { config, origins } = composeConfig({
+      input: { training: { weight_decay: 0.2, beta1: 0.2, beta2: 0.2, eps: 0.2 } },
+      files: [first, second],
+      overrides: ["training.eps=0.5"],
+    });
+    expect(config.training).toMatchObject({ weight_decay: 0.2, beta1: 0.3, beta2: 0.4, eps: 0.5, max_grad_norm: 1 });
+    const from = (key: string) => originText(origins.get(key)!);
+    expect(from("training.weight_decay")).toBe("the script's config");
+    expect(from("training.beta1")).toBe(`${first}:2:3`);
+    expect(from("training.beta2")).toBe(`${second}:1:12`);
+    expect(from("training.eps")).toBe("command line: training.eps=0.5");
+  });
+
+  test("empty files, empty sections and undefined members change nothing", () => {
+    const none = ["", "# only a comment\n", "---\n", "rllm:\n", "rllm:\n  trainer:\n", "rllm: null\n", "\ufeff{}"];
+    const { config } = composeConfig({ files: none.map(yaml), input: { model: undefined } as unknown as ConfigInput });
+    expect(config).toEqual(configSchema.parse({}));
+  });
+});
+
+describe("overrides", () => {
+  test.each<[string, string, unknown]>([
+    ["training.learning_rate", "training.learning_rate=1e-4", 1e-4],
+    ["training.learning_rate", "+training.learning_rate=1", 1],
+    ["training.learning_rate", "++training.learning_rate=.5", 0.5],
+    ["rllm.trainer.logger", "rllm.trainer.logger=[console,wandb]", ["console", "wandb"]],
+    ["rllm.trainer.logger", "rllm.trainer.logger=[]", []],
+    ["rllm.trainer.val_only", "rllm.trainer.val_only=True", true],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=null", null],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=", ""],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir='null'", "null"],
+    ["rllm.trainer.run_dir", 'rllm.trainer.run_dir="a\\tb"', "a\tb"],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=runs/a=b", "runs/a=b"],
+    ["rllm.trainer.experiment_name", "rllm.trainer.experiment_name=007", "007"],
+    ["rllm.trainer.experiment_name", "rllm.trainer.experiment_name=1.50", "1.50"],
+    ["rllm.trainer.experiment_name", "rllm.trainer.experiment_name=yes", "yes"],
+    ["rllm.trainer.experiment_name", "rllm.trainer.experiment_name=run #3: *new*", "run #3: *new*"],
+    ["rllm.trainer.experiment_name", "rllm.trainer.experiment_name=&a !b", "&a !b"],
+    ["rllm.rollout.n_val", "rllm={rollout: {n: 2, n_val: 3}}", 3],
+  ])("%s of %s", (key, override, value) => {
+    expect(overridden(key, override)).toEqual(value);
+  });
+
+  test("later ones win; ~key goes back to the default, of a key or a section", () => {
+    expect(overridden("training.eps", "training.eps=1", "training.eps=2")).toBe(2);
+    expect(overridden("training.eps", "training.eps=1", "~training.eps")).toBe(1e-8);
+    expect(overridden("training.eps", "~training.eps", "training.eps=1")).toBe(1);
+    const input = { training: { eps: 3, beta1: 0.5 }, model: { lora_rank: 4 } };
+    const { config, origins } = composeConfig({ input, overrides: ["~training"] });
+    expect(config).toMatchObject({ training: { eps: 1e-8, beta1: 0.9 }, model: { lora_rank: 4 } });
+    expect(origins.get("training.eps")).toEqual({ kind: "default" });
+  });
+
+  test.each([
+    ["training.learning_rate", "an override reads key=value, e.g. training.learning_rate=1e-4"],
+    ["=3", "the key before = is missing"],
+    ["~training.eps=3", "~key takes no value: it sets the key back to its default"],
+    ["~training.epps", "unknown key training.epps; did you mean training.eps?"],
+    ["learning_rate=1", "unknown key learning_rate; did you mean training.learning_rate?"],
+    ["training.lerning_rate=1", "unknown key training.lerning_rate; did you mean training.learning_rate?"],
+    ["trainer.total_epochs=1", "unknown key trainer.total_epochs; did you mean rllm.trainer.total_epochs?"],
+    ["rllm.trainer.epochs=1", "unknown key rllm.trainer.epochs; did you mean rllm.trainer.total_epochs"],
+    ["sampling.temperature=1", "did you mean sampling.train.temperature or sampling.val.temperature?"],
+    ["sampling.zzzzzzzz=1", "unknown key sampling.zzzzzzzz; sampling has train, val"],
+    ["__proto__.polluted=1", "unknown key __proto__"],
+    ["constructor=1", "unknown key constructor"],
+    ["training.eps.x=1", 'training.eps takes number > 0, not {"x":"..."}'],
+    ["training=3", "training holds keys, not 3"],
+    ["training.learning_rate=fast", 'training.learning_rate takes number >= 0, not "fast"'],
+    ["training.learning_rate=-1", "training.learning_rate takes number >= 0, not -1"],
+    ["training.learning_rate=null", "training.learning_rate takes number >= 0, not null"],
+    ["training.learning_rate=.inf", "training.learning_rate takes number >= 0, not Infinity"],
+    ["rllm.rollout.n=2.5", "rllm.rollout.n takes integer >= 1, not 2.5"],
+    ["training.lr_schedule=linaer", 'takes constant | linear | cosine, not "linaer"; did you mean linear?'],
+    ["rllm.trainer.logger=console", 'takes list of console | tensorboard | wandb, not "console"; write [console]'],
+    ["rllm.trainer.logger=[wanb]", 'takes list of console | tensorboard | wandb, not ["wanb"]; did you mean wandb?'],
+    ["model.name=", "model.name takes text, not empty, not empty text"],
+    ["rllm.trainer.logger=[console", "the value is not YAML flow syntax"],
+    ["rllm.trainer.logger=[*a]", "the value is not YAML flow syntax: "],
+  ])("%s is refused", (override, expected) => {
+    const message = complaint({ overrides: [override] });
+    expect(message.startsWith(`${override}: `)).toBe(true);
+    expect(message).toContain(expected);
+  });
+});
+
+describe("YAML files", () => {
+  test.each([
+    [
+      "training:\n  lerning_rate: 1\n",
+      "f.yaml:2:3: unknown key training.lerning_rate; did you mean training.learning_rate?",
+    ],
+    ["training:\n  eps: x\n", 'f.yaml:2:3: training.eps takes number > 0, not "x"'],
+    ["training:\n  eps:\n", "f.yaml:2:3: training.eps takes number > 0, not null"],
+    ["training:\n  eps: 1\n  eps: 2\n", "f.yaml:3:3: this key appears twice in its section"],
+    ["training:\n\teps: 1\n", "f.yaml:2:1: a tab indents this line; YAML takes spaces only"],
+    ["training: &t\n  eps: 1\n", "f.yaml:1:11: anchors (&t) are not understood"],
+    ["training:\n  eps: *t\n", "f.yaml:2:8: "],
+    ["training:\n  eps: !!float 1\n", "f.yaml:2:8: tags (!...) are not understood"],
+    ["model:\n  name: !!str 1\n", "f.yaml:2:9: tags (!...) are not understood"],
+    ["a: 1\n---\nb: 2\n", "f.yaml:2:1: a second document (---) begins here; a file holds one"],
+    ["- a\n- b\n", 'f.yaml:1:1: a configuration holds keys, not ["a","b"]'],
+    ["just text\n", 'f.yaml:1:1: a configuration holds keys, not "just text"'],
+    ["training: [1]\n", "f.yaml:1:1: training holds keys, not [1]"],
+    [
+      "training.eps: 1\n",
+      "f.yaml:1:1: unknown key training.eps; here sections are nested, one line each: training: eps:",
+    ],
+    ["? [a]\n: 1\n", "f.yaml:1:3: a key must be a plain name"],
+    ["a: [1\n", "f.yaml:2:1: "],
+    ["<<: {a: 1}\n", "f.yaml:1:1: unknown key <<"],
+    ["__proto__:\n  eps: 1\n", "f.yaml:1:1: unknown key __proto__"],
+  ])("%j is located", (text, expected) => {
+    expect(complaint({ files: [yaml(text)] })).toContain(expected);
+  });
+
+  test("all mistakes of all layers are listed at once", () => {
+    const file = yaml("training:\n  epps: 1\n  beta1: 2\nmodell:\n  name: x\n");
+    expect(complaint({ files: [file], overrides: ["a=1"], input: { data: { sufle: 1 } } as ConfigInput })).toBe(
+      [
+        "5 mistakes in the configuration:",
+        "the script's config: unknown key data.sufle; did you mean data.shuffle?",
+        "f.yaml:2:3: unknown key training.epps; did you mean training.eps?",
+        "f.yaml:3:3: training.beta1 takes number >= 0 and < 1, not 2",
+        "f.yaml:4:1: unknown key modell; did you mean model?",
+        "a=1: unknown key a; the configuration has rllm, model, training, sampling, data, local",
+      ].join("\n  "),
+    );
+    const many = yaml(Array.from({ length: 40 }, (_, index) => `key${index}: 1\n`).join(""));
+    expect(complaint({ files: [many] })).toMatch(/^40 mistakes[\s\S]*\n {2}\.\.\. and 10 more$/);
+  });
+
+  test("files that are none", () => {
+    expect(complaint({ files: ["/nowhere/f.yaml"] })).toBe("/nowhere/f.yaml: there is no such file");
+    expect(complaint({ files: [folder] })).toBe(`${folder}: is a folder, not a YAML file`);
+    expect(complaint({ files: [yaml(new Uint8Array([0xff, 0xfe, 0x00]))] })).toBe("f.yaml: is not UTF-8 text");
+    expect(complaint({ files: [yaml("#".repeat(1_000_001))] })).toContain("has 1000001 bytes");
+  });
+
+  test("nesting beyond reason is an error with a place", () => {
+    expect(complaint({ files: [yaml("[".repeat(100_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
+    expect(complaint({ files: [yaml("{a: ".repeat(20_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
+  });
+});
+
+describe("references", () => {
+  test.each<[string, string, unknown]>([
+    ["training.beta1", "training.beta1=${training.beta2}", 0.95],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=${rllm.trainer.seed}", "0"],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=logs/${rllm.trainer.project_name}/${rllm.rollout.n}", "logs/hone/8"],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=\\${a}", "${a}"],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=\\\\${rllm.backend}", "\\local"],
+    ["rllm.trainer.run_dir", "rllm.trainer.run_dir=a\\b$c", "a\\b$c"],
+  ])("%s of %s", (key, override, value) => {
+    expect(overridden(key, override)).toEqual(value);
+  });
+
+  test("chains resolve, through any layer", () => {
+    const file = yaml('rllm:\n  trainer:\n    run_dir: "${rllm.trainer.experiment_name}"\n');
+    const { config, origins } = composeConfig({
+      input: { rllm: { trainer: { experiment_name: "x-${model.name}" } } },
+      files: [file],
+      overrides: ["model.name=m"],
+    });
+    expect(config.rllm.trainer.run_dir).toBe("x-m");
+    expect(originText(origins.get("rllm.trainer.run_dir")!)).toBe(`${file}:3:5`);
+  });
+
+  test.each([
+    ["model.name=${model.nam}", "model.name refers to model.nam, which is no key; did you mean model.name?"],
+    ["model.name=${model}", "model.name refers to model, which is no key"],
+    ["model.name=${model.name}", "model.name refers to itself: model.name -> model.name"],
+    ["rllm.trainer.logger=['${training.resume_mode}']", 'takes list of console | tensorboard | wandb, not ["auto"]'],
+    ["model.name=${.name}", 'model.name has a reference that is not understood: "${.name"'],
+    ["model.name=${oc.env:HOME}", "is not understood"],
+    ["model.name=${model.name", "is not understood"],
+    ["training.beta1=${rllm.trainer.seed}1x", 'training.beta1 takes number >= 0 and < 1, not "01x"'],
+    ["training.beta1=${training.max_length}", "training.beta1 takes number >= 0 and < 1, not 32768"],
+  ])("%s is refused", (override, expected) => {
+    expect(complaint({ overrides: [override] })).toContain(expected);
+  });
+
+  test("a bomb of references stays small", () => {
+    const times = (key: string) => `\${${key}}`.repeat(100);
+    const overrides = [
+      `rllm.trainer.run_dir=${times("model.name")}`,
+      `model.name=${times("local.device")}`,
+      `local.device=${times("training.best_metric")}`,
+    ];
+    expect(complaint({ overrides })).toContain("becomes longer than 10000 characters");
+  });
+});
+
+describe("whatever comes in, an answer or a UserError", () => {
+  const answers = (sources: ConfigSources) => {
+    try {
+      composeConfig(sources);
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      expect(error.message).not.toMatch(/\n\s+at |\[object|undefined/);
+    }
+  };
+  const runs = Number(process.env.FUZZ_RUNS ?? 1000);
+  const key = fc.oneof(fc.constantFrom(...configKeys.keys(), "rllm", "training", "~model", "+data"), fc.string());
+  const value = fc.oneof(
+    fc.string(),
+    fc.string({ unit: "binary" }),
+    fc.json(),
+    fc.constantFrom(
+      "1e-4",
+      "[a,b]",
+      "{a: 1}",
+      "null",
+      "~",
+      "${model.name}",
+      "${rllm.trainer.run_dir}",
+      "'",
+      '"\\',
+      "1e999",
+    ),
+  );
+  test("random overrides", () => {
+    const override = fc.oneof(
+      fc.tuple(key, value).map(([left, right]) => `${left}=${right}`),
+      key,
+      fc.string({ unit: "binary" }),
+    );
+    fc.assert(
+      fc.property(fc.array(override, { maxLength: 4 }), (overrides) => answers({ overrides })),
+      { numRuns: runs },
+    );
+  });
+
+  test("random and damaged YAML", () => {
+    const sound = 'rllm:\n  trainer: {logger: [console], seed: 3}\ntraining:\n  eps: "1"\n  beta1: ${training.beta2}\n';
+    const character = fc.constantFrom(..."\t\n :-[]{}&*!|>'\"%@`#,?~$\u0000\u2028\ud83d", "---", "...", "<<");
+    const damage = fc.array(fc.tuple(fc.nat(sound.length), fc.nat(3), character), { minLength: 1, maxLength: 4 });
+    const damaged = damage.map((cuts) =>
+      cuts.reduce((text, [at, length, put]) => text.slice(0, at) + put + text.slice(at + length), sound),
+    );
+    const file = join(folder, "fuzz.yaml");
+    fc.assert(
+      fc.property(fc.oneof(damaged, fc.string({ unit: "binary" }), fc.json()), (text) => {
+        writeFileSync(file, text);
+        answers({ files: [file] });
+      }),
+      { numRuns: runs },
+    );
+  });
+
+  test("random objects of a script", () => {
+    const member = fc.anything({ withBigInt: true, withDate: true, withMap: true, withNullPrototype: true });
+    const input = fc.oneof(
+      member,
+      fc.dictionary(fc.constantFrom("rllm", "training", "model", "__proto__"), member),
+      fc.record({ training: fc.dictionary(fc.constantFrom("eps", "beta1", "lr_schedule"), member) }),
+    );
+    fc.assert(
+      fc.property(input, (given) => answers({ input: given as ConfigInput })),
+      { numRuns: runs },
+    );
+    const cycle: Record<string, unknown> = {};
+    cycle.rllm = cycle;
+    answers({ input: cycle as ConfigInput });
+  });
+});
