@@ -101,10 +101,9 @@ const causes = [
  */
 export function explain(what, output, folder) {
   const lines = output.split("\n").filter((line) => line.trim() !== "");
-  const said = lines
-    .slice(-8)
-    .map((line) => `    ${line}`)
-    .join("\n");
+  // npm ends with its usage and uv with causes: the lines that name an error say more than the last ones.
+  const telling = lines.filter((line) => /error|cause|missing/i.test(line));
+  const said = (telling.length > 0 ? telling.slice(0, 8) : lines.slice(-8)).map((line) => `    ${line}`).join("\n");
   const cause = causes.find(({ pattern }) => pattern.test(output));
   const room = cause === causes[0] ? ` (${size(freeBytes(folder))} left at ${folder})` : "";
   return new SetupError(`${what} failed${cause === undefined ? "" : `: ${cause.message}${room}`}\n${said}`, {
