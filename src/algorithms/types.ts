@@ -1,5 +1,7 @@
 /** What a loss is: a pure function of token outputs. No engine, no model, no I/O in this room. */
-import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+import type { TokenOutputs } from "../trajectories/types.ts";
+
+export type { TrainingBatch } from "../trajectories/types.ts";
 
 /** Which outputs a loss reads besides the log-probabilities. */
 export interface Outputs {
@@ -38,19 +40,4 @@ export interface Loss {
   coupled?: true;
   /** The same loss under the name an engine's own implementation has (hosted Tinker), with its per-token inputs. */
   hosted?: { name: string; config: Record<string, number>; inputs: Record<string, Float32Array> };
-}
-
-/** Sequences with what the loss needs to know of each trained token; ragged like `TokenOutputs`. */
-export interface TrainingBatch {
-  sequences: Sequence[];
-  /** `[S + 1]` offsets of each sequence's trained tokens in the arrays below. */
-  offsets: Int32Array;
-  /** `[N]` advantage of each trained token. */
-  advantages: Float32Array;
-  /** `[N]` log-probability under the sampler. */
-  samplerLogprobs: Float32Array;
-  /** `[S]` index of the group each sequence belongs to. */
-  groups: Int32Array;
-  /** `[S]` the role of each sequence's trajectory. */
-  roles: string[];
 }

@@ -99,3 +99,33 @@ export interface TokenOutputs {
   /** `[N]` the critic's value at each trained position, when asked for. */
   values?: Float32Array;
 }
+
+/** Sequences with what a loss needs to know of each trained token; ragged like `TokenOutputs`. */
+export interface TrainingBatch {
+  sequences: Sequence[];
+  /** `[S + 1]` offsets of each sequence's trained tokens in the arrays below. */
+  offsets: Int32Array;
+  /** `[N]` advantage of each trained token. */
+  advantages: Float32Array;
+  /** `[N]` log-probability under the sampler. */
+  samplerLogprobs: Float32Array;
+  /** `[N]` log-probability under the policy that ratios start from; absent: the current policy's own, detached. */
+  oldLogprobs?: Float32Array;
+  /** `[N]` log-probability under the reference policy, where the loss has a KL term. */
+  referenceLogprobs?: Float32Array;
+  /** `[S]` index of the group each sequence belongs to. */
+  groups: Int32Array;
+  /** `[S]` the role of each sequence's trajectory. */
+  roles: string[];
+  /** Denominators: of this batch, or of the whole minibatch that these sequences were selected from. */
+  totals: BatchTotals;
+}
+
+export interface BatchTotals {
+  /** Trained tokens. */
+  tokens: number;
+  /** Sequences with at least one trained token. */
+  sequences: number;
+  /** Trained tokens of the sequence that has most. */
+  longest: number;
+}

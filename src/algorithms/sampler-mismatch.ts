@@ -1,0 +1,43 @@
+/** How far the sampler's log-probabilities are from the trainer's for the same tokens under the same weights. */
+
+/** Exponents stop here, so that one broken token leaves the figures finite. */
+const maxLogRatio = 20;
+
+/**
+ * Over tokens, with `d = trainer - sampler`:
+ * `rollout/logprob_diff_mean` and `_max` of |d|; `rollout/kl_sampler_trainer_k1` = mean of -d and `_k3` = mean of
+ * e^d - 1 - d, both estimating KL(sampler || trainer); `rollout/effective_sample_size` = (sum w)^2 / (N sum w^2) with
+ * w = e^d, 1 when they agree. Give it log-probabilities from before the first update, or it measures the update too.
+ *
+ * @param trainer `[N]`
+ * @param sampler `[N]`, of the same tokens
+ * @returns nothing when there is no token
+ */
+export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): Record<string, number> {
+  const tokens = trainer.length;
+  if (tokens === 0) return {};
+  let absolute = 0;
+  let largest = 0;
+  let signed = 0;
+  let k3 = 0;
+  let weights = 0;
+  let squares = 0;
+  for (let token = 0; token < tokens; token++) {
+    const difference = trainer[token]! - sampler[token]!;
+    const bounded = Math.min(difference, maxLogRatio);
+    const weight = Math.exp(bounded);
+    absolute += Math.abs(difference);
+    largest = Math.max(largest, Math.abs(difference));
+    signed += difference;
+    k3 += Math.expm1(bounded) - bounded;
+    weights += weight;
+    squares += weight ** 2;
+  }
+  return {
+    "rollout/logprob_diff_mean": absolute / tokens,
+    "rollout/logprob_diff_max": largest,
+    "rollout/kl_sampler_trainer_k1": -signed / tokens,
+    "rollout/kl_sampler_trainer_k3": k3 / tokens,
+    "rollout/effective_sample_size": squares === 0 ? 0 : weights ** 2 / (tokens * squares),
+  };
+}

@@ -1,0 +1,60 @@
+/** Operations on training batches: counting denominators, choosing sequences. Knows nothing about losses. */
+import type { BatchTotals, TrainingBatch } from "./types.ts";
+
+/** `[S + 1]` running totals of `counts`, from 0. */
+export function offsetsOf(counts: readonly number[]): Int32Array {
+  const offsets = new Int32Array(counts.length + 1);
+  counts.forEach((count, index) => {
+    offsets[index + 1] = offsets[index]! + count;
+  });
+  return offsets;
+}
+
+/** Denominators of the sequences with these offsets. */
+export function totalsOf(offsets: Int32Array): BatchTotals {
+  const totals: BatchTotals = { tokens: 0, sequences: 0, longest: 0 };
+  for (let sequence = 0; sequence + 1 < offsets.length; sequence++) {
+    const trained = offsets[sequence + 1]! - offsets[sequence]!;
+    totals.tokens += trained;
+    if (trained > 0) totals.sequences++;
+    totals.longest = Math.max(totals.longest, trained);
+  }
+  return totals;
+}
+
+/**
+ * The batch of the chosen sequences, in the given order. Its `totals` stay the batch's own, so a loss over the
+ * selection is that part of the loss over the batch; see `asWhole` for a batch of its own.
+ */
+export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>): TrainingBatch {
+  const indices = Array.from(chosen);
+  const { oldLogprobs, referenceLogprobs } = batch;
+  const gather = (values: Float32Array) => gatherTokens(values, batch.offsets, indices);
+  return {
+    sequences: indices.map((index) => batch.sequences[index]!),
+    offsets: offsetsOf(indices.map((index) => batch.offsets[index + 1]! - batch.offsets[index]!)),
+    advantages: gather(batch.advantages),
+    samplerLogprobs: gather(batch.samplerLogprobs),
+    ...(oldLogprobs === undefined ? {} : { oldLogprobs: gather(oldLogprobs) }),
+    ...(referenceLogprobs === undefined ? {} : { referenceLogprobs: gather(referenceLogprobs) }),
+    groups: Int32Array.from(indices, (index) => batch.groups[index]!),
+    roles: indices.map((index) => batch.roles[index]!),
+    totals: batch.totals,
+  };
+}
+
+/** The same sequences as a batch in its own right: the denominators are theirs alone. */
+export function asWhole(batch: TrainingBatch): TrainingBatch {
+  return { ...batch, totals: totalsOf(batch.offsets) };
+}
+
+function gatherTokens(values: Float32Array, offsets: Int32Array, indices: readonly number[]): Float32Array {
+  const parts = indices.map((index) => values.subarray(offsets[index]!, offsets[index + 1]!));
+  const gathered = new Float32Array(parts.reduce((total, part) => total + part.length, 0));
+  let position = 0;
+  for (const part of parts) {
+    gathered.set(part, position);
+    position += part.length;
+  }
+  return gathered;
+}

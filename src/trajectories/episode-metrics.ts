@@ -1,0 +1,87 @@
+/** What a batch of episodes came to: solved or not, how they ended, how long the replies were. */
+import { mean, spread } from "../statistics.ts";
+import type { Episode, TerminationReason } from "./types.ts";
+
+const terminationReasons: readonly TerminationReason[] = [
+  "env_done",
+  "max_turns_exceeded",
+  "max_prompt_length_exceeded",
+  "max_response_length_exceeded",
+  "timeout",
+  "error",
+  "unknown",
+];
+
+/**
+ * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),
+ * `batch/termination_reason/*` (shares of the episodes), `batch/{name}` for each figure of a workflow (mean over the
+ * episodes that gave it), `response_length/*` and `prompt_length/*` over model calls.
+ */
+export function episodeMetrics(episodes: readonly Episode[]): Record<string, number> {
+  return {
+    ...solveMetrics(episodes),
+    ...terminationMetrics(episodes),
+    ...workflowMetrics(episodes),
+    ...lengthMetrics(episodes),
+  };
+}
+
+function solveMetrics(episodes: readonly Episode[]): Record<string, number> {
+  const outcomes = new Map<string, boolean[]>();
+  for (const { taskId, correct } of episodes) {
+    if (correct === null) continue;
+    const known = outcomes.get(taskId);
+    if (known === undefined) outcomes.set(taskId, [correct]);
+    else known.push(correct);
+  }
+  const tasks = [...outcomes.values()];
+  const share = (test: (known: boolean[]) => boolean) => tasks.filter(test).length / tasks.length;
+  const numTasks = { "batch/num_tasks": new Set(episodes.map(({ taskId }) => taskId)).size };
+  if (tasks.length === 0) return numTasks;
+  return {
+    ...numTasks,
+    "batch/solve_none": share((known) => !known.includes(true)),
+    "batch/solve_all": share((known) => !known.includes(false)),
+    "batch/solve_partial": share((known) => known.includes(true) && known.includes(false)),
+  };
+}
+
+function terminationMetrics(episodes: readonly Episode[]): Record<string, number> {
+  if (episodes.length === 0) return {};
+  const shares = terminationReasons.map((reason) => [
+    `batch/termination_reason/${reason}`,
+    episodes.filter(({ termination }) => termination === reason).length / episodes.length,
+  ]);
+  return {
+    ...Object.fromEntries(shares),
+    "batch/failed_episodes": episodes.filter(({ failure }) => failure !== undefined).length,
+    "batch/retries": episodes.reduce((total, { retries }) => total + retries, 0),
+  };
+}
+
+function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
+  const values: Record<string, number[]> = {};
+  for (const { metrics } of episodes) {
+    for (const [name, value] of Object.entries(metrics)) {
+      values[name] ??= [];
+      values[name].push(value);
+    }
+  }
+  return Object.fromEntries(Object.entries(values).map(([name, given]) => [`batch/${name}`, mean(given)]));
+}
+
+function lengthMetrics(episodes: readonly Episode[]): Record<string, number> {
+  const steps = episodes.flatMap(({ trajectories }) => trajectories.flatMap((trajectory) => trajectory.steps));
+  if (steps.length === 0) return {};
+  return {
+    ...spread(
+      "response_length",
+      steps.map(({ tokens }) => tokens.length),
+    ),
+    "response_length/clip_ratio": steps.filter(({ stopReason }) => stopReason === "length").length / steps.length,
+    ...spread(
+      "prompt_length",
+      steps.map(({ promptTokens }) => promptTokens.length),
+    ),
+  };
+}

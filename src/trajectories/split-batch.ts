@@ -1,0 +1,46 @@
+/** One batch into the minibatches of an optimizer pass. */
+import { permutation } from "../random.ts";
+import { asWhole, selectSequences } from "./batch.ts";
+import type { TrainingBatch } from "./types.ts";
+
+/**
+ * At most `numMinibatches` minibatches of nearly the same number of sequences, none empty, each with denominators of
+ * its own. Groups stay whole (their prompts are computed once); only where there are fewer groups than minibatches
+ * are the largest halved. The same seed gives the same split.
+ */
+export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: number): TrainingBatch[] {
+  if (batch.sequences.length === 0) return [];
+  const units = unitsOf(batch, numMinibatches);
+  const shares: number[][] = Array.from({ length: Math.min(numMinibatches, units.length) }, () => []);
+  // Largest first keeps the shares even; the shuffle before the stable sort decides among equals.
+  const order = permutation(units.length, seed).map((index) => units[index]!);
+  for (const unit of order.sort((a, b) => b.length - a.length)) {
+    const smallest = shares.reduce((least, share) => (share.length < least.length ? share : least));
+    smallest.push(...unit);
+  }
+  return shares.map((share) =>
+    asWhole(
+      selectSequences(
+        batch,
+        share.sort((a, b) => a - b),
+      ),
+    ),
+  );
+}
+
+/** What is not divided: the sequences of each group, or halves of them where there are too few groups. */
+function unitsOf(batch: TrainingBatch, wanted: number): number[][] {
+  const byGroup = new Map<number, number[]>();
+  batch.groups.forEach((group, sequence) => {
+    const members = byGroup.get(group);
+    if (members === undefined) byGroup.set(group, [sequence]);
+    else members.push(sequence);
+  });
+  const units = [...byGroup.values()];
+  while (units.length < wanted) {
+    const largest = units.reduce((most, unit) => (unit.length > most.length ? unit : most));
+    if (largest.length === 1) break;
+    units.push(largest.splice(Math.ceil(largest.length / 2)));
+  }
+  return units;
+}
