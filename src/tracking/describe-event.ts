@@ -1,0 +1,37 @@
+/** Events as sentences for a log: no colours, no limit of width. Null where there is nothing worth a line. */
+import { formatBytes } from "./durable-files.ts";
+import type { RunEvent } from "./events.ts";
+import { formatSeconds } from "./numbers.ts";
+import { stepLine, validationLine } from "./step-line.ts";
+
+export function describeEvent(event: RunEvent): string | null {
+  switch (event.type) {
+    case "run-start": {
+      const begin =
+        event.step > 0 ? `continuing after step ${event.step} of ${event.totalSteps}` : `${event.totalSteps} steps`;
+      return [...event.text, `run folder ${event.folder}: ${begin}`].join("\n");
+    }
+    case "setup-status":
+      return event.text;
+    case "rollout-progress":
+    case "update-progress":
+    case "validation-start":
+      return null;
+    case "step-end":
+      return stepLine(event);
+    case "validation-end":
+      return validationLine(event);
+    case "checkpoint-saved":
+      return `checkpoint ${event.path}  ${formatBytes(event.bytes)}  ${formatSeconds(event.seconds)}`;
+    case "checkpoint-removed":
+      return `removed ${event.path}`;
+    case "warning":
+      return `warning: ${event.text}`;
+    case "health":
+      return `health: ${event.text}`;
+    case "run-end":
+      return `${endings[event.reason]}${event.text === undefined ? "" : `: ${event.text}`}`;
+  }
+}
+
+const endings = { done: "done", stopped: "stopped before the end", failed: "failed" };

@@ -1,0 +1,89 @@
+/**
+ * Files that are whole or absent: appended to line by line, or written under a temporary name and renamed. A full disk
+ * is told in words. Knows nothing of what the files hold.
+ */
+import { closeSync, fstatSync, fsyncSync, ftruncateSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
+import { dirname } from "node:path";
+import { RunError } from "../errors.ts";
+
+const unitNames = ["bytes", "kB", "MB", "GB", "TB"];
+
+/** `1234567` as "1.2 MB" (powers of 1000). */
+export function formatBytes(bytes: number): string {
+  let unit = 0;
+  let value = bytes;
+  while (value >= 999.5 && unit < unitNames.length - 1) {
+    value /= 1000;
+    unit++;
+  }
+  return `${unit === 0 || value >= 99.95 ? Math.round(value) : value.toFixed(1)} ${unitNames[unit]}`;
+}
+
+const noSpace = new Set(["ENOSPC", "EDQUOT"]);
+
+export function isOutOfSpace(error: unknown): boolean {
+  return noSpace.has((error as NodeJS.ErrnoException)?.code ?? "");
+}
+
+/** What a person reads when the disk is full. */
+export function outOfSpace(file: string, bytes: number, cause: unknown): RunError {
+  const quota = (cause as NodeJS.ErrnoException).code === "EDQUOT" ? "your quota is used up" : "the disk is full";
+  return new RunError(
+    `${quota}: ${file} needs ${formatBytes(bytes)} more. What was begun has been taken back; nothing there is half-written`,
+    { hint: `free some space for ${dirname(file)} and continue with --resume`, cause },
+  );
+}
+
+/**
+ * Appends a line with a single write; a line that does not fit is taken back.
+ * @throws RunError when the disk is full
+ */
+export function appendLine(file: string, line: string): void {
+  appendBytes(file, Buffer.from(`${line}\n`));
+}
+
+/** The same for raw bytes. */
+export function appendBytes(file: string, bytes: Uint8Array): void {
+  const handle = openSync(file, "a");
+  try {
+    const { size } = fstatSync(handle);
+    let cause: unknown = Object.assign(new Error("short write"), { code: "ENOSPC" });
+    try {
+      if (writeSync(handle, bytes) === bytes.length) return;
+    } catch (error) {
+      if (!isOutOfSpace(error)) throw error;
+      cause = error;
+    }
+    if (fstatSync(handle).isFile()) ftruncateSync(handle, size);
+    throw outOfSpace(file, bytes.length, cause);
+  } finally {
+    closeSync(handle);
+  }
+}
+
+/**
+ * Writes a file whole: readers see the old content or the new, after a power cut too.
+ * @param pieces written one after another, so that a large file is never in memory as one string
+ * @throws RunError when the disk is full
+ */
+export function writeWhole(file: string, pieces: Iterable<string>): void {
+  const temporary = `${file}.${process.pid}.tmp`;
+  let bytes = 0;
+  try {
+    const handle = openSync(temporary, "w");
+    try {
+      for (const piece of pieces) {
+        const buffer = Buffer.from(piece);
+        bytes += buffer.length;
+        for (let at = 0; at < buffer.length; ) at += writeSync(handle, buffer, at);
+      }
+      fsyncSync(handle);
+    } finally {
+      closeSync(handle);
+    }
+    renameSync(temporary, file);
+  } catch (error) {
+    rmSync(temporary, { force: true });
+    throw isOutOfSpace(error) ? outOfSpace(file, bytes, error) : error;
+  }
+}

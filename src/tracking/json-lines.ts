@@ -1,0 +1,33 @@
+/** Numbers in JSON lines: JSON has no NaN and no infinities, so those travel as the strings "NaN", "Infinity", "-Infinity". */
+
+/** A JSON value in which numbers that are not finite have become strings, and typed arrays plain ones. */
+export function toJson(value: unknown): string {
+  return JSON.stringify(value, (_key, item: unknown) => {
+    if (typeof item === "number" && !Number.isFinite(item)) return String(item);
+    if (item instanceof Float32Array) return Array.from(item, shortest);
+    if (ArrayBuffer.isView(item) && !(item instanceof DataView)) return Array.from(item as Int32Array);
+    return item;
+  });
+}
+
+/** The shorter of 7 and 9 digits that gives the same 32-bit float: half the length of printing it as a double. */
+function shortest(value: number): number {
+  const short = Number(value.toPrecision(7));
+  return Math.fround(short) === value ? short : Number(value.toPrecision(9));
+}
+
+const notFinite: Readonly<Record<string, number>> = {
+  NaN: Number.NaN,
+  Infinity: Number.POSITIVE_INFINITY,
+  "-Infinity": Number.NEGATIVE_INFINITY,
+};
+
+/** The numbers of a parsed JSON object, those written as strings included; everything else is left out. */
+export function figuresOf(object: Readonly<Record<string, unknown>>): Record<string, number> {
+  const figures: Record<string, number> = {};
+  for (const [name, value] of Object.entries(object)) {
+    if (typeof value === "number") figures[name] = value;
+    else if (typeof value === "string" && value in notFinite) figures[name] = notFinite[value]!;
+  }
+  return figures;
+}

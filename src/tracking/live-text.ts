@@ -1,0 +1,87 @@
+/** The line that is redrawn while a run goes on, and the summary at its end. Pure text. */
+import { formatCount, formatFigure, formatSeconds } from "./numbers.ts";
+import { bar, chart, sparkline } from "./plots.ts";
+import { fractionDone, type Progress, secondsLeft } from "./progress.ts";
+import { fit, type Segment } from "./segments.ts";
+import { plainStyles, type Styles } from "./step-line.ts";
+
+export interface Wait {
+  /** What is waited for, e.g. "the judge model". */
+  what: string;
+  /** For how long already. */
+  seconds: number;
+}
+
+/** Waits shorter than this are ordinary. */
+export const namedWaitSeconds = 10;
+
+/** @param width characters there are */
+export function liveText(
+  progress: Progress,
+  waits: readonly Wait[],
+  now: number,
+  width: number,
+  styles: Styles = plainStyles,
+): string {
+  const { phase, done, total, tokens, totalSteps, stepsDone, rewards } = progress;
+  const running = totalSteps > 0;
+  const left = secondsLeft(progress, now);
+  const phaseSeconds = now - progress.phaseStart;
+  const speed =
+    phase === "sampling" && tokens > 0 && phaseSeconds > 0.5 ? tokens / phaseSeconds : progress.tokensPerSecond;
+  const longest = [...waits].sort((one, other) => other.seconds - one.seconds)[0];
+  const named = longest !== undefined && longest.seconds > namedWaitSeconds ? longest : undefined;
+  const finite = rewards.filter(Number.isFinite);
+  const barWidth = Math.max(8, Math.min(24, Math.floor(width / 6)));
+  const step = Math.min(totalSteps, stepsDone + 1);
+
+  const segments: Segment[] = [];
+  const add = (weight: number, text: string, style?: (text: string) => string, close = false) =>
+    segments.push({ text, weight, close, ...(style ? { style } : {}) });
+  if (running) add(4, bar(fractionDone(progress), barWidth), styles.accent);
+  if (running) add(0, `step ${step}/${totalSteps}`, styles.bold);
+  if (phase !== "") add(1, total > 0 ? `${phase} ${done}/${total}` : phase);
+  if (named) add(2, `waiting for ${named.what} (${formatWhole(named.seconds)})`, styles.bad);
+  if (finite.length > 0) {
+    add(3, `reward ${formatFigure(finite.at(-1)!)}`);
+    if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);
+  }
+  if (speed !== undefined && running) add(8, `${formatCount(speed)} tok/s`, styles.dim);
+  add(7, formatSeconds(now - (running ? progress.stepStart : progress.phaseStart)), styles.dim);
+  if (left !== undefined) add(6, `${formatWhole(left)} left`, styles.dim);
+  return fit(segments, width);
+}
+
+/** Without the tenths, which would only flicker. */
+const formatWhole = (seconds: number) => (seconds < 59.5 ? `${Math.round(seconds)} s` : formatSeconds(seconds));
+
+/** What the run has come to: a chart of the reward and a few figures. */
+export function summary(progress: Progress, now: number, width: number, styles: Styles = plainStyles): string[] {
+  const { rewards, stepsHere, stepsDone, validation } = progress;
+  const lines: string[] = [];
+  const finite = rewards.filter(Number.isFinite);
+  if (finite.length > 1) {
+    const size = { width: Math.max(20, Math.min(width, 72)), height: 8, first: stepsDone - rewards.length + 1 };
+    lines.push("", styles.bold("reward by step"), ...chart(rewards, size), "");
+    const part = Math.min(3, Math.floor(finite.length / 2));
+    const [first, last] = [mean(finite.slice(0, part)), mean(finite.slice(-part))];
+    const which = part === 1 ? ["first step", "last step"] : [`first ${part} steps`, `last ${part} steps`];
+    lines.push(`reward      ${formatFigure(first)} (${which[0]}) -> ${styles.bold(formatFigure(last))} (${which[1]})`);
+  }
+  for (const [name, after] of Object.entries(validation?.last ?? {})) {
+    const before = validation?.first[name];
+    if (name.startsWith("val/") && before !== undefined) {
+      lines.push(`${name.padEnd(11)} ${formatFigure(before)} -> ${styles.bold(formatFigure(after))}`);
+    }
+  }
+  const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;
+  if (stepsHere > 0) {
+    lines.push(
+      `time        ${formatSeconds(now - progress.runStart)} for ${steps}, ${formatCount(progress.allTokens)} tokens sampled`,
+    );
+  }
+  if (progress.folder !== "") lines.push(`run folder  ${progress.folder}`);
+  return lines;
+}
+
+const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;

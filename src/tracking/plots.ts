@@ -1,0 +1,57 @@
+/** Pictures made of characters: a bar, a sparkline, a chart. Pure functions of numbers; no colours, no terminal. */
+
+const blocks = "▁▂▃▄▅▆▇█";
+
+/** `fraction` of `width` cells filled. */
+export function bar(fraction: number, width: number): string {
+  const filled = Math.round(Math.min(1, Math.max(0, fraction)) * width);
+  return "█".repeat(filled) + "░".repeat(width - filled);
+}
+
+/** The values as one row of at most `width` blocks between their least and greatest; older ones are averaged together. */
+export function sparkline(values: readonly number[], width: number): string {
+  const columns = squeeze(values.filter(Number.isFinite), width);
+  const { low, high } = extent(columns);
+  const top = blocks.length - 1;
+  return columns.map((value) => blocks[high > low ? Math.round(((value - low) / (high - low)) * top) : 0]).join("");
+}
+
+/**
+ * A chart in plain ASCII, one `*` a column, with the scale at the left and the first and last position below.
+ * Values that are not finite leave their column empty. Rows of at most `width` characters.
+ */
+export function chart(values: readonly number[], size: { width: number; height: number; first?: number }): string[] {
+  const { height, first = 1 } = size;
+  const { low, high } = extent(values.filter(Number.isFinite));
+  const labels = [high, low].map((value) => value.toFixed(2));
+  const margin = Math.max(...labels.map((label) => label.length)) + 1;
+  const room = Math.max(8, size.width - margin - 2);
+  // Few values are spread out, so that ten steps do not make a chart ten characters wide.
+  const spread = Math.max(1, Math.min(4, Math.floor(room / Math.max(1, values.length))));
+  const columns = squeeze(values, Math.floor(room / spread));
+  const rowOf = (value: number) => (high > low ? Math.round(((value - low) / (high - low)) * (height - 1)) : 0);
+  const rows = Array.from({ length: height }, (_, index) => {
+    const row = height - 1 - index;
+    const label = row === height - 1 ? labels[0]! : row === 0 ? labels[1]! : "";
+    const cells = columns.map((value) => (Number.isFinite(value) && rowOf(value) === row ? "*" : " ").padStart(spread));
+    return `${label.padStart(margin - 1)} |${cells.join("")}`.trimEnd();
+  });
+  const length = columns.length * spread;
+  const last = String(first + values.length - 1);
+  const foot = values.length > 1 ? String(first).padEnd(Math.max(0, length - last.length)) + last : last;
+  return [...rows, `${" ".repeat(margin)}+${"-".repeat(length)}`, `${" ".repeat(margin + 1)}${foot}`];
+}
+
+function extent(values: readonly number[]): { low: number; high: number } {
+  return values.length === 0 ? { low: 0, high: 0 } : { low: Math.min(...values), high: Math.max(...values) };
+}
+
+/** At most `columns` values, neighbours averaged. */
+function squeeze(values: readonly number[], columns: number): number[] {
+  if (values.length <= columns) return [...values];
+  return Array.from({ length: Math.max(0, columns) }, (_, column) => {
+    const from = Math.floor((column * values.length) / columns);
+    const part = values.slice(from, Math.floor(((column + 1) * values.length) / columns)).filter(Number.isFinite);
+    return part.length === 0 ? Number.NaN : part.reduce((sum, value) => sum + value, 0) / part.length;
+  });
+}

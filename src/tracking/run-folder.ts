@@ -1,0 +1,192 @@
+/**
+ * The folder of a run: what lies where in it, who may write, and how it is continued. Knows nothing of what the
+ * figures mean; checkpoints/ belongs to the trainer's checkpoint store.
+ */
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { UserError } from "../errors.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { appendLine, writeWhole } from "./durable-files.ts";
+import type { Metrics, StepMetrics } from "./events.ts";
+import { lockFolder } from "./folder-lock.ts";
+import { toJson } from "./json-lines.ts";
+import { readMetrics, rewindMetrics } from "./metrics-file.ts";
+
+/** One line of metrics.jsonl. `kind` is absent on the line of a training step. */
+export interface MetricsLine {
+  step: number;
+  kind?: "validation";
+  epoch?: number;
+  /** ISO 8601. */
+  time: string;
+  metrics: Metrics;
+}
+
+export interface RunFolder {
+  /** Absolute. */
+  readonly path: string;
+  /** `{path}/checkpoints`. */
+  readonly checkpoints: string;
+  /** Where the worker's standard error goes. */
+  readonly workerLog: string;
+  /** The resolved configuration, as config.yaml. */
+  writeConfig(yaml: string): void;
+  /** Appends `{step, epoch, time, ...metrics}` to metrics.jsonl. */
+  appendMetrics(line: MetricsLine): void;
+  /** Writes episodes/step-000012.jsonl, one episode a line; step-000012-validation.jsonl for those of a validation. */
+  writeEpisodes(step: number, episodes: readonly Episode[], kind?: "validation"): void;
+  /** Appends lines to log.txt, each with the time. */
+  log(text: string): void;
+  /**
+   * Brings the folder back to what it held when `step` was done; null: to before the first step. Later metrics move
+   * to metrics.discarded.jsonl, later episodes to episodes/discarded/. A torn last line is repaired.
+   * Returns the steps that remain, and how many lines were moved (as a sentence in the log too).
+   */
+  rewind(step: number | null): { history: StepMetrics[]; discarded: number };
+  /** Gives the folder free. */
+  close(): void;
+}
+
+export interface NewRun {
+  /** Holds the runs; `{root}/latest` becomes a link to the new one. */
+  root?: string;
+  project: string;
+  experiment: string;
+  now?: Date;
+}
+
+/**
+ * Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, unique also when several start in the same second, and
+ * points `{root}/latest` at it.
+ * @throws RunError or the file system's error when it cannot be made
+ */
+export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
+  mkdirSync(root, { recursive: true });
+  const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
+  for (let attempt = 1; ; attempt++) {
+    const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
+    try {
+      mkdirSync(path);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === "EEXIST") continue;
+      throw error;
+    }
+    const folder = openFolder(path);
+    linkLatest(resolve(root), basename(path), folder);
+    return folder;
+  }
+}
+
+/**
+ * Opens a folder by its path (or a link such as runs/latest): one to continue, or one of the user's own naming, which
+ * is made when it does not exist.
+ * @throws UserError when it is a file, when it holds something else than a run, or when another trainer is in it
+ */
+export function openRunFolder(path: string): RunFolder {
+  // Through links: runs/latest may point elsewhere tomorrow.
+  const real = existsSync(path) ? realpathSync(path) : resolve(path);
+  if (existsSync(real)) {
+    if (!statSync(real).isDirectory()) throw new UserError(`${path} is a file, not a run folder`);
+    const inside = readdirSync(real);
+    if (inside.length > 0 && !inside.includes("config.yaml") && !inside.includes("checkpoints")) {
+      throw new UserError(`${path} is no run folder: it holds ${inside.slice(0, 3).join(", ")} and no config.yaml`, {
+        hint: "name a run folder such as runs/latest, or one that does not exist yet",
+      });
+    }
+  }
+  return openFolder(real);
+}
+
+function openFolder(path: string): RunFolder {
+  for (const folder of ["checkpoints", "episodes"]) mkdirSync(join(path, folder), { recursive: true });
+  const unlock = lockFolder(path);
+  const metricsFile = join(path, "metrics.jsonl");
+  const log = (text: string) => {
+    const time = new Date().toISOString();
+    appendLine(
+      join(path, "log.txt"),
+      text
+        .split("\n")
+        .map((line) => `${time} ${line}`)
+        .join("\n"),
+    );
+  };
+  return {
+    path,
+    checkpoints: join(path, "checkpoints"),
+    workerLog: join(path, "worker.log"),
+    log,
+    writeConfig: (yaml) => writeWhole(join(path, "config.yaml"), [yaml]),
+    appendMetrics: ({ step, kind, epoch, time, metrics }) =>
+      appendLine(metricsFile, toJson({ step, kind, epoch, time, ...metrics })),
+    writeEpisodes(step, episodes, kind) {
+      const lines = (function* () {
+        for (const episode of episodes) yield `${toJson(episode)}\n`;
+      })();
+      writeWhole(join(path, "episodes", episodesFile(step, kind)), lines);
+    },
+    rewind(step) {
+      const { discarded, repaired } = rewindMetrics(path, step ?? -1);
+      const episodes = discardEpisodes(join(path, "episodes"), step ?? -1);
+      if (repaired)
+        log("the last line of metrics.jsonl was cut off in the middle and has been moved to metrics.discarded.jsonl");
+      if (discarded + episodes > 0) {
+        const after = step === null ? "of a run without a checkpoint" : `after step ${step}, the checkpoint's`;
+        log(`set aside what came ${after}: ${discarded} metrics lines, ${episodes} episode files`);
+      }
+      return { history: readMetrics(path), discarded };
+    },
+    close: unlock,
+  };
+}
+
+const episodesFile = (step: number, kind?: "validation") =>
+  `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
+
+/** Moves the episodes of later steps out of the way. Returns how many files. */
+function discardEpisodes(folder: string, lastStep: number): number {
+  const later = readdirSync(folder).filter((name) => Number(/^step-(\d+)/.exec(name)?.[1] ?? -1) > lastStep);
+  if (later.length > 0) mkdirSync(join(folder, "discarded"), { recursive: true });
+  for (const name of later) {
+    if (name.endsWith(".tmp")) rmSync(join(folder, name), { force: true });
+    else renameSync(join(folder, name), join(folder, "discarded", name));
+  }
+  return later.length;
+}
+
+/** A name that is one plain folder name everywhere. */
+const plain = (text: string) => text.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|-+$/g, "") || "run";
+
+/** Local time, as people look for it: 20260131-235959. */
+function stamp(date: Date): string {
+  const two = (value: number) => String(value).padStart(2, "0");
+  const day = `${date.getFullYear()}${two(date.getMonth() + 1)}${two(date.getDate())}`;
+  return `${day}-${two(date.getHours())}${two(date.getMinutes())}${two(date.getSeconds())}`;
+}
+
+/** A convenience that must never end a run: what a person put there, or a file system without links, is only noted. */
+function linkLatest(root: string, name: string, folder: RunFolder): void {
+  const link = join(root, "latest");
+  const temporary = join(root, `.latest-${process.pid}`);
+  try {
+    if (lstatSync(link, { throwIfNoEntry: false })?.isSymbolicLink() === false) {
+      folder.log(`${link} is no link and was left as it is`);
+      return;
+    }
+    rmSync(temporary, { force: true });
+    symlinkSync(name, temporary, "dir");
+    renameSync(temporary, link);
+  } catch (error) {
+    folder.log(`${link} could not be made: ${(error as Error).message}`);
+  }
+}

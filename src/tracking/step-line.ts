@@ -1,0 +1,105 @@
+/** A finished step, or a finished validation, as one line. Pure text; the caller says how wide and in which colours. */
+import type { Metrics, RunEvent } from "./events.ts";
+import { formatChange, formatCount, formatFigure, formatRate, formatSeconds } from "./numbers.ts";
+import { fit, type Segment } from "./segments.ts";
+import { stepFigures } from "./step-figures.ts";
+
+export type Style = (text: string) => string;
+
+/** What is coloured; `plainStyles` leaves all as it is. */
+export interface Styles {
+  dim: Style;
+  bold: Style;
+  good: Style;
+  bad: Style;
+  accent: Style;
+}
+
+const same: Style = (text) => text;
+export const plainStyles: Styles = { dim: same, bold: same, good: same, bad: same, accent: same };
+
+export type StepEnd = Extract<RunEvent, { type: "step-end" }>;
+
+interface Look {
+  /** Characters there are; Infinity when the line may be as long as it likes. */
+  width?: number;
+  styles?: Styles;
+}
+
+/**
+ * `step  3/20  reward 0.342 (+0.09)  solved 5/16  groups 12/16 with signal  loss ..  kl ..  grad ..  lr ..  12.3 s (..)  1,234 tok/s`.
+ * Figures that the step does not have are left out; so are the least important ones where the width is short.
+ * @param previousReward the step before, for the change in parentheses
+ */
+export function stepLine(
+  event: StepEnd,
+  previousReward?: number,
+  { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
+): string {
+  const {
+    reward,
+    solved,
+    tasks,
+    informative,
+    groups,
+    loss,
+    kl,
+    gradNorm,
+    learningRate,
+    sampling,
+    training,
+    tokensPerSecond,
+  } = stepFigures(event.metrics);
+
+  const digits = String(event.total).length;
+  const change = reward !== undefined && previousReward !== undefined ? reward - previousReward : undefined;
+  const segments: Segment[] = [
+    { text: `step ${String(event.step).padStart(digits + 1)}/${event.total}`, weight: 0, style: styles.bold },
+  ];
+  const add = (weight: number, text: string | undefined, style?: Style, close = false) => {
+    if (text !== undefined) segments.push({ text, weight, close, ...(style ? { style } : {}) });
+  };
+  const named = (name: string, value: number | undefined, format = formatFigure) =>
+    value === undefined ? undefined : `${name} ${format(value)}`;
+
+  add(0, named("reward", reward), styles.accent);
+  if (change !== undefined) add(6, `(${formatChange(change)})`, trend(change, styles), true);
+  if (solved !== undefined && tasks !== undefined) add(2, `solved ${solved}/${tasks}`);
+  if (informative !== undefined && groups !== undefined) {
+    add(3, `groups ${informative}/${groups} with signal`, informative === 0 ? styles.bad : undefined);
+  }
+  add(8, named("loss", loss), styles.dim);
+  add(9, named("kl", kl), styles.dim);
+  add(7, named("grad", gradNorm), gradNorm === undefined || Number.isFinite(gradNorm) ? styles.dim : styles.bad);
+  add(10, named("lr", learningRate, formatRate), styles.dim);
+  add(1, formatSeconds(event.seconds));
+  const split = [named("sample", sampling, oneDecimal), named("train", training, oneDecimal)];
+  const parts = split.filter((part) => part !== undefined);
+  if (parts.length > 0) add(5, `(${parts.join(" ")})`, styles.dim, true);
+  if (tokensPerSecond !== undefined) add(4, `${formatCount(tokensPerSecond)} tok/s`);
+  return fit(segments, width);
+}
+
+const trend = (change: number, styles: Styles) =>
+  change > 0.005 ? styles.good : change < -0.005 ? styles.bad : styles.dim;
+
+const oneDecimal = (value: number) => value.toFixed(1);
+
+/** `validation  step 5  pass@1 0.531  reward 0.531  4.2 s`: the figures whose names begin with `val/`. */
+export function validationLine(
+  event: { step: number; metrics: Metrics; seconds: number },
+  { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
+): string {
+  const figures = Object.entries(event.metrics).filter(([name]) => name.startsWith("val/"));
+  const segments: Segment[] = [
+    { text: "validation", weight: 0, style: styles.bold },
+    { text: `after step ${event.step}`, weight: 2 },
+    ...figures.map(([name, value], index) => ({
+      text: `${name.slice("val/".length)} ${formatFigure(value)}`,
+      weight: index === 0 ? 0 : 3 + index,
+      style: styles.accent,
+    })),
+    { text: formatSeconds(event.seconds), weight: 1 },
+  ];
+  return fit(segments, width);
+}
