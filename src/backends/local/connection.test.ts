@@ -1,0 +1,95 @@
+import { PassThrough } from "node:stream";
+import { describe, expect, it, vi } from "vitest";
+import { RunError, UserError } from "../../errors.ts";
+import { connect } from "./connection.ts";
+import { encodeFrame, type Frame, frameParser } from "./frames.ts";
+import type { WorkerProcess } from "./worker-process.ts";
+
+/** Both ends of a worker's pipes; what the other end hears is in `heard`. */
+function pipes() {
+  const heard: Frame["header"][] = [];
+  const [input, output] = [new PassThrough(), new PassThrough()];
+  input.on(
+    "data",
+    frameParser(({ header }) => heard.push(header)),
+  );
+  let die = (_error: RunError): void => {};
+  const ended = new Promise<RunError>((resolve) => {
+    die = resolve;
+  });
+  const kill = vi.fn();
+  const worker: WorkerProcess = { pid: 1, input, output, ended, stop: async () => {}, kill };
+  return {
+    connection: connect(worker),
+    heard,
+    die,
+    kill,
+    output,
+    say: (header: object) => output.write(encodeFrame({ ...header })),
+  };
+}
+
+describe("connect", () => {
+  it("hands events and answers to their requests, whatever their order", async () => {
+    const { connection, heard, say } = pipes();
+    const events: unknown[] = [];
+    const first = connection.request("sample", { policy: 3 }, {}, ({ header }) => events.push(header));
+    const second = connection.request("stats");
+    say({ id: second.id, ok: true, stats: {} });
+    say({ id: first.id, event: "sample", request: 0 });
+    say({ id: first.id, ok: true });
+    await Promise.all([first.answer, second.answer]);
+    expect(events).toEqual([{ id: first.id, event: "sample", request: 0 }]);
+    expect(heard).toEqual([
+      { id: 1, op: "sample", policy: 3 },
+      { id: 2, op: "stats" },
+    ]);
+  });
+
+  it("turns the worker's errors into errors of their kind, and lives on", async () => {
+    const { connection, say } = pipes();
+    const bad = connection.request("load");
+    say({ id: bad.id, error: { kind: "user", message: "no such model", hint: "check" } });
+    await expect(bad.answer).rejects.toEqual(new UserError("no such model", { hint: "check" }));
+    const broken = connection.request("forward");
+    say({ id: broken.id, error: { kind: "internal", message: "shape", trace: "File x.py" } });
+    await expect(broken.answer).rejects.toThrow(/failed in forward: shape\nFile x\.py/);
+    const fine = connection.request("stats");
+    say({ id: fine.id, ok: true });
+    await fine.answer;
+  });
+
+  it("fails everything open, and all that follows, with the worker's death", async () => {
+    const { connection, die, heard } = pipes();
+    const open = [connection.request("sample"), connection.request("forward")];
+    die(new RunError("the worker ended"));
+    for (const { answer } of open) await expect(answer).rejects.toThrow("the worker ended");
+    await expect(connection.request("stats").answer).rejects.toThrow("the worker ended");
+    expect(heard).toHaveLength(2);
+  });
+
+  it("kills a worker that writes something else than messages", async () => {
+    const { connection, output, kill } = pipes();
+    const open = connection.request("stats");
+    output.write("Segmentation fault, core dumped");
+    await expect(open.answer).rejects.toThrow(/not a message/);
+    expect(kill).toHaveBeenCalled();
+  });
+
+  it("tells what has been silent, the longest first", async () => {
+    vi.useFakeTimers({ toFake: ["performance"] });
+    const { connection, say } = pipes();
+    const sample = connection.request("sample", {}, {}, () => {});
+    vi.advanceTimersByTime(3000);
+    connection.request("stats");
+    vi.advanceTimersByTime(1000);
+    expect(connection.waitingFor()).toEqual([
+      { what: "sample", seconds: 4 },
+      { what: "stats", seconds: 1 },
+    ]);
+    say({ id: sample.id, event: "token" });
+    vi.useRealTimers();
+    await new Promise(setImmediate);
+    expect(connection.waitingFor()[0]?.what).toBe("stats");
+  });
+});

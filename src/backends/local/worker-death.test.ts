@@ -1,0 +1,37 @@
+import { describe, expect, it } from "vitest";
+import { describeDeath } from "./worker-death.ts";
+
+const death = { code: null, signal: null, residentBytes: null, lastLines: [], logFile: undefined };
+
+describe("describeDeath", () => {
+  it.each([
+    [
+      "SIGKILL is memory",
+      { signal: "SIGKILL", residentBytes: 3.5 * 2 ** 30 },
+      [/by SIGKILL: .*memory ran out/, /held 3\.5 GiB/],
+      /micro_batch_tokens/,
+    ],
+    ["137 is SIGKILL seen through a shell", { code: 137 }, [/exit code 137: .*memory ran out/], /micro_batch_tokens/],
+    ["SIGSEGV", { signal: "SIGSEGV" }, [/native code/], /hone doctor/],
+    ["SIGILL", { signal: "SIGILL" }, [/processor lacks/], /HONE_PYTHON/],
+    [
+      "a plain failure",
+      { code: 1, lastLines: ["Traceback", "ModuleNotFoundError: torch"] },
+      [/exit code 1\./, /last it wrote:\n {4}Traceback\n {4}Module/],
+      /lines above/,
+    ],
+    ["the log", { code: 1, logFile: "/runs/a/worker.log" }, [/exit code 1/], /Its log: \/runs\/a\/worker\.log/],
+  ] as const)("%s", (_what, facts, messages, hint) => {
+    const error = describeDeath({ ...death, ...facts });
+    for (const message of messages) expect(error.message).toMatch(message);
+    expect(error.hint).toMatch(hint);
+    expect(error.exitCode).toBe(1);
+  });
+
+  it("shows only the end of a long log", () => {
+    const lastLines = Array.from({ length: 50 }, (_, index) => `line ${index}`);
+    const { message } = describeDeath({ ...death, code: 1, lastLines });
+    expect(message).not.toContain("line 37\n");
+    expect(message).toContain("line 38\n");
+  });
+});
