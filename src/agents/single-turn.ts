@@ -31,15 +31,15 @@ export function singleTurn<Row>({ prompt, reward, system }: SingleTurnOptions<Ro
 /** Checked here because a misspelt column of an untyped row would otherwise train on the word "undefined". */
 function toMessages(prompt: unknown, system: string | undefined): readonly ChatMessage[] {
   const messages: unknown[] = Array.isArray(prompt) ? prompt : [{ role: "user", content: prompt }];
-  if (messages.length === 0) throw new Error("returned no messages");
+  if (messages.length === 0) throw new Error("prompt(row) gave no messages");
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
-    if (typeof content !== "string") throw new Error(`returned ${String(content)} where a message's text was expected`);
+    if (typeof content !== "string") throw new Error(`prompt(row) gave ${String(content)} where a message's text was expected`);
   }
-  if (messages.every((message) => (message as ChatMessage).content === "")) throw new Error("returned an empty text");
+  if (messages.every((message) => (message as ChatMessage).content === "")) throw new Error("prompt(row) gave an empty text");
   if (system === undefined) return messages as ChatMessage[];
   if (messages.some((message) => (message as ChatMessage).role === "system")) {
-    throw new Error("returned a system message although singleTurn has a `system` of its own");
+    throw new Error("prompt(row) gave a system message although singleTurn has a `system` of its own");
   }
   return [{ role: "system", content: system }, ...(messages as ChatMessage[])];
 }

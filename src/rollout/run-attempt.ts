@@ -1,4 +1,5 @@
 /** One attempt at one task: a fresh session, a time limit, and whatever happened told as data. */
+import { setMaxListeners } from "node:events";
 import type { Outcome, Task, Workflow } from "../agents/types.ts";
 import type { TerminationReason, Trajectory } from "../trajectories/types.ts";
 import { checkOutcome } from "./check-outcome.ts";
@@ -36,6 +37,8 @@ class TimeIsUp extends Error {
 export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Attempt> {
   const { task, workflow, client, purpose, order, rollout, attempt, timeoutSeconds, abort } = options;
   const signal = abort.signal;
+  // A workflow may make any number of model calls side by side, each of which listens.
+  setMaxListeners(0, signal);
   const session = client.open({ taskId: task.id, order, rollout, attempt, signal });
   const limit = timeoutSeconds * 1000;
   const timeIsUp = () => abort.abort(new TimeIsUp(`the attempt took longer than ${timeoutSeconds} s`));

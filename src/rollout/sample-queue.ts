@@ -4,6 +4,7 @@
  * An engine call is made when every live rollout waits for a sample, or `flushMs` after the first waiter; requests
  * are sorted, so that what is sampled together does not hang on timing as long as rollouts keep step.
  */
+import { setMaxListeners } from "node:events";
 import type { Policy, Sample, SampleRequest } from "../backends/engine.ts";
 
 /** One rollout's place in the queue. */
@@ -113,6 +114,7 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
 async function runCall(policy: Pick<Policy, "sample">, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
   const abort = new AbortController();
+  setMaxListeners(0, abort.signal);
   for (const call of calls) {
     call.abandoned = () => {
       waiting.delete(call);

@@ -1,0 +1,90 @@
+import { describe, expect, expectTypeOf, test } from "vitest";
+import { firstInteger } from "../rewards/first-integer.ts";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import type { ChatMessage } from "../trajectories/types.ts";
+import { singleTurn } from "./single-turn.ts";
+import type { Outcome, Reply, Workflow } from "./types.ts";
+
+interface Row {
+  left: number;
+  right: number;
+}
+const rows: Row[] = [
+  { left: 12, right: 31 },
+  { left: 40, right: 7 },
+];
+
+test("asks, grades, and keeps the grader's words", async () => {
+  const workflow = singleTurn<Row>({
+    prompt: (row) => `${row.left} or ${row.right}?`,
+    reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
+  });
+  const asked: ChatMessage[][] = [];
+  const reply = (messages: ChatMessage[]) => {
+    asked.push(messages);
+    return "31 is larger.";
+  };
+  const episodes = await runWorkflow({ workflow, rows, reply });
+  expect(asked).toEqual([[{ role: "user", content: "12 or 31?" }], [{ role: "user", content: "40 or 7?" }]]);
+  expect(
+    episodes.map(({ correct, explanation, trajectories }) => [correct, explanation, trajectories[0]?.reward]),
+  ).toEqual([
+    [true, "the first number is 31, expected 31", 1],
+    [false, "the first number is 31, expected 40", 0],
+  ]);
+});
+
+const user = { role: "user", content: "hi" } as const;
+const system = { role: "system", content: "be brief" } as const;
+test.each<[string | ChatMessage[], string | undefined, ChatMessage[]]>([
+  ["hi", undefined, [user]],
+  ["hi", "be brief", [system, user]],
+  [[user], "be brief", [system, user]],
+  [[system, user], undefined, [system, user]],
+])("prompt %j with system %j", async (prompt, own, expected) => {
+  const asked: ChatMessage[][] = [];
+  const workflow = singleTurn({ prompt: async () => prompt, reward: async () => 1, ...(own ? { system: own } : {}) });
+  await runWorkflow({ workflow, rows: [0], reply: (messages) => String(asked.push(messages)) });
+  expect(asked).toEqual([expected]);
+});
+
+test.each<[unknown, string]>([
+  [undefined, "prompt(row) gave undefined where a message's text was expected"],
+  [7, "prompt(row) gave 7 where"],
+  [[], "prompt(row) gave no messages"],
+  [[{ role: "user" }], "prompt(row) gave undefined where"],
+  [[null], "prompt(row) gave undefined where"],
+  ["", "prompt(row) gave an empty text"],
+  [[system, user], "prompt(row) gave a system message although singleTurn has a `system` of its own"],
+])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {
+  const workflow = singleTurn({ prompt: () => prompt as string, reward: () => 1, system: "be brief" });
+  const run = runWorkflow({ workflow, rows: ["row"], reply: () => "x" });
+  await expect(run).rejects.toThrow(`task row/0 (row 0) failed: prompt threw Error: ${message}`);
+});
+
+describe("types", () => {
+  test("the row's type reaches prompt and reward", () => {
+    const workflow = singleTurn({
+      prompt: (row: Row) => `${row.left}`,
+      reward: (row, reply) => {
+        expectTypeOf(row).toEqualTypeOf<Row>();
+        expectTypeOf(reply).toEqualTypeOf<Reply>();
+        return 1;
+      },
+    });
+    expectTypeOf(workflow).toEqualTypeOf<Workflow<Row>>();
+    // The type comes from where the workflow goes, too.
+    const typed: Workflow<Row> = singleTurn({
+      prompt: (row) => `${row.left}`,
+      reward: (row): Outcome => ({ reward: row.right }),
+    });
+    expectTypeOf(typed).toEqualTypeOf<Workflow<Row>>();
+  });
+
+  test("a renamed column is a compile error", () => {
+    // @ts-expect-error: rows have no `middle`
+    singleTurn<Row>({ prompt: (row) => `${row.middle}`, reward: () => 1 });
+    // @ts-expect-error: a reward is no boolean
+    singleTurn<Row>({ prompt: (row) => `${row.left}`, reward: (row) => row.left > row.right });
+  });
+});

@@ -1,0 +1,70 @@
+/** A chat whose tokens are characters, so that a test can read tokens and needs no tokenizer file. */
+import { incrementalDecoder } from "../chat/incremental-decoder.ts";
+import type { Chat } from "../chat/types.ts";
+import { UserError } from "../errors.ts";
+import type { ChatMessage } from "../trajectories/types.ts";
+
+const roles = ["system", "user", "assistant", "tool"] as const;
+/** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
+const specials = ["<|end|>", ...roles.map((role) => `<|${role}|>`)];
+const pieces = new RegExp(`${specials.map((special) => special.replaceAll("|", "\\|")).join("|")}|[^]`, "gu");
+
+export interface CharacterChat extends Chat {
+  readonly eosId: number;
+  readonly vocabularySize: number;
+  /** The messages that a rendered prompt came from; the generation prompt is none. */
+  messagesOf(tokens: ArrayLike<number>): ChatMessage[];
+}
+
+/**
+ * A conversation reads `<|user|>hello<|end|><|assistant|>`, each mark one token and each character one token.
+ *
+ * @param alphabet the characters of a small vocabulary; without it every Unicode character is a token
+ */
+export function characterChat(alphabet?: string): CharacterChat {
+  const characters = alphabet === undefined ? undefined : [...new Set(alphabet)];
+  const ids = new Map([...specials, ...(characters ?? [])].map((piece, id) => [piece, id]));
+
+  function toId(piece: string): number {
+    const id = ids.get(piece) ?? (characters ? undefined : specials.length + piece.codePointAt(0)!);
+    if (id !== undefined) return id;
+    throw new UserError(`the character ${JSON.stringify(piece)} is not in the alphabet ${JSON.stringify(alphabet)}`);
+  }
+  function toPiece(id: number): string {
+    const index = id - specials.length;
+    if (index < 0) return specials[id] ?? "";
+    if (characters) return characters[index] ?? "";
+    return index <= 0x10ffff ? String.fromCodePoint(index) : "";
+  }
+  const encode = (text: string) => Int32Array.from(text.match(pieces) ?? [], toId);
+  const decode: Chat["decode"] = (tokens, { skipSpecial = false } = {}) =>
+    Array.from(tokens, (id) => (skipSpecial && id < specials.length ? "" : toPiece(id))).join("");
+  const renderText: Chat["renderText"] = (messages, { addGenerationPrompt = true } = {}) =>
+    messages.map(({ role, content }) => `<|${role}|>${content}<|end|>`).join("") +
+    (addGenerationPrompt ? "<|assistant|>" : "");
+
+  return {
+    render: (messages, options) => encode(renderText(messages, options)),
+    renderText,
+    encode,
+    decode,
+    incrementalDecoder: (options) => incrementalDecoder((tokens) => decode(tokens, options)),
+    bosId: null,
+    eosId: 0,
+    padId: null,
+    vocabularySize: specials.length + (characters?.length ?? 0x110000),
+    messagesOf(tokens) {
+      const messages: ChatMessage[] = [];
+      let open: ChatMessage | undefined;
+      for (const id of Array.from(tokens)) {
+        const role = roles[id - 1];
+        if (role) open = { role, content: "" };
+        else if (id === 0 && open) {
+          messages.push(open);
+          open = undefined;
+        } else if (open) open.content += toPiece(id);
+      }
+      return messages;
+    },
+  };
+}

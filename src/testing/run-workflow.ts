@@ -1,0 +1,48 @@
+/** Runs a workflow against a script the way training runs it against a model, for users' own tests. */
+import type { Task, Workflow } from "../agents/types.ts";
+import { rolloutSeed } from "../rollout/rollout-seed.ts";
+import { runRollouts } from "../rollout/run-rollouts.ts";
+import { createSamplingClient } from "../rollout/sampling-client.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { type Script, scriptedPolicy } from "./scripted-policy.ts";
+
+export interface RunWorkflowOptions<Row> {
+  workflow: Workflow<Row>;
+  rows: readonly Row[];
+  /** What the model says. */
+  reply: Script;
+  /** Rollouts per row. Default 1. */
+  n?: number;
+  purpose?: "train" | "validate";
+  /** In characters, which are the script's tokens; both unlimited by default. */
+  maxPromptLength?: number;
+  maxResponseLength?: number;
+  /** Of one rollout. Default 10. */
+  timeoutSeconds?: number;
+  /** Throw what fails, with the row it failed on. Default true; false gives episodes with `failure`. */
+  raiseOnError?: boolean;
+}
+
+/**
+ * @returns episodes by row, then rollout
+ *
+ * @example
+ * const [episode] = await runWorkflow({ workflow, rows: [{ left: 3, right: 8 }], reply: () => "8" });
+ * expect(episode?.trajectories[0]?.reward).toBe(1);
+ */
+export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promise<Episode[]> {
+  const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
+  const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
+  const client = createSamplingClient({
+    ...scriptedPolicy(reply),
+    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    limits: { maxPromptLength, maxResponseLength },
+    seedFor: rolloutSeed(0),
+  });
+  const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
+  return runRollouts({
+    ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError },
+    nParallelTasks: 256,
+    retryLimit: 0,
+  });
+}

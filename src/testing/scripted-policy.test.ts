@@ -1,0 +1,72 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import type { Sample, SamplingParams } from "../backends/engine.ts";
+import { type Script, scriptedPolicy } from "./scripted-policy.ts";
+
+const params: SamplingParams = {
+  maxTokens: 8,
+  temperature: 1,
+  topP: 1,
+  topK: -1,
+  minP: 0,
+  stopIds: [],
+  stopStrings: [],
+  seed: 0,
+};
+
+async function sampleAll(script: Script, prompts: string[], more: Partial<SamplingParams> = {}, signal?: AbortSignal) {
+  const { policy, chat } = scriptedPolicy(script);
+  const requests = prompts.map((content) => ({
+    prompt: chat.render([{ role: "user", content }]),
+    params: { ...params, ...more },
+  }));
+  const samples: Sample[] = [];
+  for await (const sample of policy.sample(requests, signal ? { signal } : {})) samples.push(sample);
+  return samples.map((sample) => ({ ...sample, text: chat.decode(sample.tokens) }));
+}
+
+test("samples finish as the script answers, each with a certain log-probability", async () => {
+  const script: Script = async (messages) => {
+    if (messages[0]?.content === "slow") await sleep(5);
+    return messages[0]!.content.toUpperCase();
+  };
+  const samples = await sampleAll(script, ["slow", "fast"]);
+  expect(samples.map(({ request, text, stopReason }) => [request, text, stopReason])).toEqual([
+    [1, "FAST<|end|>", "stop"],
+    [0, "SLOW<|end|>", "stop"],
+  ]);
+  expect([...samples[0]!.logprobs]).toEqual([0, 0, 0, 0, 0]);
+});
+
+test.each<[Partial<SamplingParams>, string, string]>([
+  [{}, "abcdef<|end|>", "stop"],
+  [{ maxTokens: 6 }, "abcdef", "length"],
+  [{ maxTokens: 2 }, "ab", "length"],
+  [{ stopStrings: ["x", "cd"] }, "abcd", "stop"],
+  [{ stopStrings: ["cd"], maxTokens: 3 }, "abc", "length"],
+  [{ stopIds: [5 + 98] }, "ab", "stop"],
+  [{ ignoreEos: true }, "abcdef<|end|>", "length"],
+])("%j gives %s", async (more, text, stopReason) => {
+  expect(await sampleAll(() => "abcdef", ["go"], more)).toMatchObject([{ text, stopReason }]);
+});
+
+test("exact tokens stay as they are", async () => {
+  const [sample] = await sampleAll(() => Int32Array.of(70, 71), ["go"]);
+  expect(sample).toMatchObject({ tokens: Int32Array.of(70, 71), stopReason: "length" });
+});
+
+test("a script that fails is an engine that fails; one that hangs can be aborted", async () => {
+  const failing: Script = () => {
+    throw new Error("no connection");
+  };
+  await expect(sampleAll(failing, ["go"])).rejects.toThrow("no connection");
+  const abort = new AbortController();
+  const hanging = sampleAll(() => new Promise(() => {}), ["go", "on"], {}, abort.signal);
+  abort.abort();
+  expect(await hanging).toMatchObject([{ stopReason: "aborted" }, { stopReason: "aborted" }]);
+});
+
+test("it refuses to be trained, and says what can be", async () => {
+  const { policy } = scriptedPolicy(() => "");
+  await expect(policy.publish()).rejects.toMatchObject({ hint: expect.stringContaining("tabularEngine") });
+});

@@ -1,0 +1,71 @@
+/** A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn. */
+import type { Capabilities, Engine } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import { type CharacterChat, characterChat } from "./character-chat.ts";
+import { tabularPolicy } from "./tabular-policy.ts";
+
+export interface TabularEngineOptions {
+  /** The characters that the model can read and write; a handful keeps the table small. */
+  alphabet: string;
+  /** The base model's logit of the token `next` after `previous`. Default 0: every token is as likely as any other. */
+  logit?: (next: number, previous: number) => number;
+}
+
+const capabilities: Capabilities = {
+  engine: "tabular",
+  sampleLogprobs: "raw",
+  adapters: ["full", "none"],
+  loraTargets: [],
+  outputs: ["logprobs", "entropy"],
+  sampling: [
+    ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
+    ...(["prompt_logprobs", "top_logprobs", "abort", "tokens_streamed"] as const),
+  ],
+  multiplePolicies: true,
+  frozenSampler: { lora: false, full: true },
+  hostedLosses: [],
+  exports: [],
+  vision: false,
+};
+
+/**
+ * The model knows the previous token only, so it can learn which characters to answer with, not to read a prompt.
+ * Log-probabilities, entropies and gradients are exact in float64.
+ *
+ * @example
+ * const engine = tabularEngine({ alphabet: "abc" });
+ * const policy = await engine.createPolicy({ adapter: { kind: "full" } });
+ */
+export function tabularEngine({
+  alphabet,
+  logit = () => 0,
+}: TabularEngineOptions): Engine & { readonly chat: CharacterChat } {
+  const chat = characterChat(alphabet);
+  const size = chat.vocabularySize;
+  const base = Float64Array.from({ length: size * size }, (_, index) => logit(index % size, Math.floor(index / size)));
+  return {
+    chat,
+    capabilities,
+    model: {
+      name: "tabular",
+      directory: "",
+      architecture: "bigram",
+      parameters: size * size,
+      vocabularySize: size,
+      maxLength: Number.MAX_SAFE_INTEGER,
+      eosTokenIds: [chat.eosId],
+      dtype: "float64",
+      device: "cpu",
+      attention: "packed",
+    },
+    async createPolicy({ adapter }) {
+      if (adapter.kind === "lora") {
+        throw new UserError("the tabular engine has no LoRA", { hint: "train all weights: model.lora_rank=0" });
+      }
+      return tabularPolicy(base, chat, adapter.kind === "full");
+    },
+    stats: async () => ({}),
+    waitingFor: () => [],
+    close: async () => {},
+  };
+}

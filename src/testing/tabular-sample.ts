@@ -1,0 +1,88 @@
+/** Sampling from a bigram table, all sequences of a call in step, one token each. */
+import { setImmediate } from "node:timers/promises";
+import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import { uniforms } from "../random.ts";
+import { logProbabilities, type Table } from "./bigram-table.ts";
+import type { CharacterChat } from "./character-chat.ts";
+import { drawToken } from "./draw-token.ts";
+
+interface Row {
+  index: number;
+  request: SampleRequest;
+  last: number;
+  tokens: number[];
+  logprobs: number[];
+  top: { tokens: Int32Array; logprobs: Float32Array }[];
+  uniform: () => number;
+}
+
+/** @param table the published weights, not changed while this samples */
+export async function* tabularSample(
+  table: Table,
+  chat: CharacterChat,
+  policyVersion: number,
+  requests: readonly SampleRequest[],
+  { signal, onToken }: SampleOptions = {},
+): AsyncGenerator<Sample, void, undefined> {
+  const size = chat.vocabularySize;
+  let live: Row[] = requests.map((request, index) => ({
+    ...{ index, request, last: request.prompt.at(-1)!, tokens: [], logprobs: [], top: [] },
+    uniform: uniforms(request.params.seed),
+  }));
+  while (live.length > 0) {
+    // Lets an abort be heard between two tokens.
+    await setImmediate();
+    const going: Row[] = [];
+    for (const row of live) {
+      const aborted = signal?.aborted || row.request.signal?.aborted;
+      if (!aborted) step(row);
+      const stopReason = aborted ? "aborted" : whyStopped(row, chat);
+      if (stopReason) yield toSample(row, stopReason);
+      else going.push(row);
+    }
+    live = going;
+  }
+
+  function step(row: Row): void {
+    const logs = logProbabilities(table, size, row.last);
+    const token = drawToken(logs, row.request.params, row.uniform());
+    row.last = token;
+    row.tokens.push(token);
+    row.logprobs.push(logs[token]!);
+    if (row.request.topLogprobs) row.top.push(mostLikely(logs, row.request.topLogprobs));
+    onToken?.(row.index, token, logs[token]!);
+  }
+
+  function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
+    return {
+      request: index,
+      tokens: Int32Array.from(tokens),
+      logprobs: Float32Array.from(logprobs),
+      stopReason,
+      policyVersion,
+      ...(request.promptLogprobs ? { promptLogprobs: promptLogprobs(table, size, request.prompt) } : {}),
+      ...(request.topLogprobs ? { topLogprobs: top } : {}),
+    };
+  }
+}
+
+function whyStopped({ request: { params }, tokens, last }: Row, chat: CharacterChat): "stop" | "length" | undefined {
+  const ended = params.stopIds.includes(last) || (last === chat.eosId && !params.ignoreEos);
+  if (ended) return "stop";
+  if (params.stopStrings.length > 0) {
+    const text = chat.decode(tokens);
+    if (params.stopStrings.some((stop) => text.includes(stop))) return "stop";
+  }
+  return tokens.length >= params.maxTokens ? "length" : undefined;
+}
+
+function mostLikely(logs: Float64Array, count: number): { tokens: Int32Array; logprobs: Float32Array } {
+  const ranked = Array.from(logs.keys()).sort((left, right) => logs[right]! - logs[left]! || left - right);
+  const tokens = Int32Array.from(ranked.slice(0, count));
+  return { tokens, logprobs: Float32Array.from(tokens, (token) => logs[token]!) };
+}
+
+const promptLogprobs = (table: Table, size: number, prompt: Int32Array) =>
+  Float32Array.from(prompt, (token, position) =>
+    position === 0 ? Number.NaN : logProbabilities(table, size, prompt[position - 1]!)[token]!,
+  );
