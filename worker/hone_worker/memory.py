@@ -1,57 +1,63 @@
-"""How much memory this process uses and may still use, in bytes."""
+"""How much memory there is, how much was used, and how running out of it looks. Knows nothing about models."""
 
-from __future__ import annotations
-
-import sys
+import re
 from pathlib import Path
 
 import torch
 
-
-def _kilobytes(path: str, name: str) -> int | None:
-    """The entry `name` of one of Linux's `/proc` files; None on other systems."""
-    try:
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(name + ":"):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return None
-
-
-def resident_bytes() -> int | None:
-    kilobytes = _kilobytes("/proc/self/status", "VmRSS")
-    return None if kilobytes is None else kilobytes * 1024
-
-
-def peak_resident_bytes() -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+_CPU_ALLOCATION = re.compile(r"DefaultCPUAllocator|can't allocate memory|not enough memory|MPS backend out of memory")
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """What can still be allocated on the device without pushing anything out; None where the system does not tell."""
+    """Bytes that can still be allocated on the device; None where the system does not tell."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    kilobytes = _kilobytes("/proc/meminfo", "MemAvailable") if device.type == "cpu" else None
-    return None if kilobytes is None else kilobytes * 1024
+        return torch.cuda.mem_get_info(device)[0]
+    return _available_host_bytes() if device.type == "cpu" else None
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held; 0 where the system does not tell."""
+    return _field("/proc/self/status", "VmHWM")
+
+
+def rss_bytes() -> int:
+    """Memory this process holds now; 0 where the system does not tell."""
+    return _field("/proc/self/status", "VmRSS")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """torch has a class of its own for accelerators, and a plain RuntimeError for the processor's memory."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    """Whether an exception means that a tensor found no room."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(_CPU_ALLOCATION.search(str(error)))
 
 
-def memory_stats(device: torch.device | None) -> dict[str, int]:
-    stats = {"memory/rss_bytes": resident_bytes(), "memory/peak_rss_bytes": peak_resident_bytes()}
-    if device is not None and device.type == "cuda":
-        stats["memory/device_bytes"] = torch.cuda.memory_allocated(device)
-        stats["memory/peak_device_bytes"] = torch.cuda.max_memory_allocated(device)
-    return {name: value for name, value in stats.items() if value is not None}
+def release_cached(device: torch.device) -> None:
+    """Gives memory that torch keeps for later back to the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+def _available_host_bytes() -> int | None:
+    """What the kernel says is available, or what the container's limit leaves, whichever is less."""
+    known = [_field("/proc/meminfo", "MemAvailable")]
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            held = int(Path("/sys/fs/cgroup/memory.current").read_text())
+            cache = re.search(r"^inactive_file (\d+)", Path("/sys/fs/cgroup/memory.stat").read_text(), re.M)
+            known.append(int(limit) - held + (int(cache[1]) if cache else 0))
+    except (OSError, ValueError):
+        pass  # no container limit to be read
+    known = [bytes_ for bytes_ in known if bytes_ > 0]
+    return min(known) if known else None
+
+
+def _field(path: str, name: str) -> int:
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.M)
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0

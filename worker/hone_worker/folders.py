@@ -1,0 +1,52 @@
+"""Writes folders and files so that they exist complete or not at all: to a temporary name, to the disk, then renamed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .errors import UserMistake
+
+
+def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
+    """Calls `fill` with a temporary folder and renames that to `target`, which must not exist."""
+    if target.exists():
+        raise UserMistake(f"{target} exists already", "name a folder that does not exist yet")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        fill(temporary)
+        for path in temporary.rglob("*"):
+            _sync(path)
+        _sync(temporary)
+        os.rename(temporary, target)
+        _sync(target.parent)
+    except OSError as error:
+        raise UserMistake(f"cannot write {target}: {error}", "check the free space and the permissions there") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Readable JSON with a final line break."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A safetensors file; views and tensors on a device are copied into contiguous host memory."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,145 @@
+"""The model's linear layers, grouped by the tensor they read and multiplied together, with or without an adapter's
+merged weights. Knows neither policies nor optimizers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from .weights import Weight
+
+
+class Overlay(Protocol):
+    """What an adapter puts over one group: takes the place of its weight."""
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x `[..., in]` -> the outputs of all members of the group, side by side."""
+        ...
+
+
+@dataclass(eq=False)
+class Member:
+    """One linear layer of the model."""
+
+    name: str
+    module: nn.Module
+    kind: str
+    """`attn`, `mlp` or `unembed`."""
+
+    @property
+    def weight(self) -> Tensor:
+        """`[out, in]`, whichever way round the module keeps it."""
+        return self.module.weight.t() if isinstance(self.module, Conv1D) else self.module.weight
+
+
+class LinearGroup:
+    """Linear layers that read the same tensor, computed by one matrix product. The modules' weights become views of the
+    joined weight, so nothing is held twice."""
+
+    def __init__(self, members: list[Member], pack: bool = False):
+        self.members = members
+        self.sizes = [member.weight.shape[0] for member in members]
+        biases = [member.module.bias for member in members]
+        self.bias = None if biases[0] is None else biases[0] if len(members) == 1 else torch.cat(biases)
+        self.weight = self._joined_weight()
+        """`[sum of out, in]`, of the base model."""
+        self.overlay: Overlay | None = None
+        self.trained_in_place = False
+        self._packed = Weight(self.weight, pack=True) if pack else None
+        self._input: Tensor | None = None
+        self._outputs: tuple[Tensor, ...] = ()
+        self._taken: set[int] = set()
+        for position, member in enumerate(members):  # names and weights of the modules stay as they are
+            member.module.forward = partial(self._output, position)
+
+    @property
+    def starts(self) -> list[int]:
+        """First row of each member in the joined weight."""
+        return [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+
+    def forget(self) -> None:
+        """Lets go of a forward that was broken off."""
+        self._input, self._outputs, self._taken = None, (), set()
+
+    def train_in_place(self, on: bool) -> None:
+        """While on, each member is the plain layer that autograd knows, and no copy of a weight can grow stale."""
+        self.trained_in_place = on
+        if on:
+            self._packed = None
+
+    def _output(self, position: int, x: Tensor) -> Tensor:
+        """Output of one member; the first that is asked with a tensor computes all."""
+        if self.trained_in_place:
+            member = self.members[position]
+            return F.linear(x, member.weight, member.module.bias)
+        if len(self.members) == 1:
+            return self._product(x)
+        if x is not self._input or position in self._taken:
+            self._outputs = self._product(x).split(self.sizes, -1)
+            self._input, self._taken = x, set()
+        output = self._outputs[position]
+        self._taken.add(position)
+        if len(self._taken) == len(self.members):
+            self.forget()
+        return output
+
+    def _product(self, x: Tensor) -> Tensor:
+        if self.overlay is not None:
+            return self.overlay.linear(x)
+        if self._packed is not None and not torch.is_grad_enabled():
+            return self._packed.linear(x, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+    def _joined_weight(self) -> Tensor:
+        if len(self.members) == 1:
+            return self.members[0].weight.detach()
+        joined = torch.cat([member.weight.detach() for member in self.members])
+        for member, start, size in zip(self.members, self.starts, self.sizes):
+            member.module.weight = nn.Parameter(joined[start:start + size], requires_grad=False)
+        return joined
+
+
+def find_members(body: nn.Module, prefix: str, run: Callable[[], object]) -> list[list[Member]]:
+    """Linear layers of the body (whose names begin with `prefix`) by the tensor they read, found by watching one forward `run()`; those read alone, or
+    called several times, stand alone. A linear whose weight is used without calling it is left out: it cannot be adapted."""
+    named = {
+        module: prefix + name for name, module in body.named_modules()
+        if type(module) in (nn.Linear, Conv1D) and not _is_router(name)
+    }
+    seen: list[tuple[Tensor, nn.Module]] = []  # holds the tensors, so that no identity is used twice
+    hooks = [m.register_forward_pre_hook(lambda m, inputs: seen.append((inputs[0], m))) for m in named]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    calls: dict[nn.Module, int] = {}
+    readers: dict[tuple, list[nn.Module]] = {}
+    for tensor, module in seen:
+        calls[module] = calls.get(module, 0) + 1
+        together = (id(tensor), _kind(named[module]), module.bias is None, type(module))
+        readers.setdefault(together, []).append(module)
+    groups: list[list[nn.Module]] = []
+    for modules in readers.values():
+        once = [m for m in modules if calls[m] == 1]
+        if len(once) == len(modules) and all(type(m) is nn.Linear for m in modules):
+            groups.append(modules)
+        else:
+            groups += [[m] for m in dict.fromkeys(modules) if not any(m in group for group in groups)]
+    groups += [[m] for m, name in named.items() if m not in calls and "experts" in name]
+    return [[Member(named[m], m, _kind(named[m])) for m in group] for group in groups]
+
+
+def _is_router(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in ("gate", "router", "shared_expert_gate", "wg")
+
+
+def _kind(name: str) -> str:
+    """`mlp` for the feed-forward part of a layer; whatever else mixes tokens counts as `attn`."""
+    feed_forward = ("mlp", "feed_forward", "ffn", "moe", "experts", "fc1", "fc2", "dense_h_to_4h", "dense_4h_to_h")
+    return "mlp" if any(part in feed_forward or part.endswith("_mlp") for part in name.split(".")) else "attn"

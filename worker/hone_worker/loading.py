@@ -1,0 +1,157 @@
+"""From what a person calls a model (folder, GGUF file, name on the hub) to a transformers model in memory."""
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from . import gguf
+from .checkpoint_files import check_model_folder, read_json
+from .errors import UserMistake
+from .memory import available_bytes, is_out_of_memory
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_HUB_FILES = ("*.json", "*.jinja", "model*.safetensors", "tokenizer.model")
+
+
+def find_folder(model: str, cache_dir: Path) -> Path:
+    """The Hugging Face folder of a model: the folder itself, a converted GGUF file, or a download into the cache."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise UserMistake(f"{path} is a file, but not a .gguf file", "name a model folder, a .gguf file or a hub id")
+        return gguf.converted(path, cache_dir)
+    if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+        raise UserMistake(f"{model} does not exist", "name a model folder, a .gguf file or a hub id such as org/model")
+    return _download(model, cache_dir)
+
+
+def choose_device(device: str) -> torch.device:
+    """`auto` is the GPU if there is one; a device that is not there is the person's mistake."""
+    if device == "auto":
+        has_mps = torch.backends.mps.is_available()
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
+    kind, _, index = device.partition(":")
+    present = {
+        "cpu": device == "cpu",
+        "mps": device == "mps" and torch.backends.mps.is_available(),
+        "cuda": torch.cuda.is_available() and (index or "0").isdigit() and int(index or 0) < torch.cuda.device_count(),
+    }
+    if not present.get(kind, False):
+        raise UserMistake(f"there is no device {device} here", "use cpu, cuda, cuda:N or mps; auto takes what there is")
+    return torch.device(device)
+
+
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the hardware multiplies it, else float32."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if dtype == "auto":
+        return torch.bfloat16 if device.type != "cpu" or _cpu_multiplies_bfloat16() else torch.float32
+    if dtype not in known:
+        raise UserMistake(f"dtype {dtype} is not offered", "use float32, bfloat16 or auto")
+    return known[dtype]
+
+
+def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """The causal language model of a folder, frozen and in evaluation mode; UserMistake for whatever the folder lacks."""
+    files = check_model_folder(directory)
+    needed, free = files.elements * dtype.itemsize, available_bytes(device)
+    if free is not None and needed > free:
+        raise UserMistake(
+            f"{directory.name} needs {needed / 1e9:.1f} GB on {device}, which has {free / 1e9:.1f} GB free",
+            "use a smaller model, dtype bfloat16, or end other programs",
+        )
+    transformers_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, trust_remote_code=False, local_files_only=True,
+            use_safetensors=True, output_loading_info=True,
+        )
+        model = model.to(device)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError, RuntimeError) as error:
+        raise _explained(directory, error) from error
+    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
+    if absent:
+        raise UserMistake(
+            f"{directory} lacks weights that the model needs: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''}",
+            "use a complete copy of the model",
+        )
+    _switch_off_dropout(model)
+    return model.eval().requires_grad_(False)
+
+
+def end_tokens(directory: Path, model: PreTrainedModel) -> list[int]:
+    """Every id that the configuration or the generation configuration calls an end of sequence."""
+    generation = directory / "generation_config.json"
+    sources = [
+        getattr(model.config.get_text_config(), "eos_token_id", None),
+        read_json(generation).get("eos_token_id") if generation.exists() else None,
+    ]
+    found: list[int] = []
+    for source in sources:
+        found += [source] if isinstance(source, int) else list(source or ())
+    return sorted(set(found))
+
+
+def _explained(directory: Path, error: Exception) -> Exception:
+    text = str(error)
+    if is_out_of_memory(error):
+        return UserMistake(f"not enough memory for {directory.name}", "use a smaller model or dtype bfloat16")
+    kind = read_json(directory / "config.json").get("model_type")
+    if "does not recognize this architecture" in text or "Unrecognized configuration class" in text or "remote code" in text:
+        return UserMistake(
+            f"the architecture {kind} of {directory} is none of transformers' causal language models",
+            "use a model that transformers knows without code of its own",
+        )
+    return UserMistake(f"{directory} cannot be loaded: {text.splitlines()[0] if text else repr(error)}",
+                       "check the folder, or download or copy the model again")
+
+
+def _download(name: str, cache_dir: Path) -> Path:
+    from huggingface_hub import list_repo_files, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError,
+    )
+
+    cache = cache_dir / "hub"
+    try:
+        try:
+            if not any(file.endswith(".safetensors") for file in list_repo_files(name)):
+                raise UserMistake(f"{name} has no safetensors on the hub", "choose a model that has; pickles are never opened")
+        except (OfflineModeIsEnabled, ConnectionError, OSError) as error:
+            if isinstance(error, HfHubHTTPError) and error.response is not None:
+                raise
+        return Path(snapshot_download(name, cache_dir=cache, allow_patterns=list(_HUB_FILES)))
+    except GatedRepoError:
+        raise UserMistake(f"{name} is gated on the hub", "ask for access on its page, then set HF_TOKEN") from None
+    except RepositoryNotFoundError:
+        raise UserMistake(f"there is no model {name}, neither as a folder nor on the hub", "check the spelling") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise UserMistake(
+            f"{name} is not in the cache and cannot be downloaded: {str(error).splitlines()[0]}",
+            "check the network, or name a model folder or a .gguf file",
+        ) from None
+
+
+def _switch_off_dropout(model: torch.nn.Module) -> None:
+    """Log-probabilities must not depend on chance, also where gradient checkpointing puts layers in training mode."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -1,0 +1,108 @@
+"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, the same one that sampling uses; the
+backward computes no more than the gradients of A, B and the input. Knows neither versions nor optimizers.
+
+With y = x (W + s B A)': dx = dy W + s (dy B) A, dA = s (dy B)' x, dB = s dy' (x A').
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+from .linears import LinearGroup
+from .weights import Weight
+
+
+class LoraOverlay:
+    """One policy's adapters of one group of linears, as the group's forward and backward use them."""
+
+    def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int):
+        self.group, self.rank, self.scale = group, rank, alpha / rank
+        device, inputs = group.weight.device, group.weight.shape[1]
+        self.a = torch.cat([_initial_a(seed, member.name, rank, inputs) for member in group.members]).to(device)
+        """`[members * rank, in]`, fp32."""
+        self.b = [torch.zeros(size, rank, device=device) for size in group.sizes]
+        """`[out, rank]` for each member, fp32."""
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.merged: Weight | None = None
+        self.low: tuple[Tensor, list[Tensor]] | None = None
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.a, *self.b]
+
+    def named(self, values: list[Tensor]) -> dict[str, Tensor]:
+        """Tensors shaped like `parameters`, as views under the names that PEFT gives them."""
+        a, b, found = values[0], values[1:], {}
+        for i, member in enumerate(self.group.members):
+            found[f"{member.name}.lora_A.weight"] = a[i * self.rank:(i + 1) * self.rank]
+            found[f"{member.name}.lora_B.weight"] = b[i]
+        return found
+
+    def merge(self, values: list[Tensor]) -> None:
+        """Makes the values of A and B (shaped like `parameters`) the ones that the forward multiplies with."""
+        self.merged = None  # room for the new one
+        self.merged = Weight(self.merged_weight(values), pack=True)
+        dtype = self.group.weight.dtype
+        self.low = (values[0].to(dtype), [b.to(dtype) for b in values[1:]])
+        self.group.overlay = self
+
+    def merged_weight(self, values: list[Tensor]) -> Tensor:
+        """`[sum of out, in]` in the dtype of the model, computed in fp32."""
+        a, b, group = values[0], values[1:], self.group
+        merged = torch.empty_like(group.weight, memory_format=torch.contiguous_format)
+        for i, (start, size) in enumerate(zip(group.starts, group.sizes)):
+            rows = slice(start, start + size)
+            base = group.weight[rows].float()
+            merged[rows] = torch.addmm(base, b[i], a[i * self.rank:(i + 1) * self.rank], alpha=self.scale)
+        return merged
+
+    def remove(self) -> None:
+        """Gives the group back to the base model and frees the merged weight."""
+        self.merged = self.low = None
+        if self.group.overlay is self:
+            self.group.overlay = None
+
+    def linear(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return _LoraProduct.apply(x, self._anchor, self)
+        return self.merged.linear(x, self.group.bias)
+
+
+class _LoraProduct(torch.autograd.Function):
+    """The anchor makes the output require a gradient where the input, being the first layer's, does not."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, anchor: Tensor, overlay: LoraOverlay) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.overlay, ctx.low = overlay, overlay.low
+        return overlay.merged.linear(x, overlay.group.bias)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        overlay, (a, bs) = ctx.overlay, ctx.low
+        group, rank, scale = overlay.group, overlay.rank, overlay.scale
+        (x,) = ctx.saved_tensors
+        rows = x.reshape(-1, x.shape[-1])
+        dy = gradient.reshape(-1, gradient.shape[-1])
+        xa = rows @ a.t()
+        dyb = torch.empty_like(xa)
+        for i, (start, size, b) in enumerate(zip(group.starts, group.sizes, bs)):
+            mine, columns = dy[:, start:start + size], slice(i * rank, (i + 1) * rank)
+            dyb[:, columns] = mine @ b
+            overlay.b[i].grad.add_((xa[:, columns].t() @ mine).t(), alpha=scale)
+        overlay.a.grad.add_(dyb.t() @ rows, alpha=scale)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = (dy @ group.weight).addmm_(dyb, a, alpha=scale).view(x.shape)
+        return dx, None, None
+
+
+def _initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
+    """Uniform within 1 / sqrt(in), as PEFT begins; drawn from (seed, name), so the order of layers does not matter."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return (torch.rand(rank, inputs, generator=generator) * 2 - 1) / math.sqrt(inputs)

@@ -1,0 +1,197 @@
+"""A language model as the rest of the worker sees it: token ids to hidden states to logits, packed or padded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from . import attention
+from .attention import AttentionContext
+from .errors import UserMistake
+from .linears import LinearGroup, Member, find_members
+from .loading import choose_device, choose_dtype, end_tokens, find_folder, load_pretrained
+from .selfcheck import causal_row, head_is_plain, why_not_packed
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Enough to load the same model once more."""
+
+    directory: Path
+    name: str
+    device: torch.device
+    dtype: torch.dtype
+    gradient_checkpointing: bool
+
+
+def load_model(
+    model: str, name: str, *, cache_dir: Path, device: str = "auto", dtype: str = "auto",
+    gradient_checkpointing: bool = False,
+) -> "LanguageModel":
+    """Loads a folder, a GGUF file or a hub id; raises UserMistake for what the person can mend."""
+    chosen = choose_device(device)
+    folder = find_folder(model, Path(cache_dir).expanduser())
+    return LanguageModel(ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing))
+
+
+class LanguageModel:
+    """One base model in memory. Its adapted weights are a cache of whatever policy used it last."""
+
+    def __init__(self, source: ModelSource):
+        self.source = source
+        self.directory = source.directory
+        self.device, self.dtype = source.device, source.dtype
+        self.module = load_pretrained(source.directory, source.device, source.dtype)
+        self.base = getattr(self.module, self.module.base_model_prefix, None)
+        self.head = self.module.get_output_embeddings()
+        if self.base is None or not isinstance(self.head, nn.Linear):
+            raise UserMistake(
+                f"{type(self.module).__name__} has no body with a linear output layer on it", "use another architecture"
+            )
+        self.config = self.module.config.get_text_config()
+        self.eos_ids = end_tokens(source.directory, self.module)
+        self.parameters = sum(p.numel() for p in self.module.parameters())
+        self.owner: object | None = None
+        """The policy that trains these very weights, if one does."""
+        self.installed: tuple | None = None
+        """Which policy's weights, at which revision, lie over the base weights now."""
+        plain_attention = self.module.config._attn_implementation
+        self.attention_reason = self._try_packed()
+        self.attention = "padded" if self.attention_reason else "packed"
+        if self.attention_reason:
+            self.module.set_attn_implementation(plain_attention)
+        self.plain_head = head_is_plain(self)
+        self.groups = self._group_linears()
+        self.head_group = LinearGroup([Member(self._name_of(self.head), self.head, "unembed")], pack=True)
+        if source.gradient_checkpointing:
+            self._checkpoint_gradients()
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """tokenizer.json, if the folder has one."""
+        path = self.directory / "tokenizer.json"
+        return path if path.exists() else None
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.head.weight.shape[0]
+
+    def hidden(self, context: AttentionContext, ids: Tensor, positions: Tensor) -> Tensor:
+        """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`; attention is the context's."""
+        with attention.use(context):
+            return self._body(input_ids=ids[None], position_ids=positions[None])[0]
+
+    def padded_hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Last hidden states `[B,L,D]` of rows `[B,L]` padded on the right, by transformers' own attention."""
+        return self._body(input_ids=ids, attention_mask=mask)
+
+    def plain(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options):
+        """transformers' own forward of the whole model (caches, logits): the way for models that cannot be packed."""
+        return self.module(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states `[N,D]` -> logits `[N,V]`, with whatever soft-cap or scale the model puts on them."""
+        return self.head(hidden) if self.plain_head else self.full_head(hidden)
+
+    def full_head(self, hidden: Tensor) -> Tensor:
+        """The model's forward from the last hidden states `[N,D]` on: its body is replaced by their bearer."""
+        prefix, body = self.module.base_model_prefix, self.base
+        self.module._modules[prefix] = _Bearer(hidden[None])
+        try:
+            ids = torch.zeros(1, 1, dtype=torch.long, device=hidden.device)
+            return self.module(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            self.module._modules[prefix] = body
+
+    def info(self) -> dict:
+        """ModelInfo of the engine interface, in snake_case."""
+        facts = {
+            "name": self.source.name,
+            "directory": str(self.directory),
+            "architecture": type(self.module).__name__,
+            "parameters": self.parameters,
+            "vocabulary_size": self.vocabulary_size,
+            "max_length": self._max_length(),
+            "eos_token_ids": self.eos_ids,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "attention": self.attention,
+        }
+        return {**facts, "attention_reason": self.attention_reason} if self.attention_reason else facts
+
+    def forget(self) -> None:
+        """Lets go of whatever a forward that was broken off left behind."""
+        for group in self.groups:
+            group.forget()
+
+    def _body(self, **inputs) -> Tensor:
+        try:
+            return self.base(**inputs, use_cache=False).last_hidden_state
+        except BaseException:
+            self.forget()
+            raise
+
+    @torch.no_grad()
+    def _try_packed(self) -> str | None:
+        """Switches to packed rows and checks them; the reason if they are not possible."""
+        try:
+            return why_not_packed(self)
+        except Exception as error:  # noqa: BLE001 - an architecture may fail in any way, and then has the padded form
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+
+    def _group_linears(self) -> list[LinearGroup]:
+        """Every linear layer of the body, joined where several read one tensor. Joined layers lean on being called in
+        one go, which a recomputed checkpoint does not promise: with checkpoints each stands alone."""
+        ids = torch.arange(3, device=self.device)
+
+        @torch.no_grad()
+        def run():
+            if self.attention == "packed":
+                self.hidden(causal_row(3, self.device), ids, ids)
+            else:
+                self.padded_hidden(ids[None], torch.ones_like(ids)[None])
+
+        found = find_members(self.base, f"{self.module.base_model_prefix}.", run)
+        if self.source.gradient_checkpointing or self.attention == "padded":
+            found = [[member] for members in found for member in members]
+        return [LinearGroup(members) for members in found]
+
+    def _checkpoint_gradients(self) -> None:
+        if not self.module.supports_gradient_checkpointing:
+            raise UserMistake(f"{type(self.module).__name__} has no gradient checkpointing", "switch it off")
+        self.module.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in self.module.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                module.training = True  # of the layer alone: checkpoints ask for it; dropout is off everywhere
+
+    def _max_length(self) -> int:
+        """Longest sequence that the model can attend over; chunked attention is exact within one chunk."""
+        names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+        known = [getattr(self.config, name, None) for name in (*names, "attention_chunk_size")]
+        return min([value for value in known if isinstance(value, int) and value > 0], default=2048)
+
+    def _name_of(self, wanted: nn.Module) -> str:
+        return next(name for name, module in self.module.named_modules() if module is wanted)
+
+
+class _Bearer(nn.Module):
+    """Stands in for the body of a model and answers with given hidden states."""
+
+    def __init__(self, hidden: Tensor):
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, *_, **__) -> BaseModelOutputWithPast:
+        return _BodyOutput(last_hidden_state=self.hidden)
+
+
+class _BodyOutput(BaseModelOutputWithPast):
+    """Has nothing but hidden states, and says None to whatever else a head looks for (router logits, ...)."""
+
+    def __getattr__(self, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return None
