@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _GROWTH = 1.5
-_LEAST_COLUMNS = 32
+_LEAST_COLUMNS = 64
 
 
 class Block:

@@ -181,9 +181,3 @@ def most_likely(logits: Tensor, log_sum: Tensor, count: int) -> tuple[Tensor, Te
     """The `count` likeliest tokens of each row, likeliest first, and their log-probabilities: `[N, count]` each."""
     values, tokens = logits.float().topk(min(count, logits.shape[-1]), dim=-1)
     return tokens, values - log_sum[:, None]
-
-
-def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probability of `tokens` `[N]` under `logits` `[N, V]`, fp32."""
-    logits = logits.float()
-    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)

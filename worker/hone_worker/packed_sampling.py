@@ -13,12 +13,10 @@ from torch import Tensor
 
 from .cache import Block
 from .decode import Decode, Lane, Prefill, cache_dtype
-from .draw import token_logprobs
 from .memory import available_bytes
+from .prompt_scores import score, with_nan_first
 from .rows import Row
 
-# Prompt logits that exist at the same time where a prompt's own log-probabilities are asked for.
-_LOGIT_ELEMENTS = 1 << 25
 # How much of the memory that is free the caches may come to fill.
 _CACHE_SHARE = 0.7
 
@@ -173,7 +171,7 @@ class PackedBatch:
                 for prompt, part in zip(prompts, hidden.split(lengths)):
                     prompt.hidden = part[-1].clone()
                     if prompt.key[2]:
-                        prompt.logprobs = self._prompt_logprobs([self._score(part[:-1], prompt.tokens[1:])])
+                        prompt.logprobs = with_nan_first([score(self._model, part[:-1], prompt.tokens[1:])])
         for place, prompt in enumerate(prompts):
             prompt.block, prompt.place = context.block, place
         self._bytes_per_token = context.block.bytes / (len(prompts) * max(lengths))
@@ -187,22 +185,9 @@ class PackedBatch:
             prompt.hidden = hidden[-1].clone()
             if prompt.key[2]:
                 following = prompt.tokens[begin + 1 : end + 1]
-                scores.append(self._score(hidden[: len(following)], following))
+                scores.append(score(self._model, hidden[: len(following)], following))
         if prompt.key[2]:
-            prompt.logprobs = self._prompt_logprobs(scores)
-
-    def _score(self, hidden: Tensor, tokens: list[int]) -> Tensor:
-        """Log-probability of each of `tokens` at the position before it."""
-        targets = torch.tensor(tokens, dtype=torch.long, device=self._model.device)
-        step = max(1, _LOGIT_ELEMENTS // self._model.vocabulary_size)
-        parts = [
-            token_logprobs(self._model.logits(hidden[begin : begin + step]), targets[begin : begin + step])
-            for begin in range(0, len(tokens), step)
-        ]
-        return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)
-
-    def _prompt_logprobs(self, scores: list[Tensor]) -> np.ndarray:
-        return np.concatenate([np.full(1, np.nan, np.float32), torch.cat(scores).cpu().numpy()])
+            prompt.logprobs = with_nan_first(scores)
 
     def _settle(self, fresh: list[tuple[Row, _Prompt]]) -> None:
         """Gives new rows their lanes: that of their prompt, or the first one that stays well filled, or a new one."""

@@ -1,0 +1,28 @@
+"""Log-probabilities of a prompt's own tokens, without ever holding the logits of all of them."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LOGIT_ELEMENTS = 1 << 24
+
+
+def score(model: Any, hidden: Tensor, following: Sequence[int]) -> Tensor:
+    """fp32 `[N]`: log-probability of `following[i]` after the position that gave `hidden[i]` `[N, D]`."""
+    targets = torch.tensor(following, dtype=torch.long, device=hidden.device)
+    scores = torch.empty(len(following), dtype=torch.float32, device=hidden.device)
+    step = max(1, _LOGIT_ELEMENTS // model.vocabulary_size)
+    for begin in range(0, len(following), step):
+        part = slice(begin, begin + step)
+        logits = model.logits(hidden[part]).float()
+        scores[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(-1)
+    return scores
+
+
+def with_nan_first(scores: Sequence[Tensor]) -> np.ndarray:
+    """The parts' scores end to end, `[P]`; the first token of a prompt has none."""
+    return np.concatenate([np.full(1, np.nan, np.float32), *(part.cpu().numpy() for part in scores)])
