@@ -18,7 +18,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
   if (tokens === 0) return {};
   let absolute = 0;
   let largest = 0;
-  let signed = 0;
+  let opposite = 0;
   let k3 = 0;
   let weights = 0;
   let squares = 0;
@@ -28,7 +28,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
     const weight = Math.exp(bounded);
     absolute += Math.abs(difference);
     largest = Math.max(largest, Math.abs(difference));
-    signed += difference;
+    opposite -= difference;
     k3 += Math.expm1(bounded) - bounded;
     weights += weight;
     squares += weight ** 2;
@@ -36,7 +36,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
   return {
     "rollout/logprob_diff_mean": absolute / tokens,
     "rollout/logprob_diff_max": largest,
-    "rollout/kl_sampler_trainer_k1": -signed / tokens,
+    "rollout/kl_sampler_trainer_k1": opposite / tokens,
     "rollout/kl_sampler_trainer_k3": k3 / tokens,
     "rollout/effective_sample_size": squares === 0 ? 0 : weights ** 2 / (tokens * squares),
   };

@@ -1,0 +1,135 @@
+import { describe, expect, test } from "vitest";
+import { readVectors } from "../algorithms/vectors/read-vectors.fixture.ts";
+import { episodeMetrics } from "./episode-metrics.ts";
+import { dropSmallGroups, groupTrajectories } from "./group-trajectories.ts";
+import { rewardGroup, sampleEpisode, sampleStep, sampleTrajectory } from "./sample-episodes.fixture.ts";
+import type { TerminationReason, TrajectoryGroup } from "./types.ts";
+
+const rewardsOf = (groups: readonly TrajectoryGroup[]) =>
+  Object.fromEntries(groups.map(({ id, members }) => [id, members.map(({ reward }) => reward)]));
+
+interface Recorded {
+  episodes: { id: string; trajectories: { name: string; reward: number; step_rewards: number[] }[] }[];
+}
+interface Groups {
+  groups: { group_id: string; group_role: string; rewards: number[]; rollout_idx: string[] }[];
+  metrics: Record<string, number>;
+}
+test.each(readVectors<Recorded, object, Groups>("metrics", "rllm/transform"))("$name", ({ inputs, outputs }) => {
+  const episodes = inputs.episodes.map(({ id, trajectories }) =>
+    sampleEpisode(id, {
+      trajectories: trajectories.map(({ name, reward, step_rewards }) =>
+        sampleTrajectory({ name, reward, steps: step_rewards.map((own) => sampleStep([1], [2], { reward: own })) }),
+      ),
+    }),
+  );
+  const { groups, counts } = groupTrajectories(episodes);
+  const got = groups.map(({ id, role, members }) => ({
+    group_id: id,
+    group_role: role,
+    rewards: members.map(({ reward }) => reward),
+    rollout_idx: members.map(({ episode }) => String(episode.rollout)),
+  }));
+  expect(got).toEqual(outputs.groups);
+  expect(counts).toMatchObject(outputs.metrics);
+});
+
+interface Batches {
+  batches: { id: string; is_correct: boolean }[][];
+}
+test.each(
+  readVectors<Batches, object, { per_batch: { metrics: Record<string, number> }[] }>("metrics", "rllm/rejection"),
+)("$name, first batch", ({ inputs, outputs }) => {
+  const episodes = inputs.batches[0]!.map(({ id, is_correct }) => sampleEpisode(id, { correct: is_correct }));
+  const { groups, counts } = dropSmallGroups(groupTrajectories(episodes).groups, 2);
+  const kept = groups.flatMap(({ members }) => members.map(({ episode }) => episode));
+  expect({ ...episodeMetrics(kept), ...counts }).toMatchObject(outputs.per_batch[0]!.metrics);
+});
+
+test("what cannot be compared is dropped and counted by cause, and the known rewards are still compared", () => {
+  const failure = { boundary: "model", message: "the server is gone" } as const;
+  const with_ = (reward: number | null, steps = [sampleStep([1], [2])]) => [sampleTrajectory({ reward, steps })];
+  const { groups, counts } = groupTrajectories([
+    sampleEpisode("a:0", { trajectories: with_(1) }),
+    sampleEpisode("a:1", { trajectories: with_(null) }),
+    sampleEpisode("a:2", { trajectories: with_(0) }),
+    sampleEpisode("b:0", { trajectories: with_(0.5), failure }),
+    sampleEpisode("b:1", { trajectories: with_(0.5, []) }),
+    sampleEpisode("c:0", { trajectories: with_(Number.NaN) }),
+    sampleEpisode("d:0", { trajectories: [] }),
+  ]);
+  expect(rewardsOf(groups)).toEqual({ "a:solver": [1, 0] });
+  expect(counts).toEqual({
+    "groups/num_trajs_before_filter": 6,
+    "groups/num_trajs_after_filter": 2,
+    "groups/num_groups": 1,
+    "groups/avg_group_size": 2,
+    "groups/max_group_size": 2,
+    "groups/min_group_size": 2,
+    "groups/partly_dropped": 1,
+    "groups/dropped_trajs/failed_episode": 1,
+    "groups/dropped_trajs/no_steps": 1,
+    "groups/dropped_trajs/unknown_reward": 1,
+    "groups/dropped_trajs/reward_not_finite": 1,
+  });
+});
+
+test("roles of an episode are grouped apart; no episodes, no groups", () => {
+  const trajectories = [sampleTrajectory({ reward: 1 }), sampleTrajectory({ name: "judge", reward: 0.5 })];
+  const episodes = ["a:0", "a:1"].map((id) => sampleEpisode(id, { trajectories }));
+  expect(rewardsOf(groupTrajectories(episodes).groups)).toEqual({ "a:solver": [1, 1], "a:judge": [0.5, 0.5] });
+  const nothing = groupTrajectories([]);
+  expect(nothing.groups).toEqual([]);
+  expect(Object.values(nothing.counts).every((count) => count === 0)).toBe(true);
+});
+
+test("small groups are dropped below the minimum only", () => {
+  const groups = [rewardGroup("a:solver", [1]), rewardGroup("b:solver", [1, 0])];
+  expect(rewardsOf(dropSmallGroups(groups).groups)).toEqual({ "b:solver": [1, 0] });
+  expect(dropSmallGroups(groups, 1).counts["batch/groups_dropped_insufficient_trajs"]).toBe(0);
+});
+
+describe("episode metrics", () => {
+  test("solved shares count only tasks whose outcome is known", () => {
+    const outcomes: [string, boolean | null][] = [
+      ["a:0", true],
+      ["a:1", false],
+      ["b:0", true],
+      ["b:1", null],
+      ["c:0", null],
+    ];
+    const metrics = episodeMetrics(outcomes.map(([id, correct]) => sampleEpisode(id, { correct })));
+    expect(metrics).toMatchObject({
+      "batch/num_tasks": 3,
+      "batch/solve_none": 0,
+      "batch/solve_all": 0.5,
+      "batch/solve_partial": 0.5,
+    });
+    expect(episodeMetrics([sampleEpisode("a:0")])).not.toHaveProperty("batch/solve_all");
+    expect(episodeMetrics([])).toEqual({ "batch/num_tasks": 0 });
+  });
+
+  test("endings, workflow figures and lengths", () => {
+    const steps = [sampleStep([1, 2, 3], [4], { stopReason: "length" }), sampleStep([1], [4, 5, 6])];
+    const termination: TerminationReason = "timeout";
+    const metrics = episodeMetrics([
+      sampleEpisode("a:0", { trajectories: [sampleTrajectory({ steps })], metrics: { turns: 2 }, retries: 1 }),
+      sampleEpisode("a:1", { trajectories: [], termination, failure: { boundary: "timeout", message: "60 s" } }),
+      sampleEpisode("a:2", { trajectories: [], metrics: { turns: 5, depth: 1 } }),
+    ]);
+    expect(metrics).toMatchObject({
+      "batch/termination_reason/env_done": 2 / 3,
+      "batch/termination_reason/timeout": 1 / 3,
+      "batch/termination_reason/error": 0,
+      "batch/failed_episodes": 1,
+      "batch/retries": 1,
+      "batch/turns": 3.5,
+      "batch/depth": 1,
+      "response_length/mean": 2,
+      "response_length/max": 3,
+      "response_length/min": 1,
+      "response_length/clip_ratio": 0.5,
+      "prompt_length/mean": 2,
+    });
+  });
+});

@@ -1,0 +1,164 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { rewardGroup, sampleEpisode, sampleStep, sampleTrajectory } from "./sample-episodes.fixture.ts";
+import { toBatch } from "./to-batch.ts";
+import { toSequences } from "./to-sequences.ts";
+import type { Step, TrajectoryGroup } from "./types.ts";
+
+const ids = (minLength: number) => fc.array(fc.integer({ min: 0, max: 3 }), { minLength, maxLength: 4 });
+
+/** Turns: what the environment adds, what the model says, and whether the client rewrites history before the turn. */
+const turns = fc.array(fc.record({ added: ids(1), reply: ids(0), rewrite: fc.boolean(), foreign: fc.boolean() }), {
+  maxLength: 6,
+});
+
+function stepsOf(drawn: { added: number[]; reply: number[]; rewrite: boolean; foreign: boolean }[]): Step[] {
+  let history: number[] = [];
+  let turn = 0;
+  return drawn.map(({ added, reply, rewrite, foreign }) => {
+    // 9 never occurs elsewhere, so a rewritten prompt shares no prefix with the one before it.
+    const prompt = rewrite ? [9 + ++turn, ...added] : [...history, ...added];
+    history = [...prompt, ...reply];
+    return sampleStep(prompt, reply, { policyVersion: foreign ? -1 : 0 });
+  });
+}
+
+test("sequences reproduce each step's tokens, and the mask is exactly the sampled spans", () => {
+  fc.assert(
+    fc.property(turns, (drawn) => {
+      const steps = stepsOf(drawn);
+      const { sequences, breaks } = toSequences(sampleTrajectory({ steps }));
+      expect(breaks).toBe(drawn.slice(1).filter(({ rewrite }) => rewrite).length);
+      let index = -1;
+      const expected: { trained: Set<number>; logprobs: number[]; last: Step }[] = [];
+      steps.forEach((step, turn) => {
+        if (turn === 0 || drawn[turn]!.rewrite) expected[++index] = { trained: new Set(), logprobs: [], last: step };
+        const run = expected[index]!;
+        run.last = step;
+        if (step.policyVersion < 0) return;
+        for (const token of step.tokens.keys()) run.trained.add(step.promptTokens.length + token);
+        run.logprobs.push(...step.logprobs);
+      });
+      expect(sequences).toHaveLength(expected.length);
+      sequences.forEach(({ tokens, trained, samplerLogprobs, malformed }, position) => {
+        const run = expected[position]!;
+        expect(malformed).toBe(false);
+        expect([...tokens]).toEqual([...run.last.promptTokens, ...run.last.tokens]);
+        expect(trained).toHaveLength(tokens.length - 1);
+        // trained[i] speaks of token i + 1
+        expect([...trained.keys()].filter((at) => trained[at] === 1).map((at) => at + 1)).toEqual([...run.trained]);
+        expect([...samplerLogprobs]).toEqual(run.logprobs);
+      });
+    }),
+  );
+});
+
+test.each<[string, Step[], number[][]]>([
+  ["a prompt that extends the last step", [sampleStep([1, 2], [3]), sampleStep([1, 2, 3, 4], [5])], [[1, 2, 3, 4, 5]]],
+  [
+    "the same prompt again",
+    [sampleStep([1], [2]), sampleStep([1], [3])],
+    [
+      [1, 2],
+      [1, 3],
+    ],
+  ],
+  [
+    "a sampled token changed",
+    [sampleStep([1], [2, 3]), sampleStep([1, 2, 7, 4], [5])],
+    [
+      [1, 2, 3],
+      [1, 2, 7, 4, 5],
+    ],
+  ],
+  [
+    "an earlier token changed",
+    [sampleStep([1, 2], [3]), sampleStep([8, 2, 3], [5])],
+    [
+      [1, 2, 3],
+      [8, 2, 3, 5],
+    ],
+  ],
+  [
+    "a history cut short",
+    [sampleStep([1, 2], [3]), sampleStep([1, 2], [4])],
+    [
+      [1, 2, 3],
+      [1, 2, 4],
+    ],
+  ],
+])("%s", (_, steps, wanted) => {
+  const { sequences, breaks } = toSequences(sampleTrajectory({ steps }));
+  expect(sequences.map(({ tokens }) => [...tokens])).toEqual(wanted);
+  expect(breaks).toBe(wanted.length - 1);
+});
+
+const groupOf = (id: string, ...members: Step[][]): TrajectoryGroup => ({
+  ...rewardGroup(id, []),
+  members: members.map((steps, rollout) => {
+    const trajectory = sampleTrajectory({ steps });
+    return { episode: sampleEpisode(`t:${rollout}`, { trajectories: [trajectory] }), trajectory, reward: 0 };
+  }),
+});
+
+test("a batch is ragged over trained tokens, each with its member's advantage", () => {
+  const groups = [
+    groupOf("a:solver", [sampleStep([1, 2], [3, 4]), sampleStep([1, 2, 3, 4, 5], [6])], [sampleStep([1, 2], [7])]),
+    groupOf("a:judge", [sampleStep([1], [2]), sampleStep([8], [3])]),
+  ];
+  const { batch, metrics } = toBatch(groups, [[1.5, -1.5], [0.25]], { maxLength: 6 });
+  expect(batch.sequences.map(({ tokens }) => [...tokens])).toEqual([
+    [1, 2, 3, 4, 5, 6],
+    [1, 2, 7],
+    [1, 2],
+    [8, 3],
+  ]);
+  expect(batch.sequences.map(({ trained }) => [...trained])).toEqual([[0, 1, 1, 0, 1], [0, 1], [1], [1]]);
+  expect([...batch.offsets]).toEqual([0, 3, 4, 5, 6]);
+  expect([...batch.advantages]).toEqual([1.5, 1.5, 1.5, -1.5, 0.25, 0.25]);
+  expect([...batch.samplerLogprobs]).toEqual([3, 4, 6, 7, 2, 3].map((token) => -token / 8));
+  expect([...batch.groups]).toEqual([0, 0, 1, 1]);
+  expect(batch.roles).toEqual(["solver", "solver", "judge", "judge"]);
+  expect(batch.totals).toEqual({ tokens: 6, sequences: 4, longest: 3 });
+  expect(metrics).toMatchObject({
+    "batch/sequence_breaks": 1,
+    "batch/num_sequences": 4,
+    "batch/steps_per_traj/mean": 5 / 3,
+    "batch/step_response_length/max": 4,
+    "batch/action_token_ratio/min": 0.75,
+    "batch/merge_compression_ratio": 5 / 4,
+  });
+});
+
+test("what cannot be trained on is dropped and counted by cause", () => {
+  const sound = sampleStep([1], [2]);
+  const groups = [
+    groupOf(
+      "a:solver",
+      [sound],
+      [sampleStep([1, 2, 3], [4, 5])],
+      [sampleStep([1], [])],
+      [sampleStep([1], [2], { policyVersion: -1 })],
+      [sampleStep([1], [2, 3], { logprobs: Float32Array.of(-1) })],
+      [sampleStep([1], [2], { logprobs: Float32Array.of(Number.NaN) })],
+      [sampleStep([], [2])],
+      [sampleStep([], [])],
+    ),
+  ];
+  const { batch, metrics } = toBatch(groups, [[1, 2, 3, 4, 5, 6, 7, 8]], { maxLength: 4 });
+  expect(batch.sequences).toHaveLength(1);
+  expect(metrics).toMatchObject({
+    "batch/dropped_sequences/max_length": 1,
+    "batch/dropped_sequences/nothing_sampled": 2,
+    "batch/dropped_malformed_sequences": 4,
+    "batch/num_sequences": 1,
+  });
+});
+
+test("no groups make an empty batch", () => {
+  const { batch, metrics } = toBatch([], [], { maxLength: 4 });
+  expect(batch.sequences).toEqual([]);
+  expect([...batch.offsets]).toEqual([0]);
+  expect(batch.totals).toEqual({ tokens: 0, sequences: 0, longest: 0 });
+  expect(Object.values(metrics).every(Number.isFinite)).toBe(true);
+});
