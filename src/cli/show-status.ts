@@ -1,0 +1,19 @@
+/** What a slow start is busy with: one line redrawn on a terminal, plain lines elsewhere. On standard error. */
+
+export function showStatus(): { say(text: string): void; end(): void } {
+  const live = process.stderr.isTTY === true;
+  let shown = false;
+  let last = "";
+  return {
+    say(text) {
+      if (text === last) return;
+      last = text;
+      shown = true;
+      process.stderr.write(live ? `\r\x1b[2K${text}` : `${text}\n`);
+    },
+    end() {
+      if (live && shown) process.stderr.write("\r\x1b[2K");
+      shown = false;
+    },
+  };
+}

@@ -1,0 +1,59 @@
+/** `hone train` and `hone eval`: load an experiment's script, without a build step, and run it. */
+import { existsSync } from "node:fs";
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { UserError } from "../errors.ts";
+import type { Experiment } from "../trainer/experiment.ts";
+import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
+import { train } from "../trainer/train.ts";
+
+interface TrainOptions {
+  config?: string[];
+  resume?: string;
+  checkpoint?: string;
+  dryRun?: boolean;
+}
+
+export async function trainCommand(script: string, overrides: string[], options: TrainOptions): Promise<void> {
+  await runScript(script, {
+    overrides,
+    files: options.config ?? [],
+    ...(options.resume === undefined ? {} : { resume: options.resume }),
+    ...(options.checkpoint === undefined ? {} : { checkpoint: options.checkpoint }),
+    dryRun: options.dryRun ?? false,
+  });
+}
+
+export async function evalCommand(script: string, overrides: string[], options: TrainOptions): Promise<void> {
+  await runScript(script, {
+    overrides,
+    files: options.config ?? [],
+    ...(options.checkpoint === undefined ? {} : { checkpoint: options.checkpoint }),
+    evaluate: true,
+  });
+}
+
+async function runScript(script: string, launch: Launch): Promise<void> {
+  const path = resolve(script);
+  if (!existsSync(path)) {
+    const hint = script.includes("=")
+      ? "name the script first, then the overrides: hone train ./train.ts key=value"
+      : "hone train examples/larger-number/train.ts runs the first example";
+    throw new UserError(`${script}: no such file`, { hint });
+  }
+  const { register } = await import("tsx/esm/api");
+  register();
+  setLaunch(launch);
+  const loaded: { default?: unknown } = await import(pathToFileURL(path).href);
+  const pending = takeLaunch();
+  if (isExperiment(loaded.default)) process.exitCode = (await train(loaded.default, pending ?? launch)).exitCode;
+  else if (pending) {
+    throw new UserError(`${script} neither exports an experiment by default nor calls train()`, {
+      hint: "export default defineExperiment({ train, workflow }); examples/larger-number/train.ts shows a whole one",
+    });
+  }
+}
+
+function isExperiment(value: unknown): value is Experiment<unknown> {
+  return typeof value === "object" && value !== null && "train" in value && "workflow" in value;
+}

@@ -1,0 +1,30 @@
+/** A checkpoint by any name a person would give it: itself, its run folder, or a link to that. */
+import { existsSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { composeConfig } from "../config/compose.ts";
+import type { Config } from "../config/schema.ts";
+import { UserError } from "../errors.ts";
+import { latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
+
+export interface OpenCheckpoint {
+  folder: string;
+  step: number;
+  config: Config;
+}
+
+/**
+ * @param path a checkpoint folder, or a run folder (its newest checkpoint is taken)
+ * @throws UserError when there is no checkpoint at `path`
+ */
+export async function openCheckpoint(path: string): Promise<OpenCheckpoint> {
+  const folder = resolve(path);
+  if (!existsSync(folder)) throw new UserError(`${path}: no such folder`, { hint: "runs/latest is the newest run" });
+  const inRun = join(folder, "checkpoints");
+  const found = existsSync(inRun) ? await latestCheckpoint(inRun) : await readCheckpoint(folder);
+  if (!found)
+    throw new UserError(`${path} has no checkpoint yet`, {
+      hint: "a run saves one every rllm.trainer.save_freq steps",
+    });
+  const { config } = composeConfig({ input: found.state.config as never });
+  return { folder: found.path, step: found.step, config };
+}

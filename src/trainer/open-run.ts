@@ -1,0 +1,111 @@
+/** Opens everything a run needs, in order, and closes what was opened in the opposite order whatever happens. */
+import type { Engine, Policy } from "../backends/engine.ts";
+import { adapterSpec, openEngine } from "../backends/open-engine.ts";
+import { loadChat } from "../chat/chat.ts";
+import type { Chat } from "../chat/types.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import type { Config } from "../config/schema.ts";
+import { toYaml } from "../config/to-yaml.ts";
+import type { RunEvent } from "../tracking/events.ts";
+import { subscribers } from "../tracking/events.ts";
+import { createRunFolder, openRunFolder, type RunFolder } from "../tracking/run-folder.ts";
+import type { Experiment } from "./experiment.ts";
+import { listenForInterrupt } from "./interrupt.ts";
+import { openLoggers } from "./loggers.ts";
+import type { Plan } from "./plan.ts";
+import { restore } from "./restore.ts";
+import type { Run, Waiting } from "./run.ts";
+import type { TrainOptions } from "./train.ts";
+
+export interface OpenedRun {
+  run: Run;
+  close(): Promise<void>;
+}
+
+export async function openRun(
+  experiment: Experiment<unknown>,
+  composed: ComposedConfig,
+  plan: Plan,
+  options: TrainOptions,
+): Promise<OpenedRun> {
+  const { config } = composed;
+  const closers: (() => Promise<void> | void)[] = [];
+  const close = async () => {
+    for (const closer of closers.splice(0).reverse()) await closer();
+  };
+  const abort = new AbortController();
+  let watched: (() => Waiting[]) | undefined;
+  try {
+    const folder = config.rllm.trainer.val_only ? undefined : openFolder(config);
+    if (folder) closers.push(() => folder.close());
+    let engine: Engine | undefined;
+    const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor?.() ?? [])];
+    const listeners = subscribers(await openLoggers(config, folder, waitingFor));
+    closers.push(() => listeners.close());
+    const emit = (event: RunEvent) => listeners.event(event);
+
+    const interrupt = listenForInterrupt(
+      () => emit({ type: "warning", text: "stopping after this step and saving; Ctrl-C again stops at once" }),
+      async () => abort.abort(new Error("stopped")),
+    );
+    closers.push(() => interrupt.dispose());
+
+    const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
+    engine = opened.engine;
+    const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
+    const reference =
+      config.rllm.algorithm.kl_beta > 0 ? await engine.createPolicy({ adapter: { kind: "none" } }) : undefined;
+    const run: Run = {
+      ...{ config, experiment, plan, engine, policy, reference, folder, emit, chat: opened.chat },
+      progress: { step: 0, badSteps: 0 },
+      history: [],
+      validation: { step: -1, metrics: {} },
+      signal: abort.signal,
+      stopRequested: () => interrupt.requested,
+      watch: (waiting) => {
+        watched = waiting;
+      },
+    };
+    await restore(run, options.checkpoint);
+    folder?.writeConfig(toYaml(config, composed.origins));
+    emit({
+      type: "run-start",
+      folder: folder?.path ?? "",
+      totalSteps: plan.totalSteps,
+      step: run.progress.step,
+      history: run.history,
+      text: [describeModel(engine, config), plan.arithmetic],
+    });
+    return { run, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+function openFolder(config: Config): RunFolder {
+  const { run_dir, project_name: project, experiment_name: experiment } = config.rllm.trainer;
+  return run_dir === null ? createRunFolder({ project, experiment }) : openRunFolder(run_dir);
+}
+
+async function openOwnEngine(
+  config: Config,
+  folder: RunFolder | undefined,
+  emit: (event: RunEvent) => void,
+  closers: (() => Promise<void> | void)[],
+): Promise<{ engine: Engine; chat: Chat }> {
+  const engine = await openEngine(config, {
+    ...(folder ? { logFile: folder.workerLog } : {}),
+    onStatus: (text) => emit({ type: "setup-status", text }),
+  });
+  closers.push(() => engine.close());
+  return { engine, chat: await loadChat(engine.model.directory) };
+}
+
+function describeModel({ model }: Engine, { model: wanted }: Config): string {
+  const millions = (model.parameters / 1e6).toFixed(1);
+  const targets = (["attn", "mlp", "unembed"] as const).filter((part) => wanted[`train_${part}`]).join(", ");
+  const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
+  const attention = model.attention === "packed" ? "" : `; padded attention: ${model.attentionReason}`;
+  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}`;
+}

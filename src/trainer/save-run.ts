@@ -1,0 +1,26 @@
+/** A checkpoint of the run as it stands, complete enough to go on from or to use by itself. */
+import { relative } from "node:path";
+import { saveCheckpoint } from "./checkpoints.ts";
+import type { Run } from "./run.ts";
+
+export async function saveRun(run: Run): Promise<void> {
+  const { folder, progress, policy, config, validation, emit } = run;
+  if (!folder) return;
+  const { best_metric, max_ckpt_num, max_ckpt_mem } = config.training;
+  const measured = validation.step === progress.step ? validation.metrics : {};
+  const score = measured[best_metric];
+  const saved = await saveCheckpoint(
+    folder.checkpoints,
+    {
+      step: progress.step,
+      state: { progress, config },
+      metrics: measured,
+      ...(score === undefined ? {} : { score }),
+    },
+    (directory) => policy.saveState(directory),
+    { maxNumber: max_ckpt_num, maxBytes: max_ckpt_mem * 1e9 },
+  );
+  const path = relative(process.cwd(), saved.path);
+  emit({ type: "checkpoint-saved", step: progress.step, path, bytes: saved.bytes, seconds: saved.seconds });
+  for (const removed of saved.removed) emit({ type: "checkpoint-removed", path: relative(process.cwd(), removed) });
+}

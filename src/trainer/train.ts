@@ -1,0 +1,122 @@
+/** One run from its configuration to its summary. What it opens is open-run.ts's, what it repeats loop.ts's. */
+import { relative } from "node:path";
+import type { Engine } from "../backends/engine.ts";
+import type { Chat } from "../chat/types.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import type { Config } from "../config/schema.ts";
+import { toYaml } from "../config/to-yaml.ts";
+import { stepsPerEpoch, totalSteps } from "../data/sampler.ts";
+import { UserError } from "../errors.ts";
+import type { StepMetrics } from "../tracking/events.ts";
+import { beforeAfter } from "./before-after.ts";
+import type { Experiment } from "./experiment.ts";
+import { type Launch, takeLaunch } from "./launch.ts";
+import { runLoop } from "./loop.ts";
+import { openRun } from "./open-run.ts";
+import { makePlan, type Plan } from "./plan.ts";
+import type { Run } from "./run.ts";
+import { savedConfigFile } from "./saved-config.ts";
+
+export interface RunSummary {
+  /** 0: all planned steps are done; 130: stopped by Ctrl-C. */
+  exitCode: number;
+  /** The run folder; null when nothing was kept. */
+  folder: string | null;
+  /** Steps done. */
+  step: number;
+  /** Figures of each step, oldest first. */
+  history: readonly StepMetrics[];
+  /** Figures of the last validation. */
+  validation: Readonly<Record<string, number>>;
+}
+
+export interface TrainOptions extends Launch {
+  /** An engine of one's own with the chat that speaks its tokens; the caller closes it. */
+  engine?: { engine: Engine; chat: Chat };
+}
+
+/**
+ * Trains (or only measures) by an experiment.
+ *
+ * @throws UserError for mistakes in configuration, data or model; RunError when the run fails
+ * @example
+ * const { history } = await train(experiment, { overrides: ["rllm.trainer.total_batches=20"] });
+ */
+export async function train<Row>(
+  experiment: Experiment<Row>,
+  options: TrainOptions = takeLaunch() ?? {},
+): Promise<RunSummary> {
+  const composed = compose(experiment as Experiment<unknown>, options);
+  const plan = planOf(experiment as Experiment<unknown>, composed.config);
+  if (options.dryRun) {
+    process.stdout.write(`${toYaml(composed.config, composed.origins)}\n# ${plan.arithmetic}\n`);
+    return { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
+  }
+  const { run, close } = await openRun(experiment as Experiment<unknown>, composed, plan, options);
+  try {
+    const done = await runLoop(run);
+    finish(run, done);
+    const { folder, progress, history, validation } = run;
+    return {
+      exitCode: done ? 0 : 130,
+      folder: folder?.path ?? null,
+      step: progress.step,
+      history,
+      validation: validation.metrics,
+    };
+  } catch (error) {
+    run.emit({ type: "run-end", reason: "failed", text: error instanceof Error ? error.message : String(error) });
+    throw error;
+  } finally {
+    await close();
+  }
+}
+
+function compose(experiment: Experiment<unknown>, options: TrainOptions): ComposedConfig {
+  const files = [...(options.files ?? [])];
+  const overrides = [...(options.overrides ?? [])];
+  if (options.resume !== undefined) {
+    // The run's own resolved configuration comes first, so that flags given now still win.
+    files.unshift(savedConfigFile(options.resume));
+    overrides.push(`rllm.trainer.run_dir=${JSON.stringify(options.resume)}`);
+  }
+  if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
+  return composeConfig({ ...(experiment.config ? { input: experiment.config } : {}), files, overrides });
+}
+
+function planOf({ train: tasks, validation }: Experiment<unknown>, config: Config): Plan {
+  if (!config.rllm.trainer.val_only) {
+    const perEpoch = stepsPerEpoch(tasks.size, config.data.train_batch_size);
+    return makePlan(config, { stepsPerEpoch: perEpoch, totalSteps: totalSteps(config, tasks.size) });
+  }
+  if (!validation) {
+    throw new UserError("there is nothing to measure on: the experiment has no validation dataset", {
+      hint: "give the experiment a `validation` dataset",
+    });
+  }
+  return makePlan(config, { stepsPerEpoch: 0, totalSteps: 0 });
+}
+
+/** The last words of a run: what came of it, where it lies, what to do next. */
+function finish({ folder, experiment, progress, emit }: Run, done: boolean): void {
+  const path = folder && relative(process.cwd(), folder.path);
+  if (!done) {
+    const text = `step ${progress.step} is saved; go on with --resume ${path}`;
+    emit({ type: "run-end", reason: "stopped", text });
+    return;
+  }
+  if (!path || progress.step === 0) {
+    emit({ type: "run-end", reason: "done" });
+    return;
+  }
+  const answers = beforeAfter(folder.path, progress.step);
+  const report = [
+    ...(answers.length > 0 ? ["", "The same prompts before and after training:", ...answers] : []),
+    "",
+    `The run is in ${path}. Next:`,
+    `  hone chat --checkpoint ${path}`,
+    `  hone export ${path} my-model --as merged`,
+    ...(experiment.next === undefined ? [] : [`  ${experiment.next}`]),
+  ];
+  emit({ type: "run-end", reason: "done", report });
+}

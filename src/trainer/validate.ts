@@ -1,0 +1,58 @@
+/** Measures the published policy on the validation tasks. */
+import { mean } from "../statistics.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { collectEpisodes } from "./collect-episodes.ts";
+import type { Run } from "./run.ts";
+
+/** Validates after `step` (0: before training). The figures go to `run.validation`. */
+export async function validate(run: Run, step: number): Promise<void> {
+  const { validation } = run.experiment;
+  if (!validation) return;
+  const start = performance.now();
+  run.emit({ type: "validation-start", step });
+  const episodes: Episode[] = [];
+  const { val_batch_size } = run.config.data;
+  for (let first = 0; first < validation.size; first += val_batch_size) {
+    const count = Math.min(val_batch_size, validation.size - first);
+    const tasks = Array.from({ length: count }, (_, index) => validation.task(first + index));
+    const { n_val: rollouts } = run.config.rllm.rollout;
+    const sampling = run.config.sampling.val;
+    episodes.push(...(await collectEpisodes(run, { purpose: "validate", tasks, rollouts, sampling, step })));
+  }
+  const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
+  const seconds = (performance.now() - start) / 1000;
+  run.folder?.writeEpisodes(step, episodes, "validation");
+  run.validation = { step, metrics };
+  run.emit({ type: "validation-end", step, metrics, seconds });
+}
+
+/**
+ * `val/reward` and `val/{source}/reward` (mean over episodes with a known reward), `val/{source}/pass@1` (share of the
+ * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), and how many
+ * outcomes are unknown. An episode without a verdict of its own counts as solved from a reward of 1.
+ */
+export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
+  const graded = episodes.flatMap((episode) => {
+    const reward = episode.failure ? null : (episode.trajectories[0]?.reward ?? null);
+    return reward === null ? [] : [{ taskId: episode.taskId, reward, solved: episode.correct ?? reward >= 1 }];
+  });
+  const unknown = { "val/unknown": episodes.length - graded.length };
+  if (graded.length === 0) return unknown;
+  const tasks = solvedByTask(graded);
+  const reward = mean(graded.map((episode) => episode.reward));
+  return {
+    "val/reward": reward,
+    [`val/${source}/reward`]: reward,
+    [`val/${source}/pass@1`]: mean(graded.map(({ solved }) => Number(solved))),
+    ...(n > 1
+      ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()].map((all) => Number(all.includes(true)))) }
+      : {}),
+    ...unknown,
+  };
+}
+
+function solvedByTask(graded: readonly { taskId: string; solved: boolean }[]): Map<string, boolean[]> {
+  const tasks = new Map<string, boolean[]>();
+  for (const { taskId, solved } of graded) tasks.set(taskId, [...(tasks.get(taskId) ?? []), solved]);
+  return tasks;
+}
