@@ -109,9 +109,10 @@ class Sampler:
                 return
         self._queues.append(_Queue(policy, self._make_batch(policy, self.counters), deque(rows)))
 
-    def abort(self, job: int) -> None:
-        """Answers each unfinished sequence of the message with what it has. One that has ended already is left be."""
-        self._abort(lambda queue, row: row.job == job)
+    def abort(self, job: int, requests: list[int] | None = None) -> None:
+        """Answers each unfinished sequence of the message, or those named, with what it has. One that has ended already
+        is left be."""
+        self._abort(lambda queue, row: row.job == job and (requests is None or row.index in requests))
 
     def abort_policy(self, policy: Any) -> None:
         """The same for all sequences of a policy."""

@@ -42,12 +42,15 @@ export async function* sample(
       wake();
     });
 
-  function abort(): void {
+  function abort(...indices: number[]): void {
+    const chosen = indices.length > 0 ? { requests: indices } : {};
     // The answer says only that it was heard; a worker that has died fails `request` itself.
-    connection.request("abort", { sample: request.id }).answer.catch(() => {});
+    if (!ended) connection.request("abort", { sample: request.id, ...chosen }).answer.catch(() => {});
   }
-  if (signal?.aborted) abort();
-  else signal?.addEventListener("abort", abort, { once: true });
+  const unlisten = [
+    onAbort(signal, () => abort()),
+    ...requests.map((each, index) => onAbort(each.signal, () => abort(index))),
+  ];
 
   try {
     while (true) {
@@ -64,12 +67,19 @@ export async function* sample(
     const failed = failure as { error: unknown } | null;
     if (failed !== null) throw failed.error;
   } finally {
-    signal?.removeEventListener("abort", abort);
+    for (const stop of unlisten) stop();
     if (!ended) {
       abort();
       await done;
     }
   }
+}
+
+/** Calls `listener` once when the signal is or has been aborted; gives the function that stops listening. */
+function onAbort(signal: AbortSignal | undefined, listener: () => void): () => void {
+  if (signal?.aborted) listener();
+  else signal?.addEventListener("abort", listener, { once: true });
+  return () => signal?.removeEventListener("abort", listener);
 }
 
 function encodeRequest({ params, promptLogprobs, topLogprobs }: SampleRequest): Record<string, unknown> {

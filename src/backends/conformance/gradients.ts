@@ -1,0 +1,224 @@
+/** What forward, forwardBackward and optimStep promise: the loss's gradient, whole, and nothing else. */
+import assert from "node:assert/strict";
+import { NonFiniteLossError } from "../check-loss-value.ts";
+import type { Engine, Policy } from "../engine.ts";
+import {
+  added,
+  assertClose,
+  assertDiffer,
+  assertRatio,
+  type ConformanceCheck,
+  type ConformanceHelpers,
+  linearLoss,
+  lora,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  ordinary,
+  plainDescent,
+  scaled,
+  step,
+  type Weights,
+  withPolicy,
+} from "./tools.ts";
+
+/** Runs `use` with a policy that can return to one trained point again and again. */
+async function atOnePoint<T>(
+  engine: Engine,
+  { path }: ConformanceHelpers,
+  use: (policy: Policy, back: () => Promise<void>) => Promise<T>,
+): Promise<T> {
+  return withPolicy(engine, lora(), async (policy) => {
+    const sequences = madeUpSequences(engine, 2);
+    for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+    const point = path("point");
+    await policy.saveState(point);
+    return use(policy, () => policy.loadState(point, { optimizer: false }));
+  });
+}
+
+/** Compares the pull-back with finite differences, for these outputs. */
+async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelpers, entropy: boolean): Promise<void> {
+  await atOnePoint(engine, helpers, async (policy, back) => {
+    const sequences = madeUpSequences(engine, 3);
+    const [a, b] = [11, 12].map((seed) => madeUpWeights(numTrained(sequences), seed, entropy)) as [Weights, Weights];
+    const value = async (weights: Weights): Promise<number> => {
+      const outputs = await policy.forward(sequences, entropy ? { entropy: true } : {});
+      return linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
+    };
+    const norm = async (weights: Weights): Promise<number> => {
+      await back();
+      return (await step(policy, sequences, weights, plainDescent(0))).gradNorm;
+    };
+    const [normA, normB, normSum] = [await norm(a), await norm(b), await norm(added(a, b))];
+    const inner = (normSum ** 2 - normA ** 2 - normB ** 2) / 2;
+
+    // Moves the weights along a's gradient, both ways, and watches both losses.
+    const rate = 0.02 / normA;
+    const moved = async (sign: number): Promise<[number, number]> => {
+      await back();
+      await step(policy, sequences, scaled(a, sign), plainDescent(rate));
+      return [await value(a), await value(b)];
+    };
+    const [down, up] = [await moved(1), await moved(-1)];
+    assertRatio((up[0] - down[0]) / (2 * rate), normA ** 2, 0.02, "the loss along its own gradient");
+    const scale = normA * normB;
+    assertClose([(up[1] - down[1]) / (2 * rate) / scale], [inner / scale], 0.02, "another loss along that gradient");
+  });
+}
+
+export const gradientChecks: ConformanceCheck[] = [
+  {
+    name: "the gradient by log-probabilities is that of finite differences",
+    check: (engine, helpers) => againstFiniteDifferences(engine, helpers, false),
+  },
+  {
+    name: "the gradient by entropies is that of finite differences",
+    needs: ({ outputs }) => outputs.includes("entropy"),
+    check: (engine, helpers) => againstFiniteDifferences(engine, helpers, true),
+  },
+  {
+    name: "gradients are linear in the loss and add up over calls",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        const sequences = madeUpSequences(engine, 4);
+        const [a, b] = [21, 22].map((seed) => madeUpWeights(numTrained(sequences), seed)) as [Weights, Weights];
+        const single = await step(policy, sequences, a, plainDescent(0));
+        await back();
+        const tripled = await step(policy, sequences, scaled(a, 3), plainDescent(0));
+        assertRatio(tripled.gradNorm, 3 * single.gradNorm, 1e-4, "three times the loss");
+        await back();
+        const sum = await step(policy, sequences, added(a, b), plainDescent(0.01));
+        const afterSum = await policy.forward(sequences, {});
+        await back();
+        await policy.forwardBackward(sequences, linearLoss(sequences, a));
+        const twoCalls = await step(policy, sequences, b, plainDescent(0.01));
+        assertRatio(twoCalls.gradNorm, sum.gradNorm, 1e-4, "two losses in two calls");
+        assertClose(
+          (await policy.forward(sequences, {})).logprobs,
+          afterSum.logprobs,
+          helpers.tolerance,
+          "weights after two calls",
+        );
+      }),
+  },
+  {
+    name: "sequences together give what they give one by one",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        const sequences = madeUpSequences(engine, 5);
+        const weights = madeUpWeights(numTrained(sequences), 31);
+        const loss = linearLoss(sequences, weights);
+        const together = await policy.forward(sequences, {});
+        const { gradNorm } = await step(policy, sequences, weights, plainDescent(0.01));
+        const after = await policy.forward(sequences, {});
+        await back();
+        for (const [index, sequence] of sequences.entries()) {
+          const own = together.logprobs.subarray(together.offsets[index]!, together.offsets[index + 1]!);
+          assertClose((await policy.forward([sequence], {})).logprobs, own, helpers.tolerance, `sequence ${index}`);
+          await policy.forwardBackward([sequence], {
+            ...loss,
+            evaluate: (outputs) => loss.evaluate(outputs, Int32Array.of(index)),
+          });
+        }
+        assertRatio((await policy.optimStep(plainDescent(0.01))).gradNorm, gradNorm, 1e-4, "the gradient's norm");
+        assertClose(
+          (await policy.forward(sequences, {})).logprobs,
+          after.logprobs,
+          helpers.tolerance,
+          "weights after the step",
+        );
+      }),
+  },
+  {
+    name: "forwardBackward gives forward's outputs and the loss's value and metrics",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        const sequences = madeUpSequences(engine, 6);
+        const weights = madeUpWeights(numTrained(sequences), 41);
+        const outputs = await policy.forward(sequences, {});
+        const expected = linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
+        const norms: number[] = [];
+        for (const coupled of [false, true]) {
+          await back();
+          const result = await policy.forwardBackward(sequences, linearLoss(sequences, weights, { coupled }));
+          assertClose(result.outputs.logprobs, outputs.logprobs, helpers.tolerance, "outputs");
+          assert.deepEqual(result.outputs.offsets, outputs.offsets);
+          assertClose([result.loss], [expected], helpers.tolerance * 10, "the loss");
+          assert.equal(result.metrics.tokens?.sum, numTrained(sequences));
+          norms.push((await policy.optimStep(plainDescent(0))).gradNorm);
+        }
+        assertRatio(norms[1]!, norms[0]!, 1e-4, "a loss that needs the whole batch first");
+      }),
+  },
+  {
+    name: "zeroGrad and optimStep clear the gradient; a step without one moves nothing",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy) => {
+        const sequences = madeUpSequences(engine, 7);
+        const before = await policy.forward(sequences, {});
+        await policy.forwardBackward(sequences, linearLoss(sequences, madeUpWeights(numTrained(sequences), 51)));
+        await policy.zeroGrad();
+        assert.equal((await policy.optimStep(plainDescent(0.1))).gradNorm, 0);
+        assert.deepEqual((await policy.forward(sequences, {})).logprobs, before.logprobs);
+        assert.ok(
+          (await step(policy, sequences, madeUpWeights(numTrained(sequences), 51), plainDescent(0))).gradNorm > 0,
+        );
+        assert.equal((await policy.optimStep(plainDescent(0.1))).gradNorm, 0);
+      }),
+  },
+  {
+    name: "clipping scales the step and reports the norm from before it",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        const sequences = madeUpSequences(engine, 8);
+        const weights = madeUpWeights(numTrained(sequences), 61);
+        const before = await policy.forward(sequences, {});
+        const rate = 0.01;
+        const whole = await step(policy, sequences, weights, plainDescent(rate));
+        await back();
+        const half = await step(policy, sequences, weights, plainDescent(rate / 2));
+        const halfway = await policy.forward(sequences, {});
+        await back();
+        const clipped = await step(policy, sequences, weights, {
+          ...plainDescent(rate),
+          maxGradNorm: whole.gradNorm / 2,
+        });
+        assertRatio(clipped.gradNorm, half.gradNorm, 1e-4, "the norm");
+        assertClose(
+          (await policy.forward(sequences, {})).logprobs,
+          halfway.logprobs,
+          helpers.tolerance,
+          "clipped to half",
+        );
+        assertDiffer(before.logprobs, halfway.logprobs, helpers.tolerance * 10, "the step");
+      }),
+  },
+  {
+    name: "a gradient that is not finite is dropped, and the next step is as if it had not been",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        const sequences = madeUpSequences(engine, 9);
+        const weights = madeUpWeights(numTrained(sequences), 71);
+        await step(policy, sequences, weights, ordinary);
+        const expected = await policy.forward(sequences, {});
+        await back();
+        const overflow = await step(policy, sequences, scaled(weights, 3e38));
+        assert.deepEqual([overflow.applied, Number.isFinite(overflow.gradNorm)], [false, false]);
+        const loss = linearLoss(sequences, weights);
+        const nan = policy.forwardBackward(sequences, {
+          ...loss,
+          evaluate: (...given) => ({ ...loss.evaluate(...given), loss: Number.NaN }),
+        });
+        await assert.rejects(nan, NonFiniteLossError);
+        await policy.zeroGrad();
+        assert.equal((await step(policy, sequences, weights, ordinary)).applied, true);
+        assertClose(
+          (await policy.forward(sequences, {})).logprobs,
+          expected.logprobs,
+          helpers.tolerance,
+          "the next step",
+        );
+      }),
+  },
+];

@@ -1,0 +1,223 @@
+/** What the conformance checks are written with: made-up token sequences, simple losses, comparisons. */
+import assert from "node:assert/strict";
+import type { Loss } from "../../algorithms/types.ts";
+import { uniforms } from "../../random.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import type {
+  AdamParams,
+  AdapterSpec,
+  Capabilities,
+  Engine,
+  Policy,
+  Sample,
+  SampleRequest,
+  SamplingParams,
+} from "../engine.ts";
+
+export interface ConformanceHelpers {
+  /** A path in a temporary folder where nothing is yet. */
+  path(name: string): string;
+  /** How closely this engine computes the same log-probability in two ways (nats); 1e-4 in single precision. */
+  tolerance: number;
+}
+
+/** One property that any engine must have. Throws when the engine lacks it. */
+export interface ConformanceCheck {
+  name: string;
+  /** Engines without these capabilities are not asked. */
+  needs?: (capabilities: Capabilities) => boolean;
+  check(engine: Engine, helpers: ConformanceHelpers): Promise<void>;
+}
+
+export const lora = (seed = 1): AdapterSpec => ({ kind: "lora", rank: 4, alpha: 8, targets: ["attn", "mlp"], seed });
+
+/** Runs `use` with a new policy and closes it, whatever happens. */
+export async function withPolicy<T>(
+  engine: Engine,
+  adapter: AdapterSpec,
+  use: (policy: Policy) => Promise<T>,
+): Promise<T> {
+  const policy = await engine.createPolicy({ adapter });
+  try {
+    return await use(policy);
+  } finally {
+    await policy.close();
+  }
+}
+
+/** `[length]` ids that every vocabulary has and that end no sequence. */
+export function madeUpTokens(engine: Engine, seed: number, length: number): Int32Array {
+  const next = uniforms(seed);
+  const end = new Set(engine.model.eosTokenIds);
+  const limit = Math.min(engine.model.vocabularySize, 1000);
+  return Int32Array.from({ length }, () => {
+    let token = 0;
+    do token = Math.floor(next() * limit);
+    while (end.has(token));
+    return token;
+  });
+}
+
+const joined = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => Array.from(part)));
+
+/** A sequence whose tokens from `prompt` on are trained. */
+export function trainedAfter(prompt: Int32Array, reply: Int32Array): Sequence {
+  const tokens = joined(prompt, reply);
+  return {
+    tokens,
+    trained: Uint8Array.from({ length: tokens.length - 1 }, (_, index) => (index + 1 >= prompt.length ? 1 : 0)),
+  };
+}
+
+/** Two groups that share a prompt each, a sequence of its own, one with gaps in its mask, and two odd ones. */
+export function madeUpSequences(engine: Engine, seed = 1): Sequence[] {
+  const tokens = (offset: number, length: number) => madeUpTokens(engine, seed * 100 + offset, length);
+  const [first, second] = [tokens(0, 7), tokens(1, 3)];
+  const gaps = joined(tokens(2, 5), tokens(3, 6));
+  return [
+    trainedAfter(first, tokens(4, 5)),
+    trainedAfter(second, tokens(5, 1)),
+    trainedAfter(first, tokens(6, 9)),
+    { tokens: gaps, trained: Uint8Array.from([0, 1, 1, 0, 0, 0, 1, 0, 1, 1]) },
+    trainedAfter(first, tokens(4, 5)),
+    trainedAfter(second, tokens(7, 12)),
+    { tokens: tokens(8, 4), trained: new Uint8Array(3) },
+    trainedAfter(tokens(9, 1), tokens(10, 2)),
+  ];
+}
+
+export const numTrained = (sequences: readonly Sequence[]): number =>
+  sequences.reduce((total, { trained }) => total + trained.reduce((sum, flag) => sum + flag, 0), 0);
+
+export interface Weights {
+  logprobs: Float32Array;
+  entropy?: Float32Array;
+}
+
+/** Weights in [-1, 1) for each output of a batch. */
+export function madeUpWeights(count: number, seed: number, entropy = false): Weights {
+  const next = uniforms(seed);
+  const draw = () => Float32Array.from({ length: count }, () => 2 * next() - 1);
+  return { logprobs: draw(), ...(entropy ? { entropy: draw() } : {}) };
+}
+
+export const scaled = (weights: Weights, factor: number): Weights => ({
+  logprobs: weights.logprobs.map((value) => value * factor),
+  ...(weights.entropy ? { entropy: weights.entropy.map((value) => value * factor) } : {}),
+});
+
+export const added = (a: Weights, b: Weights): Weights => ({
+  logprobs: a.logprobs.map((value, index) => value + b.logprobs[index]!),
+  ...(a.entropy && b.entropy ? { entropy: a.entropy.map((value, index) => value + b.entropy![index]!) } : {}),
+});
+
+/** The loss `sum(weights * outputs)`: its gradient is the weights, so the engine's pull-back is seen by itself. */
+export function linearLoss(
+  sequences: readonly Sequence[],
+  weights: Weights,
+  options: { coupled?: boolean } = {},
+): Loss {
+  const starts: number[] = [];
+  let total = 0;
+  for (const { trained } of sequences) {
+    starts.push(total);
+    total += trained.reduce((sum, flag) => sum + flag, 0);
+  }
+  return {
+    name: "linear",
+    outputs: weights.entropy ? { entropy: true } : {},
+    ...(options.coupled ? { coupled: true as const } : {}),
+    evaluate(outputs, members) {
+      const pick = (all: Float32Array) =>
+        Float32Array.from(
+          Array.from(members).flatMap((member, index) => {
+            const count = outputs.offsets[index + 1]! - outputs.offsets[index]!;
+            return Array.from(all.subarray(starts[member]!, starts[member]! + count));
+          }),
+        );
+      const gradient = {
+        logprobs: pick(weights.logprobs),
+        ...(weights.entropy ? { entropy: pick(weights.entropy) } : {}),
+      };
+      const loss =
+        dot(gradient.logprobs, outputs.logprobs) + (gradient.entropy ? dot(gradient.entropy, outputs.entropy!) : 0);
+      return { loss, gradient, metrics: { tokens: { sum: gradient.logprobs.length, count: 1 } } };
+    },
+  };
+}
+
+export const dot = (a: Float32Array, b: Float32Array): number =>
+  a.reduce((total, value, index) => total + value * b[index]!, 0);
+
+/** An ordinary step that visibly moves a tiny model. */
+export const ordinary: AdamParams = {
+  learningRate: 0.02,
+  beta1: 0.9,
+  beta2: 0.95,
+  eps: 1e-8,
+  weightDecay: 0,
+  maxGradNorm: 0,
+};
+
+/** With an epsilon far above every gradient, Adam's first step is `rate * gradient`: plain descent. */
+export const plainDescent = (rate: number): AdamParams => ({
+  learningRate: rate * 1e8,
+  beta1: 0,
+  beta2: 0,
+  eps: 1e8,
+  weightDecay: 0,
+  maxGradNorm: 0,
+});
+
+/** One step of a linear loss. */
+export async function step(policy: Policy, sequences: readonly Sequence[], weights: Weights, adam = ordinary) {
+  const { loss } = await policy.forwardBackward(sequences, linearLoss(sequences, weights));
+  return { loss, ...(await policy.optimStep(adam)) };
+}
+
+export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
+  maxTokens: 12,
+  temperature: 1,
+  topP: 1,
+  topK: -1,
+  minP: 0,
+  stopIds: [],
+  stopStrings: [],
+  seed: 1,
+  ...more,
+});
+
+/** All samples of a call, in the order of their requests. */
+export async function sampleAll(policy: Policy, requests: readonly SampleRequest[]): Promise<Sample[]> {
+  const samples: Sample[] = [];
+  for await (const sample of policy.sample(requests)) samples[sample.request] = sample;
+  assert.equal(samples.filter(Boolean).length, requests.length, "every request is answered once");
+  return samples;
+}
+
+export function largestDifference(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  assert.equal(a.length, b.length, "arrays of equal length");
+  let largest = 0;
+  for (let index = 0; index < a.length; index++) {
+    const difference = Math.abs(a[index]! - b[index]!);
+    // NaN must not pass for "no difference".
+    largest = Number.isNaN(difference) ? Number.POSITIVE_INFINITY : Math.max(largest, difference);
+  }
+  return largest;
+}
+
+export function assertClose(a: ArrayLike<number>, b: ArrayLike<number>, tolerance: number, what: string): void {
+  const difference = largestDifference(a, b);
+  assert.ok(difference <= tolerance, `${what}: differ by ${difference}, more than ${tolerance}`);
+}
+
+export function assertDiffer(a: ArrayLike<number>, b: ArrayLike<number>, least: number, what: string): void {
+  const difference = largestDifference(a, b);
+  assert.ok(difference >= least, `${what}: differ by ${difference} only, less than ${least}`);
+}
+
+/** Relative closeness of two figures. */
+export function assertRatio(actual: number, expected: number, tolerance: number, what: string): void {
+  const error = Math.abs(actual - expected) / Math.max(Math.abs(expected), 1e-12);
+  assert.ok(error <= tolerance, `${what}: ${actual}, not ${expected} (off by ${(error * 100).toFixed(3)}%)`);
+}

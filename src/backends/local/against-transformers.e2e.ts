@@ -1,0 +1,150 @@
+/** The engine's figures beside those of plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { Loss } from "../../algorithms/types.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import {
+  assertClose,
+  lora,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  plainDescent,
+  step,
+  withPolicy,
+} from "../conformance/tools.ts";
+import type { Engine, Policy } from "../engine.ts";
+import { openLocalEngine } from "./engine.ts";
+import { makeTinyModel, runPython } from "./plain-python.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-transformers-"));
+const at = (name: string): string => join(root, name);
+let engine: Engine;
+
+beforeAll(async () => {
+  const model = await makeTinyModel(at("model"));
+  engine = await openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: at("cache"), logFile: at("log") });
+});
+afterAll(async () => {
+  await engine?.close();
+  rmSync(root, { recursive: true });
+});
+
+async function train(policy: Policy, ...seeds: number[]): Promise<void> {
+  const sequences = madeUpSequences(engine);
+  for (const seed of seeds) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+}
+
+/** Every token but the first is trained. */
+const whole = (sequences: readonly Sequence[]): Sequence[] =>
+  sequences.map(({ tokens }) => ({ tokens, trained: new Uint8Array(tokens.length - 1).fill(1) }));
+
+async function plainLogprobs(sequences: readonly Sequence[], base: string, adapter?: string): Promise<number[]> {
+  const input = { base, adapter, sequences: sequences.map(({ tokens }) => [...tokens]) };
+  return (JSON.parse(await runPython("check_export.py", [], input)) as number[][]).flat();
+}
+
+/** PPO's clipped objective with an entropy bonus, summed, written out for this comparison. */
+function ppo(advantages: readonly number[], old: readonly number[], clip: number, entropyWeight: number): Loss {
+  return {
+    name: "ppo",
+    outputs: { entropy: true },
+    evaluate({ logprobs, entropy }, members) {
+      expect(members.length).toBe(8); // One micro-batch, so places in the batch are places in the outputs.
+      let loss = 0;
+      const gradient = {
+        logprobs: new Float32Array(logprobs.length),
+        entropy: new Float32Array(logprobs.length).fill(-entropyWeight),
+      };
+      logprobs.forEach((logprob, index) => {
+        const [advantage, ratio] = [advantages[index]!, Math.exp(logprob - old[index]!)];
+        const clipped = Math.min(Math.max(ratio, 1 - clip), 1 + clip);
+        loss -= Math.min(ratio * advantage, clipped * advantage) + entropyWeight * entropy![index]!;
+        gradient.logprobs[index] = ratio * advantage <= clipped * advantage ? -ratio * advantage : 0;
+      });
+      return { loss, gradient, metrics: {} };
+    },
+  };
+}
+
+describe("beside plain transformers", () => {
+  it("the base model, an exported adapter and merged weights have equal log-probabilities", async () => {
+    const sequences = whole(madeUpSequences(engine, 3));
+    await withPolicy(engine, { kind: "none" }, async (base) => {
+      const { logprobs } = await base.forward(sequences, {});
+      assertClose(logprobs, await plainLogprobs(sequences, at("model")), 1e-4, "the base model");
+    });
+    const everything = { ...lora(), targets: ["attn", "mlp", "unembed"] as const };
+    await withPolicy(engine, everything, async (policy) => {
+      await train(policy, 1, 2);
+      const { logprobs } = await policy.forward(sequences, {});
+      await policy.export(at("adapter"), "adapter");
+      await policy.export(at("merged"), "merged");
+      assertClose(logprobs, await plainLogprobs(sequences, at("model"), at("adapter")), 1e-4, "the adapter in PEFT");
+      assertClose(logprobs, await plainLogprobs(sequences, at("merged")), 1e-4, "the merged weights");
+    });
+    await withPolicy(engine, { kind: "full" }, async (policy) => {
+      await train(policy, 1, 2);
+      const { logprobs } = await policy.forward(sequences, {});
+      await policy.export(at("full"), "merged");
+      assertClose(logprobs, await plainLogprobs(sequences, at("full")), 1e-4, "all weights");
+    });
+  });
+
+  it("merged weights open in the engine again", async () => {
+    const sequences = whole(madeUpSequences(engine, 4));
+    const logprobs = await withPolicy(engine, lora(), async (policy) => {
+      await train(policy, 1);
+      await policy.export(at("again"), "merged");
+      return (await policy.forward(sequences, {})).logprobs;
+    });
+    const reopened = await openLocalEngine({
+      model: at("again"),
+      device: "cpu",
+      dtype: "float32",
+      cacheDir: at("cache"),
+    });
+    try {
+      const opened = await withPolicy(reopened, { kind: "none" }, (base) => base.forward(sequences, {}));
+      assertClose(opened.logprobs, logprobs, 1e-4, "the reopened model");
+    } finally {
+      await reopened.close();
+    }
+  });
+
+  it("the gradient of a PPO loss is autograd's", async () => {
+    const sequences = madeUpSequences(engine, 5);
+    const count = numTrained(sequences);
+    const rate = 1e-3;
+    await withPolicy(engine, lora(), async (policy) => {
+      await train(policy, 1, 2);
+      await policy.export(at("before"), "adapter");
+      const { logprobs } = await policy.forward(sequences, {});
+      // Ratios on both sides of the clip range, so that each branch is taken.
+      const old = Array.from(madeUpWeights(count, 7).logprobs, (noise, index) => logprobs[index]! + noise * 0.5);
+      const advantages = Array.from(madeUpWeights(count, 8).logprobs);
+      const { loss } = await policy.forwardBackward(sequences, ppo(advantages, old, 0.2, 0.1));
+      const { gradNorm } = await policy.optimStep(plainDescent(rate));
+      await policy.export(at("after"), "adapter");
+      const plain = JSON.parse(
+        await runPython("check_gradient.py", [], {
+          base: at("model"),
+          before: at("before"),
+          after: at("after"),
+          sequences: sequences.map(({ tokens }) => [...tokens]),
+          trained: sequences.map(({ trained }) => [...trained]),
+          advantages,
+          old,
+          clip: 0.2,
+          entropy_weight: 0.1,
+          rate,
+        }),
+      ) as { loss: number; norm: number; error: number };
+      assertClose([loss / plain.loss, gradNorm / plain.norm], [1, 1], 1e-5, "loss and norm, relative");
+      // A step of this size is read back from single-precision weights, which rounds it.
+      expect(plain.error).toBeLessThan(1e-3);
+    });
+  });
+});

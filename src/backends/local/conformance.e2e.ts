@@ -1,0 +1,44 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, it } from "vitest";
+import { conformance } from "../conformance.ts";
+import type { Engine } from "../engine.ts";
+import { capabilities } from "./capabilities.ts";
+import { openLocalEngine } from "./engine.ts";
+import { makeTinyModel } from "./plain-python.ts";
+
+/** The same promises hold whatever the engine's settings; these force compaction, waiting rows and micro-batches. */
+const settings = {
+  default: {},
+  cramped: { maxSampleRows: 5, microBatchTokens: 24, chunkSize: 3, gradientCheckpointing: true },
+} as const;
+
+const root = mkdtempSync(join(tmpdir(), "hone-conformance-"));
+let model: string;
+
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+describe.each(Object.entries(settings))("the local engine, %s settings", (name, options) => {
+  let engine: Engine;
+  beforeAll(async () => {
+    engine = await openLocalEngine({
+      model,
+      device: "cpu",
+      dtype: "float32",
+      cacheDir: join(root, "cache"),
+      logFile: join(root, `${name}.log`),
+      ...options,
+    });
+  });
+  afterAll(() => engine?.close());
+
+  const checks = conformance.filter(({ needs }) => needs?.(capabilities) ?? true);
+  it.each(checks.map((check, index) => ({ ...check, index })))("$name", async ({ check, index }) => {
+    const path = (file: string): string => join(root, `${name}-${index}-${file}`);
+    await check(engine, { path, tolerance: 1e-4 });
+  });
+});

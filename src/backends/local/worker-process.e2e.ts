@@ -1,0 +1,123 @@
+/** The worker's end, wanted or not: what is said of it, and that nothing of it stays. */
+import { spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { RunError, UserError } from "../../errors.ts";
+import { madeUpTokens, params } from "../conformance/tools.ts";
+import { openLocalEngine } from "./engine.ts";
+import { makeTinyModel } from "./plain-python.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-worker-"));
+let model: string;
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+const open = (logFile: string) =>
+  openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache"), logFile });
+
+/** Worker processes whose parent is this one. */
+function workersOf(parent: number): Promise<number[]> {
+  return new Promise((resolve) => {
+    const child = spawn("ps", ["-eo", "pid=,ppid=,args="]);
+    let output = "";
+    child.stdout.on("data", (chunk) => {
+      output += chunk;
+    });
+    child.once("close", () => {
+      const rows = output.split("\n").map((line) => line.trim().split(/\s+/));
+      resolve(
+        rows
+          .filter(([, ppid, ...args]) => Number(ppid) === parent && args.includes("hone_worker"))
+          .map(([pid]) => Number(pid)),
+      );
+    });
+  });
+}
+
+function alive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function gone(pid: number): Promise<boolean> {
+  for (let tries = 0; tries < 100 && alive(pid); tries++) await sleep(50);
+  return !alive(pid);
+}
+
+describe("the worker process", () => {
+  it("that is killed fails what is under way with one error that says why, and what follows too", async () => {
+    const engine = await open(join(root, "killed.log"));
+    const policy = await engine.createPolicy({ adapter: { kind: "none" } });
+    const [worker] = await workersOf(process.pid);
+    const prompt = madeUpTokens(engine, 1, 4);
+    const endless = { prompt, params: params({ maxTokens: 4000, ignoreEos: true }) };
+    const sampling = (async () => {
+      for await (const _sample of policy.sample([endless], { onToken: () => process.kill(worker!, "SIGKILL") }));
+    })();
+    await expect(sampling).rejects.toThrow(/worker ended by SIGKILL: .*memory ran out\. It held \d/);
+    await expect(engine.stats()).rejects.toThrow(RunError);
+    await engine.close();
+    expect(await gone(worker!)).toBe(true);
+  });
+
+  it("is gone after close, and its log is kept", async () => {
+    const engine = await open(join(root, "closed.log"));
+    const [worker] = await workersOf(process.pid);
+    expect(engine.waitingFor()).toEqual([]);
+    await engine.close();
+    expect([await gone(worker!), existsSync(join(root, "closed.log"))]).toEqual([true, true]);
+    await expect(engine.stats()).rejects.toThrow(/closed/);
+  });
+
+  it("does not outlive a Node that is killed while the worker computes", async () => {
+    const script = join(root, "orphan.mjs");
+    const engineFile = fileURLToPath(new URL("./engine.ts", import.meta.url));
+    writeFileSync(
+      script,
+      `import { register } from "tsx/esm/api"; register();
+       const { openLocalEngine } = await import(${JSON.stringify(engineFile)});
+       const engine = await openLocalEngine(${JSON.stringify({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache") })});
+       const policy = await engine.createPolicy({ adapter: { kind: "none" } });
+       const params = { maxTokens: 4000, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true, seed: 1 };
+       for await (const _ of policy.sample([{ prompt: Int32Array.of(5, 6, 7), params }], { onToken: () => console.log("sampling") }));`,
+    );
+    const node = spawn(process.execPath, [script], { cwd: process.cwd(), stdio: ["ignore", "pipe", "inherit"] });
+    await new Promise<void>((resolve) => node.stdout.once("data", () => resolve()));
+    const [worker] = await workersOf(node.pid!);
+    node.kill("SIGKILL");
+    expect(await gone(worker!)).toBe(true);
+  });
+
+  it("names what is wrong with a model, and leaves no process", async () => {
+    const broken = join(root, "broken");
+    await makeTinyModel(broken);
+    writeFileSync(join(broken, "model.safetensors"), "not safetensors");
+    const opening = openLocalEngine({ model: broken, device: "cpu", logFile: join(root, "broken.log") });
+    await expect(opening).rejects.toBeInstanceOf(UserError);
+    await expect(opening).rejects.toThrow(/broken/);
+    expect(await workersOf(process.pid)).toEqual([]);
+  });
+
+  it("that cannot import its libraries says so with its last lines", async () => {
+    const earlier = process.env.HONE_PYTHON;
+    process.env.HONE_PYTHON = "/usr/bin/env"; // Runs, and is no Python.
+    try {
+      const opening = openLocalEngine({ model, logFile: join(root, "nopython.log") });
+      await expect(opening).rejects.toThrow(/HONE_PYTHON|ended with exit code/);
+    } finally {
+      if (earlier === undefined) delete process.env.HONE_PYTHON;
+      else process.env.HONE_PYTHON = earlier;
+    }
+    expect(readFileSync(join(root, "closed.log"), "utf8")).not.toContain("Traceback");
+  });
+});
