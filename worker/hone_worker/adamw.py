@@ -1,0 +1,63 @@
+"""AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) and clipping of the global norm, in fp32."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """The arguments of one step, named as in the protocol."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+    """0 = no clipping."""
+
+
+class AdamW:
+    """The moments of a list of fp32 parameters, whose gradients are in `.grad`."""
+
+    def __init__(self, parameters: list[Tensor]):
+        self._parameters = parameters
+        self.steps = 0
+        self.mean: list[Tensor] = []
+        self.square: list[Tensor] = []
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.mean)
+
+    def begin(self) -> None:
+        """Allocates the moments, which who never trains does not need."""
+        if not self.begun:
+            self.mean = [torch.zeros_like(p) for p in self._parameters]
+            self.square = [torch.zeros_like(p) for p in self._parameters]
+
+    def reset(self) -> None:
+        self.steps, self.mean, self.square = 0, [], []
+
+    def gradient_norm(self) -> float:
+        """Norm of all gradients together; not finite if any of them is not."""
+        norms = torch._foreach_norm([p.grad for p in self._parameters])
+        return float(torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms])))
+
+    @torch.no_grad()
+    def step(self, settings: AdamSettings, norm: float) -> None:
+        """One update with the gradients, whose norm is given."""
+        self.begin()
+        self.steps += 1
+        clip = settings.max_grad_norm
+        factor = clip / norm if clip > 0 and norm > clip else 1.0
+        rate = settings.learning_rate / (1 - settings.beta1**self.steps)
+        correction = (1 - settings.beta2**self.steps) ** 0.5
+        for parameter, mean, square in zip(self._parameters, self.mean, self.square):
+            gradient = parameter.grad if factor == 1.0 else parameter.grad * factor
+            mean.lerp_(gradient, 1 - settings.beta1)
+            square.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
+            parameter.mul_(1 - settings.learning_rate * settings.weight_decay)
+            parameter.addcdiv_(mean, (square.sqrt() / correction).add_(settings.eps), value=-rate)

@@ -1,0 +1,79 @@
+"""Weights in the forms that other tools read: PEFT's adapter files, and whole Hugging Face folders."""
+
+import shutil
+from pathlib import Path
+
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.pytorch_utils import Conv1D
+
+from .checkpoint_files import read_json
+from .folders import write_folder, write_json, write_tensors
+from .linears import LinearGroup
+from .lora_policy import LoraPolicy
+from .model import LanguageModel
+
+_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*",
+                    "generation_config.json")
+
+
+def export_adapter(policy: LoraPolicy, directory: Path) -> None:
+    """adapter_config.json and adapter_model.safetensors, as PEFT loads them over the same base model."""
+    model, adapter = policy.model, policy.adapter
+    members = [member for overlay in policy.overlays for member in overlay.group.members]
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": model.source.name if "/" in model.source.name else str(model.directory),
+        "r": adapter["rank"],
+        "lora_alpha": adapter["alpha"],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": any(isinstance(member.module, Conv1D) for member in members),
+        "target_modules": _targets(model, [member.name for member in members]),
+        "inference_mode": True,
+    }
+    tensors = {f"base_model.model.{name}": tensor for name, tensor in policy.named(policy.parameters).items()}
+
+    def fill(folder: Path) -> None:
+        write_json(folder / "adapter_config.json", config)
+        write_tensors(folder / "adapter_model.safetensors", tensors)
+
+    write_folder(directory, fill)
+
+
+def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], directory: Path) -> None:
+    """A folder that plain transformers loads: the model's weights, in place of some of them `merged`, and its tokenizer."""
+    weights = model.module.state_dict()
+    for group, joined in merged.items():
+        for member, start, size in zip(group.members, group.starts, group.sizes):
+            rows = joined[start:start + size]
+            weights[f"{member.name}.weight"] = rows.t() if isinstance(member.module, Conv1D) else rows
+    config = read_json(model.directory / "config.json")
+    config["dtype"] = str(model.dtype).removeprefix("torch.")
+    config.pop("torch_dtype", None)
+    config.pop("quantization_config", None)
+    tied = model.head.weight is model.module.get_input_embeddings().weight
+    head = f"{model.head_group.members[0].name}.weight"
+    if tied and model.head_group in merged:
+        config["tie_word_embeddings"] = False
+    elif tied:
+        weights.pop(head, None)
+    converted = revert_weight_conversion(model.module, dict(weights))
+
+    def fill(folder: Path) -> None:
+        write_tensors(folder / "model.safetensors", converted)
+        write_json(folder / "config.json", config)
+        for pattern in _TOKENIZER_FILES:
+            for file in model.directory.glob(pattern):
+                if file.is_file():
+                    shutil.copyfile(file, folder / file.name)
+
+    write_folder(directory, fill)
+
+
+def _targets(model: LanguageModel, adapted: list[str]) -> list[str]:
+    """The adapted modules' last names, where those mean these modules and no others; else their full names."""
+    last = {name.rsplit(".", 1)[-1] for name in adapted}
+    meant = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}
+    return sorted(last) if meant == set(adapted) else sorted(adapted)

@@ -1,0 +1,105 @@
+"""From hidden states to log-probabilities and entropies of the trained positions, a chunk of logits at a time.
+
+A position's outputs depend on its hidden state alone, so where the output layer is frozen the forward keeps their
+derivatives by it, `[D]` a position, instead of logits; the backward is then a scaling. With logits l = W h, p =
+softmax(l), target t and entropy H: dlogp_t/dh = W'(e_t - p), dH/dh = -W'(p (log p + H)).
+"""
+
+import torch
+from torch import Tensor
+
+
+def token_outputs(model, hidden: Tensor, targets: Tensor, names: list[str], chunk: int, trained_head: bool) -> Tensor:
+    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs` or `entropy`. `model` is a
+    LanguageModel; `trained_head` says that its output layer gets gradients too."""
+    if not torch.is_grad_enabled():
+        parts = [
+            _outputs(model.logits(hidden[i:i + chunk]), targets[i:i + chunk], names) for i in range(0, len(targets), chunk)
+        ]
+        return torch.cat(parts, 1) if parts else torch.zeros(len(names), 0, device=hidden.device)
+    if trained_head:
+        return _TrainedHead.apply(hidden, torch.zeros((), requires_grad=True), model, targets, names, chunk)
+    return _FrozenHead.apply(hidden, model, targets, names, chunk)
+
+
+def _outputs(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
+    """`[len(names), n]` from logits `[n,V]`, in a form that autograd follows."""
+    logits = logits.float()
+    total = torch.logsumexp(logits, -1)
+    found = {"logprobs": logits.gather(1, targets[:, None])[:, 0] - total}
+    if "entropy" in names:
+        found["entropy"] = total - (torch.exp(logits - total[:, None]) * logits).sum(-1)
+    return torch.stack([found[name] for name in names])
+
+
+class _FrozenHead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor, model, targets: Tensor, names: list[str], chunk: int) -> Tensor:
+        outputs = torch.empty(len(names), len(targets), device=hidden.device)
+        slopes = [torch.empty_like(hidden) for _ in names]
+        differentiate = _plain_slopes if model.plain_head else _slopes_by_autograd
+        for i in range(0, len(targets), chunk):
+            part = slice(i, i + chunk)
+            outputs[:, part], found = differentiate(model, hidden[part], targets[part], names)
+            for slope, value in zip(slopes, found):
+                slope[part] = value
+        ctx.save_for_backward(*slopes)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        parts = [slope * g[:, None].to(slope.dtype) for slope, g in zip(ctx.saved_tensors, gradient)]
+        return sum(parts[1:], parts[0]), None, None, None, None
+
+
+def _plain_slopes(model, hidden: Tensor, targets: Tensor, names: list[str]) -> tuple[Tensor, list[Tensor]]:
+    weight = model.head.weight
+    logits = model.logits(hidden).float()
+    logits -= logits.amax(-1, keepdim=True)
+    of_target = logits.gather(1, targets[:, None])[:, 0]
+    entropy = "entropy" in names
+    p = torch.exp(logits) if entropy else logits.exp_()
+    total = p.sum(-1)
+    values = {"logprobs": of_target - total.log()}
+    mean = (p.to(hidden.dtype) @ weight).float() / total[:, None]
+    slopes = {"logprobs": (weight[targets].float() - mean).to(hidden.dtype)}
+    if entropy:
+        p /= total[:, None]
+        logits -= total.log()[:, None]
+        values["entropy"] = -torch.linalg.vecdot(p, logits)
+        p *= logits.add_(values["entropy"][:, None])
+        slopes["entropy"] = -(p.to(hidden.dtype) @ weight)
+    return torch.stack([values[name] for name in names]), [slopes[name] for name in names]
+
+
+def _slopes_by_autograd(model, hidden: Tensor, targets: Tensor, names: list[str]) -> tuple[Tensor, list[Tensor]]:
+    """For output layers with a soft-cap, a scale or a form of their own."""
+    with torch.enable_grad():
+        x = hidden.detach().requires_grad_()
+        outputs = _outputs(model.logits(x), targets, names)
+        slopes = [torch.autograd.grad(row.sum(), x, retain_graph=i + 1 < len(names))[0] for i, row in enumerate(outputs)]
+    return outputs.detach(), slopes
+
+
+class _TrainedHead(torch.autograd.Function):
+    """Where the output layer is trained its gradient needs the logits: the backward computes each chunk once more."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, anchor: Tensor, model, targets: Tensor, names: list[str], chunk: int) -> Tensor:
+        ctx.save_for_backward(hidden, targets)
+        ctx.model, ctx.names, ctx.chunk = model, names, chunk
+        with torch.no_grad():
+            return token_outputs(model, hidden, targets, names, chunk, False)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        hidden, targets = ctx.saved_tensors
+        dh = torch.empty_like(hidden)
+        for i in range(0, len(targets), ctx.chunk):
+            part = slice(i, i + ctx.chunk)
+            with torch.enable_grad():
+                x = hidden[part].detach().requires_grad_()
+                outputs = _outputs(ctx.model.logits(x), targets[part], ctx.names)
+            outputs.backward(gradient[:, part])
+            dh[part] = x.grad
+        return dh, None, None, None, None, None

@@ -1,0 +1,102 @@
+"""A policy of low-rank adapters. Several can share one base model: the merged weights in memory are a cache of one
+policy at one revision, made when it is next used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .errors import UserMistake
+from .lora import LoraOverlay
+from .model import LanguageModel
+from .policy import TrainedPolicy
+
+_TARGETS = ("attn", "mlp", "unembed")
+
+
+class LoraPolicy(TrainedPolicy):
+    """`adapter`: `{"kind": "lora", "rank", "alpha", "targets", "seed"}`."""
+
+    def __init__(self, model: LanguageModel, adapter: dict):
+        rank, targets = adapter["rank"], set(adapter["targets"])
+        if rank < 1 or not targets or not targets <= set(_TARGETS):
+            raise UserMistake(f"an adapter of rank {rank} on {sorted(targets)}", f"rank >= 1, targets from {', '.join(_TARGETS)}")
+        groups = [group for group in [*model.groups, model.head_group] if group.members[0].kind in targets]
+        if not groups:
+            raise UserMistake(
+                f"{type(model.module).__name__} has no linear layers among {', '.join(sorted(targets))}",
+                "choose other targets, or full fine-tuning",
+            )
+        self.overlays = [LoraOverlay(group, rank, adapter["alpha"], adapter["seed"]) for group in groups]
+        super().__init__(model, adapter, [p for overlay in self.overlays for p in overlay.parameters])
+        self.trains_head = any(overlay.group is model.head_group for overlay in self.overlays)
+        self._kept: list[Tensor] | None = None
+        """The published parameters, while they differ from the current ones."""
+        self._published_revision = 0
+
+    @contextmanager
+    def published(self) -> Iterator[LanguageModel]:
+        kept = self._kept if self._kept is not None else self.parameters
+        self._install(self._published_revision, kept)
+        yield self.model
+
+    @contextmanager
+    def current(self) -> Iterator[LanguageModel]:
+        self._install(self.revision, self.parameters)
+        yield self.model
+
+    def publish(self) -> int:
+        self.version += 1
+        self._kept, self._published_revision = None, self.revision
+        return self.version
+
+    def named(self, values: list[Tensor]) -> dict[str, Tensor]:
+        return {name: view for overlay, part in self._by_overlay(values) for name, view in overlay.named(part).items()}
+
+    def before_change(self) -> None:
+        if self._kept is None:
+            self._kept = [parameter.clone() for parameter in self.parameters]
+
+    def after_change(self, as_published: bool) -> None:
+        if as_published:
+            self._kept, self._published_revision = None, self.revision
+
+    def export(self, directory: Path, form: str) -> None:
+        from .export import export_adapter, export_merged
+
+        if form == "adapter":
+            export_adapter(self, Path(directory))
+        else:
+            merged = {overlay.group: overlay.merged_weight(part) for overlay, part in self._by_overlay(self.parameters)}
+            export_merged(self.model, merged, Path(directory))
+
+    def close(self) -> None:
+        if self.model.installed is not None and self.model.installed[0] is self:
+            self.uninstall()
+
+    def uninstall(self) -> None:
+        """Gives the model back its base weights."""
+        for overlay in self.overlays:
+            overlay.remove()
+        self.model.installed = None
+
+    def _install(self, revision: int, values: list[Tensor]) -> None:
+        installed = self.model.installed
+        if installed == (self, revision):
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            if installed is not None and installed[0] is not self:
+                installed[0].uninstall()
+            self.model.installed = None  # if merging fails half-way, nothing is taken for installed
+            for overlay, part in self._by_overlay(values):
+                overlay.merge(part)
+            self.model.installed = (self, revision)
+
+    def _by_overlay(self, values: list[Tensor]) -> Iterator[tuple[LoraOverlay, list[Tensor]]]:
+        start = 0
+        for overlay in self.overlays:
+            stop = start + len(overlay.parameters)
+            yield overlay, values[start:stop]
+            start = stop

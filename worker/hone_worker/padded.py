@@ -1,0 +1,39 @@
+"""Training rows for models that cannot be packed: transformers' own attention over rows padded on the right."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .packing import Sequences
+
+
+def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
+    """Micro-batches of at most `budget` tokens with padding, of similar lengths. Sequences without outputs are left out."""
+    lengths = {s: int(places[-1]) + 1 for s in indices if len(places := sequences.places(s))}
+    batches: list[list[int]] = []
+    longest = 0
+    for s in sorted(lengths, key=lambda s: -lengths[s]):
+        if not batches or longest * (len(batches[-1]) + 1) > budget:
+            batches.append([])
+            longest = lengths[s]
+        batches[-1].append(s)
+    return batches
+
+
+def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
+    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` that follow, in the order of `indices`."""
+    lengths = [int(sequences.places(s)[-1]) + 1 for s in indices]
+    ids = np.zeros((len(indices), max(lengths)), np.int64)
+    mask = np.zeros_like(ids)
+    for row, (s, length) in enumerate(zip(indices, lengths)):
+        ids[row, :length] = sequences.ids(s)[:length]
+        mask[row, :length] = 1
+    places = [sequences.places(s) for s in indices]
+    sources = np.concatenate([row * ids.shape[1] + at for row, at in enumerate(places)])
+    targets = np.concatenate([sequences.ids(s)[at + 1] for s, at in zip(indices, places)]).astype(np.int64)
+
+    def tensor(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(model.device)
+
+    hidden = model.padded_hidden(tensor(ids), tensor(mask))
+    return hidden.reshape(-1, hidden.shape[-1])[tensor(sources)], tensor(targets)

@@ -1,0 +1,46 @@
+"""Makes policies: adapters share the loaded base model; full weights take a model for themselves."""
+
+from .errors import UserMistake
+from .full_policy import FullPolicy
+from .lora_policy import LoraPolicy
+from .model import LanguageModel
+from .policy import BasePolicy, Policy
+
+
+class Policies:
+    """All policies of one worker, by number."""
+
+    def __init__(self, model: LanguageModel):
+        self._base: LanguageModel | None = model
+        self._source = model.source
+        self._alive: dict[int, Policy] = {}
+        self._next = 0
+
+    def create(self, adapter: dict) -> int:
+        """`adapter` as in the protocol. The base is loaded again if full weights took it."""
+        kind = adapter["kind"]
+        model = self._base or LanguageModel(self._source)
+        if kind == "full":
+            if any(policy.model is model for policy in self._alive.values()):
+                model = LanguageModel(self._source)
+            else:
+                self._base = None
+            policy: Policy = FullPolicy(model, adapter)
+        elif kind in ("lora", "none"):
+            self._base = model
+            policy = LoraPolicy(model, adapter) if kind == "lora" else BasePolicy(model, adapter)
+        else:
+            raise UserMistake(f"there is no adapter of kind {kind}", "use lora, full or none")
+        self._next += 1
+        self._alive[self._next] = policy
+        return self._next
+
+    def __getitem__(self, number: int) -> Policy:
+        if number not in self._alive:
+            raise UserMistake(f"there is no policy {number}", "create it first; a closed one is gone")
+        return self._alive[number]
+
+    def close(self, number: int) -> None:
+        """The model of full weights goes with its policy."""
+        self[number].close()
+        del self._alive[number]
