@@ -34,9 +34,11 @@ function toMessages(prompt: unknown, system: string | undefined): readonly ChatM
   if (messages.length === 0) throw new Error("prompt(row) gave no messages");
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
-    if (typeof content !== "string") throw new Error(`prompt(row) gave ${String(content)} where a message's text was expected`);
+    if (typeof content !== "string")
+      throw new Error(`prompt(row) gave ${String(content)} where a message's text was expected`);
   }
-  if (messages.every((message) => (message as ChatMessage).content === "")) throw new Error("prompt(row) gave an empty text");
+  if (messages.every((message) => (message as ChatMessage).content === ""))
+    throw new Error("prompt(row) gave an empty text");
   if (system === undefined) return messages as ChatMessage[];
   if (messages.some((message) => (message as ChatMessage).role === "system")) {
     throw new Error("prompt(row) gave a system message although singleTurn has a `system` of its own");

@@ -1,6 +1,5 @@
 /** A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn. */
 import type { Capabilities, Engine } from "../backends/engine.ts";
-import { UserError } from "../errors.ts";
 import { type CharacterChat, characterChat } from "./character-chat.ts";
 import { tabularPolicy } from "./tabular-policy.ts";
 
@@ -14,15 +13,16 @@ export interface TabularEngineOptions {
 const capabilities: Capabilities = {
   engine: "tabular",
   sampleLogprobs: "raw",
-  adapters: ["full", "none"],
-  loraTargets: [],
+  adapters: ["lora", "full", "none"],
+  // The one table that there is.
+  loraTargets: ["attn", "mlp", "unembed"],
   outputs: ["logprobs", "entropy"],
   sampling: [
     ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
     ...(["prompt_logprobs", "top_logprobs", "abort", "tokens_streamed"] as const),
   ],
   multiplePolicies: true,
-  frozenSampler: { lora: false, full: true },
+  frozenSampler: { lora: true, full: true },
   hostedLosses: [],
   exports: [],
   vision: false,
@@ -59,10 +59,7 @@ export function tabularEngine({
       attention: "packed",
     },
     async createPolicy({ adapter }) {
-      if (adapter.kind === "lora") {
-        throw new UserError("the tabular engine has no LoRA", { hint: "train all weights: model.lora_rank=0" });
-      }
-      return tabularPolicy(base, chat, adapter.kind === "full");
+      return tabularPolicy(base, chat, adapter);
     },
     stats: async () => ({}),
     waitingFor: () => [],

@@ -1,51 +1,28 @@
-/** A bigram table that learns: exact outputs and gradients, AdamW, published weights, state as JSON. */
-import { existsSync } from "node:fs";
-import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
-import { join } from "node:path";
-import { z } from "zod";
-import type { AdamParams, Policy } from "../backends/engine.ts";
+/** A bigram table that learns: exact outputs and gradients, AdamW, published weights. */
+import { checkLossValue } from "../backends/check-loss-value.ts";
+import type { AdapterSpec, Policy } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
+import { adamStep, freshAdam } from "./adam.ts";
 import { pullBack, type Table, tableOutputs } from "./bigram-table.ts";
 import type { CharacterChat } from "./character-chat.ts";
+import { tabularAdapter } from "./tabular-adapter.ts";
 import { tabularSample } from "./tabular-sample.ts";
+import { loadTabularState, saveTabularState } from "./tabular-state.ts";
 
-const stateSchema = z.strictObject({
-  vocabularySize: z.number(),
-  weights: z.array(z.number()),
-  steps: z.number(),
-  first: z.array(z.number()),
-  second: z.array(z.number()),
-});
-
-/** @param trained false for a reference: it samples and forwards, and refuses to learn */
-export function tabularPolicy(base: Table, chat: CharacterChat, trained: boolean): Policy {
+export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpec): Policy {
   const size = chat.vocabularySize;
-  const weights = base.slice();
-  const gradient: Table = new Float64Array(weights.length);
-  const first: Table = new Float64Array(weights.length);
-  const second: Table = new Float64Array(weights.length);
-  let steps = 0;
-  let published = weights.slice();
+  const adapter = tabularAdapter(base, size, spec);
+  let parameters: Float64Array = adapter.initial.slice();
+  let adam = freshAdam(parameters.length);
+  let table = adapter.toTable(parameters);
+  const gradient: Table = new Float64Array(size * size);
+  let published = table.slice();
   let version = 0;
 
   const requireTrained = () => {
-    if (!trained) throw new UserError("this policy is the base model as it is (adapter none) and cannot be trained");
+    if (spec.kind === "none")
+      throw new UserError("this policy is the base model as it is (adapter none): it cannot be trained");
   };
-
-  /** AdamW (Loshchilov and Hutter 2019), with bias correction as in PyTorch. */
-  function adamStep({ learningRate, beta1, beta2, eps, weightDecay }: AdamParams, scale: number): void {
-    steps++;
-    const correction1 = 1 - beta1 ** steps;
-    const correction2 = Math.sqrt(1 - beta2 ** steps);
-    for (let index = 0; index < weights.length; index++) {
-      const slope = gradient[index]! * scale;
-      first[index] = beta1 * first[index]! + (1 - beta1) * slope;
-      second[index] = beta2 * second[index]! + (1 - beta2) * slope * slope;
-      const decayed = weights[index]! * (1 - learningRate * weightDecay);
-      weights[index] =
-        decayed - (learningRate * first[index]!) / correction1 / (Math.sqrt(second[index]!) / correction2 + eps);
-    }
-  }
 
   return {
     get version() {
@@ -53,57 +30,52 @@ export function tabularPolicy(base: Table, chat: CharacterChat, trained: boolean
     },
     sample: (requests, options) => tabularSample(published, chat, version, requests, options),
     async forward(sequences, want) {
-      const { entropy, ...outputs } = tableOutputs(weights, size, sequences);
+      const { entropy, ...outputs } = tableOutputs(table, size, sequences);
       return want.entropy ? { ...outputs, entropy } : outputs;
     },
     async forwardBackward(sequences, loss) {
       requireTrained();
-      const { entropy, ...rest } = tableOutputs(weights, size, sequences);
+      const { entropy, ...rest } = tableOutputs(table, size, sequences);
       const outputs = loss.outputs.entropy ? { ...rest, entropy } : rest;
       const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
-      pullBack(weights, size, sequences, value.gradient, gradient);
+      checkLossValue(loss.name, value, outputs);
+      pullBack(table, size, sequences, value.gradient, gradient);
       return { loss: value.loss, metrics: value.metrics, outputs };
     },
-    async optimStep(adam) {
+    async optimStep(params) {
       requireTrained();
-      const gradNorm = Math.sqrt(gradient.reduce((sum, slope) => sum + slope * slope, 0));
-      const applied = Number.isFinite(gradNorm);
-      const clipped = adam.maxGradNorm > 0 && gradNorm > adam.maxGradNorm;
-      if (applied) adamStep(adam, clipped ? adam.maxGradNorm / gradNorm : 1);
+      const slopes = adapter.pullBack(parameters, gradient);
       gradient.fill(0);
-      return { gradNorm, applied };
+      // In single precision, as an engine of real size has it: what overflows there is not finite here either.
+      const gradNorm = Math.fround(Math.sqrt(slopes.reduce((sum, slope) => sum + slope * slope, 0)));
+      if (!Number.isFinite(gradNorm)) return { gradNorm, applied: false };
+      const scale = params.maxGradNorm > 0 ? Math.min(1, params.maxGradNorm / gradNorm) : 1;
+      adamStep(
+        parameters,
+        slopes.map((slope) => slope * scale),
+        adam,
+        params,
+      );
+      table = adapter.toTable(parameters);
+      return { gradNorm, applied: true };
     },
     async publish() {
-      published = weights.slice();
+      published = table.slice();
       return ++version;
     },
     async zeroGrad() {
       gradient.fill(0);
     },
-    async saveState(dir) {
-      if (existsSync(dir)) throw new UserError(`${dir} exists already`);
-      const partial = `${dir}.partial-${process.pid}`;
-      await mkdir(partial, { recursive: true });
-      const arrays = { weights: [...weights], first: [...first], second: [...second] };
-      await writeFile(join(partial, "state.json"), JSON.stringify({ vocabularySize: size, steps, ...arrays }));
-      await rename(partial, dir);
-    },
+    saveState: (dir) => saveTabularState(dir, { version, parameters, ...adam }),
     async loadState(dir, { optimizer }) {
-      const file = join(dir, "state.json");
-      if (!existsSync(file)) throw new UserError(`no state.json in ${dir}`);
-      const parsed = stateSchema.safeParse(JSON.parse(await readFile(file, "utf8")));
-      if (!parsed.success)
-        throw new UserError(`${file} is not a tabular policy's state: ${z.prettifyError(parsed.error)}`);
-      const state = parsed.data;
-      if (state.vocabularySize !== size) {
-        throw new UserError(`${file} is of a vocabulary of ${state.vocabularySize}, this policy's has ${size}`);
-      }
-      weights.set(state.weights);
+      const { parameters: saved, version: savedVersion, ...state } = await loadTabularState(dir, parameters.length);
+      parameters = saved;
+      adam = optimizer ? state : freshAdam(parameters.length);
+      table = adapter.toTable(parameters);
+      // A loaded state is what `sample` uses at once.
+      published = table.slice();
+      version = savedVersion;
       gradient.fill(0);
-      if (!optimizer) return;
-      steps = state.steps;
-      first.set(state.first);
-      second.set(state.second);
     },
     async export() {
       throw new UserError("the tabular engine has no exports; saveState writes its weights as JSON");

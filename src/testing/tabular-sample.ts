@@ -50,7 +50,7 @@ export async function* tabularSample(
     row.tokens.push(token);
     row.logprobs.push(logs[token]!);
     if (row.request.topLogprobs) row.top.push(mostLikely(logs, row.request.topLogprobs));
-    onToken?.(row.index, token, logs[token]!);
+    onToken?.(row.index, token, Math.fround(logs[token]!));
   }
 
   function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
