@@ -40,7 +40,9 @@ describe("layers", () => {
     expect(config).toEqual(configSchema.parse({}));
     expect([...origins.keys()].sort()).toEqual([...configKeys.keys()].sort());
     expect(origins.get("training.beta1")).toEqual({ kind: "default" });
-    expect(originText(origins.get("rllm.backend")!)).toMatch(/^backend default \(.*local\.yaml:3\)$/);
+    expect(originText(origins.get("rllm.backend")!)).toMatch(
+      /^backend default \(config\/rllm\/backend\/local\.yaml:3\)$/,
+    );
   });
 
   test("each wins over the one before, and says where its value came from", () => {

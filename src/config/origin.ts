@@ -16,7 +16,7 @@ export function originText(origin: Origin): string {
     case "default":
       return "default";
     case "backend":
-      return `backend default (${oneLine(origin.file)}:${origin.line})`;
+      return `backend default (${oneLine(origin.file.replace(/^.*\/(?=config\/)/, ""))}:${origin.line})`;
     case "script":
       return "the script's config";
     case "file":

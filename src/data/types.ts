@@ -6,4 +6,9 @@ export interface Dataset<Row> {
   size: number;
   /** @param index 0 <= index < size. The same index always gives the same task. */
   task(index: number): Task<Row>;
+  /** What was noticed on opening and should be told, one sentence each: `"train.jsonl: 3 empty lines skipped"`. */
+  notes?: readonly string[];
 }
+
+/** A row as a file holds it: columns by name. */
+export type FileRow = Record<string, unknown>;

@@ -1,0 +1,164 @@
+/**
+ * Files of hub datasets on disk, in the layout that the hub's Python tools use, so both find each other's downloads:
+ * `datasets--org--name/{blobs/{etag}, snapshots/{commit}/{path}, refs/{revision}}`. A download goes on where it was cut.
+ */
+import { createHash } from "node:crypto";
+import { createReadStream, createWriteStream, existsSync } from "node:fs";
+import { mkdir, readFile, rename, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { dirname, join, relative } from "node:path";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { ReadableStream } from "node:stream/web";
+import { setTimeout as sleep } from "node:timers/promises";
+import { downloadFile, type ListFileEntry } from "@huggingface/hub";
+import { RunError, UserError } from "../errors.ts";
+import { type HubConnection, hubFailure, isUnreachable } from "./hub-connection.ts";
+
+/** The files of a split as they were last seen on the hub, for when it cannot be reached. */
+export interface Manifest {
+  commit: string;
+  files: string[];
+}
+
+const attempts = 5;
+const goOnHint = "Run the command again: a download goes on where it stopped.";
+
+export function datasetFolder(cacheDir: string, dataset: string): string {
+  return join(cacheDir, `datasets--${dataset.replaceAll("/", "--")}`);
+}
+
+export function snapshotPath(folder: string, commit: string, path: string): string {
+  return join(folder, "snapshots", commit, path);
+}
+
+/** Downloads a file unless it is there. Returns its path. */
+export async function cachedFile(
+  hub: HubConnection,
+  folder: string,
+  commit: string,
+  entry: ListFileEntry,
+): Promise<string> {
+  const { path } = entry;
+  // Names come from the repository and become paths here.
+  if (/(^|[/\\])\.\.([/\\]|$)|^[/\\]|\\|:/.test(path))
+    throw new UserError(`${hub.dataset}: the file name "${path}" is not safe`);
+  const target = snapshotPath(folder, commit, path);
+  if (existsSync(target)) return target;
+  const digest = expectedDigest(hub, entry);
+  const blob = join(folder, "blobs", digest.hex);
+  try {
+    await mkdir(dirname(blob), { recursive: true });
+    await mkdir(dirname(target), { recursive: true });
+    if (!existsSync(blob)) await download(hub, commit, entry, blob, digest);
+    await symlink(relative(dirname(target), blob), target).catch(() => rename(blob, target));
+  } catch (error) {
+    throw hubFailure(hub, error, `storing ${path}`);
+  }
+  return target;
+}
+
+interface Digest {
+  hex: string;
+  /** Large files are named by their SHA-256, small ones by git's hash of them. */
+  kind: "sha256" | "git";
+}
+
+function expectedDigest({ dataset }: HubConnection, { path, lfs, oid }: ListFileEntry): Digest {
+  const hex = lfs?.oid ?? oid ?? "";
+  if (!/^[0-9a-f]{40}([0-9a-f]{24})?$/.test(hex))
+    throw new RunError(`${dataset}: the hub gives no checksum of ${path}`);
+  return { hex, kind: lfs === undefined ? "git" : "sha256" };
+}
+
+async function download(
+  hub: HubConnection,
+  commit: string,
+  entry: ListFileEntry,
+  blob: string,
+  digest: Digest,
+): Promise<void> {
+  const partial = `${blob}.incomplete`;
+  const { path, size } = entry;
+  let failed = 0;
+  for (let offset = await sizeOf(partial); ; offset = await sizeOf(partial)) {
+    try {
+      if (offset < size) {
+        hub.onStatus(
+          `${hub.dataset}: downloading ${path}, ${megabytes(size)}${offset > 0 ? ` (${megabytes(offset)} are there)` : ""}`,
+        );
+        await appendFrom(hub, commit, path, partial, offset);
+      } else if (size === 0) await writeFile(partial, "");
+      if ((await sizeOf(partial)) >= size) {
+        if (await matches(partial, size, digest)) break;
+        await rm(partial, { force: true });
+        throw new RunError(`${hub.dataset}: the checksum of ${path} is not the one the hub gives`, { hint: goOnHint });
+      }
+      throw new RunError(`${hub.dataset}: the download of ${path} ended early`, { hint: goOnHint });
+    } catch (error) {
+      // Only an attempt that brought nothing counts as failed.
+      failed = (await sizeOf(partial)) > offset ? 1 : failed + 1;
+      if (failed >= attempts || !mayRetry(error)) throw error;
+      hub.onStatus(
+        `${hub.dataset}: the download of ${path} broke off (${(error as Error).message ?? error}); going on`,
+      );
+      await sleep(hub.retryDelayMs * 2 ** (failed - 1));
+    }
+  }
+  await rename(partial, blob);
+}
+
+/** A cut connection, a hub in trouble, a part that is not whole; not a full disk. */
+const mayRetry = (error: unknown) => isUnreachable(error) || error instanceof RunError;
+
+async function appendFrom(
+  hub: HubConnection,
+  revision: string,
+  path: string,
+  partial: string,
+  offset: number,
+): Promise<void> {
+  const repo = { type: "dataset", name: hub.dataset } as const;
+  const remote = await downloadFile({ ...hub.request, repo, path, revision });
+  if (remote === null) throw new UserError(`${hub.dataset}: the file ${path} is gone from the hub`);
+  const rest = offset > 0 ? remote.slice(offset) : remote;
+  await pipeline(Readable.fromWeb(rest.stream() as ReadableStream), createWriteStream(partial, { flags: "a" }));
+}
+
+async function matches(file: string, size: number, { hex, kind }: Digest): Promise<boolean> {
+  if ((await sizeOf(file)) !== size) return false;
+  const hash = createHash(kind === "git" ? "sha1" : "sha256");
+  if (kind === "git") hash.update(`blob ${size}\0`);
+  await pipeline(createReadStream(file), hash);
+  return hash.digest("hex") === hex;
+}
+
+const sizeOf = (file: string) =>
+  stat(file).then(
+    ({ size }) => size,
+    () => 0,
+  );
+const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`;
+
+function manifestFile(folder: string, key: readonly string[]): string {
+  return join(folder, "hone", `${encodeURIComponent(key.join("@"))}.json`);
+}
+
+/** @param key revision, configuration and split as the user gave them */
+export async function writeManifest(folder: string, key: readonly string[], manifest: Manifest): Promise<void> {
+  const file = manifestFile(folder, key);
+  await mkdir(dirname(file), { recursive: true });
+  await writeFile(`${file}.new`, JSON.stringify(manifest));
+  await rename(`${file}.new`, file);
+}
+
+/** Undefined when the split was never downloaded whole. */
+export async function readManifest(folder: string, key: readonly string[]): Promise<Manifest | undefined> {
+  try {
+    const manifest = JSON.parse(await readFile(manifestFile(folder, key), "utf8")) as Manifest;
+    return manifest.files.every((path) => existsSync(snapshotPath(folder, manifest.commit, path)))
+      ? manifest
+      : undefined;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,97 @@
+/** How the hub is reached, and what its failures mean to a person. */
+import { HubApiError } from "@huggingface/hub";
+import { RunError, UserError } from "../errors.ts";
+
+export interface HubConnection {
+  /** `organisation/name` */
+  dataset: string;
+  /** What every request to the hub carries. */
+  request: { hubUrl: string } | { hubUrl: string; accessToken: string };
+  /** Pause before the first retry; it doubles with each. */
+  retryDelayMs: number;
+  onStatus(text: string): void;
+}
+
+/** @throws UserError when the token cannot be one */
+export function hubConnection(
+  dataset: string,
+  options: { hubUrl?: string; token?: string; retryDelayMs?: number; onStatus?: (text: string) => void },
+): HubConnection {
+  const hubUrl = (options.hubUrl ?? (process.env.HF_ENDPOINT || "https://huggingface.co")).replace(/\/+$/, "");
+  if (!/^https?:\/\//.test(hubUrl)) throw new UserError(`HF_ENDPOINT is "${hubUrl}"; it takes an http(s) address`);
+  const accessToken = options.token ?? process.env.HF_TOKEN?.trim();
+  if (accessToken && !accessToken.startsWith("hf_")) {
+    throw new UserError("HF_TOKEN is not an access token of the hub: those begin with hf_", {
+      hint: "Unset it for public datasets, or set a token with read access.",
+    });
+  }
+  return {
+    dataset,
+    request: accessToken ? { hubUrl, accessToken } : { hubUrl },
+    retryDelayMs: options.retryDelayMs ?? 1000,
+    onStatus: options.onStatus ?? ((text) => void process.stderr.write(`${text}\n`)),
+  };
+}
+
+/** No connection, a cut one, or a hub that is in trouble itself: what another try may mend. */
+export function isUnreachable(error: unknown): boolean {
+  if (error instanceof HubApiError) return error.statusCode >= 500 || error.statusCode === 429;
+  if (error instanceof UserError) return false;
+  // The hub's client gives up a stream with a bare text.
+  if (typeof error === "string") return true;
+  if (!(error instanceof Error)) return false;
+  const network = /fetch failed|terminated|socket|network|other side closed|premature/i;
+  const code = (error as NodeJS.ErrnoException).code ?? (error.cause as NodeJS.ErrnoException | undefined)?.code ?? "";
+  return (
+    network.test(error.message) ||
+    /^(UND_ERR|ECONN|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EPIPE|ENETUNREACH|EHOSTUNREACH)/.test(code)
+  );
+}
+
+const localHint =
+  'Where the hub cannot be reached, copy the split\'s .parquet or .jsonl file here and open that: openDataset("train.parquet").';
+
+/** @param doing what was under way: `"listing files"` */
+export function hubFailure({ dataset, request }: HubConnection, error: unknown, doing: string): UserError {
+  if (error instanceof UserError) return error;
+  if (isUnreachable(error)) {
+    const { hostname } = new URL(request.hubUrl);
+    return new RunError(`${dataset}: the hub ${hostname} cannot be reached (${doing}: ${reason(error)})`, {
+      hint: localHint,
+      cause: error,
+    });
+  }
+  if (error instanceof HubApiError) {
+    const { statusCode } = error;
+    if (statusCode === 401 || statusCode === 403) {
+      return new UserError(
+        `${dataset}: the hub does not give access (${statusCode}); the dataset is private, gated, or not there`,
+        {
+          hint:
+            "accessToken" in request
+              ? "Check the name, and that the token of HF_TOKEN may read it; a gated dataset's terms are accepted on its page."
+              : "Check the name. For a private or gated dataset set HF_TOKEN to a token that may read it.",
+          cause: error,
+        },
+      );
+    }
+    if (statusCode === 404) {
+      return new UserError(`${dataset}: the hub has no such dataset or revision`, {
+        hint: "A dataset is named organisation/name, as in the address of its page.",
+        cause: error,
+      });
+    }
+  }
+  if ((error as NodeJS.ErrnoException).code === "ENOSPC") {
+    return new RunError(`${dataset}: ${doing} failed: the disk is full`, {
+      hint: "Free some space, or set HF_HUB_CACHE to a folder on a larger disk.",
+      cause: error,
+    });
+  }
+  return new RunError(`${dataset}: ${doing} failed: ${reason(error)}`, { hint: localHint, cause: error });
+}
+
+function reason(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? `${error.message}: ${error.cause.message || error.cause.name}` : error.message;
+}

@@ -1,0 +1,208 @@
+/** The hub's own client and ours against a server that answers like the hub. */
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { RunError, UserError } from "../errors.ts";
+import { type HubOptions, hub } from "./hub.ts";
+import {
+  asked,
+  card,
+  commitOf,
+  fault,
+  gitOid,
+  parquet,
+  repositories,
+  sha256,
+  startHubServer,
+} from "./hub-server.fixture.ts";
+import { openDataset } from "./open-dataset.ts";
+
+let hubUrl = "";
+let close = () => {};
+beforeAll(async () => {
+  ({ url: hubUrl, close } = await startHubServer());
+});
+afterAll(() => close());
+
+let cacheDir = "";
+let said: string[] = [];
+const options = (more: HubOptions = {}): HubOptions => ({
+  hubUrl,
+  cacheDir,
+  retryDelayMs: 1,
+  onStatus: (text) => said.push(text),
+  ...more,
+});
+beforeEach(() => {
+  cacheDir = mkdtempSync(join(tmpdir(), "hone-hub-"));
+  said = [];
+  asked.length = 0;
+  Object.assign(fault, { cutAfter: 0, cuts: 0, corrupt: 0, status: 0, ignoreRange: false });
+  for (const name of ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"]) vi.stubEnv(name, undefined);
+});
+afterEach(() => {
+  vi.unstubAllEnvs();
+  rmSync(cacheDir, { recursive: true, force: true });
+});
+
+async function complaint(promise: Promise<unknown>): Promise<string> {
+  const error = await promise.then(
+    () => expect.fail("nothing was wrong"),
+    (thrown: unknown) => thrown,
+  );
+  expect(error).toBeInstanceOf(UserError);
+  return `${error instanceof RunError ? "failure" : "mistake"}: ${(error as UserError).message} | ${(error as UserError).hint}`;
+}
+
+describe("hub", () => {
+  test("downloads the split's files once, in the layout that the hub's own tools share", async () => {
+    const train = await hub("org/card", options({ config: "main" }));
+    expect(train.size).toBe(20);
+    expect(train.task(13)).toEqual({
+      id: "org/card/train/13",
+      row: { question: "q3", answer: "3" },
+      origin: "org/card/main/train-00001-of-00002.parquet row 4",
+    });
+    const commit = commitOf(repositories["org/card"]!.revisions.main!);
+    const folder = join(cacheDir, "datasets--org--card");
+    expect(readFileSync(join(folder, "snapshots", commit, "main/train-00000-of-00002.parquet"))).toEqual(parquet);
+    expect(readFileSync(join(folder, "refs/main"), "utf8")).toBe(commit);
+    // The shards hold the same bytes, so one blob serves both; the card is the other.
+    expect(readdirSync(join(folder, "blobs")).sort()).toEqual([gitOid(Buffer.from(card)), sha256(parquet)].sort());
+    expect(said.filter((text) => text.includes("downloading main/"))).toHaveLength(1);
+
+    asked.length = 0;
+    const again = await hub("org/card", options({ config: "main" }));
+    expect(again.task(13)).toEqual(train.task(13));
+    expect(asked.filter(({ path }) => path.includes("/resolve/"))).toEqual([]);
+  });
+
+  test("other configurations, splits, revisions; files without a card; the converted branch", async () => {
+    expect((await hub("org/card", options({ config: "socratic" }))).task(0).row).toEqual({ question: "why?" });
+    expect((await hub("org/card", options({ config: "main", split: "test" }))).size).toBe(10);
+    expect((await hub("org/plain", options())).size).toBe(2);
+    expect((await hub("org/plain", options({ split: "validation" }))).task(0).row).toEqual({ n: 3 });
+    expect((await hub("org/plain", options({ revision: "v2" }))).task(0).row).toEqual({ n: 20 });
+    expect((await hub("org/csv", options({ split: "test" }))).size).toBe(10);
+  });
+
+  test("openDataset reads hub: names, HF_ENDPOINT and HF_TOKEN", async () => {
+    vi.stubEnv("HF_ENDPOINT", `${hubUrl}/`);
+    vi.stubEnv("HF_HUB_CACHE", cacheDir);
+    vi.stubEnv("HF_TOKEN", "hf_good");
+    const stderr = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    const dataset = await openDataset("hub:org/gated?split=train&revision=main");
+    expect(stderr).toHaveBeenCalledWith("org/gated: downloading train.jsonl, 0.0 MB\n");
+    stderr.mockRestore();
+    expect(dataset.size).toBe(1);
+    expect(new Set(asked.map(({ token }) => token))).toEqual(new Set(["hf_good"]));
+  });
+
+  test("a download that breaks goes on where it stopped, in this run", async () => {
+    Object.assign(fault, { cutAfter: 60_000, cuts: 2 });
+    const dataset = await hub("org/big", options());
+    expect(dataset.size).toBe(4000);
+    const ranges = asked
+      .filter(({ path, range }) => path.includes("/resolve/") && range !== "bytes=0-0")
+      .map(({ range }) => range);
+    expect(ranges).toHaveLength(3);
+    expect(ranges[0]).toBeUndefined();
+    for (const range of ranges.slice(1)) expect(Number(/^bytes=(\d+)-/.exec(range!)?.[1])).toBeGreaterThan(0);
+    expect(said.some((text) => text.includes("broke off"))).toBe(true);
+  });
+
+  test("... and in the next run", async () => {
+    const blobs = join(cacheDir, "datasets--org--big", "blobs");
+    Object.assign(fault, { cutAfter: 100_000, cuts: 1 });
+    const first = hub(
+      "org/big",
+      options({ onStatus: (text) => Object.assign(fault, text.includes("broke off") ? { status: 503 } : {}) }),
+    );
+    expect(await complaint(first)).toContain("failure: org/big: the hub 127.0.0.1 cannot be reached");
+    const partial = readdirSync(blobs)[0]!;
+    expect(partial).toMatch(/\.incomplete$/);
+    fault.status = 0;
+    expect((await hub("org/big", options())).size).toBe(4000);
+    expect(readdirSync(blobs)).toEqual([partial.replace(".incomplete", "")]);
+    expect(said[0]).toMatch(/^org\/big: downloading train\.jsonl, 0\.3 MB \(0\.\d MB are there\)$/);
+  });
+
+  test("damaged bytes are found by checksum and fetched again", async () => {
+    fault.corrupt = 2;
+    expect((await hub("org/plain", options())).size).toBe(2);
+    expect(said.some((text) => text.includes("the checksum of train.jsonl is not the one the hub gives"))).toBe(true);
+    rmSync(cacheDir, { recursive: true });
+    fault.corrupt = 100;
+    expect(await complaint(hub("org/plain", options()))).toMatch(/^failure: .*checksum.* \| Run the command again/);
+    expect(existsSync(join(cacheDir, "datasets--org--plain", "hone"))).toBe(false);
+  });
+
+  test("a server that ignores ranges costs time, not truth", async () => {
+    Object.assign(fault, { cutAfter: 60_000, cuts: 1, ignoreRange: true });
+    expect((await hub("org/big", options())).size).toBe(4000);
+  });
+
+  test("without a connection: the files last seen, and a note; or an error that names the way out", async () => {
+    const offline = options({ hubUrl: "http://127.0.0.1:9" });
+    expect(await complaint(hub("org/plain", offline))).toMatch(
+      /^failure: org\/plain: the hub 127\.0\.0\.1 cannot be reached \(.*\) \| .*openDataset\("train\.parquet"\)\.$/,
+    );
+    const online = await hub("org/plain", options());
+    const recalled = await hub("org/plain", offline);
+    expect(recalled.task(1)).toEqual(online.task(1));
+    expect(recalled.notes?.[0]).toMatch(
+      /^org\/plain: the hub cannot be reached; using the files of commit [0-9a-f]{8} from /,
+    );
+
+    vi.stubEnv("HF_HUB_OFFLINE", "1");
+    asked.length = 0;
+    expect((await hub("org/plain", options())).notes?.[0]).toContain(
+      "HF_HUB_OFFLINE is set; using the files of commit",
+    );
+    expect(await complaint(hub("org/plain", options({ split: "validation" })))).toContain("was not downloaded before");
+    expect(asked).toEqual([]);
+  });
+
+  test("a hub in trouble counts as unreachable", async () => {
+    await hub("org/plain", options());
+    fault.status = 503;
+    expect((await hub("org/plain", options())).notes?.[0]).toContain("the hub cannot be reached");
+    expect(await complaint(hub("org/big", options()))).toContain(
+      "failure: org/big: the hub 127.0.0.1 cannot be reached",
+    );
+  });
+
+  test("a damaged cache is no crash", async () => {
+    await hub("org/plain", options());
+    const folder = join(cacheDir, "datasets--org--plain", "hone");
+    for (const name of readdirSync(folder)) writeFileSync(join(folder, name), "{");
+    expect((await hub("org/plain", options())).size).toBe(2);
+  });
+
+  test.each<[string, HubOptions, string]>([
+    [
+      "org/nothing",
+      {},
+      "mistake: org/nothing: the hub does not give access (401); the dataset is private, gated, or not there | Check the name. For",
+    ],
+    ["org/nothing", { token: "hf_good" }, "mistake: org/nothing: the hub has no such dataset or revision"],
+    ["org/gated", { token: "hf_bad" }, "the hub does not give access (403)"],
+    ["org/plain", { revision: "v9", token: "hf_x" }, "the hub has no such dataset or revision"],
+    ["org/plain", { revision: "../x" }, '"../x" is no branch, tag or commit'],
+    ["org/plain", { token: "secret" }, "HF_TOKEN is not an access token of the hub"],
+    ["org/plain", { hubUrl: "nowhere" }, 'HF_ENDPOINT is "nowhere"; it takes an http(s) address'],
+    [
+      "org/card",
+      {},
+      "mistake: the dataset org/card has several configurations and none is the default | It has main, socratic.",
+    ],
+    ["org/card", { config: "mian" }, 'the dataset org/card has no configuration "mian" | It has main, socratic.'],
+    ["org/card", { config: "main", split: "dev" }, 'the dataset org/card has no split "dev" | It has train, test.'],
+    ["org/plain", { split: "test" }, 'the dataset org/plain has no split "test" | It has train, validation.'],
+    ["org/csv", { split: "dev" }, 'the dataset org/csv has no split "dev" | It has train, test.'],
+    ["org/images", {}, "org/images: the dataset has no .parquet or .jsonl files for this split"],
+  ])("%s %j is refused", async (dataset, more, expected) => {
+    expect(await complaint(hub(dataset, options(more)))).toContain(expected);
+  });
+});

@@ -1,0 +1,177 @@
+/** Datasets of the Hugging Face hub: the files of one split, downloaded once, then read like any other file. */
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { datasetInfo, getHFHubCachePath, type ListFileEntry, listFiles } from "@huggingface/hub";
+import { RunError, UserError } from "../errors.ts";
+import { concatenate, fileDataset } from "./file-dataset.ts";
+import { cachedFile, datasetFolder, type Manifest, readManifest, snapshotPath, writeManifest } from "./hub-cache.ts";
+import { type HubConnection, hubConnection, hubFailure, isUnreachable } from "./hub-connection.ts";
+import { convertedFiles, type SplitChoice, splitFiles } from "./hub-files.ts";
+import { openJsonl } from "./jsonl.ts";
+import { openParquet } from "./parquet.ts";
+import type { Dataset, FileRow } from "./types.ts";
+
+export interface HubOptions {
+  /** The dataset's configuration ("subset"); without it the repository's default. */
+  config?: string;
+  /** Default `train`. */
+  split?: string;
+  /** Branch, tag or commit; default `main`. */
+  revision?: string;
+  /** Default: the hub tools' own (`HF_HUB_CACHE`, `HF_HOME`, else `~/.cache/huggingface/hub`). */
+  cacheDir?: string;
+  /** Default: `HF_ENDPOINT`, else the public hub. */
+  hubUrl?: string;
+  /** Default: `HF_TOKEN`. */
+  token?: string;
+  /** Told of each download; default: a line on standard error. */
+  onStatus?: (text: string) => void;
+  /** Pause before the first retry of a broken download (default 1000); it doubles with each. */
+  retryDelayMs?: number;
+}
+
+/** The branch where the hub keeps every public dataset as Parquet, whatever its own files are. */
+const convertedRevision = "refs/convert/parquet";
+
+/**
+ * The files are checked against the hub each time and downloaded when they have changed. When the hub cannot be reached,
+ * or HF_HUB_OFFLINE is set, the files last downloaded are used, and the dataset's notes say so.
+ * @example
+ * const train = await hub("openai/gsm8k", { config: "main", split: "train" });
+ * @throws UserError when there is no such dataset, configuration or split, or no access to it
+ * @throws RunError when the hub cannot be reached and nothing was downloaded before
+ */
+export async function hub(dataset: string, options: HubOptions = {}): Promise<Dataset<FileRow>> {
+  if (!/^[\w.-]+(\/[\w.-]+)?$/.test(dataset)) {
+    throw new UserError(`"${dataset}" is no dataset of the hub: those are named organisation/name`);
+  }
+  // It also becomes the name of a file in the cache.
+  if (options.revision !== undefined && !/^(?!.*\.\.)\w[\w./-]*$/.test(options.revision)) {
+    throw new UserError(`${dataset}: "${options.revision}" is no branch, tag or commit`);
+  }
+  const connection = hubConnection(dataset, options);
+  const choice: SplitChoice = { config: options.config, split: options.split ?? "train" };
+  const folder = datasetFolder(options.cacheDir ?? getHFHubCachePath(), dataset);
+  const key = [options.revision ?? "main", choice.config ?? "", choice.split];
+  const { manifest, notes } = await fetchOrRecall(connection, folder, key, options.revision, choice);
+
+  const sources = await Promise.all(
+    manifest.files.map((path) => {
+      const file = snapshotPath(folder, manifest.commit, path);
+      const label = `${dataset}/${path}`;
+      return path.endsWith(".parquet") ? openParquet(file, label) : openJsonl(file, label);
+    }),
+  );
+  const all = concatenate(sources);
+  return fileDataset(`${dataset}/${choice.split}`, { ...all, notes: [...notes, ...all.notes] });
+}
+
+/** `hub:organisation/name?config=main&split=train&revision=main` */
+export async function openHubSpec(spec: string): Promise<Dataset<FileRow>> {
+  const [name = "", query = ""] = spec.slice("hub:".length).split("?", 2);
+  const options: HubOptions = {};
+  for (const [key, value] of new URLSearchParams(query)) {
+    if (key !== "config" && key !== "split" && key !== "revision") {
+      throw new UserError(`${spec}: "${key}" is unknown here`, {
+        hint: "It takes config, split and revision: hub:openai/gsm8k?config=main&split=train",
+      });
+    }
+    options[key] = value;
+  }
+  return hub(name, options);
+}
+
+interface Found {
+  manifest: Manifest;
+  notes: string[];
+}
+
+async function fetchOrRecall(
+  connection: HubConnection,
+  folder: string,
+  key: readonly string[],
+  revision: string | undefined,
+  choice: SplitChoice,
+): Promise<Found> {
+  const { dataset } = connection;
+  const recalled = await readManifest(folder, key);
+  const recall = (why: string): Found | undefined =>
+    recalled && {
+      manifest: recalled,
+      notes: [`${dataset}: ${why}; using the files of commit ${recalled.commit.slice(0, 8)} from ${folder}`],
+    };
+  if (/^(1|true|yes|on)$/i.test(process.env.HF_HUB_OFFLINE ?? "")) {
+    const found = recall("HF_HUB_OFFLINE is set");
+    if (found !== undefined) return found;
+    throw new RunError(`${dataset}: HF_HUB_OFFLINE is set and the split ${choice.split} was not downloaded before`, {
+      hint: 'Unset HF_HUB_OFFLINE, or open a file of your own: openDataset("train.parquet").',
+    });
+  }
+  try {
+    const manifest = await fetchSplit(connection, folder, revision, choice);
+    await writeManifest(folder, key, manifest);
+    return { manifest, notes: [] };
+  } catch (error) {
+    const found = isUnreachable(error instanceof RunError ? error.cause : error)
+      ? recall("the hub cannot be reached")
+      : undefined;
+    if (found !== undefined) return found;
+    throw hubFailure(connection, error, "asking for the dataset");
+  }
+}
+
+async function fetchSplit(
+  connection: HubConnection,
+  folder: string,
+  revision: string | undefined,
+  choice: SplitChoice,
+): Promise<Manifest> {
+  const { dataset } = connection;
+  const own = await listing(connection, folder, revision ?? "main");
+  const readme = own.entries.get("README.md");
+  const card =
+    readme === undefined ? "" : await readFile(await cachedFile(connection, folder, own.commit, readme), "utf8");
+  const files = splitFiles(dataset, [...own.entries.keys()], card, choice);
+  if (files.length > 0) return downloadAll(connection, folder, own, files);
+  if (revision !== undefined) throw notReadable(dataset);
+
+  const converted = await listing(connection, folder, convertedRevision).catch((error: unknown) => {
+    throw isUnreachable(error) ? error : notReadable(dataset);
+  });
+  return downloadAll(connection, folder, converted, convertedFiles(dataset, [...converted.entries.keys()], choice));
+}
+
+const notReadable = (dataset: string) =>
+  new UserError(`${dataset}: the dataset has no .parquet or .jsonl files for this split`, {
+    hint: "Convert the split to .jsonl and open that file.",
+  });
+
+interface Listing {
+  commit: string;
+  entries: Map<string, ListFileEntry>;
+}
+
+async function listing({ dataset, request }: HubConnection, folder: string, revision: string): Promise<Listing> {
+  const { sha: commit } = await datasetInfo({ ...request, name: dataset, revision, additionalFields: ["sha"] });
+  if (!/^[0-9a-f]{40}$/.test(commit)) throw new RunError(`${dataset}: the hub gives no commit for ${revision}`);
+  const entries = new Map<string, ListFileEntry>();
+  const repo = { type: "dataset", name: dataset } as const;
+  for await (const entry of listFiles({ ...request, repo, recursive: true, revision: commit })) {
+    if (entry.type === "file") entries.set(entry.path, entry);
+  }
+  // Where the hub's Python tools look up which commit a branch is at.
+  const reference = join(folder, "refs", revision);
+  await mkdir(dirname(reference), { recursive: true });
+  await writeFile(reference, commit);
+  return { commit, entries };
+}
+
+async function downloadAll(
+  connection: HubConnection,
+  folder: string,
+  { commit, entries }: Listing,
+  files: string[],
+): Promise<Manifest> {
+  for (const path of files) await cachedFile(connection, folder, commit, entries.get(path)!);
+  return { commit, files };
+}

@@ -1,0 +1,67 @@
+/** Rows of a Parquet file, read into memory at once: its columns are compressed in blocks that hold many rows. */
+import { closeSync, openSync } from "node:fs";
+import { getHeapStatistics } from "node:v8";
+import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from "hyparquet";
+import { compressors } from "hyparquet-compressors";
+import { UserError } from "../errors.ts";
+import { idText, type RowSource } from "./file-dataset.ts";
+import { fileFailure } from "./file-failure.ts";
+import type { FileRow } from "./types.ts";
+
+/**
+ * Whole numbers of 64 bits become numbers where those are exact and text where they are not; text is text.
+ * @param label how messages name the file
+ * @throws UserError when the file is no readable Parquet file, or too large for the memory of this process
+ */
+export async function openParquet(file: string, label = file): Promise<RowSource> {
+  const rows = await readRows(file, label);
+  return {
+    size: rows.length,
+    row: (index) => rows[index]!,
+    origin: (index) => `${label} row ${index + 1}`,
+    id: (index) => idText(rows[index]!.id),
+    notes: [],
+  };
+}
+
+async function readRows(path: string, label: string): Promise<FileRow[]> {
+  try {
+    // Says at once, and by its name, what is wrong with the path.
+    closeSync(openSync(path, "r"));
+    const file = await asyncBufferFromFile(path);
+    const metadata = await parquetMetadataAsync(file);
+    const bytes = metadata.row_groups.reduce((sum, group) => sum + Number(group.total_byte_size), 0);
+    const room = getHeapStatistics().heap_size_limit;
+    if (bytes * 2 > room) {
+      const gigabytes = (count: number) => `${(count / 1e9).toFixed(1)} GB`;
+      throw new UserError(
+        `${label} holds ${gigabytes(bytes)} of rows; this process may use ${gigabytes(room)} of memory`,
+        {
+          hint: `Set NODE_OPTIONS=--max-old-space-size=${Math.ceil((bytes * 3) / 2 ** 20)}, or convert the file to .jsonl, which is read line by line.`,
+        },
+      );
+    }
+    const rows = await parquetReadObjects({ file, metadata, compressors });
+    return rows.map((row) => plainValue(row) as FileRow);
+  } catch (error) {
+    if (error instanceof UserError || (error as NodeJS.ErrnoException).code !== undefined)
+      throw fileFailure(error, label);
+    throw new UserError(`${label}: not a Parquet file that can be read: ${(error as Error).message}`, {
+      hint: "Download or write the file again; an interrupted download is cut short.",
+      cause: error,
+    });
+  }
+}
+
+function plainValue(value: unknown): unknown {
+  if (typeof value === "bigint") {
+    const exact = value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER);
+    return exact ? Number(value) : String(value);
+  }
+  // A null within lists and structures.
+  if (value === undefined) return null;
+  if (value instanceof Date || ArrayBuffer.isView(value)) return value;
+  if (Array.isArray(value)) return value.map(plainValue);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plainValue(member)]));
+}
