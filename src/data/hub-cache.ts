@@ -80,6 +80,7 @@ async function download(
   const partial = `${blob}.incomplete`;
   const { path, size } = entry;
   let failed = 0;
+  let damaged = 0;
   for (let offset = await sizeOf(partial); ; offset = await sizeOf(partial)) {
     try {
       if (offset < size) {
@@ -91,13 +92,14 @@ async function download(
       if ((await sizeOf(partial)) >= size) {
         if (await matches(partial, size, digest)) break;
         await rm(partial, { force: true });
+        damaged++;
         throw new RunError(`${hub.dataset}: the checksum of ${path} is not the one the hub gives`, { hint: goOnHint });
       }
       throw new RunError(`${hub.dataset}: the download of ${path} ended early`, { hint: goOnHint });
     } catch (error) {
       // Only an attempt that brought nothing counts as failed.
       failed = (await sizeOf(partial)) > offset ? 1 : failed + 1;
-      if (failed >= attempts || !mayRetry(error)) throw error;
+      if (failed >= attempts || damaged >= 3 || !mayRetry(error)) throw error;
       hub.onStatus(
         `${hub.dataset}: the download of ${path} broke off (${(error as Error).message ?? error}); going on`,
       );

@@ -18,7 +18,8 @@ export function hubConnection(
   options: { hubUrl?: string; token?: string; retryDelayMs?: number; onStatus?: (text: string) => void },
 ): HubConnection {
   const hubUrl = (options.hubUrl ?? (process.env.HF_ENDPOINT || "https://huggingface.co")).replace(/\/+$/, "");
-  if (!/^https?:\/\//.test(hubUrl)) throw new UserError(`HF_ENDPOINT is "${hubUrl}"; it takes an http(s) address`);
+  if (!/^https?:\/\//.test(hubUrl) || !URL.canParse(hubUrl))
+    throw new UserError(`HF_ENDPOINT is "${hubUrl}"; it takes an http(s) address`);
   const accessToken = options.token ?? process.env.HF_TOKEN?.trim();
   if (accessToken && !accessToken.startsWith("hf_")) {
     throw new UserError("HF_TOKEN is not an access token of the hub: those begin with hf_", {
@@ -40,6 +41,7 @@ export function isUnreachable(error: unknown): boolean {
   // The hub's client gives up a stream with a bare text.
   if (typeof error === "string") return true;
   if (!(error instanceof Error)) return false;
+  if (error.name === "TimeoutError") return true;
   const network = /fetch failed|terminated|socket|network|other side closed|premature/i;
   const code = (error as NodeJS.ErrnoException).code ?? (error.cause as NodeJS.ErrnoException | undefined)?.code ?? "";
   return (

@@ -139,6 +139,8 @@ describe("hub", () => {
   });
 
   test("a server that ignores ranges costs time, not truth", async () => {
+    Object.assign(fault, { cutAfter: 60_000, cuts: 1000, ignoreRange: true });
+    expect(await complaint(hub("org/big", options()))).toContain("checksum");
     Object.assign(fault, { cutAfter: 60_000, cuts: 1, ignoreRange: true });
     expect((await hub("org/big", options())).size).toBe(4000);
   });
@@ -191,6 +193,7 @@ describe("hub", () => {
     ["org/plain", { revision: "v9", token: "hf_x" }, "the hub has no such dataset or revision"],
     ["org/plain", { revision: "../x" }, '"../x" is no branch, tag or commit'],
     ["org/plain", { token: "secret" }, "HF_TOKEN is not an access token of the hub"],
+    ["org/plain", { hubUrl: "http://" }, 'HF_ENDPOINT is "http:"; it takes an http(s) address'],
     ["org/plain", { hubUrl: "nowhere" }, 'HF_ENDPOINT is "nowhere"; it takes an http(s) address'],
     [
       "org/card",

@@ -59,7 +59,7 @@ export async function hub(dataset: string, options: HubOptions = {}): Promise<Da
     manifest.files.map((path) => {
       const file = snapshotPath(folder, manifest.commit, path);
       const label = `${dataset}/${path}`;
-      return path.endsWith(".parquet") ? openParquet(file, label) : openJsonl(file, label);
+      return /\.parquet$/i.test(path) ? openParquet(file, label) : openJsonl(file, label);
     }),
   );
   const all = concatenate(sources);
@@ -151,7 +151,16 @@ interface Listing {
   entries: Map<string, ListFileEntry>;
 }
 
-async function listing({ dataset, request }: HubConnection, folder: string, revision: string): Promise<Listing> {
+/** A hub that says nothing for so long counts as unreachable. */
+const listingTimeoutMs = 60_000;
+
+async function listing(connection: HubConnection, folder: string, revision: string): Promise<Listing> {
+  const { dataset } = connection;
+  const request = {
+    ...connection.request,
+    fetch: ((input, init) =>
+      fetch(input, { ...init, signal: AbortSignal.timeout(listingTimeoutMs) })) satisfies typeof fetch,
+  };
   const { sha: commit } = await datasetInfo({ ...request, name: dataset, revision, additionalFields: ["sha"] });
   if (!/^[0-9a-f]{40}$/.test(commit)) throw new RunError(`${dataset}: the hub gives no commit for ${revision}`);
   const entries = new Map<string, ListFileEntry>();
