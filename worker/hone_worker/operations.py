@@ -96,9 +96,11 @@ class Operations:
         header = message.header
         if header.get("threads", 0) > 0:
             torch.set_num_threads(header["threads"])
+        name = header.get("name", header["model"])
+        self._channel.send({"id": message.id, "event": "status", "text": f"loading {name}"})
         model = load_model(
             header["model"],
-            header.get("name", header["model"]),
+            name,
             cache_dir=Path(header["cache_dir"]),
             device=header.get("device", "auto"),
             dtype=header.get("dtype", "auto"),
@@ -157,7 +159,7 @@ class Operations:
         self._sampler.add(message.id, self._policy(message), requests, bool(header.get("stream", False)))
 
     def _abort(self, message: Message) -> Answer:
-        self._sampler.abort(message.header["sample"])
+        self._sampler.abort(message.header["sample"], message.header.get("requests"))
         return {}, {}
 
     def _sequences(self, message: Message) -> Any:

@@ -66,15 +66,19 @@ class _Crew:
 class PackedBatch:
     """`rows` is in the order of `logits()`. `counters` are added to."""
 
+    # The tokens of one forward that reads prompts, and so the memory that it takes.
+    prefill_tokens = 2048
+    # Masked places whose cost is about that of a lane more.
+    slack = 2048
+
     def __init__(self, model: Any, policy: Any, counters: Counter[str]):
         self._model = model
         self._policy = policy
         self._counters = counters
         on_cpu = model.device.type == "cpu"
         self._dtype = cache_dtype(model.device, model.dtype)
-        # The tokens of one forward that reads prompts, and so the memory that it takes.
-        self._prefill_tokens = 2048 if on_cpu else 16384
-        self._slack = 2048 if on_cpu else 65536
+        if not on_cpu:
+            self.prefill_tokens, self.slack = 16384, 65536
         self._crews: list[_Crew] = []
         self._fresh: list[tuple[Row, _Prompt]] = []
         self._known: dict[tuple[int, bytes, bool], _Prompt] = {}
@@ -101,7 +105,7 @@ class PackedBatch:
             if prompt is None:
                 tokens += len(context)
                 longest = max([len(context), *(len(other.tokens) for other in new)])
-                if new and (tokens > self._prefill_tokens or longest * (len(new) + 1) > 2 * self._prefill_tokens):
+                if new and (tokens > self.prefill_tokens or longest * (len(new) + 1) > 2 * self.prefill_tokens):
                     break
                 prompt = self._known[key] = _Prompt(key, context)
                 new.append(prompt)
@@ -178,8 +182,8 @@ class PackedBatch:
 
     def _read_alone(self, prompt: _Prompt, context: Prefill, ids: Tensor, positions: Tensor) -> None:
         scores = []
-        for begin in range(0, len(ids), self._prefill_tokens):
-            end = min(begin + self._prefill_tokens, len(ids))
+        for begin in range(0, len(ids), self.prefill_tokens):
+            end = min(begin + self.prefill_tokens, len(ids))
             context.advance(begin, end)
             hidden = self._model.hidden(context, ids[begin:end], positions[begin:end])
             prompt.hidden = hidden[-1].clone()
@@ -212,7 +216,7 @@ class PackedBatch:
 
     def _crew_for(self, length: int, rows: int) -> _Crew:
         for crew in self._crews:
-            if crew.takes(length, rows, self._slack):
+            if crew.takes(length, rows, self.slack):
                 return crew
         self._crews.append(_Crew(Lane(Block(self._dtype, self._model.device), [])))
         return self._crews[-1]
