@@ -22,6 +22,8 @@ export function findTemplate(directory: string, config: TokenizerConfig): string
 export type RenderText = (messages: readonly ChatMessage[], addGenerationPrompt: boolean) => string;
 
 /**
+ * Renders as transformers does, but for one character: the `trim` filter also strips U+FEFF at a message's ends.
+ *
  * @param owner the model's folder, for messages
  * @throws UserError when the template cannot be parsed; the returned function when it refuses the messages
  */

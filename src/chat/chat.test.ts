@@ -1,0 +1,138 @@
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import fc from "fast-check";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { UserError } from "../errors.ts";
+import { loadChat } from "./chat.ts";
+
+const fixture = (family: string) => fileURLToPath(new URL(`./fixtures/${family}`, import.meta.url));
+const hello = [{ role: "user", content: "hello" }] as const;
+
+/** A copy of a fixture to break. */
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "hone-chat-"));
+  cpSync(fixture("llama"), folder, { recursive: true });
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+const edit = (file: string, change: (content: Record<string, unknown>) => void) => {
+  const path = join(folder, file);
+  const content = JSON.parse(readFileSync(path, "utf8"));
+  change(content);
+  writeFileSync(path, JSON.stringify(content));
+};
+
+describe("where the template comes from", () => {
+  const config = (change: Record<string, unknown>) =>
+    edit("tokenizer_config.json", (content) => Object.assign(content, change));
+
+  test("chat_template.jinja wins over tokenizer_config.json, which may hold one or several", () => {
+    config({ chat_template: "old {{ messages[0].content }}" });
+    expect(loadChat(folder).renderText(hello)).toMatch(/^<\|begin_of_text\|>/);
+    rmSync(join(folder, "chat_template.jinja"));
+    expect(loadChat(folder).renderText(hello)).toBe("old hello");
+    const several = [
+      { name: "tool_use", template: "tools" },
+      { name: "default", template: "{{ eos_token }}{{ pad_token is defined }}" },
+    ];
+    config({ chat_template: several, eos_token: { content: "<|eot_id|>", lstrip: false } });
+    expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>false");
+  });
+
+  test("without one, a base model is refused, or its messages are put one below the other, which is said", () => {
+    rmSync(join(folder, "chat_template.jinja"));
+    expect(() => loadChat(folder)).toThrow(UserError);
+    expect(() => loadChat(folder)).toThrow("has no chat template; it is probably a base model");
+    const said: string[] = [];
+    const chat = loadChat(folder, { withoutTemplate: "plain", log: (line) => said.push(line) });
+    expect(said).toEqual([`${folder} has no chat template: messages are put one below the other, without roles`]);
+    const messages = [{ role: "system", content: "a" }, ...hello] as const;
+    expect(chat.renderText(messages)).toBe("a\nhello");
+    // The tokenizer's own BOS, once.
+    expect([...chat.render(messages)]).toEqual([chat.bosId, ...chat.encode("a\nhello")]);
+    expect(
+      loadChat(fixture("llama"))
+        .render(hello)
+        .filter((id) => id === chat.bosId).length,
+    ).toBe(1);
+  });
+});
+
+describe("bad folders", () => {
+  test.each<[string, () => void, string]>([
+    ["no tokenizer", () => rmSync(join(folder, "tokenizer.json")), "no tokenizer.json in"],
+    ["a cut file", () => writeFileSync(join(folder, "tokenizer.json"), '{"mod'), "cannot read"],
+    ["not a tokenizer", () => writeFileSync(join(folder, "tokenizer.json"), "{}"), "cannot be used"],
+    ["a list", () => writeFileSync(join(folder, "tokenizer.json"), "null"), "cannot be used"],
+    ["a cut configuration", () => writeFileSync(join(folder, "tokenizer_config.json"), "{"), "cannot read"],
+    ["a wrong one", () => writeFileSync(join(folder, "tokenizer_config.json"), '{"eos_token": 2}'), "eos_token"],
+    ["a broken template", () => writeFileSync(join(folder, "chat_template.jinja"), "{% if %}"), "cannot be parsed"],
+  ])("%s", (_name, spoil, message) => {
+    spoil();
+    const open = () => loadChat(folder);
+    expect(open).toThrow(UserError);
+    expect(open).toThrow(message);
+    expect(open).toThrow(folder);
+  });
+
+  test("a template that refuses says whom and why", () => {
+    const system = [{ role: "system", content: "x" }, ...hello] as const;
+    expect(() => loadChat(fixture("gemma")).render(system)).toThrow(
+      /the chat template of .*gemma refuses these messages \(system, user\): System role not supported/,
+    );
+  });
+
+  test("without tokenizer_config.json there are no special ids", () => {
+    rmSync(join(folder, "tokenizer_config.json"));
+    const chat = loadChat(folder);
+    expect([chat.bosId, chat.eosId, chat.padId]).toEqual([null, null, null]);
+  });
+});
+
+describe("decoding", () => {
+  const chat = loadChat(fixture("chatml"));
+
+  test("ids beyond the tokenizer's, as a padded vocabulary has, decode to nothing", () => {
+    const known = chat.encode("hi");
+    expect(chat.decode([99_999, ...known, 100_000])).toBe("hi");
+    expect(chat.decode([99_999])).toBe("");
+    expect(chat.decode([])).toBe("");
+  });
+
+  test("any text comes back from its tokens, whole and piece by piece", () => {
+    // White space before a carriage return and such must survive; only lone surrogates, which are no text, may not.
+    fc.assert(
+      fc.property(fc.string({ unit: "grapheme", maxLength: 40 }), (text) => {
+        const tokens = chat.encode(text);
+        expect(chat.decode(tokens)).toBe(text);
+        const decoder = chat.incrementalDecoder();
+        let shown = "";
+        for (const token of tokens) {
+          shown += decoder.push(token);
+          expect(text.startsWith(shown)).toBe(true);
+        }
+        expect(shown + decoder.end()).toBe(text);
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  test("an incomplete character is held back, then told as such", () => {
+    const party = [...chat.encode("🎉")];
+    expect(party.length).toBeGreaterThan(1);
+    const decoder = chat.incrementalDecoder();
+    expect(
+      party
+        .slice(0, -1)
+        .map((token) => decoder.push(token))
+        .join(""),
+    ).toBe("");
+    expect(decoder.push(party.at(-1)!)).toBe("🎉");
+    decoder.push(party[0]!);
+    expect(decoder.end()).toBe("\uFFFD");
+    expect(decoder.end()).toBe("");
+  });
+});
