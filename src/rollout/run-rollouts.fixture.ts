@@ -1,0 +1,56 @@
+/** What the tests of rollouts share: rows of one word, a model that echoes, and a run with ordinary settings. */
+import { singleTurn } from "../agents/single-turn.ts";
+import type { Task } from "../agents/types.ts";
+import type { Policy, SampleRequest } from "../backends/engine.ts";
+import { type Script, scriptedPolicy } from "../testing/scripted-policy.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { rolloutSeed } from "./rollout-seed.ts";
+import { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
+import { createSamplingClient, type SamplingClientOptions } from "./sampling-client.ts";
+
+export interface Row {
+  word: string;
+}
+export const tasksOf = (...words: string[]): Task<Row>[] =>
+  words.map((word, index) => ({ id: word, row: { word }, origin: `train.jsonl:${index + 1}` }));
+const echo: Script = (messages) => messages.at(-1)!.content;
+
+export type Settings = Partial<RunRolloutsOptions<Row>> & {
+  reply?: Script;
+  limits?: Partial<SamplingClientOptions["limits"]>;
+  watch?: (requests: readonly SampleRequest[]) => void;
+};
+
+export function setUp({ reply = echo, limits, watch, ...options }: Settings) {
+  const { policy, chat } = scriptedPolicy(reply);
+  const watched: Pick<Policy, "sample"> = {
+    sample(requests, sampleOptions) {
+      watch?.(requests);
+      return policy.sample(requests, sampleOptions);
+    },
+  };
+  const client = createSamplingClient({
+    policy: watched,
+    chat,
+    defaults: { temperature: 0.7, topP: 0.9, topK: 5, minP: 0.1 },
+    limits: { maxPromptLength: 100, maxResponseLength: 100, ...limits },
+    seedFor: rolloutSeed(1, 2),
+  });
+  const run = (more: Partial<RunRolloutsOptions<Row>> = {}) =>
+    runRollouts<Row>({
+      tasks: tasksOf("one", "two", "three"),
+      n: 2,
+      workflow: singleTurn({ prompt: (row) => row.word, reward: (row, reply) => Number(row.word === reply.text) }),
+      client,
+      purpose: "train",
+      nParallelTasks: 64,
+      retryLimit: 0,
+      timeoutSeconds: 10,
+      raiseOnError: false,
+      ...options,
+      ...more,
+    });
+  return { client, run };
+}
+export const rewards = (episodes: Episode[]) =>
+  episodes.map((episode) => episode.trajectories.map(({ reward }) => reward));
