@@ -79,9 +79,10 @@ class Drawer:
         for begin in range(0, count, part):
             rows = slice(begin, min(begin + part, count))
             self._draw_part(logits[rows], draws[rows], picks[rows], tokens[rows], log_sum[rows])
-        logprobs = logits.gather(1, tokens[:, None])[:, 0].float() - log_sum
+        # Before the tokens are used: one drawn from NaN may lie anywhere.
         if not torch.isfinite(log_sum).all():
             raise NotFinite((~torch.isfinite(log_sum)).nonzero()[:, 0].tolist())
+        logprobs = logits.gather(1, tokens[:, None])[:, 0].float() - log_sum
         return Drawn(tokens.tolist(), logprobs.tolist(), log_sum)
 
     def _draw_part(self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor) -> None:
