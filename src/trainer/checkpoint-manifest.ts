@@ -1,0 +1,134 @@
+/** checkpoint.json: what a checkpoint says of itself and which files it must have. Knows nothing of other checkpoints. */
+import { createHash } from "node:crypto";
+import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
+import { join, sep } from "node:path";
+import { UserError } from "../errors.ts";
+import { figuresOf, toJson } from "../tracking/json-lines.ts";
+
+/** What a checkpoint says besides its `policy/` folder. */
+export interface CheckpointContent {
+  /** Steps done. */
+  step: number;
+  /** Whatever the run needs to go on; JSON. */
+  state: Record<string, unknown>;
+  /** Figures measured at this step. */
+  metrics: Readonly<Record<string, number>>;
+  /** Decides which checkpoint is the best, higher is better; absent: not measured. */
+  score?: number;
+}
+
+interface FileEntry {
+  bytes: number;
+  /** Of small files only: reading gigabytes again to hash them would cost more than it tells. */
+  sha256?: string;
+}
+
+export interface Manifest extends CheckpointContent {
+  /** By path within the checkpoint, with forward slashes; checkpoint.json itself is not among them. */
+  files: Record<string, FileEntry>;
+}
+
+export const manifestFile = "checkpoint.json";
+const format = 1;
+const hashedBytes = 1 << 20;
+
+/** Lists, syncs to disk and describes all files in `folder`, then writes checkpoint.json: its presence says "complete". */
+export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
+  const entries = await readdir(folder, { withFileTypes: true, recursive: true });
+  const files: Record<string, FileEntry> = {};
+  for (const entry of entries.filter((one) => one.isFile())) {
+    const path = join(entry.parentPath, entry.name);
+    await sync(path);
+    files[path.slice(folder.length + 1).replaceAll(sep, "/")] = await describe(path);
+  }
+  for (const entry of entries.filter((one) => one.isDirectory())) await sync(join(entry.parentPath, entry.name));
+  const handle = await open(join(folder, manifestFile), "wx");
+  try {
+    await handle.writeFile(`${toJson({ format, ...content, files })}\n`);
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+  await sync(folder);
+}
+
+/**
+ * @throws UserError when `folder` is no checkpoint, was written by a newer version, or its description is broken
+ */
+export async function readManifest(folder: string): Promise<Manifest> {
+  const parsed = parseManifest(folder, await readManifestText(folder));
+  if (typeof parsed.format === "number" && parsed.format > format) {
+    throw new UserError(
+      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, known here is ${format}`,
+      { hint: "update Hone, or use a checkpoint of this version" },
+    );
+  }
+  const { step, state, metrics, score, files } = parsed as Partial<Manifest>;
+  if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
+    throw torn(folder, `${manifestFile} lacks step, state, metrics or files`);
+  }
+  return { step, state, metrics: figuresOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
+}
+
+async function readManifestText(folder: string): Promise<string> {
+  try {
+    return await readFile(join(folder, manifestFile), "utf8");
+  } catch (cause) {
+    if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) throw cause;
+    throw new UserError(`${folder} is no checkpoint: it has no ${manifestFile}`, {
+      hint: "name a folder such as runs/latest/checkpoints/step-000010",
+      cause,
+    });
+  }
+}
+
+function parseManifest(folder: string, text: string): Record<string, unknown> {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw torn(folder, `${manifestFile} cannot be read as JSON`);
+  }
+}
+
+/** @throws UserError that names the first file that is missing or is not what it was */
+export async function checkFiles(folder: string, files: Manifest["files"]): Promise<void> {
+  for (const [name, { bytes, sha256 }] of Object.entries(files)) {
+    const path = join(folder, name);
+    const size = await stat(path).then(
+      (found) => found.size,
+      () => null,
+    );
+    if (size === null) throw torn(folder, `${name} is missing`);
+    if (size !== bytes) throw torn(folder, `${name} has ${size} bytes instead of ${bytes}`);
+    if (sha256 !== undefined && (await hash(path)) !== sha256) throw torn(folder, `the content of ${name} has changed`);
+  }
+}
+
+/** Writes what the system still holds back of a file or a folder's list of names. */
+export async function sync(path: string): Promise<void> {
+  let handle: FileHandle | undefined;
+  try {
+    handle = await open(path, "r");
+    await handle.sync();
+  } catch (error) {
+    // Windows and some network file systems cannot sync a folder, or a file opened for reading; the rest is real.
+    if (!["EPERM", "EISDIR", "EINVAL", "ENOTSUP"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  } finally {
+    await handle?.close();
+  }
+}
+
+async function describe(path: string): Promise<FileEntry> {
+  const { size: bytes } = await stat(path);
+  return bytes <= hashedBytes ? { bytes, sha256: await hash(path) } : { bytes };
+}
+
+const hash = async (path: string) =>
+  createHash("sha256")
+    .update(await readFile(path))
+    .digest("hex");
+
+const torn = (folder: string, what: string) =>
+  new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });
+
+const isObject = (value: unknown): value is Record<string, never> => typeof value === "object" && value !== null;

@@ -1,0 +1,217 @@
+/**
+ * The checkpoints of a run: each written under a temporary name and renamed when it is whole and on disk, so that a
+ * kill at any instant leaves whole ones only. Knows nothing of what a policy's files are.
+ */
+import { existsSync } from "node:fs";
+import { mkdir, readdir, rename, rm, statfs } from "node:fs/promises";
+import { hostname } from "node:os";
+import { basename, dirname, join, resolve } from "node:path";
+import { RunError, UserError } from "../errors.ts";
+import { formatBytes, isOutOfSpace, outOfSpace } from "../tracking/durable-files.ts";
+import {
+  type CheckpointContent,
+  checkFiles,
+  type Manifest,
+  readManifest,
+  sync,
+  writeManifest,
+} from "./checkpoint-manifest.ts";
+
+export type { CheckpointContent } from "./checkpoint-manifest.ts";
+
+export interface Checkpoint extends CheckpointContent {
+  /** Absolute. */
+  path: string;
+  /** On disk. */
+  bytes: number;
+}
+
+/** How much to keep. The newest and the best (by `score`) are kept whatever these say. */
+export interface Retention {
+  maxNumber: number;
+  maxBytes: number;
+}
+
+export interface SavedCheckpoint {
+  path: string;
+  bytes: number;
+  seconds: number;
+  /** Checkpoints that were taken away: by retention, or as later than the one saved. */
+  removed: string[];
+}
+
+/**
+ * Writes `{folder}/step-000012` with `policy/` (by `writePolicy`, which gets a path that does not exist yet) and
+ * checkpoint.json, then removes what retention does not keep. Later checkpoints go too: the run went back to before
+ * them and is now somewhere else. Only one process may save into a folder; the run folder's lock sees to that.
+ *
+ * @throws RunError when the disk has no room; the earlier checkpoints are untouched and nothing half-written stays
+ */
+export async function saveCheckpoint(
+  folder: string,
+  content: CheckpointContent,
+  writePolicy: (directory: string) => Promise<void>,
+  retention: Retention,
+): Promise<SavedCheckpoint> {
+  const start = performance.now();
+  await mkdir(folder, { recursive: true });
+  await repair(folder, () => true);
+  const earlier = await listCheckpoints(folder);
+  const expected = earlier.at(-1)?.bytes ?? 0;
+  await checkRoom(folder, expected, content.step);
+
+  const path = resolve(folder, nameOf(content.step));
+  const temporary = join(folder, `${temporaryPrefix}${nameOf(content.step)}${owner()}`);
+  try {
+    await mkdir(temporary);
+    await writePolicy(join(temporary, "policy"));
+    await writeManifest(temporary, content);
+  } catch (error) {
+    await rm(temporary, { recursive: true, force: true });
+    throw isOutOfSpace(error) ? outOfSpace(path, expected, error) : error;
+  }
+  // Between these two the new one, whole under its temporary name, is the one that `repair` finds.
+  if (existsSync(path)) await discard(path);
+  await rename(temporary, path);
+  await sync(folder);
+
+  const removed = await prune(folder, content.step, retention);
+  const { bytes } = await summarize(path);
+  return { path, bytes, seconds: (performance.now() - start) / 1000, removed };
+}
+
+/**
+ * The newest whole checkpoint, undefined where there is none. Damaged ones are passed over and told to `warn`. What
+ * killed processes of this machine left behind is completed or removed.
+ */
+export async function latestCheckpoint(
+  folder: string,
+  warn: (text: string) => void = () => {},
+): Promise<Checkpoint | undefined> {
+  if (!existsSync(folder)) return undefined;
+  await repair(folder, isDead);
+  for (const name of (await checkpointNames(folder)).reverse()) {
+    try {
+      return await readCheckpoint(join(folder, name));
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      warn(`${error.message}; looking for an older one`);
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Reads a checkpoint after checking that all its files are there.
+ * @throws UserError when `path` is no checkpoint, is damaged, or was written by a newer version
+ */
+export async function readCheckpoint(path: string): Promise<Checkpoint> {
+  const manifest = await readManifest(path);
+  await checkFiles(path, manifest.files);
+  return checkpointOf(path, manifest);
+}
+
+const temporaryPrefix = ".tmp-";
+const removedPrefix = ".removed-";
+const nameOf = (step: number) => `step-${String(step).padStart(6, "0")}`;
+const stepOf = (name: string) => Number(name.slice("step-".length));
+const owner = () => `@${hostname()}@${process.pid}`;
+
+/** Whether the process that a temporary name ends with was one of this machine and is gone. */
+function isDead(name: string): boolean {
+  const [, host, pid] = name.split("@");
+  if (host !== hostname()) return false;
+  try {
+    process.kill(Number(pid), 0);
+    return false;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "ESRCH";
+  }
+}
+
+/** Takes what a kill left: a checkpoint that was whole but for its name gets it, all else is removed. */
+async function repair(folder: string, mayTake: (name: string) => boolean): Promise<void> {
+  for (const name of await readdir(folder)) {
+    if (!(name.startsWith(temporaryPrefix) || name.startsWith(removedPrefix)) || !mayTake(name)) continue;
+    const path = join(folder, name);
+    const final = join(folder, name.slice(temporaryPrefix.length).split("@")[0]!);
+    const whole = name.startsWith(temporaryPrefix) && (await readCheckpoint(path).catch(damaged));
+    if (whole && !existsSync(final)) await rename(path, final);
+    else await rm(path, { recursive: true, force: true });
+  }
+}
+
+/** Oldest first. */
+async function checkpointNames(folder: string): Promise<string[]> {
+  const names = (await readdir(folder)).filter((name) => /^step-\d+$/.test(name));
+  return names.sort((left, right) => stepOf(left) - stepOf(right));
+}
+
+/** Those that say what they are, oldest first; whether their files are all there is not looked at. */
+async function listCheckpoints(folder: string): Promise<Checkpoint[]> {
+  const found: Checkpoint[] = [];
+  for (const name of await checkpointNames(folder)) {
+    const checkpoint = await summarize(join(folder, name)).catch(damaged);
+    if (checkpoint) found.push(checkpoint);
+  }
+  return found;
+}
+
+/** Damage is passed over; a disk that cannot be read is not. */
+function damaged(error: unknown): undefined {
+  if (!(error instanceof UserError)) throw error;
+}
+
+const summarize = async (path: string) => checkpointOf(path, await readManifest(path));
+
+function checkpointOf(path: string, { files, ...content }: Manifest): Checkpoint {
+  const bytes = Object.values(files).reduce((sum, file) => sum + file.bytes, 0);
+  return { ...content, path: resolve(path), bytes };
+}
+
+/** @param newest the step that has just been saved */
+async function prune(folder: string, newest: number, { maxNumber, maxBytes }: Retention): Promise<string[]> {
+  const checkpoints = await listCheckpoints(folder);
+  const abandoned = checkpoints.filter(({ step }) => step > newest);
+  const rest = checkpoints.filter(({ step }) => step <= newest);
+  const best = bestOf(rest);
+  const doomed = [...abandoned];
+  let number = rest.length;
+  let bytes = rest.reduce((sum, one) => sum + one.bytes, 0);
+  for (const one of rest) {
+    if (number <= maxNumber && bytes <= maxBytes) break;
+    if (one === best || one.step === newest) continue;
+    doomed.push(one);
+    number--;
+    bytes -= one.bytes;
+  }
+  for (const { path } of doomed) await discard(path);
+  return doomed.map(({ path }) => path);
+}
+
+/** The highest score; of equal ones the newest. */
+function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
+  const scored = checkpoints.filter(({ score }) => score !== undefined && !Number.isNaN(score));
+  return scored.reduce<Checkpoint | undefined>(
+    (best, one) => (best && best.score! > one.score! ? best : one),
+    undefined,
+  );
+}
+
+/** Renamed before it is emptied, so that a kill in between leaves no torn checkpoint under its own name. */
+async function discard(path: string): Promise<void> {
+  const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${owner()}`);
+  await rename(path, doomed);
+  await rm(doomed, { recursive: true, force: true });
+}
+
+/** @param needed bytes, by the size of the previous checkpoint; 0 when there is none to go by */
+async function checkRoom(folder: string, needed: number, step: number): Promise<void> {
+  const { bavail, bsize } = await statfs(folder);
+  const free = bavail * bsize;
+  if (free > needed * 1.05) return;
+  throw new RunError(
+    `no room for the checkpoint of step ${step} in ${folder}: it takes about ${formatBytes(needed)}, free are ${formatBytes(free)}`,
+    { hint: "free some space (a lower training.max_ckpt_num keeps fewer checkpoints), then go on with --resume" },
+  );
+}
