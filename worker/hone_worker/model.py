@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from . import attention
@@ -162,9 +163,9 @@ class LanguageModel:
     def _checkpoint_gradients(self) -> None:
         if not self.module.supports_gradient_checkpointing:
             raise UserMistake(f"{type(self.module).__name__} has no gradient checkpointing", "switch it off")
-        self.module.gradient_checkpointing_enable({"use_reentrant": False})
+        self.module.activation_checkpointing_enable({"use_reentrant": False})
         for module in self.module.modules():
-            if getattr(module, "gradient_checkpointing", False):
+            if isinstance(module, GradientCheckpointingLayer):
                 module.training = True  # of the layer alone: checkpoints ask for it; dropout is off everywhere
 
     def _max_length(self) -> int:

@@ -1,0 +1,74 @@
+"""Packed rows, and their padded substitute, against transformers' own attention and autograd."""
+
+import pytest
+import torch
+
+from hone_worker.policies import Policies
+from hone_worker.training import Trainer
+from models import CONFIGS, build, load, reference, reference_outputs, sample_sequences, weighing
+
+PADDED = {"bloom", "mamba"}
+NAMES = ["logprobs", "entropy"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> None:
+    difference = (found - expected).abs().max() / expected.abs().max().clamp(min=1)
+    assert difference < tolerance, float(difference)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_outputs_and_gradients_equal_autograd(kind, folder):
+    path = build(kind, folder)
+    model = load(path)
+    assert (model.attention == "padded") == (kind in PADDED), model.attention_reason
+    policies = Policies(model)
+    policy = policies[policies.create({"kind": "full"})]
+    sequences, trainer = sample_sequences(), Trainer(chunk_size=5, micro_batch_tokens=12)
+    plain = reference(path)
+    expected = reference_outputs(plain, sequences)
+    found = trainer.forward(policy, sequences, NAMES)
+    for name in NAMES:
+        close(found[name], expected[name].detach())
+    weights = {name: torch.randn(len(expected[name]), generator=torch.Generator().manual_seed(i)) for i, name in enumerate(NAMES)}
+    sum((weights[name] * expected[name]).sum() for name in NAMES).backward()
+    trainer.forward_backward(policy, sequences, NAMES, weighing(sequences, weights))
+    assert trainer.counters["train/micro_batches"] > 4
+    gradients = dict(plain.named_parameters())
+    for (name, _), parameter in zip(model.module.named_parameters(), policy.parameters):
+        expected_gradient = gradients[name].grad
+        close(parameter.grad, torch.zeros_like(parameter) if expected_gradient is None else expected_gradient)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_frozen_head_gives_the_same_hidden_gradient_as_a_trained_one(kind, folder):
+    model = load(build(kind, folder / "heads"))
+    from hone_worker.head import token_outputs
+
+    hidden = torch.randn(11, 32, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(11)
+    gradients = []
+    for trained in (False, True):
+        x = hidden.clone().requires_grad_()
+        outputs = token_outputs(model, x, targets, NAMES, 4, trained)
+        outputs.backward(torch.arange(22.0).view(2, 11))
+        gradients.append(x.grad)
+    close(gradients[0], gradients[1])
+
+
+def test_long_rows_are_cut_into_tiles(folder, monkeypatch):
+    """Tiny limits force every way of cutting: between branches, and inside long prompts and branches."""
+    from hone_worker import tree
+
+    path = build("qwen2", folder / "tiles")
+    model = load(path)
+    policies = Policies(model)
+    policy = policies[policies.create({"kind": "none"})]
+    expected = reference_outputs(reference(path), sample_sequences())["logprobs"].detach()
+    fit = tree._fit
+    monkeypatch.setattr(tree, "_fit", lambda bundle, limit: fit(bundle, 24))
+    close(Trainer().forward(policy, sample_sequences(), ["logprobs"])["logprobs"], expected)
