@@ -67,10 +67,10 @@ def encode(header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) 
     described = []
     payload = 0
     for name, array in (arrays or {}).items():
-        array = np.ascontiguousarray(array)
-        dtype = array.dtype.newbyteorder("<") if array.dtype.itemsize > 1 else array.dtype
+        dtype = np.asarray(array).dtype.newbyteorder("<")
         if dtype not in NAMES:
-            raise TypeError(f"array {name!r} is {array.dtype}; a frame holds {', '.join(DTYPES)}")
+            raise TypeError(f"array {name!r} is {dtype}; a frame holds {', '.join(DTYPES)}")
+        array = np.asarray(array, dtype, order="C")
         described.append({"name": name, "dtype": NAMES[dtype], "shape": list(array.shape)})
         padding = -array.nbytes % ALIGNMENT
         payload += array.nbytes + padding

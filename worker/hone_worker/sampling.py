@@ -89,7 +89,8 @@ class Sampler:
         # The first queue has its turn.
         self._queues: list[_Queue] = []
         self._turn = 0
-        self.counters: Counter[str] = Counter()
+        names = ("prompt_tokens", "prompts_shared", "sampled_tokens", "decode_steps", "memory_retreats")
+        self.counters: Counter[str] = Counter({name: 0 for name in names})
         self.seconds = 0.0
 
     @property
