@@ -42,6 +42,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   const progress = newProgress(now());
   let line: LiveLine | undefined;
   let sayWaitAfter = saidWaitSeconds;
+  let ended = false;
 
   const width = () => (live ? Math.max(20, (out.columns ?? 80) - 1) : Number.POSITIVE_INFINITY);
   const say = (text: string) => out.write(`${text}\n`);
@@ -59,7 +60,13 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   }
 
   function startLine(): void {
-    if (live) line ??= liveLine([out, ...others]);
+    if (live && !ended) line ??= liveLine([out, ...others]);
+  }
+
+  function stop(): void {
+    clearInterval(timer);
+    line?.end();
+    line = undefined;
   }
 
   return {
@@ -68,11 +75,10 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       const repeated = event.type === "setup-status" && event.text === progress.phase;
       advance(progress, event, now());
       if (event.type === "run-end") {
-        clearInterval(timer);
-        line?.end();
-        line = undefined;
+        ended = true;
+        stop();
         for (const text of summary(progress, now(), live ? width() : 80, styles)) say(text);
-        if (event.reason !== "done" || event.text !== undefined) say(describeEvent(event) ?? "");
+        if (event.reason !== "done" || event.text !== undefined || event.report) say(describeEvent(event) ?? "");
         return;
       }
       startLine();
@@ -81,9 +87,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       if (live && text !== null) tick();
     },
     async close() {
-      clearInterval(timer);
-      line?.end();
-      line = undefined;
+      stop();
     },
   };
 

@@ -30,7 +30,10 @@ export function describeEvent(event: RunEvent): string | null {
     case "health":
       return `health: ${event.text}`;
     case "run-end":
-      return `${endings[event.reason]}${event.text === undefined ? "" : `: ${event.text}`}`;
+      return [
+        `${endings[event.reason]}${event.text === undefined ? "" : `: ${event.text}`}`,
+        ...(event.report ?? []),
+      ].join("\n");
   }
 }
 

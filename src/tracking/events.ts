@@ -40,8 +40,8 @@ export type RunEvent =
   | { type: "warning"; text: string }
   /** A sentence of the health rules. */
   | { type: "health"; text: string }
-  /** `text`: why it was stopped or what failed. */
-  | { type: "run-end"; reason: "done" | "stopped" | "failed"; text?: string };
+  /** `text`: why it was stopped or what failed; `report`: lines to read at the end, e.g. answers before and after. */
+  | { type: "run-end"; reason: "done" | "stopped" | "failed"; text?: string; report?: readonly string[] };
 
 export interface Subscriber {
   /** Must be quick and must not throw for reasons of its own display; a full disk may throw (RunError). */

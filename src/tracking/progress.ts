@@ -67,8 +67,9 @@ export function advance(progress: Progress, event: RunEvent, now: number): void 
       enter(progress, event.text, now);
       break;
     case "rollout-progress":
-      enter(progress, "sampling", now);
-      progress.allTokens += Math.max(0, event.tokens - progress.tokens);
+      // A validation samples too, and stays a validation.
+      if (progress.phase !== "validating") enter(progress, "sampling", now);
+      progress.allTokens += event.tokens - (event.tokens < progress.tokens ? 0 : progress.tokens);
       Object.assign(progress, { done: event.done, total: event.total, tokens: event.tokens });
       break;
     case "update-progress":

@@ -150,7 +150,8 @@ function openFolder(path: string): RunFolder {
   };
 }
 
-const episodesFile = (step: number, kind?: "validation") =>
+/** Its name within the folder's episodes/. */
+export const episodesFile = (step: number, kind?: "validation") =>
   `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
 
 /** Moves the episodes of later steps out of the way. Returns how many files. */

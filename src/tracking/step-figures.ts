@@ -33,6 +33,8 @@ export interface StepFigures {
   kl: number | undefined;
   gradNorm: number | undefined;
   learningRate: number | undefined;
+  /** Nats a token. */
+  entropy: number | undefined;
   /** Seconds. */
   sampling: number | undefined;
   training: number | undefined;
@@ -41,16 +43,19 @@ export interface StepFigures {
 
 export function stepFigures(metrics: Metrics): StepFigures {
   const { "batch/solve_all": all, "batch/solve_partial": partial } = metrics;
+  const tasks = metrics["batch/num_tasks"];
   return {
     reward: metrics["reward/mean"] ?? overRoles(metrics, "reward", "mean"),
-    solved: all === undefined || partial === undefined ? undefined : all + partial,
-    tasks: metrics["batch/num_tasks"],
+    // The metrics are shares of the tasks.
+    solved: [all, partial, tasks].includes(undefined) ? undefined : Math.round((all! + partial!) * tasks!),
+    tasks,
     informative: sumOverRoles(metrics, "batch", "informative"),
     groups: sumOverRoles(metrics, "batch", "total"),
     loss: metrics["actor/pg_loss"] ?? metrics["actor/loss"],
     kl: metrics["actor/kl_loss"] ?? metrics["actor/ppo_kl"],
     gradNorm: metrics["actor/grad_norm"],
     learningRate: metrics["actor/lr"],
+    entropy: metrics["actor/entropy"] ?? metrics["actor/entropy_loss"],
     sampling: metrics["time/rollout"],
     training: metrics["time/update"],
     tokensPerSecond: metrics["perf/throughput"],

@@ -1,0 +1,91 @@
+"""Passes a run's figures on to Weights & Biases by its own SDK. Knows nothing of training.
+
+Reads JSON lines from standard input: {"op": "init", ...}, {"op": "log", "step", "metrics"}, {"op": "finish", "exit_code"}.
+Writes JSON lines to standard output: {"event": "ready", "mode", "url", "directory"}, {"event": "finished"} or
+{"event": "error", "kind": "missing" | "login" | "failed", "message"}. Whatever the SDK prints goes to standard error.
+"""
+import json
+import os
+import signal
+import sys
+from typing import Any, TextIO
+
+NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def own_output() -> TextIO:
+    """Standard output for this program alone: anything a library prints ends up on standard error."""
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return output
+
+
+class Refused(Exception):
+    """The run cannot begin; `kind` says whose turn it is."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def start_run(message: dict[str, Any]) -> Any:
+    """Opens the run that an init message describes; the same id continues the same run."""
+    try:
+        import wandb
+        from wandb.errors import AuthenticationError, UsageError
+    except ImportError as error:
+        raise Refused("missing", str(error)) from error
+    settings = wandb.Settings(
+        console="off", disable_git=True, disable_code=True, init_timeout=message["timeout_seconds"]
+    )
+    try:
+        return wandb.init(
+            project=message["project"],
+            name=message["name"],
+            id=message["id"],
+            config=message["config"],
+            dir=message["directory"],
+            mode=message.get("mode"),
+            resume="allow",
+            settings=settings,
+        )
+    except (AuthenticationError, UsageError) as error:
+        raise Refused("login", str(error)) from error
+    except Exception as error:  # Network, server, disk: the SDK has no common base for these.
+        raise Refused("failed", f"{type(error).__name__}: {error}") from error
+
+
+def main() -> int:
+    output = own_output()
+    # Ctrl-C is the trainer's to handle; it says "finish" when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def say(**message: Any) -> None:
+        output.write(json.dumps(message) + "\n")
+        output.flush()
+
+    run = None
+    exit_code = 1  # Of a trainer that ends without a word.
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["op"] == "init":
+            try:
+                run = start_run(message)
+            except Refused as refused:
+                say(event="error", kind=refused.kind, message=str(refused))
+                return 1
+            say(event="ready", mode=run.settings.mode, url=run.url, directory=run.settings.sync_dir)
+        elif message["op"] == "log":
+            figures = {name: NOT_FINITE.get(value, value) for name, value in message["metrics"].items()}
+            run.log(figures, step=message["step"])
+        elif message["op"] == "finish":
+            exit_code = message["exit_code"]
+            break
+    if run is not None:
+        run.finish(exit_code=exit_code)
+        say(event="finished")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
