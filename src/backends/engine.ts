@@ -136,6 +136,10 @@ export interface Policy {
   zeroGrad(): Promise<void>;
   /** Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON. */
   saveState(dir: string): Promise<void>;
+  /**
+   * Puts a saved state in place and publishes it under the version it was saved with. Without `optimizer` the
+   * optimizer begins anew.
+   */
   loadState(dir: string, options: { optimizer: boolean }): Promise<void>;
   /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
   export(dir: string, as: "adapter" | "merged"): Promise<void>;

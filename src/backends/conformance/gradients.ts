@@ -200,6 +200,7 @@ export const gradientChecks: ConformanceCheck[] = [
       atOnePoint(engine, helpers, async (policy, back) => {
         const sequences = madeUpSequences(engine, 9);
         const weights = madeUpWeights(numTrained(sequences), 71);
+        await back();
         await step(policy, sequences, weights, ordinary);
         const expected = await policy.forward(sequences, {});
         await back();

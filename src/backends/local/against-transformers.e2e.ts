@@ -46,23 +46,31 @@ async function plainLogprobs(sequences: readonly Sequence[], base: string, adapt
   return (JSON.parse(await runPython("check_export.py", [], input)) as number[][]).flat();
 }
 
-/** PPO's clipped objective with an entropy bonus, summed, written out for this comparison. */
-function ppo(advantages: readonly number[], old: readonly number[], clip: number, entropyWeight: number): Loss {
+/** PPO's clipped objective with an entropy bonus, summed, written out for this comparison. `starts`: of each sequence's trained tokens. */
+function ppo(
+  advantages: readonly number[],
+  old: readonly number[],
+  starts: Int32Array,
+  clip: number,
+  entropyWeight: number,
+): Loss {
   return {
     name: "ppo",
     outputs: { entropy: true },
-    evaluate({ logprobs, entropy }, members) {
-      expect(members.length).toBe(8); // One micro-batch, so places in the batch are places in the outputs.
+    evaluate({ offsets, logprobs, entropy }, members) {
       let loss = 0;
       const gradient = {
         logprobs: new Float32Array(logprobs.length),
         entropy: new Float32Array(logprobs.length).fill(-entropyWeight),
       };
-      logprobs.forEach((logprob, index) => {
-        const [advantage, ratio] = [advantages[index]!, Math.exp(logprob - old[index]!)];
-        const clipped = Math.min(Math.max(ratio, 1 - clip), 1 + clip);
-        loss -= Math.min(ratio * advantage, clipped * advantage) + entropyWeight * entropy![index]!;
-        gradient.logprobs[index] = ratio * advantage <= clipped * advantage ? -ratio * advantage : 0;
+      members.forEach((member, row) => {
+        for (let index = offsets[row]!; index < offsets[row + 1]!; index++) {
+          const place = starts[member]! + index - offsets[row]!;
+          const [advantage, ratio] = [advantages[place]!, Math.exp(logprobs[index]! - old[place]!)];
+          const clipped = Math.min(Math.max(ratio, 1 - clip), 1 + clip);
+          loss -= Math.min(ratio * advantage, clipped * advantage) + entropyWeight * entropy![index]!;
+          gradient.logprobs[index] = ratio * advantage <= clipped * advantage ? -ratio * advantage : 0;
+        }
       });
       return { loss, gradient, metrics: {} };
     },
@@ -121,11 +129,11 @@ describe("beside plain transformers", () => {
     await withPolicy(engine, lora(), async (policy) => {
       await train(policy, 1, 2);
       await policy.export(at("before"), "adapter");
-      const { logprobs } = await policy.forward(sequences, {});
+      const { logprobs, offsets } = await policy.forward(sequences, {});
       // Ratios on both sides of the clip range, so that each branch is taken.
       const old = Array.from(madeUpWeights(count, 7).logprobs, (noise, index) => logprobs[index]! + noise * 0.5);
       const advantages = Array.from(madeUpWeights(count, 8).logprobs);
-      const { loss } = await policy.forwardBackward(sequences, ppo(advantages, old, 0.2, 0.1));
+      const { loss } = await policy.forwardBackward(sequences, ppo(advantages, old, offsets, 0.2, 0.1));
       const { gradNorm } = await policy.optimStep(plainDescent(rate));
       await policy.export(at("after"), "adapter");
       const plain = JSON.parse(

@@ -50,7 +50,7 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       await call("save_state", { dir: resolve(dir) });
     },
     async loadState(dir, { optimizer }) {
-      await call("load_state", { dir: resolve(dir), optimizer });
+      version = readNumber((await call("load_state", { dir: resolve(dir), optimizer })).header.version);
     },
     async export(dir, as) {
       await call("export", { dir: resolve(dir), as });

@@ -84,15 +84,20 @@ describe("the worker process", () => {
     const engineFile = fileURLToPath(new URL("./engine.ts", import.meta.url));
     writeFileSync(
       script,
-      `import { register } from "tsx/esm/api"; register();
-       const { openLocalEngine } = await import(${JSON.stringify(engineFile)});
+      `const { openLocalEngine } = await import(${JSON.stringify(engineFile)});
        const engine = await openLocalEngine(${JSON.stringify({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache") })});
        const policy = await engine.createPolicy({ adapter: { kind: "none" } });
        const params = { maxTokens: 4000, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true, seed: 1 };
        for await (const _ of policy.sample([{ prompt: Int32Array.of(5, 6, 7), params }], { onToken: () => console.log("sampling") }));`,
     );
-    const node = spawn(process.execPath, [script], { cwd: process.cwd(), stdio: ["ignore", "pipe", "inherit"] });
-    await new Promise<void>((resolve) => node.stdout.once("data", () => resolve()));
+    const node = spawn(process.execPath, ["--import", "tsx", script], {
+      cwd: process.cwd(),
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    await new Promise<void>((resolve, reject) => {
+      node.stdout.once("data", () => resolve());
+      node.once("close", () => reject(new Error("the script ended before it sampled")));
+    });
     const [worker] = await workersOf(node.pid!);
     node.kill("SIGKILL");
     expect(await gone(worker!)).toBe(true);
