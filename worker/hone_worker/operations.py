@@ -234,7 +234,7 @@ class Operations:
         header, policy = message.header, self._policy(message)
         policy.require_trainable()
         policy.load_state(Path(header["dir"]), optimizer=bool(header["optimizer"]))
-        return {}, {}
+        return {"version": policy.version}, {}
 
     def _export(self, message: Message) -> Answer:
         self._policy(message).export(Path(message.header["dir"]), message.header["as"])
