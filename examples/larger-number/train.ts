@@ -1,5 +1,5 @@
 /** The first example: a 135M model learns to name the larger of two numbers. Minutes on two cores. */
-import { defineExperiment, firstInteger, generated, singleTurn } from "hone";
+import { type ChatMessage, defineExperiment, firstInteger, generated, singleTurn } from "hone";
 
 interface Row {
   left: number;
@@ -13,21 +13,30 @@ const numbers = (name: string, size: number) =>
     return { left, right: left === right ? right + 1 : right };
   });
 
+const question = (left: number, right: number) => `Which number is larger, ${left} or ${right}?`;
+
+/** Two answered questions show the form of an answer, so that the model has a chance to be right at first. */
+const shown: ChatMessage[] = [
+  { role: "user", content: question(3, 7) },
+  { role: "assistant", content: "7" },
+  { role: "user", content: question(9, 4) },
+  { role: "assistant", content: "9" },
+];
+
 export default defineExperiment<Row>({
   train: numbers("larger-number", 4096),
   validation: numbers("larger-number-validation", 64),
   workflow: singleTurn<Row>({
-    prompt: (row) => `Which number is larger, ${row.left} or ${row.right}?`,
+    prompt: (row) => [...shown, { role: "user", content: question(row.left, row.right) }],
     reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
   }),
   config: {
     rllm: {
       rollout: { n: 8 },
-      trainer: { experiment_name: "larger-number", total_batches: 14, test_freq: 0, save_freq: 5 },
+      trainer: { experiment_name: "larger-number", total_batches: 20, test_freq: 0, save_freq: 5 },
     },
-    training: { learning_rate: 1e-3, lr_schedule: "linear" },
-    sampling: { val: { temperature: 0 } },
-    data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 12 },
+    training: { learning_rate: 1e-3 },
+    data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },
   next: "hone train examples/sort-numbers/train.ts",
 });

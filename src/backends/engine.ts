@@ -166,6 +166,8 @@ export interface ModelInfo {
 export interface Engine {
   readonly capabilities: Capabilities;
   readonly model: ModelInfo;
+  /** Of the programs it is made of, by name, e.g. `{"torch": "2.15.0"}`; for a person who looks for a fault. */
+  readonly versions: Readonly<Record<string, string>>;
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;

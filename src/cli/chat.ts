@@ -30,7 +30,7 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
       await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
       await policy.publish();
     }
-    const chat = await loadChat(engine.model.directory);
+    const chat = loadChat(engine.model.directory);
     status.end();
     const messages: ChatMessage[] = options.system ? [{ role: "system", content: options.system }] : [];
     if (options.message !== undefined) {

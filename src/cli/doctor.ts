@@ -1,6 +1,7 @@
 /** `hone doctor`: one batch through everything, each finding on a line, and for what is wrong the command that mends it. */
-import { freemem, totalmem } from "node:os";
+
 import { statfsSync } from "node:fs";
+import { freemem, totalmem } from "node:os";
 import pc from "picocolors";
 import { policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
@@ -20,7 +21,8 @@ const replies = 8;
 export async function doctorCommand(overrides: string[]): Promise<void> {
   const { config } = composeConfig({ overrides });
   let wrong = 0;
-  const say = (name: string, detail: string) => process.stdout.write(`${pc.green("ok")}    ${name.padEnd(10)} ${detail}\n`);
+  const say = (name: string, detail: string) =>
+    process.stdout.write(`${pc.green("ok")}    ${name.padEnd(10)} ${detail}\n`);
   const complain = (name: string, detail: string, mend: string) => {
     wrong++;
     process.stdout.write(`${pc.red("wrong")} ${name.padEnd(10)} ${detail}\n      ${pc.cyan("mend it:")} ${mend}\n`);
@@ -38,44 +40,72 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
   const engine = await openEngine(config, { onStatus: status.say }).finally(status.end);
   try {
     const seconds = ((performance.now() - start) / 1000).toFixed(1);
-    for (const [name, version] of Object.entries(engine.versions ?? {})) say(name, version);
+    for (const [name, version] of Object.entries(engine.versions)) say(name, version);
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
-    say("model", `${name}: ${architecture}, ${(parameters / 1e6).toFixed(1)}M parameters, ${dtype} on ${device}, ready in ${seconds} s`);
+    say(
+      "model",
+      `${name}: ${architecture}, ${(parameters / 1e6).toFixed(1)}M parameters, ${dtype} on ${device}, ready in ${seconds} s`,
+    );
     if (attention === "packed") say("attention", "packed sequences, shared prompts computed once");
     else say("attention", `padded, slower: ${attentionReason}`);
     await oneBatch(engine, config, say, complain);
   } finally {
     await engine.close();
   }
-  process.stdout.write(wrong === 0 ? "\nall is well\n" : `\n${wrong} ${wrong === 1 ? "thing is" : "things are"} wrong\n`);
+  process.stdout.write(
+    wrong === 0 ? "\nall is well\n" : `\n${wrong} ${wrong === 1 ? "thing is" : "things are"} wrong\n`,
+  );
   process.exitCode = wrong === 0 ? 0 : 1;
 }
 
 type Say = (name: string, detail: string) => void;
 
-async function oneBatch(engine: Engine, config: Config, say: Say, complain: (name: string, detail: string, mend: string) => void): Promise<void> {
-  const chat = await loadChat(engine.model.directory);
+async function oneBatch(
+  engine: Engine,
+  config: Config,
+  say: Say,
+  complain: (name: string, detail: string, mend: string) => void,
+): Promise<void> {
+  const chat = loadChat(engine.model.directory);
   const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
   const prompt = chat.render([{ role: "user", content: "Name three colours." }]);
   const time = stopwatch();
   const samples = await collect(policy, prompt);
   const tokens = samples.reduce((sum, { tokens }) => sum + tokens.length, 0);
-  say("sampling", `${replies} replies, ${tokens} tokens in ${time()}; the first: ${JSON.stringify(preview(chat, samples[0]!))}`);
+  say(
+    "sampling",
+    `${replies} replies, ${tokens} tokens in ${time()}; the first: ${JSON.stringify(preview(chat, samples[0]!))}`,
+  );
 
   const batch = batchOf(prompt, samples, config);
   const { result, gradNorm } = await trainOnce(policy, batch, config);
-  say("training", `${batch.totals.tokens} tokens forward and backward in ${time()}, gradient norm ${gradNorm.toPrecision(3)}`);
+  say(
+    "training",
+    `${batch.totals.tokens} tokens forward and backward in ${time()}, gradient norm ${gradNorm.toPrecision(3)}`,
+  );
 
   const mismatch = samplerMismatch(result.outputs.logprobs, batch.samplerLogprobs)["rollout/logprob_diff_mean"]!;
   const allowed = engine.model.dtype === "float32" ? 1e-3 : 0.1;
   const detail = `sampler and trainer differ by ${mismatch.toExponential(1)} nats a token`;
   if (mismatch <= allowed) say("agreement", detail);
-  else complain("agreement", `${detail}, more than ${allowed}`, "local.dtype=float32; if it stays, this architecture is not sampled rightly: please report it");
+  else
+    complain(
+      "agreement",
+      `${detail}, more than ${allowed}`,
+      "local.dtype=float32; if it stays, this architecture is not sampled rightly: please report it",
+    );
 
   await policy.publish();
-  const moved = (await policy.forward(batch.sequences, {})).logprobs.some((logprob, index) => logprob !== result.outputs.logprobs[index]);
+  const moved = (await policy.forward(batch.sequences, {})).logprobs.some(
+    (logprob, index) => logprob !== result.outputs.logprobs[index],
+  );
   if (moved) say("update", `an optimizer step changed the policy, published in ${time()}`);
-  else complain("update", "an optimizer step left the policy as it was", "raise model.lora_rank or check model.train_attn and model.train_mlp");
+  else
+    complain(
+      "update",
+      "an optimizer step left the policy as it was",
+      "raise model.lora_rank or check model.train_attn and model.train_mlp",
+    );
 }
 
 async function collect(policy: Policy, prompt: Int32Array): Promise<Sample[]> {
@@ -89,13 +119,33 @@ async function collect(policy: Policy, prompt: Int32Array): Promise<Sample[]> {
 /** The replies as a batch with made-up advantages: half of them up, half down. */
 function batchOf(prompt: Int32Array, samples: readonly Sample[], config: Config) {
   const members = samples.map(({ tokens, logprobs, stopReason, policyVersion }, index) => {
-    const step = { promptTokens: prompt, tokens, logprobs, stopReason, policyVersion, text: "", messages: [], reward: null };
+    const step = {
+      promptTokens: prompt,
+      tokens,
+      logprobs,
+      stopReason,
+      policyVersion,
+      text: "",
+      messages: [],
+      reward: null,
+    };
     const trajectory = { name: "doctor", steps: [step], reward: index % 2 };
-    const episode = { id: `doctor:${index}`, taskId: "doctor", rollout: index, trajectories: [trajectory], termination: "env_done" as const, correct: null, metrics: {}, retries: 0, seconds: 0 };
+    const episode = {
+      id: `doctor:${index}`,
+      taskId: "doctor",
+      rollout: index,
+      trajectories: [trajectory],
+      termination: "env_done" as const,
+      correct: null,
+      metrics: {},
+      retries: 0,
+      seconds: 0,
+    };
     return { episode, trajectory, reward: index % 2 };
   });
   const groups = [{ id: "doctor:doctor", taskId: "doctor", role: "doctor", members }];
-  return toBatch(groups, [members.map(({ reward }) => reward * 2 - 1)], { maxLength: config.training.max_length }).batch;
+  return toBatch(groups, [members.map(({ reward }) => reward * 2 - 1)], { maxLength: config.training.max_length })
+    .batch;
 }
 
 async function trainOnce(policy: Policy, batch: ReturnType<typeof batchOf>, config: Config) {

@@ -46,6 +46,7 @@ export function tabularEngine({
   return {
     chat,
     capabilities,
+    versions: {},
     model: {
       name: "tabular",
       directory: "",

@@ -77,8 +77,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       if (event.type === "run-end") {
         ended = true;
         stop();
-        for (const text of summary(progress, now(), live ? width() : 80, styles)) say(text);
-        if (event.reason !== "done" || event.text !== undefined || event.report) say(describeEvent(event) ?? "");
+        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastWords(event)]) say(text);
         return;
       }
       startLine();
@@ -99,6 +98,12 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
     if (event.type === "warning" || event.type === "health") return styles.bad(text);
     return event.type === "run-start" ? text : styles.dim(text);
   }
+}
+
+/** A run that is done needs no word for it; one that is not says why and where it lies. */
+function lastWords(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
+  if (event.reason === "done" && event.text === undefined) return event.report ?? [];
+  return [describeEvent(event) ?? ""];
 }
 
 const paint = pc.createColors(true);

@@ -1,4 +1,5 @@
 /** Events as sentences for a log: no colours, no limit of width. Null where there is nothing worth a line. */
+import { isAbsolute, relative } from "node:path";
 import { formatBytes } from "./durable-files.ts";
 import type { RunEvent } from "./events.ts";
 import { formatSeconds } from "./numbers.ts";
@@ -9,7 +10,7 @@ export function describeEvent(event: RunEvent): string | null {
     case "run-start": {
       const begin =
         event.step > 0 ? `continuing after step ${event.step} of ${event.totalSteps}` : `${event.totalSteps} steps`;
-      return [...event.text, `run folder ${event.folder}: ${begin}`].join("\n");
+      return [...event.text, `run folder ${shortPath(event.folder)}: ${begin}`].join("\n");
     }
     case "setup-status":
       return event.text;
@@ -35,6 +36,12 @@ export function describeEvent(event: RunEvent): string | null {
         ...(event.report ?? []),
       ].join("\n");
   }
+}
+
+/** As one would type it from here. */
+function shortPath(path: string): string {
+  const here = relative(process.cwd(), path);
+  return here === "" || here.startsWith("..") || isAbsolute(here) ? path : here;
 }
 
 const endings = { done: "done", stopped: "stopped before the end", failed: "failed" };

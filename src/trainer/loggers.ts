@@ -1,31 +1,55 @@
 /** The subscribers that a configuration asks for, and the run folder's own. */
+import { basename, join } from "node:path";
 import type { Config } from "../config/schema.ts";
 import { consoleSubscriber } from "../tracking/console.ts";
 import type { Subscriber } from "../tracking/events.ts";
 import { runFilesSubscriber } from "../tracking/run-files.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
+import { tensorboardSubscriber } from "../tracking/tensorboard.ts";
+import { wandbSubscriber } from "../tracking/wandb.ts";
 import type { Waiting } from "./run.ts";
 
-type Logger = Config["rllm"]["trainer"]["logger"][number];
-type Open = (config: Config, folder: RunFolder | undefined, waitingFor: () => Waiting[]) => Promise<Subscriber>;
+export interface LoggerContext {
+  config: Config;
+  /** Undefined when the run only measures; then only the console is told. */
+  folder: RunFolder | undefined;
+  waitingFor: () => Waiting[];
+  warn: (text: string) => void;
+}
 
-const open: Record<Logger, Open> = {
-  console: async (_config, _folder, waitingFor) => consoleSubscriber({ waitingFor }),
-  tensorboard: async () => {
-    throw new Error("pending");
-  },
-  wandb: async () => {
-    throw new Error("pending");
+type Logger = Config["rllm"]["trainer"]["logger"][number];
+
+const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | undefined>> = {
+  console: async ({ waitingFor }) => consoleSubscriber({ waitingFor }),
+  tensorboard: async ({ folder }) => folder && tensorboardSubscriber(join(folder.path, "tensorboard")),
+  wandb: async ({ config, folder, warn }) => {
+    if (!folder) return undefined;
+    const { startWandbSidecar, wandbInstallCommand } = await import("../backends/local/wandb-sidecar.ts");
+    return wandbSubscriber({
+      start: () => startWandbSidecar(join(folder.path, "wandb.log")),
+      installCommand: wandbInstallCommand,
+      project: config.rllm.trainer.project_name,
+      name: config.rllm.trainer.experiment_name,
+      id: basename(folder.path),
+      config,
+      directory: folder.path,
+      onWarning: warn,
+    });
   },
 };
 
 /** @throws UserError when a logger cannot start, before anything else of the run has */
-export async function openLoggers(
-  config: Config,
-  folder: RunFolder | undefined,
-  waitingFor: () => Waiting[],
-): Promise<Subscriber[]> {
+export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
+  const { config, folder } = context;
   const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
-  for (const name of new Set(config.rllm.trainer.logger)) opened.push(await open[name](config, folder, waitingFor));
+  try {
+    for (const name of new Set(config.rllm.trainer.logger)) {
+      const subscriber = await open[name](context);
+      if (subscriber) opened.push(subscriber);
+    }
+  } catch (error) {
+    for (const subscriber of opened) await subscriber.close();
+    throw error;
+  }
   return opened;
 }

@@ -1,5 +1,6 @@
 /** Opens everything a run needs, in order, and closes what was opened in the opposite order whatever happens. */
-import type { Engine, Policy } from "../backends/engine.ts";
+import { relative } from "node:path";
+import type { Engine } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import { loadChat } from "../chat/chat.ts";
 import type { Chat } from "../chat/types.ts";
@@ -39,13 +40,17 @@ export async function openRun(
     const folder = config.rllm.trainer.val_only ? undefined : openFolder(config);
     if (folder) closers.push(() => folder.close());
     let engine: Engine | undefined;
-    const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor?.() ?? [])];
-    const listeners = subscribers(await openLoggers(config, folder, waitingFor));
+    const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor() ?? [])];
+    const warn = (text: string) => emit({ type: "warning", text });
+    const listeners = subscribers(await openLoggers({ config, folder, waitingFor, warn }));
     closers.push(() => listeners.close());
     const emit = (event: RunEvent) => listeners.event(event);
+    for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
+      for (const note of notes) warn(note);
+    }
 
     const interrupt = listenForInterrupt(
-      () => emit({ type: "warning", text: "stopping after this step and saving; Ctrl-C again stops at once" }),
+      () => warn("stopping after this step and saving; Ctrl-C again stops at once"),
       async () => abort.abort(new Error("stopped")),
     );
     closers.push(() => interrupt.dispose());
@@ -70,7 +75,7 @@ export async function openRun(
     folder?.writeConfig(toYaml(config, composed.origins));
     emit({
       type: "run-start",
-      folder: folder?.path ?? "",
+      folder: folder ? relative(process.cwd(), folder.path) : "",
       totalSteps: plan.totalSteps,
       step: run.progress.step,
       history: run.history,
@@ -99,7 +104,7 @@ async function openOwnEngine(
     onStatus: (text) => emit({ type: "setup-status", text }),
   });
   closers.push(() => engine.close());
-  return { engine, chat: await loadChat(engine.model.directory) };
+  return { engine, chat: loadChat(engine.model.directory) };
 }
 
 function describeModel({ model }: Engine, { model: wanted }: Config): string {

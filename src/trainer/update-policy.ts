@@ -22,7 +22,7 @@ export interface Update {
  * gradient are counted in the denominators and otherwise cost nothing; a minibatch without any signal is no step.
  */
 export async function updatePolicy(run: Run, rawBatch: TrainingBatch, step: number): Promise<Update> {
-  const { config, policy, plan } = run;
+  const { config, plan } = run;
   const options = policyLossOptions(config);
   const batch = await withLogprobs(run, rawBatch, options);
   const adam = adamParams(config, step, plan.totalSteps);

@@ -61,3 +61,12 @@ def _field(path: str, name: str) -> int:
     except OSError:
         return 0
     return int(found[1]) * 1024 if found else 0
+
+
+def memory_stats(device: torch.device | None) -> dict[str, float]:
+    """Figures for the metrics, in bytes: of this process, and of the accelerator where there is one."""
+    stats = {"memory/rss_bytes": float(rss_bytes()), "memory/peak_rss_bytes": float(peak_rss_bytes())}
+    if device is not None and device.type == "cuda":
+        stats["memory/device_bytes"] = float(torch.cuda.memory_allocated(device))
+        stats["memory/peak_device_bytes"] = float(torch.cuda.max_memory_allocated(device))
+    return stats

@@ -3,6 +3,7 @@ and the sampler. Knows nothing of frames or of when an operation runs."""
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import Counter
 from pathlib import Path
@@ -118,7 +119,7 @@ class Operations:
             fail=self._fail,
         )
         self._model = model
-        return {"model": model.info()}, {}
+        return {"model": model.info(), "versions": _versions()}, {}
 
     def _open_tokenizer(self) -> Any:
         from tokenizers import Tokenizer
@@ -252,3 +253,10 @@ class Operations:
             steps = self._sampler.counters["decode_steps"]
             stats["sample/rows_per_step"] = self._sampler.counters["sampled_tokens"] / steps if steps else 0.0
         return {"stats": stats}, {}
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}

@@ -50,6 +50,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     return {
       capabilities,
       model: modelInfo(options.model, header.model as Record<string, unknown>),
+      versions: header.versions as Record<string, string>,
       createPolicy: (spec) => createPolicy(connection, spec),
       stats: () => stats(connection),
       waitingFor: connection.waitingFor,
