@@ -32,9 +32,13 @@ class FullPolicy(TrainedPolicy):
             self._hooks.append(weight.register_post_accumulate_grad_hook(_into(master)))
         self._published_revision = 0
 
+    @property
+    def can_sample(self) -> bool:
+        return self.revision == self._published_revision
+
     @contextmanager
     def published(self) -> Iterator[LanguageModel]:
-        if self.revision != self._published_revision:
+        if not self.can_sample:
             raise UserMistake(
                 "with full weights there is no sampling between an optimizer step and the next publish",
                 "publish first, or use LoRA",

@@ -44,6 +44,11 @@ class Policy(ABC):
         """Within the block the model's weights are the current ones."""
 
     @property
+    def can_sample(self) -> bool:
+        """Whether `published()` is possible now; where not, a publish makes it so."""
+        return True
+
+    @property
     def trainable_parameters(self) -> int:
         return 0
 

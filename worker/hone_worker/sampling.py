@@ -68,7 +68,7 @@ class Sampler:
     """`emit(header, arrays)` sends an event or an answer, `fail(job, error)` answers a sample message with an error.
 
     `make_batch(policy, counters)` gives a new, empty Batch. `open_tokenizer` is called when a stop string first needs
-    one. Rows of several policies take turns."""
+    one. Rows of several policies take turns; those of a policy that cannot be sampled from until it is published wait."""
 
     def __init__(
         self,
@@ -86,8 +86,9 @@ class Sampler:
         self._fail = fail
         self._drawer = Drawer(device)
         self._jobs: dict[int, _Job] = {}
-        # The first queue has its turn.
+        # The first queue that can has its turn: `_current`, for `_turn` steps so far.
         self._queues: list[_Queue] = []
+        self._current: _Queue | None = None
         self._turn = 0
         names = ("prompt_tokens", "prompts_shared", "sampled_tokens", "decode_steps", "memory_retreats")
         self.counters: Counter[str] = Counter({name: 0 for name in names})
@@ -95,7 +96,8 @@ class Sampler:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queues)
+        """Whether there are rows that can go on."""
+        return any(queue.policy.can_sample for queue in self._queues)
 
     def add(self, job: int, policy: Any, requests: list[Request], stream: bool) -> None:
         """Takes a sample message; its rows join the batch as there is room."""
@@ -122,11 +124,7 @@ class Sampler:
     def step(self) -> None:
         """One token for every row under way. Errors end the sample messages concerned."""
         begin = time.perf_counter()
-        if self._turn >= _SLICE:
-            self._queues.append(self._queues.pop(0))
-            self._turn = 0
-        queue = self._queues[0]
-        self._turn += 1
+        queue = self._next_queue()
         try:
             with torch.no_grad():
                 self._advance(queue)
@@ -139,6 +137,17 @@ class Sampler:
             self._recover(queue, error)
         self._close_idle_queues()
         self.seconds += time.perf_counter() - begin
+
+    def _next_queue(self) -> _Queue:
+        """The queue whose turn it is, which stays or comes to the front."""
+        if self._turn >= _SLICE:
+            self._queues.append(self._queues.pop(0))
+        while not self._queues[0].policy.can_sample:
+            self._queues.append(self._queues.pop(0))
+        if self._queues[0] is not self._current:
+            self._current, self._turn = self._queues[0], 0
+        self._turn += 1
+        return self._queues[0]
 
     def _advance(self, queue: _Queue) -> None:
         batch = queue.batch
@@ -241,8 +250,6 @@ class Sampler:
             self._fail_jobs({row.job for row in rows[:count] or rows}, error)
 
     def _close_idle_queues(self) -> None:
-        if self._queues and not (self._queues[0].batch.rows or self._queues[0].waiting):
-            self._turn = 0
         self._queues = [queue for queue in self._queues if queue.batch.rows or queue.waiting]
 
     def _stops(self, request: Request) -> StopStrings | None:

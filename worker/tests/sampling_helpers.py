@@ -52,6 +52,7 @@ class FixedPolicy:
     def __init__(self, of: LanguageModel):
         self.model = of
         self.version = 0
+        self.can_sample = True
 
     @contextmanager
     def published(self) -> Iterator[LanguageModel]:

@@ -101,6 +101,22 @@ def test_policies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.finish()
 
 
+def test_rows_wait_for_a_publish_where_the_policy_needs_one() -> None:
+    bench = Bench("llama")
+    other = FixedPolicy(bench.model)
+    bench.add(1, [request([5], seed=1, max_tokens=6)])
+    bench.steps(2)
+    bench.policy.can_sample = False
+    bench.add(2, [request([6], max_tokens=2)])
+    assert not bench.sampler.busy
+    bench.add(3, [request([7], max_tokens=4)], policy=other)
+    bench.finish()
+    assert bench.samples(3) and not bench.samples(1) and not bench.samples(2)
+    bench.policy.can_sample, bench.policy.version = True, 1
+    bench.finish()
+    assert bench.samples(1)[0][1]["token_versions"].tolist() == [0, 0, 1, 1, 1, 1] and bench.samples(2)
+
+
 @contextmanager
 def failing(bench: Bench, error: Exception, after: int):
     """The model's output layer fails once, at its call number `after`."""
