@@ -26,10 +26,7 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
   const engine = await openEngine(config, { onStatus: status.say });
   try {
     const policy = await engine.createPolicy({ adapter: checkpoint ? adapterSpec(config) : { kind: "none" } });
-    if (checkpoint) {
-      await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-      await policy.publish();
-    }
+    if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
     const chat = loadChat(engine.model.directory);
     status.end();
     const messages: ChatMessage[] = options.system ? [{ role: "system", content: options.system }] : [];

@@ -6,7 +6,7 @@ import { openCheckpoint } from "./open-checkpoint.ts";
 import type { Progress, Run } from "./run.ts";
 
 /**
- * Loads what `training.resume_mode` names, publishes it, and brings the run folder back to that step. A run folder
+ * Loads what `training.resume_mode` names and brings the run folder back to that step. A run folder
  * without a checkpoint starts over: every draw derives from the step, so it repeats what was lost.
  *
  * @param weights a checkpoint to take only the weights of
@@ -22,7 +22,6 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
     const { folder: path } = await openCheckpoint(weights);
     await policy.loadState(join(path, "policy"), { optimizer: false });
   }
-  if (checkpoint || weights !== undefined) await policy.publish();
   const kept = folder?.rewind(checkpoint ? progress.step : null);
   if (!kept) return;
   history.push(...kept.history);

@@ -1,0 +1,192 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import fc from "fast-check";
+import { afterAll, describe, expect, it } from "vitest";
+import { singleTurn } from "../agents/single-turn.ts";
+import type { Engine, Policy } from "../backends/engine.ts";
+import type { ConfigInput } from "../config/schema.ts";
+import { generated } from "../data/generated.ts";
+import { RunError, UserError } from "../errors.ts";
+import { tabularEngine } from "../testing/index.ts";
+import type { Experiment } from "./experiment.ts";
+import { train } from "./train.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-train-"));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+let folders = 0;
+const newFolder = () => join(root, `run-${++folders}`);
+
+const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));
+
+/** A model that knows three letters learns to answer with "a". */
+function toy(
+  config: ConfigInput = {},
+  reward = (text: string) => [...text].filter((letter) => letter === "a").length / 4,
+) {
+  const experiment: Experiment<{ index: number }> = {
+    train: rows("toy", 64),
+    validation: rows("toy-validation", 8),
+    workflow: singleTurn({ prompt: () => "b", reward: (_row, reply) => reward(reply.text) }),
+    config: {
+      ...config,
+      model: { lora_rank: 0 },
+      rllm: {
+        ...config.rllm,
+        rollout: { n: 4, ...config.rllm?.rollout },
+        trainer: { total_batches: 6, logger: [], save_freq: 2, test_freq: 3, ...config.rllm?.trainer },
+      },
+      training: { learning_rate: 0.3, ...config.training },
+      data: { train_batch_size: 4, max_response_length: 4, ...config.data },
+    },
+  };
+  return experiment;
+}
+
+function openToy(): { engine: Engine; chat: ReturnType<typeof tabularEngine>["chat"] } {
+  const engine = tabularEngine({ alphabet: "abc" });
+  return { engine, chat: engine.chat };
+}
+
+interface Line {
+  step: number;
+  kind?: string;
+  [name: string]: unknown;
+}
+
+/** metrics.jsonl without what a clock or a memory meter says. */
+function figures(folder: string): Line[] {
+  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
+  return lines.map((line) => {
+    const entries = Object.entries(JSON.parse(line) as Line);
+    return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|seconds)/.test(name))) as Line;
+  });
+}
+
+describe("train", () => {
+  it("raises the reward, validates before, during and after, and keeps checkpoints", async () => {
+    const folder = newFolder();
+    const experiment = toy({ rllm: { trainer: { total_batches: 12 } } });
+    const summary = await train(experiment, { engine: openToy(), overrides: [`rllm.trainer.run_dir=${folder}`] });
+    const rewards = summary.history.map(({ metrics }) => metrics["reward/mean"]!);
+    expect(summary).toMatchObject({ exitCode: 0, step: 12, folder });
+    expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
+    const validated = figures(folder).filter(({ kind }) => kind === "validation");
+    expect(validated.map(({ step }) => step)).toEqual([0, 3, 6, 9, 12]);
+    expect(validated.at(-1)!["val/reward"]).toBe(summary.validation["val/reward"]);
+    expect(validated.at(-1)!["val/reward"] as number).toBeGreaterThan(validated[0]!["val/reward"] as number);
+  });
+
+  it("is the same run whatever instant it is killed at", async () => {
+    const whole = newFolder();
+    await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${whole}`] });
+    const operations = countOperations();
+    await train(toy(), { engine: operations.toy, overrides: [`rllm.trainer.run_dir=${newFolder()}`] });
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.integer({ min: 1, max: operations.count() }), { minLength: 1, maxLength: 3 }),
+        async (instants) => {
+          const folder = newFolder();
+          const overrides = [`rllm.trainer.run_dir=${folder}`];
+          for (const instant of instants) {
+            await train(toy(), { engine: countOperations(instant).toy, overrides }).catch((error) => {
+              expect(error).toMatchObject({ message: "killed" });
+            });
+          }
+          await train(toy(), { engine: openToy(), overrides });
+          expect(figures(folder)).toEqual(figures(whole));
+        },
+      ),
+      { numRuns: 25, seed: 1 },
+    );
+  });
+
+  it.each([
+    [
+      "several minibatches and passes",
+      { training: { num_minibatches: 2, ppo_epochs: 2 } },
+      { "update/optimizer_steps": 4 },
+    ],
+    ["the sampler's log-probabilities", { rllm: { algorithm: { rollout_correction: { bypass_mode: true } } } }, {}],
+    ["a KL to the base model", { rllm: { algorithm: { kl_beta: 0.1 } } }, { "actor/kl_loss": 0 }],
+    ["importance sampling", { rllm: { algorithm: { loss_fn: "importance_sampling" } } }, {}],
+  ] as const)("trains with %s", async (_, config, first) => {
+    const folder = newFolder();
+    const overrides = [`rllm.trainer.run_dir=${folder}`];
+    const { history } = await train(toy(config as ConfigInput), { engine: openToy(), overrides });
+    expect(history[0]!.metrics).toMatchObject(first);
+    expect(history.at(-1)!.metrics["reward/mean"]!).toBeGreaterThan(history[0]!.metrics["reward/mean"]!);
+    expect(history[0]!.metrics["rollout/logprob_diff_max"]!).toBeLessThan(1e-5);
+  });
+
+  it("takes no optimizer step where no group has a signal, and says so", async () => {
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
+    const { history } = await train(
+      toy({}, () => 1),
+      { engine: openToy(), overrides },
+    );
+    expect(history[0]!.metrics).toMatchObject({ "update/optimizer_steps": 0, "update/without_signal": 1 });
+  });
+
+  it("measures without training and without a run folder", async () => {
+    const summary = await train(toy(), { engine: openToy(), evaluate: true, overrides: ["rllm.rollout.n_val=2"] });
+    expect(summary).toMatchObject({ exitCode: 0, folder: null, step: 0 });
+    expect(Object.keys(summary.validation)).toContain("val/toy-validation/pass@2");
+  });
+
+  it("ends with the task when a reward fails for good, and keeps a failed rollout out of the rewards otherwise", async () => {
+    const broken = toy({ rllm: { workflow: { retry_limit: 0 } } }, (text) => (text.startsWith("b") ? Number.NaN : 1));
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
+    await expect(train(broken, { engine: openToy(), overrides })).rejects.toThrow(/toy.*NaN/s);
+    const lenient = ["rllm.workflow.raise_on_error=false", `rllm.trainer.run_dir=${newFolder()}`];
+    const { history } = await train(broken, { engine: openToy(), overrides: lenient });
+    expect(history[0]!.metrics["batch/failed_episodes"]!).toBeGreaterThan(0);
+    expect(history[0]!.metrics["reward/mean"]).toBe(1);
+  });
+
+  it("drops an update that is not finite and gives up after max_bad_steps in a row", async () => {
+    const { engine, chat } = openToy();
+    const sick: Engine = {
+      ...engine,
+      createPolicy: async (spec) => ({
+        ...(await engine.createPolicy(spec)),
+        optimStep: async () => ({ gradNorm: Number.NaN, applied: false }),
+      }),
+    };
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`, "rllm.trainer.max_bad_steps=2"];
+    const failure = train(toy(), { engine: { engine: sick, chat }, overrides });
+    await expect(failure).rejects.toThrow(RunError);
+    await expect(failure).rejects.toThrow(
+      "2 steps in a row ended without a finite update; the last: the gradient's norm is NaN",
+    );
+  });
+
+  it("names what is missing", async () => {
+    const { validation: _, ...unmeasured } = toy();
+    await expect(train(unmeasured, { engine: openToy(), evaluate: true })).rejects.toThrow(UserError);
+    await expect(train(toy(), { engine: openToy(), resume: join(root, "nowhere") })).rejects.toThrow(
+      "no such run folder",
+    );
+    const tooLarge = train(toy({ data: { train_batch_size: 65 } }), { engine: openToy() });
+    await expect(tooLarge).rejects.toThrow("only 64 tasks");
+  });
+});
+
+/** The toy engine, counting operations; the given one fails and so do all after it, as after a kill. */
+function countOperations(killedAt = Number.POSITIVE_INFINITY) {
+  const { engine, chat } = openToy();
+  let count = 0;
+  const counted = (policy: Policy): Policy =>
+    new Proxy(policy, {
+      get(target, name) {
+        const value = Reflect.get(target, name);
+        if (typeof value !== "function") return value;
+        return (...args: unknown[]) => {
+          if (++count >= killedAt) throw new RunError("killed");
+          return Reflect.apply(value, target, args);
+        };
+      },
+    });
+  const dying: Engine = { ...engine, createPolicy: async (spec) => counted(await engine.createPolicy(spec)) };
+  return { toy: { engine: dying, chat }, count: () => count };
+}
