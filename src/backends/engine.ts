@@ -88,7 +88,10 @@ export interface Sample {
   /** `[T]` */
   logprobs: Float32Array;
   stopReason: "stop" | "length" | "aborted";
+  /** Version of the weights that the last token was sampled with. */
   policyVersion: number;
+  /** `[T]` version of each token's weights, where new weights were published while the sequence was sampled. */
+  tokenVersions?: Int32Array;
   /** `[P]`, the first is NaN. */
   promptLogprobs?: Float32Array;
   /** `[T][k]`, most likely first. */

@@ -101,13 +101,14 @@ function encodeParams(params: SamplingParams): Record<string, unknown> {
 }
 
 function decodeSample({ header, arrays }: Frame): Sample {
-  const { tokens, logprobs, prompt_logprobs, top_tokens, top_logprobs } = arrays;
+  const { tokens, logprobs, prompt_logprobs, top_tokens, top_logprobs, token_versions } = arrays;
   return {
     request: header.request as number,
     stopReason: header.stop_reason as Sample["stopReason"],
     policyVersion: header.policy_version as number,
     tokens: expectArray(tokens, Int32Array, "tokens"),
     logprobs: expectArray(logprobs, Float32Array, "logprobs"),
+    ...(token_versions && { tokenVersions: expectArray(token_versions, Int32Array, "token_versions") }),
     ...(prompt_logprobs && { promptLogprobs: expectArray(prompt_logprobs, Float32Array, "prompt_logprobs") }),
     ...(top_tokens && top_logprobs && { topLogprobs: rows(top_tokens, top_logprobs) }),
   };
