@@ -81,7 +81,10 @@ write(
   entries(dev).filter((entry) => !known.has(entry.split("==")[0])),
 );
 
-for (const name of ["requirements-uv", "requirements-smollm2"])
+// Its own folder beside the environment, with all that it needs, in the versions that the environment has.
+await compile("requirements-wandb", "-c", whole, "-o", workerFile("requirements-wandb.lock"));
+for (const name of ["requirements-uv", "requirements-smollm2"]) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
+}
 rmSync(whole);
 rmSync(dev);
