@@ -1,9 +1,10 @@
 /** The line that is redrawn while a run goes on, and the summary at its end. Pure text. */
+import { mean } from "../statistics.ts";
 import { formatCount, formatFigure, formatSeconds } from "./numbers.ts";
 import { bar, chart, sparkline } from "./plots.ts";
 import { fractionDone, type Progress, secondsLeft } from "./progress.ts";
 import { fit, type Segment } from "./segments.ts";
-import { plainStyles, type Styles } from "./step-line.ts";
+import { plainStyles, type Styles, validationFigures } from "./step-line.ts";
 
 export interface Wait {
   /** What is waited for, e.g. "the judge model". */
@@ -59,29 +60,25 @@ const formatWhole = (seconds: number) => (seconds < 59.5 ? `${Math.round(seconds
 export function summary(progress: Progress, now: number, width: number, styles: Styles = plainStyles): string[] {
   const { rewards, stepsHere, stepsDone, validation } = progress;
   const lines: string[] = [];
+  const rows: [label: string, text: string][] = [];
+  const change = (before: number, after: number) => `${formatFigure(before)} -> ${styles.bold(formatFigure(after))}`;
   const finite = rewards.filter(Number.isFinite);
   if (finite.length > 1) {
     const size = { width: Math.max(20, Math.min(width, 72)), height: 8, first: stepsDone - rewards.length + 1 };
     lines.push("", styles.bold("reward by step"), ...chart(rewards, size), "");
     const part = Math.min(3, Math.floor(finite.length / 2));
-    const [first, last] = [mean(finite.slice(0, part)), mean(finite.slice(-part))];
-    const which = part === 1 ? ["first step", "last step"] : [`first ${part} steps`, `last ${part} steps`];
-    lines.push(`reward      ${formatFigure(first)} (${which[0]}) -> ${styles.bold(formatFigure(last))} (${which[1]})`);
+    const which = part === 1 ? "first and last step" : `first and last ${part} steps`;
+    rows.push(["reward", `${change(mean(finite.slice(0, part)), mean(finite.slice(-part)))} (${which})`]);
   }
-  for (const [name, after] of Object.entries(validation?.last ?? {})) {
+  for (const [name, after] of validationFigures(validation?.last ?? {})) {
     const before = validation?.first[name];
-    if (name.startsWith("val/") && before !== undefined) {
-      lines.push(`${name.padEnd(11)} ${formatFigure(before)} -> ${styles.bold(formatFigure(after))}`);
-    }
+    if (before !== undefined) rows.push([name, change(before, after)]);
   }
-  const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;
   if (stepsHere > 0) {
-    lines.push(
-      `time        ${formatSeconds(now - progress.runStart)} for ${steps}, ${formatCount(progress.allTokens)} tokens sampled`,
-    );
+    const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;
+    const time = formatSeconds(now - progress.runStart);
+    rows.push(["time", `${time} for ${steps}, ${formatCount(progress.allTokens)} tokens sampled`]);
   }
-  if (progress.folder !== "") lines.push(`run folder  ${progress.folder}`);
-  return lines;
+  const longest = Math.max(...rows.map(([label]) => label.length));
+  return [...lines, ...rows.map(([label, text]) => `${label.padEnd(longest)}  ${text}`)];
 }
-
-const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;

@@ -33,10 +33,10 @@ export function chart(values: readonly number[], size: { width: number; height: 
   const rows = Array.from({ length: height }, (_, index) => {
     const row = height - 1 - index;
     const label = row === height - 1 ? labels[0]! : row === 0 ? labels[1]! : "";
-    const cells = columns.map((value) => (Number.isFinite(value) && rowOf(value) === row ? "*" : " ").padStart(spread));
+    const cells = columns.map((value) => (Number.isFinite(value) && rowOf(value) === row ? "*" : " ").padEnd(spread));
     return `${label.padStart(margin - 1)} |${cells.join("")}`.trimEnd();
   });
-  const length = columns.length * spread;
+  const length = Math.max(1, (columns.length - 1) * spread + 1);
   const last = String(first + values.length - 1);
   const foot = values.length > 1 ? String(first).padEnd(Math.max(0, length - last.length)) + last : last;
   return [...rows, `${" ".repeat(margin)}+${"-".repeat(length)}`, `${" ".repeat(margin + 1)}${foot}`];

@@ -3,7 +3,6 @@ import type { RunEvent } from "./events.ts";
 import { stepFigures } from "./step-figures.ts";
 
 export interface Progress {
-  folder: string;
   totalSteps: number;
   /** Steps done, those before a resume included. */
   stepsDone: number;
@@ -34,7 +33,6 @@ export interface Progress {
 /** @param now seconds on any steady clock, the same for all calls */
 export function newProgress(now: number): Progress {
   return {
-    folder: "",
     totalSteps: 0,
     stepsDone: 0,
     stepsHere: 0,
@@ -58,9 +56,9 @@ export function newProgress(now: number): Progress {
 export function advance(progress: Progress, event: RunEvent, now: number): void {
   switch (event.type) {
     case "run-start": {
-      const { folder, totalSteps, step } = event;
+      const { totalSteps, step } = event;
       const rewards = event.history.map(({ metrics }) => stepFigures(metrics).reward ?? Number.NaN);
-      Object.assign(progress, { folder, totalSteps, stepsDone: step, rewards, runStart: now, stepStart: now });
+      Object.assign(progress, { totalSteps, stepsDone: step, rewards, runStart: now, stepStart: now });
       break;
     }
     case "setup-status":

@@ -154,14 +154,13 @@ function openFolder(path: string): RunFolder {
 export const episodesFile = (step: number, kind?: "validation") =>
   `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
 
-/** Moves the episodes of later steps out of the way. Returns how many files. */
+/** Moves the episodes of later steps out of the way, and removes what was never finished. Returns how many files. */
 function discardEpisodes(folder: string, lastStep: number): number {
-  const later = readdirSync(folder).filter((name) => Number(/^step-(\d+)/.exec(name)?.[1] ?? -1) > lastStep);
+  const names = readdirSync(folder);
+  for (const name of names.filter((one) => one.endsWith(".tmp"))) rmSync(join(folder, name), { force: true });
+  const later = names.filter((name) => Number(/^step-(\d+).*\.jsonl$/.exec(name)?.[1] ?? -1) > lastStep);
   if (later.length > 0) mkdirSync(join(folder, "discarded"), { recursive: true });
-  for (const name of later) {
-    if (name.endsWith(".tmp")) rmSync(join(folder, name), { force: true });
-    else renameSync(join(folder, name), join(folder, "discarded", name));
-  }
+  for (const name of later) renameSync(join(folder, name), join(folder, "discarded", name));
   return later.length;
 }
 

@@ -54,7 +54,7 @@ export function stepLine(
   const digits = String(event.total).length;
   const change = reward !== undefined && previousReward !== undefined ? reward - previousReward : undefined;
   const segments: Segment[] = [
-    { text: `step ${String(event.step).padStart(digits + 1)}/${event.total}`, weight: 0, style: styles.bold },
+    { text: `step ${String(event.step).padStart(digits)}/${event.total}`, weight: 0, style: styles.bold },
   ];
   const add = (weight: number, text: string | undefined, style?: Style, close = false) => {
     if (text !== undefined) segments.push({ text, weight, close, ...(style ? { style } : {}) });
@@ -63,38 +63,40 @@ export function stepLine(
     value === undefined ? undefined : `${name} ${format(value)}`;
 
   add(0, named("reward", reward), styles.accent);
-  if (change !== undefined) add(6, `(${formatChange(change)})`, trend(change, styles), true);
-  if (solved !== undefined && tasks !== undefined) add(2, `solved ${solved}/${tasks}`);
+  if (change !== undefined) add(4, `(${formatChange(change)})`, trend(change, styles), true);
+  if (solved !== undefined && tasks !== undefined) add(2, `solved ${aligned(solved, tasks)}`);
   if (informative !== undefined && groups !== undefined) {
-    add(3, `groups ${informative}/${groups} with signal`, informative === 0 ? styles.bad : undefined);
+    add(3, `groups ${aligned(informative, groups)} with signal`, informative === 0 ? styles.bad : undefined);
   }
   add(8, named("loss", loss), styles.dim);
   add(9, named("kl", kl), styles.dim);
   add(7, named("grad", gradNorm), gradNorm === undefined || Number.isFinite(gradNorm) ? styles.dim : styles.bad);
   add(10, named("lr", learningRate, formatRate), styles.dim);
-  add(1, formatSeconds(event.seconds));
+  add(1, formatSeconds(event.seconds).padStart(6));
   const split = [named("sample", sampling, oneDecimal), named("train", training, oneDecimal)];
   const parts = split.filter((part) => part !== undefined);
-  if (parts.length > 0) add(5, `(${parts.join(" ")})`, styles.dim, true);
-  if (tokensPerSecond !== undefined) add(4, `${formatCount(tokensPerSecond)} tok/s`);
+  if (parts.length > 0) add(6, `(${parts.join(" ")})`, styles.dim, true);
+  if (tokensPerSecond !== undefined) add(5, `${formatCount(tokensPerSecond)} tok/s`);
   return fit(segments, width);
 }
 
 const trend = (change: number, styles: Styles) =>
   change > 0.005 ? styles.good : change < -0.005 ? styles.bad : styles.dim;
 
+/** ` 5/16`: as wide as the whole, so that lines stand in columns. */
+const aligned = (part: number, whole: number) => `${String(part).padStart(String(whole).length)}/${whole}`;
+
 const oneDecimal = (value: number) => value.toFixed(1);
 
-/** `validation  step 5  pass@1 0.531  reward 0.531  4.2 s`: the figures whose names begin with `val/`. */
+/** `validation  after step 5  reward 0.531  gsm8k/pass@1 0.531  4.2 s`. */
 export function validationLine(
   event: { step: number; metrics: Metrics; seconds: number },
   { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
 ): string {
-  const figures = Object.entries(event.metrics).filter(([name]) => name.startsWith("val/"));
   const segments: Segment[] = [
     { text: "validation", weight: 0, style: styles.bold },
     { text: `after step ${event.step}`, weight: 2 },
-    ...figures.map(([name, value], index) => ({
+    ...validationFigures(event.metrics).map(([name, value], index) => ({
       text: `${name.slice("val/".length)} ${formatFigure(value)}`,
       weight: index === 0 ? 0 : 3 + index,
       style: styles.accent,
@@ -102,4 +104,14 @@ export function validationLine(
     { text: formatSeconds(event.seconds), weight: 1 },
   ];
   return fit(segments, width);
+}
+
+/** The figures of a validation (`val/...`) that say something: no count of zero unknown outcomes, no reward twice. */
+export function validationFigures(metrics: Metrics): [name: string, value: number][] {
+  const reward = metrics["val/reward"];
+  return Object.entries(metrics).filter(([name, value]) => {
+    const empty = name === "val/unknown" && value === 0;
+    const repeated = name !== "val/reward" && name.endsWith("/reward") && value === reward;
+    return name.startsWith("val/") && !empty && !repeated;
+  });
 }

@@ -25,7 +25,7 @@ export interface WandbOptions {
   installCommand: string;
   project: string;
   name: string;
-  /** Letters, digits, `-`, `_`; the same id continues the same run, so that a resumed run stays one. */
+  /** The same id continues the same run, so that a resumed run stays one: the run folder's name. */
   id: string;
   /** The resolved configuration. */
   config: unknown;
@@ -52,8 +52,10 @@ type Answer =
  * @throws UserError when the SDK is missing, nobody is logged in, or the service does not answer
  */
 export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber> {
-  const { project, name, id, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
+  const { project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
   const sidecar = talkTo(await options.start());
+  // Theirs are of letters, digits, - and _, and 64 long; the time at the end of a folder's name tells runs apart.
+  const id = options.id.replace(/[^\w-]/g, "-").slice(-64);
   const init = { op: "init", project, name, id, config, directory, mode, timeout_seconds: startSeconds };
   sidecar.send(init);
   // The SDK has a time limit of its own, with a better message; this one is for a sidecar that hangs.

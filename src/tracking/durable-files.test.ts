@@ -1,0 +1,72 @@
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { RunError } from "../errors.ts";
+import { appendLine, writeWhole } from "./durable-files.ts";
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "durable-"));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Where Linux has it: a file whose disk is always full. */
+const full = existsSync("/dev/full");
+
+describe("appendLine", () => {
+  it("adds lines", () => {
+    const file = join(folder, "a");
+    appendLine(file, "one");
+    appendLine(file, "zwölf");
+    expect(readFileSync(file, "utf8")).toBe("one\nzwölf\n");
+  });
+
+  it.runIf(full)("says that the disk is full, where, and what was needed", () => {
+    const file = join(folder, "metrics.jsonl");
+    symlinkSync("/dev/full", file);
+    const error = (() => {
+      try {
+        appendLine(file, "x".repeat(1999));
+      } catch (caught) {
+        return caught as RunError;
+      }
+    })();
+    expect(error).toBeInstanceOf(RunError);
+    expect(error?.message).toBe(
+      `the disk is full: ${file} needs 2.0 kB more. What was begun has been taken back; nothing there is half-written`,
+    );
+    expect(error?.hint).toContain(folder);
+  });
+});
+
+describe("writeWhole", () => {
+  it("replaces a file at once and leaves nothing else", () => {
+    const file = join(folder, "a");
+    writeWhole(file, ["old"]);
+    writeWhole(file, ["new ", "content"]);
+    expect(readFileSync(file, "utf8")).toBe("new content");
+    expect(readdirSync(folder)).toEqual(["a"]);
+  });
+
+  it("keeps the old content when the new one fails midway", () => {
+    const file = join(folder, "a");
+    writeFileSync(file, "old");
+    const pieces = function* () {
+      yield "half";
+      throw new Error("no more");
+    };
+    expect(() => writeWhole(file, pieces())).toThrow("no more");
+    expect(readFileSync(file, "utf8")).toBe("old");
+    expect(readdirSync(folder)).toEqual(["a"]);
+  });
+
+  it.runIf(full)("keeps the old content when the disk is full", () => {
+    const file = join(folder, "a");
+    writeFileSync(file, "old");
+    symlinkSync("/dev/full", `${file}.${process.pid}.tmp`);
+    expect(() => writeWhole(file, ["new"])).toThrow(/the disk is full: .* needs 3 bytes/);
+    expect(readFileSync(file, "utf8")).toBe("old");
+    expect(readdirSync(folder)).toEqual(["a"]);
+  });
+});

@@ -1,0 +1,53 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { bar, chart, sparkline } from "./plots.ts";
+
+describe("bar", () => {
+  it.each([
+    [0, "░░░░"],
+    [0.5, "██░░"],
+    [1, "████"],
+    [7, "████"],
+    [-1, "░░░░"],
+  ])("shows %d", (fraction, text) => expect(bar(fraction, 4)).toBe(text));
+});
+
+describe("sparkline", () => {
+  it.each([
+    [[], 4, ""],
+    [[0.5], 4, "▁"],
+    [[1, 1, 1], 4, "▁▁▁"],
+    [[0, 1], 4, "▁█"],
+    [[0, Number.NaN, 1], 4, "▁█"],
+    [[0, 0, 4, 4, 7, 7], 3, "▁▅█"],
+  ])("draws %j in %d cells", (values, width, text) => expect(sparkline(values, width)).toBe(text));
+});
+
+describe("chart", () => {
+  it("puts values on a scale", () => {
+    expect(chart([0.1, 0.2, Number.NaN, 0.9, 0.5], { width: 20, height: 4 })).toEqual([
+      "0.90 |      *",
+      "     |        *",
+      "     |",
+      "0.10 |* *",
+      "     +---------",
+      "      1       5",
+    ]);
+  });
+
+  it("averages what does not fit, and starts where a resumed run started", () => {
+    const values = Array.from({ length: 100 }, (_, index) => index);
+    const lines = chart(values, { width: 20, height: 2, first: 101 });
+    expect(lines.at(-1)).toMatch(/^ {7}101 +200$/);
+    expect(lines[0]).toMatch(/^99\.00 \| {6}\*+$/);
+  });
+
+  it("never is wider than asked, whatever the values", () => {
+    const figure = fc.oneof(fc.double({ min: -1e3, max: 1e3, noNaN: true }), fc.constant(Number.NaN));
+    fc.assert(
+      fc.property(fc.array(figure, { maxLength: 200 }), fc.integer({ min: 24, max: 100 }), (values, width) => {
+        for (const line of chart(values, { width, height: 5 })) expect(line.length).toBeLessThanOrEqual(width);
+      }),
+    );
+  });
+});
