@@ -1,4 +1,5 @@
 /** One trainer to a run folder: a file that names its holder, taken over when that process is gone. */
+import { createHash } from "node:crypto";
 import { linkSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
@@ -34,12 +35,22 @@ function isAlive(holder: Holder): boolean {
   return holder.started === null || startOf(holder.pid) === holder.started;
 }
 
-/** Undefined: no lock. Null: one that nobody can have written whole, left by a power cut. */
-function readHolder(file: string): Holder | null | undefined {
+/** The text of a lock; undefined when there is none. */
+function readLock(file: string): string | undefined {
   try {
-    return JSON.parse(readFileSync(file, "utf8")) as Holder;
+    return readFileSync(file, "utf8");
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "ENOENT" ? undefined : null;
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+/** Undefined for what no trainer wrote, such as the empty file that a power cut may leave. */
+function holderOf(text: string): Holder | undefined {
+  try {
+    return JSON.parse(text) as Holder;
+  } catch {
+    return undefined;
   }
 }
 
@@ -50,27 +61,39 @@ function readHolder(file: string): Holder | null | undefined {
 export function lockFolder(folder: string): () => void {
   const file = join(folder, ".lock");
   const mine = `${file}.${process.pid}`;
-  const holder: Holder = {
-    pid: process.pid,
-    host: hostname(),
-    started: startOf(process.pid),
-    since: new Date().toISOString(),
-  };
+  const since = new Date().toISOString();
+  const holder: Holder = { pid: process.pid, host: hostname(), started: startOf(process.pid), since };
   const text = `${JSON.stringify(holder)}\n`;
   writeFileSync(mine, text);
   try {
-    while (!tryLink(mine, file)) {
-      const other = readHolder(file);
-      if (other && isAlive(other)) throw inUse(folder, file, other);
-      if (other !== undefined) putAside(file, other);
-    }
+    take(file, mine, folder);
   } finally {
     rmSync(mine, { force: true });
   }
   return () => {
-    const now = readHolder(file);
-    if (now?.pid === holder.pid && now.since === holder.since) rmSync(file, { force: true });
+    if (readLock(file) === text) rmSync(file, { force: true });
   };
+}
+
+/**
+ * Makes `file` a link to `mine`. Of several that find it held by the same dead process, the one that first takes a
+ * second lock, named after the dead one's text, may replace it; nobody else touches it meanwhile.
+ */
+function take(file: string, mine: string, folder: string): void {
+  while (!tryLink(mine, file)) {
+    const text = readLock(file);
+    if (text === undefined) continue;
+    const holder = holderOf(text);
+    if (holder && isAlive(holder)) throw inUse(folder, file, holder);
+    const claim = `${file}-${createHash("sha256").update(text).digest("hex").slice(0, 12)}`;
+    take(claim, mine, folder);
+    if (readLock(file) === text) {
+      renameSync(claim, file);
+      return;
+    }
+    // It was replaced, and perhaps given back, before the claim was ours.
+    rmSync(claim, { force: true });
+  }
 }
 
 /** A link either appears with its whole content or fails: there is no moment in which the lock is empty. */
@@ -82,20 +105,6 @@ function tryLink(from: string, to: string): boolean {
     if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
     throw error;
   }
-}
-
-/** Removes a dead lock. Two may find the same one dead: the slower, who would remove the faster one's, puts that back. */
-function putAside(file: string, dead: Holder | null): void {
-  const aside = `${file}.dead-${process.pid}`;
-  try {
-    renameSync(file, aside);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return;
-    throw error;
-  }
-  const moved = readHolder(aside);
-  if (moved && (moved.pid !== dead?.pid || moved.since !== dead.since)) tryLink(aside, file);
-  rmSync(aside, { force: true });
 }
 
 function inUse(folder: string, file: string, { pid, host, since }: Holder): UserError {
