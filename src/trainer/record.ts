@@ -43,13 +43,21 @@ export async function record(run: Run, finished: FinishedStep): Promise<void> {
     ...times,
     "perf/sampled_tokens": tokens,
     "perf/throughput": tokens / seconds,
-    ...(await run.engine.stats()),
+    ...(await engineFigures(run)),
   };
   run.folder?.writeEpisodes(step, episodes);
   history.push({ step, metrics });
   run.emit({ type: "step-end", step, total: plan.totalSteps, epoch, metrics, seconds });
   for (const text of health(history, config)) run.emit({ type: "health", text });
   noteBadStep(run, update.failure);
+}
+
+/** `memory/*` as they are; the engine's own counters, which begin anew with each of its lives, under `engine/*`. */
+async function engineFigures({ engine }: Run): Promise<Record<string, number>> {
+  const stats = Object.entries(await engine.stats());
+  return Object.fromEntries(
+    stats.map(([name, value]) => [name.startsWith("memory/") ? name : `engine/${name}`, value]),
+  );
 }
 
 function noteBadStep({ progress, config, emit }: Run, failure: string | undefined): void {

@@ -59,7 +59,7 @@ function figures(folder: string): Line[] {
   const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
   return lines.map((line) => {
     const entries = Object.entries(JSON.parse(line) as Line);
-    return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|seconds)/.test(name))) as Line;
+    return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|engine)/.test(name))) as Line;
   });
 }
 

@@ -1,0 +1,165 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { uniforms } from "../random.ts";
+
+/** `HONE_KILLS=20` kills oftener than continuous integration has time for. */
+const kills = Number(process.env.HONE_KILLS ?? 4);
+
+const project = fileURLToPath(new URL("../..", import.meta.url));
+const root = mkdtempSync(join(tmpdir(), "hone-cli-"));
+let model: string;
+
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+});
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+interface Ended {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  output: string;
+}
+
+/** Runs the command line from its source. */
+function hone(
+  args: string[],
+  onStart: (child: ChildProcess, said: (text: string) => Promise<void>) => void = () => {},
+): Promise<Ended> {
+  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project });
+  let output = "";
+  const listeners = new Set<() => void>();
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text: string) => {
+      output += text;
+      for (const listener of listeners) listener();
+    });
+  }
+  const said = (text: string) =>
+    new Promise<void>((resolve) => {
+      const look = () => output.includes(text) && resolve();
+      listeners.add(look);
+      child.once("close", () => resolve());
+      look();
+    });
+  onStart(child, said);
+  return new Promise((resolve) => child.once("close", (code, signal) => resolve({ code, signal, output })));
+}
+
+const trainToy = (folder: string, ...more: string[]) => [
+  "train",
+  "src/cli/toy-experiment.fixture.ts",
+  `model.name=${model}`,
+  `rllm.trainer.run_dir=${folder}`,
+  ...more,
+];
+
+/** metrics.jsonl without what a clock, a memory meter or one engine's life says. */
+function figures(folder: string): Record<string, unknown>[] {
+  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
+  return lines.map((line) => {
+    const entries = Object.entries(JSON.parse(line) as Record<string, unknown>);
+    return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|engine)/.test(name)));
+  });
+}
+
+/** The worker of a trainer: its only child that leads a process group of its own. */
+function workerOf(trainer: number): number | undefined {
+  const children = readFileSync(`/proc/${trainer}/task/${trainer}/children`, "utf8").trim().split(" ").filter(Boolean);
+  return children.map(Number).find((child) => readFileSync(`/proc/${child}/cmdline`, "utf8").includes("hone_worker"));
+}
+
+describe("hone train", () => {
+  const whole = join(root, "whole");
+  let seconds = 0;
+
+  it("raises the reward of a real model and leaves a whole run folder", async () => {
+    let begun = 0;
+    const { code, output } = await hone(
+      trainToy(whole),
+      (_, said) =>
+        void said("run folder").then(() => {
+          begun = performance.now();
+        }),
+    );
+    seconds = (performance.now() - begun) / 1000;
+    expect(code, output).toBe(0);
+    const rewards = figures(whole).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
+    expect(rewards).toHaveLength(8);
+    expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
+    expect(readdirSync(whole).sort()).toEqual(
+      ["checkpoints", "config.yaml", "episodes", "log.txt", "metrics.jsonl", "worker.log"].sort(),
+    );
+    expect(output).toContain("The same prompts before and after training:");
+  });
+
+  it.skipIf(process.platform !== "linux")(`goes on as if nothing had happened after ${kills} kills`, async () => {
+    const folder = join(root, "killed");
+    const random = uniforms(5);
+    for (let kill = 0; kill < kills; kill++) {
+      const victim = kill % 2 === 0 ? "trainer" : "worker";
+      const ended = await hone(trainToy(folder), async (child, said) => {
+        await said("run folder");
+        await sleep(random() * seconds * 1000);
+        if (child.exitCode !== null) return;
+        const pid = victim === "trainer" ? child.pid : workerOf(child.pid!);
+        if (pid !== undefined) process.kill(pid, "SIGKILL");
+      });
+      if (victim === "worker" && ended.code !== 0) {
+        expect(ended.code).toBe(1);
+        expect(ended.output).toMatch(/SIGKILL/);
+      }
+    }
+    const { code, output } = await hone(trainToy(folder));
+    expect(code, output).toBe(0);
+    expect(figures(folder)).toEqual(figures(whole));
+  });
+
+  it("finishes the step, saves and says how to go on at Ctrl-C", async () => {
+    const folder = join(root, "stopped");
+    const ended = await hone(trainToy(folder, "rllm.trainer.total_batches=200"), async (child, said) => {
+      await said("step   1/200");
+      child.kill("SIGINT");
+    });
+    expect(ended.code, ended.output).toBe(130);
+    expect(ended.output).toMatch(/step (\d+) is saved; go on with --resume/);
+    const step = Number(/step (\d+) is saved/.exec(ended.output)![1]);
+    expect(figures(folder).at(-1)!.step).toBe(step);
+    const resumed = await hone([
+      "train",
+      "src/cli/toy-experiment.fixture.ts",
+      "--resume",
+      folder,
+      `rllm.trainer.total_batches=${step + 1}`,
+    ]);
+    expect(resumed.code, resumed.output).toBe(0);
+    expect(resumed.output).toContain(`continuing after step ${step}`);
+  });
+
+  it("measures, exports and chats with the checkpoint", async () => {
+    const measured = await hone([
+      "eval",
+      "src/cli/toy-experiment.fixture.ts",
+      `model.name=${model}`,
+      "--checkpoint",
+      whole,
+    ]);
+    expect(measured.code, measured.output).toBe(0);
+    const last = figures(whole).at(-1)!;
+    expect(measured.output).toContain(`reward ${(last["val/reward"] as number).toFixed(3)}`);
+    for (const form of ["adapter", "merged"]) {
+      const folder = join(root, form);
+      const exported = await hone(["export", whole, folder, "--as", form]);
+      expect(exported.code, exported.output).toBe(0);
+      expect(readdirSync(folder)).toContain(form === "adapter" ? "adapter_model.safetensors" : "model.safetensors");
+    }
+    const chatted = await hone(["chat", "--checkpoint", whole, "--message", "say 1", "sampling.val.temperature=0"]);
+    expect(chatted.code, chatted.output).toBe(0);
+    expect(chatted.output.trim()).not.toBe("");
+  });
+});
