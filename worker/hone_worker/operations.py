@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -114,7 +115,7 @@ class Operations:
             device=model.device,
             max_rows=max(1, header.get("max_sample_rows", 128)),
             make_batch=lambda policy, counters: batch(policy.model, policy, counters),
-            open_tokenizer=self._open_tokenizer,
+            open_tokenizer=cache(self._open_tokenizer),
             emit=self._channel.send,
             fail=self._fail,
         )

@@ -232,9 +232,12 @@ class PackedBatch:
 
     def _free_tokens(self) -> float | None:
         """Tokens that the caches may still take, if all rows under way sample as much as they may."""
-        available = available_bytes(self._model.device)
+        device = self._model.device
+        available = available_bytes(device)
         if available is None or self._bytes_per_token == 0:
             return None
+        if device.type == "cuda":  # what torch keeps for later is free for the caches
+            available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         promised = sum(row.request.max_tokens - len(row.tokens) for row in self.rows)
         return _CACHE_SHARE * available / self._bytes_per_token - promised
 
