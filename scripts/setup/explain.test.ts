@@ -29,7 +29,7 @@ describe("attempt", () => {
     ["a program's exit code and output", ["-e", "console.log(1); console.error(2); process.exitCode = 3"], 3, "1\n2\n"],
     ["a program that runs too long", ["-e", "setTimeout(() => {}, 60000)"], 124, ""],
   ])("gives %s", async (_what, args, code, output) => {
-    expect(await attempt(process.execPath, args, { timeoutMs: 2000 })).toEqual({ code, output });
+    expect(await attempt(process.execPath, args, { timeoutMs: 700 })).toEqual({ code, output });
   });
 
   it("gives 127 for a program that is not there", async () => {

@@ -3,6 +3,7 @@ import { existsSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
 import { runSetup } from "./setup.ts";
 
 interface PackagedModel {
@@ -58,29 +59,9 @@ function checkModelPath(path: string, name: string): string {
 
 function suggestion(name: string): string {
   const aliases = Object.keys(modelAliases);
-  const near = aliases.filter((alias) => resembles(name.toLowerCase(), alias));
+  const near = nearest(name, aliases);
   const meant = near.length > 0 ? `Did you mean ${near.join(" or ")}? ` : "";
   return `${meant}Aliases: ${aliases.join(", ")}. A hub id reads organisation/name; a folder or .gguf file is named by its path.`;
-}
-
-/** One contains the other's beginning, or few letters differ. */
-function resembles(name: string, alias: string): boolean {
-  const letters = (text: string): string => text.replace(/[^a-z0-9]/g, "");
-  const [a, b] = [letters(name), letters(alias)];
-  return (a.length >= 4 && (b.startsWith(a) || a.startsWith(b))) || editDistance(a, b) <= Math.floor(b.length / 4);
-}
-
-/** Levenshtein distance, one row at a time. */
-function editDistance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, index) => index);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++) {
-      next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)));
-    }
-    row = next;
-  }
-  return row[b.length]!;
 }
 
 /** The path or hub id that the worker loads; fetches the package of an alias at its first use. */
