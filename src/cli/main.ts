@@ -1,6 +1,6 @@
 /** The `hone` command: what exists and how it is called. Each command's work is loaded when it runs. */
 import { readFileSync } from "node:fs";
-import { Command } from "commander";
+import { Command, CommanderError } from "commander";
 import { reportError } from "./report-error.ts";
 
 const version = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")).version as string;
@@ -127,8 +127,16 @@ Examples:
   return hone;
 }
 
+/** Every command ends through an exception instead of inside the parser, so that a mistyped one exits with 2. */
+function endByException(command: Command): Command {
+  for (const child of command.exitOverride().commands) endByException(child);
+  return command;
+}
+
 try {
-  await program().parseAsync();
+  await endByException(program()).parseAsync();
 } catch (error) {
-  process.exitCode = reportError(error);
+  // The parser has said what is wrong; help and version are no mistakes.
+  if (error instanceof CommanderError) process.exitCode = error.exitCode === 0 ? 0 : 2;
+  else process.exitCode = reportError(error);
 }
