@@ -49,13 +49,16 @@ const metricsLine = (step: number, kind?: "validation") => ({
 });
 
 describe("createRunFolder", () => {
-  it("names it by project, experiment and time, and links the latest", () => {
+  it("names it by project, experiment and time, and links the latest that has begun", () => {
     const first = create();
+    first.writeConfig("");
     expect(first.path).toBe(join(root, "hone-first-20260131-235905"));
     const second = create("my org/hone", "../ö 1");
     expect(second.path).toBe(join(root, "my-org-hone-ö-1-20260131-235905"));
+    expect(readlinkSync(join(root, "latest"))).toBe("hone-first-20260131-235905");
+    second.writeConfig("");
     expect(readlinkSync(join(root, "latest"))).toBe("my-org-hone-ö-1-20260131-235905");
-    expect(readdirSync(second.path).sort()).toEqual([".lock", "checkpoints", "episodes"]);
+    expect(readdirSync(second.path).sort()).toEqual([".lock", "checkpoints", "config.yaml", "episodes"]);
   });
 
   it("gives runs of the same second folders of their own", () => {
@@ -68,8 +71,17 @@ describe("createRunFolder", () => {
 
   it("leaves alone what a person called latest", () => {
     mkdirSync(join(root, "latest"));
-    expect(read(create(), "log.txt")).toMatch(/latest is no link and was left as it is/);
+    const run = create();
+    run.writeConfig("");
+    expect(read(run, "log.txt")).toMatch(/latest is no link and was left as it is/);
   });
+});
+
+it("an abandoned folder goes when no run has begun in it, and stays when one has", () => {
+  const [empty, begun] = [create(), create()];
+  begun.writeConfig("");
+  for (const run of [empty, begun]) run.abandon();
+  expect([existsSync(empty.path), existsSync(begun.path)]).toEqual([false, true]);
 });
 
 describe("openRunFolder", () => {
@@ -79,6 +91,7 @@ describe("openRunFolder", () => {
     expect(read(own, "config.yaml")).toBe("a: 1\n");
     expect(reopen(own).path).toBe(own.path);
     const run = create();
+    run.writeConfig("");
     run.close();
     expect(noted(openRunFolder(join(root, "latest"))).path).toBe(run.path);
   });

@@ -55,6 +55,8 @@ export interface RunFolder {
   rewind(step: number | null): { history: StepMetrics[]; discarded: number };
   /** Gives the folder free. */
   close(): void;
+  /** Gives the folder free, and removes it if no run has begun in it (no configuration, no checkpoint). */
+  abandon(): void;
 }
 
 export interface NewRun {
@@ -66,8 +68,8 @@ export interface NewRun {
 }
 
 /**
- * Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, unique also when several start in the same second, and
- * points `{root}/latest` at it.
+ * Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, unique also when several start in the same second. When
+ * the run has begun (its configuration is written) `{root}/latest` points at it.
  * @throws RunError or the file system's error when it cannot be made
  */
 export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
@@ -81,9 +83,7 @@ export function createRunFolder({ root = "runs", project, experiment, now = new 
       if ((error as NodeJS.ErrnoException).code === "EEXIST") continue;
       throw error;
     }
-    const folder = openFolder(path);
-    linkLatest(resolve(root), basename(path), folder);
-    return folder;
+    return openFolder(path, (folder) => linkLatest(resolve(root), basename(path), folder));
   }
 }
 
@@ -107,7 +107,8 @@ export function openRunFolder(path: string): RunFolder {
   return openFolder(real);
 }
 
-function openFolder(path: string): RunFolder {
+/** @param onBegin told each time the run begins */
+function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
   for (const folder of ["checkpoints", "episodes"]) mkdirSync(join(path, folder), { recursive: true });
   const unlock = lockFolder(path);
   const metricsFile = join(path, "metrics.jsonl");
@@ -121,12 +122,15 @@ function openFolder(path: string): RunFolder {
         .join("\n"),
     );
   };
-  return {
+  const folder: RunFolder = {
     path,
     checkpoints: join(path, "checkpoints"),
     workerLog: join(path, "worker.log"),
     log,
-    writeConfig: (yaml) => writeWhole(join(path, "config.yaml"), [yaml]),
+    writeConfig(yaml) {
+      writeWhole(join(path, "config.yaml"), [yaml]);
+      onBegin(folder);
+    },
     appendMetrics: ({ step, kind, epoch, time, metrics }) =>
       appendLine(metricsFile, toJson({ step, kind, epoch, time, ...metrics })),
     writeEpisodes(step, episodes, kind) {
@@ -147,7 +151,13 @@ function openFolder(path: string): RunFolder {
       return { history: readMetrics(path), discarded };
     },
     close: unlock,
+    abandon() {
+      const begun = existsSync(join(path, "config.yaml")) || readdirSync(folder.checkpoints).length > 0;
+      unlock();
+      if (!begun) rmSync(path, { recursive: true, force: true });
+    },
   };
+  return folder;
 }
 
 /** Its name within the folder's episodes/. */

@@ -38,7 +38,8 @@ export async function openRun(
   let watched: (() => Waiting[]) | undefined;
   try {
     const folder = config.rllm.trainer.val_only ? undefined : openFolder(config);
-    if (folder) closers.push(() => folder.close());
+    let begun = false;
+    if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
     let engine: Engine | undefined;
     const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor() ?? [])];
     const warn = (text: string) => emit({ type: "warning", text });
@@ -73,6 +74,7 @@ export async function openRun(
     };
     await restore(run, options.checkpoint);
     folder?.writeConfig(toYaml(config, composed.origins));
+    begun = true;
     emit({
       type: "run-start",
       folder: folder ? relative(process.cwd(), folder.path) : "",

@@ -61,6 +61,8 @@ export async function updatePolicy(run: Run, rawBatch: TrainingBatch, step: numb
     metrics: {
       ...counts,
       "actor/lr": adam.learningRate,
+      // What was sampled is a fair draw from the policy: its mean surprise estimates the entropy for nothing.
+      ...(batch.samplerLogprobs.length === 0 ? {} : { "actor/entropy": -mean([...batch.samplerLogprobs]) }),
       ...(results.length === 0
         ? {}
         : { "actor/loss": mean(results.map(({ loss }) => loss)), "actor/grad_norm": mean(gradNorms) }),
