@@ -8,8 +8,8 @@ import sys
 
 
 def _claim_pipes() -> tuple[int, int]:
-    """Takes standard input and output for the protocol. What a library prints goes to the log, and what one reads is
-    empty, so that neither breaks a frame. Must come before anything else is imported."""
+    """Takes standard input and output for the protocol. What a library prints goes to the log, and what one
+    reads is empty, so that neither breaks a frame. Must come before anything else is imported."""
     source, target = os.dup(0), os.dup(1)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -19,8 +19,8 @@ def _claim_pipes() -> tuple[int, int]:
 
 
 def _die_with_parent() -> None:
-    """Even a parent that was killed at once must leave no worker behind: the end of input is only seen by a process
-    that runs, this also ends one that is stuck. Linux only."""
+    """Even a parent that was killed at once must leave no worker behind: the end of input is only seen by a
+    process that runs, this also ends one that is stuck. Linux only."""
     if sys.platform != "linux":
         return
     import ctypes

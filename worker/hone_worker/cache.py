@@ -1,12 +1,12 @@
-"""Keys and values of several sequences, by layer, in memory that grows and is reused. Knows nothing of attention.
+"""Keys and values of several sequences, by layer, in memory that grows. Knows nothing of attention.
 
-A block is a rectangle: one row a sequence, one column a token. Rows and columns have room to spare, so that a token, or
-a sequence, is added without copying what is there. Layers show their shapes when they first write.
+A block is a rectangle: one row a sequence, one column a token. Rows and columns have room to spare, so that a
+token, or a sequence, is added without copying what is there. Layers show their shapes when they first write.
 """
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Block:
         pair[1][: self.rows, :, begin:end].copy_(values)
 
     def resize(self, rows: int, columns: int, most_columns: int | None = None) -> None:
-        """Makes the rectangle larger; new places hold anything. `most_columns` is known never to be exceeded."""
+        """Makes the rectangle larger; new places hold anything. `most_columns` will never be exceeded."""
         row_room, column_room = self._room
         if columns > column_room:
             column_room = max(columns, _LEAST_COLUMNS, int(column_room * _GROWTH))
@@ -95,7 +95,7 @@ class Block:
         return torch.zeros(rows, like.shape[1], columns, like.shape[3], dtype=self.dtype, device=self.device)
 
     def _rebuild(self, skip: int) -> None:
-        """Moves what is in use, less its first columns, into tensors of the present room: a layer at a time."""
+        """Moves what is in use, less its first columns, into tensors of the present room, layer by layer."""
         for pair in self._layers.values():
             for place, old in enumerate(pair):
                 used = old[: self.rows, :, skip : self.columns]

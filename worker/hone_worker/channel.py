@@ -1,8 +1,8 @@
 """Frames over two pipes: bytes in and out, nothing about what the messages mean (worker/PROTOCOL.md).
 
-A reader thread takes frames off the input as they come, so the other side never blocks on a busy worker; writes go out
-whole, under a lock. Answers to a question that the worker itself asked (`gradient`, `cancel`) are kept apart from
-new requests, so that whoever waits for one finds it whatever else has arrived.
+A reader thread takes frames off the input as they come, so the other side never blocks on a busy worker;
+writes go out whole, under a lock. Answers to a question that the worker itself asked (`gradient`, `cancel`)
+are kept apart from new requests, so that whoever waits for one finds it whatever else has arrived.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import queue
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Callable
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Message:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars as numbers, and numbers that are not finite as their names."""
+    """The value as JSON can hold it: numpy scalars as numbers, numbers that are not finite by name."""
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -102,7 +103,7 @@ def decode(text: bytes, payload: bytes) -> Message:
 
 
 class Channel:
-    """One side of the conversation. `on_end` is called from the reader thread when the input ends or is broken."""
+    """One side of the conversation. The reader calls `on_end` when the input ends or is broken."""
 
     def __init__(self, source: BinaryIO, target: int, on_end: Callable[[BrokenStream | None], None]):
         self._source = source
@@ -123,7 +124,7 @@ class Channel:
             for piece in pieces:
                 view = memoryview(piece)
                 while view:
-                    view = view[os.write(self._target, view):]
+                    view = view[os.write(self._target, view) :]
 
     def receive(self, wait: bool) -> Message | None:
         """The next request; None when there is none and `wait` is False."""
@@ -133,7 +134,7 @@ class Channel:
             return None
 
     def ask(self, request: int, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Message:
-        """Sends an event of `request` and waits for the reply that carries its id; requests meanwhile pile up."""
+        """Sends an event of `request` and waits for the reply with its id; requests meanwhile pile up."""
         self.send({"id": request, **header}, arrays)
         while True:
             reply = self._replies.get()

@@ -1,14 +1,15 @@
-"""Attention of the sampler: prompts are read once, and each new token attends to its prompt and to its own sample.
+"""Attention of the sampler: prompts are read once, new tokens attend to their prompt and their sample.
 
-A model's forward is one packed row of tokens; these contexts say what each of them sees and keep keys and values.
-A lane is a set of rows whose caches are kept as two rectangles: one row a prompt, shared by all samples of that prompt,
-and one row a sample. All rows of a lane write the same column at the same step; a row that joins late ignores the
-columns before its first. So joining, leaving and writing never move what other rows have stored.
+A model's forward is one packed row of tokens; these contexts say what each of them sees and keep keys and
+values. A lane is a set of rows whose caches are kept as two rectangles: one row a prompt, shared by all
+samples of that prompt, and one row a sample. All rows of a lane write the same column at the same step; a row
+that joins late ignores the columns before its first. So joining, leaving and writing never move what other
+rows have stored.
 """
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
 class Prefill(AttentionContext):
     """Reads prompts of the given lengths, one after the other in the packed row, into `block`.
 
-    A single long prompt may be read in parts: `advance(begin, end)` says which tokens the next forward holds."""
+    A single long prompt may be read in parts: `advance` says which of its tokens the next forward holds."""
 
     def __init__(self, lengths: Sequence[int], dtype: torch.dtype, device: torch.device):
         self.block = Block(dtype, device, len(lengths), max(lengths))
@@ -139,8 +140,8 @@ class Lane:
         self._fresh = True
 
     def remove(self, gone: Sequence[int]) -> list[tuple[int, int]]:
-        """Drops rows. The last rows move into the gaps: gives the moves as `(source, target)`, to be repeated by
-        whoever keeps a list in row order."""
+        """Drops rows. The last rows move into the gaps: gives the moves as `(source, target)`, to be repeated
+        by whoever keeps a list in row order."""
         moves, count = _fill_gaps(self.rows, gone)
         self.own.keep_rows(moves, count)
         for column in (self.owners, self.starts):
@@ -165,8 +166,8 @@ class Lane:
         return moves
 
     def begin_step(self, most_columns: int) -> None:
-        """Makes room for one token a row, and prepares what all layers share. `most_columns`: columns that the rows
-        may come to need."""
+        """Makes room for one token a row, and prepares what all layers share. `most_columns`: columns that
+        the rows may come to need."""
         unused = min(self.starts)
         if unused >= 64 and unused * 2 > self.column:
             self.own.drop_columns(unused)
@@ -179,7 +180,7 @@ class Lane:
         self._biases: dict[int | None, Tensor | None] = {}
 
     def _arrange(self) -> None:
-        """Places rows in a `[prompt, turn]` grid, so that all samples of a prompt meet its keys in one product."""
+        """Places rows in a `[prompt, turn]` grid: samples of a prompt meet its keys in one product."""
         device = self.own.device
         turns = [0] * len(self.lengths)
         slots = []
@@ -188,7 +189,11 @@ class Lane:
             turns[owner] += 1
         self._turns = max(turns)
         places = [owner * self._turns + turn for owner, turn in slots]
-        self._slots = None if places == list(range(len(self.lengths) * self._turns)) else torch.tensor(places, device=device)
+        self._slots = (
+            None
+            if places == list(range(len(self.lengths) * self._turns))
+            else torch.tensor(places, device=device)
+        )
         lengths = torch.tensor(self.lengths, device=device)
         self._row_lengths = lengths[torch.tensor(self.owners, device=device)]
         self._row_starts = torch.tensor(self.starts, device=device)
@@ -198,10 +203,16 @@ class Lane:
         """`[N, KH, G, x]` as `[P, KH, turns * G, x]`."""
         prompts, (_, heads, groups, width) = len(self.lengths), rows.shape
         if self._slots is not None:
-            rows = rows.new_zeros(prompts * self._turns, heads, groups, width).index_copy_(0, self._slots, rows)
+            rows = rows.new_zeros(prompts * self._turns, heads, groups, width).index_copy_(
+                0, self._slots, rows
+            )
         if self._turns == 1:
             return rows
-        return rows.reshape(prompts, self._turns, heads, groups, width).transpose(1, 2).reshape(prompts, heads, -1, width)
+        return (
+            rows.reshape(prompts, self._turns, heads, groups, width)
+            .transpose(1, 2)
+            .reshape(prompts, heads, -1, width)
+        )
 
     def _from_grid(self, grid: Tensor, groups: int) -> Tensor:
         prompts, heads, _, width = grid.shape

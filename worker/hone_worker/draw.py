@@ -1,12 +1,13 @@
 """From logits to sampled tokens: temperature, filters, the draw itself, and log-probabilities.
 
-Log-probabilities are always those of the model's own distribution (temperature 1, no filter), whatever the draw used.
+Log-probabilities are always those of the model's own distribution (temperature 1, no filter), whatever the
+draw used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 # The draw looks for a block first and for a token within it second: about the square root of a vocabulary.
 _BLOCK = 256
-# Rows are handled in parts of about this many logits, so that a part stays in the processor's cache between passes.
+# Rows are handled in parts of about this many logits, so that a part stays in the processor's cache between
+# passes.
 _PART_ELEMENTS = 1 << 20
 # Candidates looked at first for top_p; a flatter distribution gets more.
 _NUCLEUS = 512
@@ -24,7 +26,9 @@ class NotFinite(Exception):
     """The model gave NaN or infinite logits. `rows` are the rows concerned."""
 
     def __init__(self, rows: list[int]):
-        super().__init__("the model's logits are not finite: its weights are damaged, or overflow in this dtype")
+        super().__init__(
+            "the model's logits are not finite: its weights are damaged, or overflow in this dtype"
+        )
         self.rows = rows
 
 
@@ -60,7 +64,7 @@ class Drawn:
 
 
 class Drawer:
-    """Keeps its working memory from step to step: fresh pages for megabytes of logits cost more than the arithmetic."""
+    """Keeps its working memory from step to step: fresh pages for the logits cost more than arithmetic."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -85,7 +89,9 @@ class Drawer:
         logprobs = logits.gather(1, tokens[:, None])[:, 0].float() - log_sum
         return Drawn(tokens.tolist(), logprobs.tolist(), log_sum)
 
-    def _draw_part(self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor) -> None:
+    def _draw_part(
+        self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor
+    ) -> None:
         count, vocabulary = logits.shape
         padded, weights = self._scratch(count, vocabulary)
         weights.copy_(logits)
@@ -103,7 +109,12 @@ class Drawer:
         if changed:
             some = len(changed) < count
             chosen = weights[changed] if some else weights
-            _reweigh(chosen, logits[changed] if some else logits, peak[changed] if some else peak, [draws[r] for r in changed])
+            _reweigh(
+                chosen,
+                logits[changed] if some else logits,
+                peak[changed] if some else peak,
+                [draws[r] for r in changed],
+            )
             if some:
                 weights[changed] = chosen
             mass = padded.sum(-1)
@@ -114,7 +125,8 @@ class Drawer:
         torch.where(keep, drawn[:, 0], tokens, out=tokens)
 
     def _scratch(self, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-        """Two views of the working memory: `[count, blocks, block]`, zero beyond the vocabulary, and `[count, V]`."""
+        """Two views of the working memory: `[count, blocks, block]`, zero beyond the vocabulary, and `[count,
+        V]`."""
         blocks = -(-vocabulary // _BLOCK)
         size = count * blocks * _BLOCK
         if self._memory.numel() < size:
@@ -135,8 +147,8 @@ def _reweigh(weights: Tensor, logits: Tensor, peak: Tensor, draws: Sequence[Draw
 
 
 def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
-    """The first index at which the running sum of `mass` `[n, m]` exceeds the pick `[n, 1]`, and what is left of the
-    pick there. With `scale`, picks are fractions of the total. An index without mass is never chosen."""
+    """The first index at which the running sum of `mass` `[n, m]` exceeds the pick `[n, 1]`, and what is left
+    of the pick there. With `scale`, picks are fractions of the total. Never an index without mass."""
     running = mass.cumsum(-1)
     total = running[:, -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
@@ -147,8 +159,8 @@ def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
 
 
 def _cuts(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """`[n]`: the least weight that each row's filters keep. top_k comes first, top_p keeps the fewest of what top_k
-    left whose share reaches p, min_p is relative to the likeliest token, whose weight is 1."""
+    """`[n]`: the least weight that each row's filters keep. top_k comes first, top_p keeps the fewest of what
+    top_k left whose share reaches p, min_p is relative to the likeliest token, whose weight is 1."""
     count, vocabulary = weights.shape
     device = weights.device
     cuts = torch.tensor([draw.min_p for draw in draws], device=device)
@@ -168,7 +180,9 @@ def _cuts(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
         running = values.cumsum(-1)
         totals = torch.where(limit <= width, running[:, -1:], totals)
         # Is the last candidate needed, there might be more behind it.
-        if width == vocabulary or bool(((running[:, -1:] >= share * totals) & (share < 1) | (limit <= width)).all()):
+        if width == vocabulary or bool(
+            ((running[:, -1:] >= share * totals) & (share < 1) | (limit <= width)).all()
+        ):
             break
         width = min(vocabulary, width * 8)
     kept = allowed & ((running - values < share * totals) | (share >= 1))
@@ -179,6 +193,6 @@ def _cuts(weights: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def most_likely(logits: Tensor, log_sum: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest tokens of each row, likeliest first, and their log-probabilities: `[N, count]` each."""
+    """The `count` likeliest tokens of each row, in order, and their log-probabilities: `[N, count]` each."""
     values, tokens = logits.float().topk(min(count, logits.shape[-1]), dim=-1)
     return tokens, values - log_sum[:, None]

@@ -1,14 +1,15 @@
-"""The protocol's operations: what each message means, in terms of the rooms that do it. Holds the model, the policies
-and the sampler. Knows nothing of frames or of when an operation runs."""
+"""The protocol's operations: what each message means, in terms of the rooms that do it. Holds the model, the
+policies and the sampler. Knows nothing of frames or of when an operation runs."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,8 +35,9 @@ class ProtocolError(Exception):
 
 
 class Operations:
-    """`run(message)` gives the answer's fields and arrays, or None where the answer comes later. `fail(request, error)`
-    answers a sample message that fails later. Torch and transformers are imported when a model is loaded."""
+    """`run(message)` gives the answer's fields and arrays, or None where the answer comes later.
+    `fail(request, error)` answers a sample message that fails later. Torch and transformers are imported when
+    a model is loaded."""
 
     def __init__(self, channel: Channel, fail: Callable[[int, BaseException], None]):
         self._channel = channel
@@ -128,7 +130,8 @@ class Operations:
         path = self._model.tokenizer_file
         if path is None:
             raise UserMistake(
-                f"stop strings need a tokenizer.json, and {self._model.directory} has none", "Use stop ids instead."
+                f"stop strings need a tokenizer.json, and {self._model.directory} has none",
+                "Use stop ids instead.",
             )
         return Tokenizer.from_file(str(path))
 
@@ -177,7 +180,9 @@ class Operations:
     def _forward_backward(self, message: Message) -> Answer:
         policy, outputs = self._policy(message), message.header["outputs"]
         try:
-            self._trainer.forward_backward(policy, self._sequences(message), outputs, self._exchange(message.id))
+            self._trainer.forward_backward(
+                policy, self._sequences(message), outputs, self._exchange(message.id)
+            )
         except Cancelled:
             return {"cancelled": True}, {}
         return {}, {}
@@ -199,7 +204,8 @@ class Operations:
                     raise ProtocolError(f"a gradient for {name}, which was not sent")
                 if gradient.shape != tuple(outputs[name].shape):
                     raise ProtocolError(
-                        f"the gradient of {name} has shape {list(gradient.shape)} for {len(outputs[name])} outputs"
+                        f"the gradient of {name} has shape {list(gradient.shape)} "
+                        f"for {len(outputs[name])} outputs"
                     )
             if "logprobs" in outputs and "logprobs" not in reply.arrays:
                 raise ProtocolError("a gradient without logprobs")
@@ -260,4 +266,8 @@ def _versions() -> dict[str, str]:
     import torch
     import transformers
 
-    return {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

@@ -1,5 +1,5 @@
-"""Rows of one policy that are sampled together, on models whose attention goes through ours: prompts are read once,
-finished rows leave at once, new rows join at any step."""
+"""Rows of one policy that are sampled together, on models whose attention goes through ours: prompts are read
+once, finished rows leave at once, new rows join at any step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Crew:
     prompts: list[_Prompt] = field(default_factory=list)
 
     def takes(self, length: int, rows: int, slack: int) -> bool:
-        """Whether the rectangles stay well filled with a prompt more. A lane apart costs a fixed effort a layer,
-        worth `slack` masked places."""
+        """Whether the rectangles stay well filled with a prompt more. A lane apart costs a fixed effort a
+        layer, worth `slack` masked places."""
         lane = self.lane
         turns = max([rows, *Counter(lane.owners).values()])
         column = lane.column
@@ -53,7 +53,6 @@ class _Crew:
         reserved = prompts + (lane.rows + rows) * column
         used = sum(lane.lengths[owner] + column - start for owner, start in zip(lane.owners, lane.starts))
         return reserved <= 1.25 * (used + rows * length) + slack
-
 
     def seat(self, prompt: _Prompt, rows: list[Row]) -> None:
         owner = self.prompts.index(prompt)
@@ -89,7 +88,7 @@ class PackedBatch:
         return [row for crew in self._crews for row in crew.rows] + [row for row, _ in self._fresh]
 
     def admit(self, waiting: deque[Row], room: int) -> None:
-        """Takes rows from the front, at most `room` and as many as one forward can read the new prompts of."""
+        """Takes rows from the front: at most `room`, and no more new prompts than one forward reads."""
         new: list[_Prompt] = []
         free = self._free_tokens()
         tokens = 0
@@ -105,7 +104,9 @@ class PackedBatch:
             if prompt is None:
                 tokens += len(context)
                 longest = max([len(context), *(len(other.tokens) for other in new)])
-                if new and (tokens > self.prefill_tokens or longest * (len(new) + 1) > 2 * self.prefill_tokens):
+                if new and (
+                    tokens > self.prefill_tokens or longest * (len(new) + 1) > 2 * self.prefill_tokens
+                ):
                     break
                 prompt = self._known[key] = _Prompt(key, context)
                 new.append(prompt)
@@ -123,7 +124,7 @@ class PackedBatch:
                 row.prompt_logprobs = prompt.logprobs
 
     def logits(self) -> Tensor:
-        """Logits of the next token of every row, `[N, V]`: one forward for the rows that have tokens already."""
+        """Logits of the next token of every row, `[N, V]`: one forward for the rows that have tokens."""
         parts = []
         with self._policy.published():
             if self._crews:
@@ -134,7 +135,9 @@ class PackedBatch:
                 ids = torch.tensor([row.tokens[-1] for row in rows], device=self._model.device)
                 positions = [len(row.request.prompt) + len(row.tokens) - 1 for row in rows]
                 context = Decode([crew.lane for crew in self._crews])
-                parts.append(self._model.hidden(context, ids, torch.tensor(positions, device=self._model.device)))
+                parts.append(
+                    self._model.hidden(context, ids, torch.tensor(positions, device=self._model.device))
+                )
             if self._fresh:
                 parts.append(torch.stack([prompt.hidden for _, prompt in self._fresh]))
             return self._model.logits(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -165,7 +168,9 @@ class PackedBatch:
         lengths = [len(prompt.tokens) for prompt in prompts]
         context = Prefill(lengths, self._dtype, self._model.device)
         self._counters["prompt_tokens"] += sum(lengths)
-        ids = torch.tensor([token for prompt in prompts for token in prompt.tokens], device=self._model.device)
+        ids = torch.tensor(
+            [token for prompt in prompts for token in prompt.tokens], device=self._model.device
+        )
         positions = torch.cat([torch.arange(length) for length in lengths]).to(self._model.device)
         with self._policy.published():
             if len(prompts) == 1:
@@ -194,7 +199,7 @@ class PackedBatch:
             prompt.logprobs = with_nan_first(scores)
 
     def _settle(self, fresh: list[tuple[Row, _Prompt]]) -> None:
-        """Gives new rows their lanes: that of their prompt, or the first one that stays well filled, or a new one."""
+        """Gives new rows their lanes: that of their prompt, the first that stays well filled, or a new one."""
         by_prompt: dict[_Prompt, list[Row]] = {}
         for row, prompt in fresh:
             by_prompt.setdefault(prompt, []).append(row)

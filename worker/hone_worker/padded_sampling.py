@@ -1,6 +1,6 @@
-"""Sampling for models whose attention cannot go through ours, or that carry a recurrent state: transformers' own
-forward with its own cache. Rows whose contexts are equally long run together, so that nothing needs padding, which
-not every such model can mask. Right on every architecture, and slower."""
+"""Sampling for models whose attention cannot go through ours, or that carry a recurrent state: transformers'
+own forward with its own cache. Rows whose contexts are equally long run together, so that nothing needs
+padding, which not every such model can mask. Right on every architecture, and slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFILL_TOKENS = 2048
 
 
 class _Cohort:
-    """Rows in step. Ended rows run on unseen, until few are left and the others are read anew without them."""
+    """Rows in step. Ended rows run on unseen until half are left; those are read anew without them."""
 
     def __init__(self, rows: list[Row]):
         self.seats: list[Row | None] = list(rows)

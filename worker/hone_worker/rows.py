@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,11 +65,15 @@ class Row:
         if self.request.top_logprobs > 0:
             width = self.request.top_logprobs
             arrays["top_tokens"] = np.array([ids for ids, _ in self.top], np.int32).reshape(-1, width)
-            arrays["top_logprobs"] = np.array([values for _, values in self.top], np.float32).reshape(-1, width)
+            arrays["top_logprobs"] = np.array([values for _, values in self.top], np.float32).reshape(
+                -1, width
+            )
         if len(self.versions) > 1:
             ends = [start for start, _ in self.versions[1:]] + [len(self.tokens)]
             lengths = [end - start for (start, _), end in zip(self.versions, ends)]
-            arrays["token_versions"] = np.repeat(np.array([version for _, version in self.versions], np.int32), lengths)
+            arrays["token_versions"] = np.repeat(
+                np.array([version for _, version in self.versions], np.int32), lengths
+            )
         return arrays
 
 
@@ -87,9 +92,14 @@ def parse_requests(
     max_length: int,
     eos_ids: Sequence[int],
 ) -> list[Request]:
-    """The requests of a `sample` message. `tokens` are the prompts end to end, `offsets` `[R+1]` their bounds.
-    Raises UserMistake."""
-    if len(offsets) != len(described) + 1 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+    """The requests of a `sample` message. `tokens` are the prompts end to end, `offsets` `[R+1]` their
+    bounds. Raises UserMistake."""
+    if (
+        len(offsets) != len(described) + 1
+        or offsets[0] != 0
+        or offsets[-1] != len(tokens)
+        or (np.diff(offsets) < 0).any()
+    ):
         raise UserMistake(f"the offsets of {len(described)} prompts do not fit {len(tokens)} tokens")
     if len(tokens) and not (0 <= tokens.min() and tokens.max() < vocabulary):
         wrong = int(tokens.max() if tokens.max() >= vocabulary else tokens.min())

@@ -1,12 +1,14 @@
-"""Continuous batching: sample messages become rows, rows advance together a token at a time, each sequence is answered
-as it ends. Knows nothing of how a model is run; that is the batch's part (packed_sampling, padded_sampling)."""
+"""Continuous batching: sample messages become rows, rows advance together a token at a time, each sequence is
+answered as it ends. Knows nothing of how a model is run; that is the batch's part (packed_sampling,
+padded_sampling)."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -65,10 +67,11 @@ class _Queue:
 
 
 class Sampler:
-    """`emit(header, arrays)` sends an event or an answer, `fail(job, error)` answers a sample message with an error.
+    """`emit(header, arrays)` sends a message, `fail(job, error)` answers a sample message with an error.
 
-    `make_batch(policy, counters)` gives a new, empty Batch. `open_tokenizer` is called when a stop string first needs
-    one. Rows of several policies take turns; those of a policy that cannot be sampled from until it is published wait."""
+    `make_batch(policy, counters)` gives a new, empty Batch. `open_tokenizer` is called when a stop string
+    first needs one. Rows of several policies take turns; those of a policy that cannot be sampled from until
+    it is published wait."""
 
     def __init__(
         self,
@@ -113,8 +116,8 @@ class Sampler:
         self._queues.append(_Queue(policy, self._make_batch(policy, self.counters), deque(rows)))
 
     def abort(self, job: int, requests: list[int] | None = None) -> None:
-        """Answers each unfinished sequence of the message, or those named, with what it has. One that has ended already
-        is left be."""
+        """Answers each unfinished sequence of the message, or those named, with what it has. One that has
+        ended already is left be."""
         self._abort(lambda queue, row: row.job == job and (requests is None or row.index in requests))
 
     def abort_policy(self, policy: Any) -> None:
@@ -230,8 +233,8 @@ class Sampler:
             self._fail(job, error)
 
     def _restart(self, queue: _Queue) -> int:
-        """Nothing in a batch can be trusted after an error within it: its rows begin anew with the tokens they have.
-        Gives their number."""
+        """Nothing in a batch can be trusted after an error within it: its rows begin anew with the tokens
+        they have. Gives their number."""
         waiting = set(queue.waiting)
         rows = [row for job in self._jobs.values() if job.policy is queue.policy for row in job.open.values()]
         rows = [row for row in rows if row not in waiting]
@@ -240,7 +243,7 @@ class Sampler:
         return len(rows)
 
     def _recover(self, queue: _Queue, error: Exception) -> None:
-        """When memory ran out, fewer rows are sampled at a time; any other error answers the messages concerned."""
+        """When memory ran out, fewer rows are sampled at a time; other errors answer their messages."""
         count = self._restart(queue)
         if is_out_of_memory(error) and count > 1:
             self._max_rows = count // 2

@@ -1,4 +1,4 @@
-"""The worker's one loop: takes messages in the order they came, and decodes a token for every sample between them."""
+"""The worker's one loop: takes messages in order, and decodes a token for every sample between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from .channel import Channel, Message
 from .errors import UserMistake
 
-# These take no time, so all that have arrived are handled before the next decode step; others let one step pass.
+# These take no time, so all that have arrived are handled before the next decode step; others let one step
+# pass.
 _QUICK = frozenset({"sample", "abort", "stats"})
 
 
@@ -23,7 +24,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if is_out_of_memory(error):
         return {
             "kind": "user",
-            "message": f"not enough memory: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            "message": f"not enough memory: {(str(error) or type(error).__name__).splitlines()[0]}",
             "hint": "Lower local.max_sample_rows or local.micro_batch_tokens, or choose a smaller model.",
         }
     trace = "".join(traceback.format_exception(error))
@@ -51,7 +52,8 @@ class Server:
                 operations.sample_step()
 
     def fail(self, request: int, error: BaseException) -> None:
-        """Answers a request with an error. The log gets the trace of those that are no mistake of the user's."""
+        """Answers a request with an error. The log gets the trace of those that are no mistake of the
+        user's."""
         described = describe_error(error)
         if described["kind"] == "internal":
             print(described["trace"], file=sys.stderr, flush=True)

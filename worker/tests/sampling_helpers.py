@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
-
 from hone_worker.draw import Draw
 from hone_worker.model import LanguageModel, load_model
 from hone_worker.packed_sampling import PackedBatch
@@ -21,6 +19,8 @@ from hone_worker.padded_sampling import PaddedBatch
 from hone_worker.rows import Request
 from hone_worker.sampling import Sampler
 from tiny_models import make_folder
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 # Tiny products gain nothing from threads, and lose much where others compete for the cores.
 torch.set_num_threads(1)
@@ -43,7 +43,9 @@ def model(name: str) -> LanguageModel:
 @cache
 def reference(name: str) -> Any:
     """The same weights in plain transformers."""
-    return AutoModelForCausalLM.from_pretrained(folder(name), dtype=torch.float32, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder(name), dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 class FixedPolicy:
@@ -59,16 +61,25 @@ class FixedPolicy:
         yield self.model
 
 
-def request(prompt: list[int], seed: int = 0, max_tokens: int = 8, stop_ids: Any = (), **options: Any) -> Request:
-    fields = {name: options.pop(name) for name in ("temperature", "top_p", "top_k", "min_p") if name in options}
+def request(
+    prompt: list[int], seed: int = 0, max_tokens: int = 8, stop_ids: Any = (), **options: Any
+) -> Request:
+    fields = {
+        name: options.pop(name) for name in ("temperature", "top_p", "top_k", "min_p") if name in options
+    }
     return Request(
-        prompt=list(prompt), draw=Draw(**fields), max_tokens=max_tokens, stop_ids=frozenset(stop_ids),
-        stop_strings=tuple(options.pop("stop_strings", ())), seed=seed, **options,
+        prompt=list(prompt),
+        draw=Draw(**fields),
+        max_tokens=max_tokens,
+        stop_ids=frozenset(stop_ids),
+        stop_strings=tuple(options.pop("stop_strings", ())),
+        seed=seed,
+        **options,
     )
 
 
 class Bench:
-    """A sampler with everything that it emits, in order: `events` of (header, arrays), `failures` by message."""
+    """A sampler, what it emits in order, `events` of (header, arrays), and `failures` by message."""
 
     def __init__(self, name: str, max_rows: int = 64):
         self.model = model(name)
@@ -98,7 +109,9 @@ class Bench:
 
     def samples(self, job: int) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
         """The samples of a message, in the order of its requests."""
-        found = [event for event in self.events if event[0]["id"] == job and event[0].get("event") == "sample"]
+        found = [
+            event for event in self.events if event[0]["id"] == job and event[0].get("event") == "sample"
+        ]
         return sorted(found, key=lambda event: event[0]["request"])
 
     @property
@@ -106,7 +119,9 @@ class Bench:
         return self.sampler.counters
 
 
-def sample(name: str, requests: list[Request], **options: Any) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+def sample(
+    name: str, requests: list[Request], **options: Any
+) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """All samples of one message sampled alone."""
     bench = Bench(name, **options)
     bench.add(1, requests)

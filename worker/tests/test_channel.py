@@ -10,7 +10,6 @@ import threading
 
 import numpy as np
 import pytest
-
 from hone_worker.channel import BrokenStream, Channel, decode, encode, plain
 
 
@@ -32,7 +31,11 @@ def unframe(data: bytes) -> tuple[dict, dict]:
         {},
         {"a": np.arange(3, dtype=np.int32)},
         {"a": np.zeros(0, np.float32), "b": np.zeros((0, 4), np.int32), "c": np.ones((), np.int64)},
-        {"a": np.array([1, 255, 0], np.uint8), "b": np.array([[1, -(2**62)], [0, 5]], np.int64), "c": np.float32([1.5])},
+        {
+            "a": np.array([1, 255, 0], np.uint8),
+            "b": np.array([[1, -(2**62)], [0, 5]], np.int64),
+            "c": np.float32([1.5]),
+        },
         {"nan": np.array([np.nan, np.inf, -np.inf], np.float32)},
         {"strided": np.arange(20, dtype=np.int32).reshape(4, 5)[::2, 1:3], "big": np.arange(3, dtype=">i4")},
     ],
@@ -53,8 +56,22 @@ def test_arrays_begin_at_multiples_of_eight() -> None:
 
 
 def test_numbers_that_json_lacks_travel_by_name() -> None:
-    given = {"a": math.nan, "b": [math.inf, {"c": -math.inf}], "d": np.float32(0.5), "e": np.int64(3), "f": True, "g": None}
-    assert plain(given) == {"a": "NaN", "b": ["Infinity", {"c": "-Infinity"}], "d": 0.5, "e": 3, "f": True, "g": None}
+    given = {
+        "a": math.nan,
+        "b": [math.inf, {"c": -math.inf}],
+        "d": np.float32(0.5),
+        "e": np.int64(3),
+        "f": True,
+        "g": None,
+    }
+    assert plain(given) == {
+        "a": "NaN",
+        "b": ["Infinity", {"c": "-Infinity"}],
+        "d": 0.5,
+        "e": 3,
+        "f": True,
+        "g": None,
+    }
 
 
 def test_other_dtypes_are_refused() -> None:
@@ -113,7 +130,10 @@ def test_broken_streams_are_told(data: bytes) -> None:
 def test_a_reply_passes_the_requests_that_came_before_it() -> None:
     pair = Pair()
     os.write(pair.feed, frame({"id": 8, "op": "gradient"}))
-    os.write(pair.feed, frame({"id": 9, "op": "sample"}) + frame({"id": 7, "op": "gradient"}, {"g": np.float32([2])}))
+    os.write(
+        pair.feed,
+        frame({"id": 9, "op": "sample"}) + frame({"id": 7, "op": "gradient"}, {"g": np.float32([2])}),
+    )
     reply = pair.channel.ask(7, {"event": "outputs"}, {"v": np.float32([1])})
     assert (reply.id, reply.op, reply.arrays["g"].tolist()) == (7, "gradient", [2.0])
     assert pair.received()[0] == {"id": 7, "event": "outputs"}
@@ -123,7 +143,9 @@ def test_a_reply_passes_the_requests_that_came_before_it() -> None:
 def test_writers_do_not_mix_their_frames() -> None:
     pair = Pair()
     payload = np.arange(50_000, dtype=np.int32)
-    writers = [threading.Thread(target=pair.channel.send, args=({"id": n}, {"x": payload + n})) for n in range(8)]
+    writers = [
+        threading.Thread(target=pair.channel.send, args=({"id": n}, {"x": payload + n})) for n in range(8)
+    ]
     for writer in writers:
         writer.start()
     with io.FileIO(pair.drain) as raw, io.BufferedReader(raw) as reader:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
 from hone_worker.draw import Draw, Drawer, NotFinite, most_likely
 from hone_worker.randoms import uniforms
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 CPU = torch.device("cpu")
 
@@ -46,7 +45,7 @@ DRAWS = [
 @pytest.mark.parametrize("vocabulary", [3, 256, 300, 6000])
 @pytest.mark.parametrize("draw", DRAWS, ids=str)
 def test_every_slice_of_the_unit_interval_gives_its_token(draw: Draw, vocabulary: int) -> None:
-    """Evenly spaced picks are the inverse distribution function: the share of each token is its probability."""
+    """Evenly spaced picks invert the distribution: the share of each token is its probability."""
     logits = logits_row(vocabulary)
     expected = reference_probabilities(logits, draw)
     count = 20000 if vocabulary <= 300 else 400

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-
 from hone_worker.errors import UserMistake
 from hone_worker.rows import parse_requests
 from sampling_helpers import Bench, FixedPolicy, model, request, sample
@@ -191,7 +191,7 @@ def test_damaged_weights_are_told() -> None:
     assert isinstance(bench.failures[1], UserMistake) and "not finite" in str(bench.failures[1])
 
 
-def parse(fields: dict, prompt: list[int] = [5, 6]):
+def parse(fields: dict, prompt: Sequence[int] = (5, 6)):
     tokens = np.array(prompt, np.int32)
     return parse_requests([fields], tokens, np.array([0, len(prompt)], np.int32), 100, 32, [2, 7])
 

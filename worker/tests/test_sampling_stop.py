@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
 from hone_worker.stopping import StopStrings
 from make_tiny_model import SPECIAL, make_tokenizer
 from sampling_helpers import request, sample
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 BYTES = Tokenizer.from_str(make_tokenizer().backend_tokenizer.to_str())
 
 
 def words() -> Tokenizer:
     """Tokens that carry their leading space, which the decoder drops at the start of a text."""
-    tokenizer = Tokenizer(models.WordLevel({"▁the": 0, "▁end": 1, "▁of": 2, "en": 3, "d": 4, "▁": 5}, unk_token="▁"))
+    tokenizer = Tokenizer(
+        models.WordLevel({"▁the": 0, "▁end": 1, "▁of": 2, "en": 3, "d": 4, "▁": 5}, unk_token="▁")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     return tokenizer
@@ -69,15 +70,17 @@ def test_leading_spaces_survive() -> None:
 
 def test_a_sequence_keeps_the_tokens_that_complete_its_stop_string() -> None:
     prompt, seed = [10, 20, 30], 5
-    (_, free), = sample("llama", [request(prompt, seed=seed, max_tokens=30)])
+    ((_, free),) = sample("llama", [request(prompt, seed=seed, max_tokens=30)])
     text = BYTES.decode(free["tokens"].tolist(), skip_special_tokens=False)
-    start = next(i for i in range(5, len(text)) if "\ufffd" not in text[i : i + 2] and text.index(text[i : i + 2]) == i)
+    start = next(
+        i for i in range(5, len(text)) if "\ufffd" not in text[i : i + 2] and text.index(text[i : i + 2]) == i
+    )
     string = text[start : start + 2]
-    (header, stopped), = sample("llama", [request(prompt, seed=seed, max_tokens=30, stop_strings=[string])])
+    ((header, stopped),) = sample("llama", [request(prompt, seed=seed, max_tokens=30, stop_strings=[string])])
     count = len(stopped["tokens"])
     assert header["stop_reason"] == "stop"
     assert stopped["tokens"].tolist() == free["tokens"][:count].tolist()
     found = BYTES.decode(stopped["tokens"].tolist(), skip_special_tokens=False)
-    assert string in found and string not in BYTES.decode(stopped["tokens"].tolist()[:-1], skip_special_tokens=False)
-
-
+    assert string in found and string not in BYTES.decode(
+        stopped["tokens"].tolist()[:-1], skip_special_tokens=False
+    )

@@ -1,4 +1,4 @@
-"""The worker as a process: every operation over the pipes, errors that it survives, and ends that it does not."""
+"""The worker as a process: every operation, errors that it survives, and ends that it does not."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import numpy as np
 import pytest
-
 from sampling_helpers import folder, teacher_forced
 from worker_client import WORKER, Client, finite, ragged
 
 LORA = {"kind": "lora", "rank": 4, "alpha": 8, "targets": ["attn", "mlp"], "seed": 1}
-ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 0.0}
+ADAM = {
+    "learning_rate": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "max_grad_norm": 0.0,
+}
 SETTINGS = {
-    "device": "cpu", "dtype": "float32", "threads": 1, "chunk_size": 16, "micro_batch_tokens": 24,
-    "gradient_checkpointing": False, "max_sample_rows": 8,
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "chunk_size": 16,
+    "micro_batch_tokens": 24,
+    "gradient_checkpointing": False,
+    "max_sample_rows": 8,
 }
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with Client() as client:
-        loaded = client.call("load", model=str(folder("llama")), name="tiny", cache_dir=str(folder("llama")), **SETTINGS)
+        loaded = client.call(
+            "load", model=str(folder("llama")), name="tiny", cache_dir=str(folder("llama")), **SETTINGS
+        )
         assert loaded["model"]["name"] == "tiny" and loaded["model"]["eos_token_ids"] == [2]
         yield client
 
@@ -46,7 +59,10 @@ def samples_of(events: list) -> dict[int, tuple[dict, dict]]:
 
 def test_samples(client: Client, policy: int) -> None:
     prompts = [[5, 6, 7], [8, 9]]
-    asked = [{"max_tokens": 6, "temperature": 1, "seed": seed, "prompt_logprobs": True, "top_logprobs": 2} for seed in (1, 2)]
+    asked = [
+        {"max_tokens": 6, "temperature": 1, "seed": seed, "prompt_logprobs": True, "top_logprobs": 2}
+        for seed in (1, 2)
+    ]
     answer, _, events = client.answer(client.sample(policy, prompts, asked, stream=True))
     assert answer["ok"] and any(header["event"] == "token" for header, _ in events)
     for place, (header, arrays) in samples_of(events).items():
@@ -58,6 +74,17 @@ def test_samples(client: Client, policy: int) -> None:
         assert arrays["top_tokens"].shape == (len(arrays["tokens"]), 2)
 
 
+def test_stop_strings_are_found_in_the_models_own_text(client: Client, policy: int) -> None:
+    """Every token of this tokenizer is a byte, so the commonest letters end nearly every sample."""
+    letters = [chr(code) for code in range(32, 127)]
+    asked = [
+        {"max_tokens": 60, "seed": seed, "stop_strings": letters, "ignore_eos": True} for seed in range(3)
+    ]
+    _, _, events = client.answer(client.sample(policy, [[5, 6]] * 3, asked))
+    for header, arrays in samples_of(events).values():
+        assert header["stop_reason"] == "stop" and len(arrays["tokens"]) < 60
+
+
 def _column(tokens: list[int]):
     import torch
 
@@ -65,7 +92,7 @@ def _column(tokens: list[int]):
 
 
 def train(client: Client, policy: int, sequences: list[list[int]], scale: float = -1.0) -> list[int]:
-    """One forward_backward whose loss is the mean log-probability times the scale; gives the sequences it was sent."""
+    """A loss that is the sum of log-probabilities times the scale; gives the sequences it was sent."""
     arrays = ragged(sequences)
     arrays["trained"] = np.ones(len(arrays["tokens"]) - len(sequences), np.uint8)
     id = client.send("forward_backward", arrays, policy=policy, outputs=["logprobs"])
@@ -86,7 +113,9 @@ def test_trains_publishes_saves_and_samples_meanwhile(client: Client, policy: in
     arrays["trained"] = np.ones(len(arrays["tokens"]) - 3, np.uint8)
 
     def total() -> float:
-        header, found, _ = client.answer(client.send("forward", arrays, policy=policy, outputs=["logprobs", "entropy"]))
+        header, found, _ = client.answer(
+            client.send("forward", arrays, policy=policy, outputs=["logprobs", "entropy"])
+        )
         assert header["ok"] and found["entropy"].shape == found["logprobs"].shape == (len(arrays["trained"]),)
         return float(found["logprobs"].sum())
 
@@ -114,9 +143,14 @@ def test_trains_publishes_saves_and_samples_meanwhile(client: Client, policy: in
 
 def test_samples_go_on_between_other_operations(client: Client, policy: int) -> None:
     """A long sample is under way while a step is trained and published; it ends with the new version."""
-    sampling = client.sample(policy, [[5]], [{"max_tokens": 200, "temperature": 1, "seed": 3, "ignore_eos": True}], stream=True)
+    sampling = client.sample(
+        policy, [[5]], [{"max_tokens": 200, "temperature": 1, "seed": 3, "ignore_eos": True}], stream=True
+    )
     header, _ = client.receive()
-    assert header == {"id": sampling, "event": "token", "arrays": header.get("arrays")} or header["event"] == "token"
+    assert (
+        header == {"id": sampling, "event": "token", "arrays": header.get("arrays")}
+        or header["event"] == "token"
+    )
     answered: list[str] = []
     publish = client.send("publish", policy=policy)
     tokens_after = 0
@@ -139,7 +173,9 @@ def test_samples_go_on_between_other_operations(client: Client, policy: int) -> 
 
 
 def test_abort(client: Client, policy: int) -> None:
-    sampling = client.sample(policy, [[5], [6]], [{"max_tokens": 250, "ignore_eos": True, "seed": s} for s in (1, 2)], stream=True)
+    sampling = client.sample(
+        policy, [[5], [6]], [{"max_tokens": 250, "ignore_eos": True, "seed": s} for s in (1, 2)], stream=True
+    )
     client.receive()
     abort = client.send("abort", sample=sampling)
     seen = []
@@ -183,7 +219,12 @@ def test_wrong_gradients_are_told(client: Client, policy: int) -> None:
         ("load", {"model": "x"}, "internal", "loads one model"),
         ("publish", {"policy": 99}, "user", "no policy 99"),
         ("publish", {}, "internal", "policy"),
-        ("create_policy", {"adapter": {"kind": "lora", "rank": 0, "alpha": 1, "targets": ["attn"], "seed": 0}}, "user", "rank 0"),
+        (
+            "create_policy",
+            {"adapter": {"kind": "lora", "rank": 0, "alpha": 1, "targets": ["attn"], "seed": 0}},
+            "user",
+            "rank 0",
+        ),
         ("create_policy", {"adapter": {"kind": "magic"}}, "user", "magic"),
     ],
 )
@@ -198,14 +239,21 @@ def test_bad_sample_requests_answer_theirs(client: Client, policy: int) -> None:
     header, _, _ = client.answer(client.sample(policy, [[5], [1000]], [{"max_tokens": 1}, {"max_tokens": 1}]))
     assert header["error"]["kind"] == "user" and "token 1000" in header["error"]["message"]
     header, _, _ = client.answer(client.sample(policy, [[5] * 200], [{"max_tokens": 100}]))
-    assert "sample request 0: a prompt of 200 tokens and max_tokens 100 make 300; this model takes 256" in header["error"]["message"]
+    assert (
+        "sample request 0: a prompt of 200 tokens and max_tokens 100 make 300; this model takes 256"
+        in header["error"]["message"]
+    )
     header, _, events = client.answer(client.sample(policy, [], []))
     assert header["ok"] and not events
 
 
 def test_stats_count_the_work(client: Client, policy: int) -> None:
     before = client.call("stats")["stats"]
-    client.answer(client.sample(policy, [[5, 6]] * 4, [{"max_tokens": 3, "ignore_eos": True, "seed": s} for s in range(4)]))
+    client.answer(
+        client.sample(
+            policy, [[5, 6]] * 4, [{"max_tokens": 3, "ignore_eos": True, "seed": s} for s in range(4)]
+        )
+    )
     after = client.call("stats")["stats"]
     gained = {name: after[name] - before[name] for name in after if name.startswith("sample/")}
     assert gained["sample/prompt_tokens"] == 2 and gained["sample/prompts_shared"] == 3
@@ -218,11 +266,18 @@ def gone(process: subprocess.Popen, seconds: float = 10) -> int:
     return process.wait(timeout=seconds)
 
 
-def test_the_end_of_input_ends_it_even_while_it_works(client: Client) -> None:
+def test_a_bad_model_is_told_and_the_end_of_input_ends_it_even_while_it_works(tmp_path: Path) -> None:
     with Client() as other:
+        answer = other.call("load", model=str(tmp_path / "nothing"), cache_dir=str(tmp_path), **SETTINGS)
+        assert answer["error"]["kind"] == "user" and "nothing" in answer["error"]["message"]
         other.call("load", model=str(folder("llama")), cache_dir=str(folder("llama")), **SETTINGS)
         policy = other.call("create_policy", adapter={"kind": "none"})["policy"]
-        other.sample(policy, [[5]] * 8, [{"max_tokens": 250, "ignore_eos": True, "seed": s} for s in range(8)], stream=True)
+        other.sample(
+            policy,
+            [[5]] * 8,
+            [{"max_tokens": 250, "ignore_eos": True, "seed": s} for s in range(8)],
+            stream=True,
+        )
         other.receive()
         other.process.stdin.close()
         other.process.stdin = None
@@ -252,27 +307,23 @@ def test_a_broken_stream_ends_it_with_a_word() -> None:
         assert "not a message" in other.process.stderr.read().decode()
 
 
-def test_a_bad_model_is_told_and_another_may_follow(tmp_path: Path) -> None:
-    with Client() as other:
-        answer = other.call("load", model=str(tmp_path / "nothing"), cache_dir=str(tmp_path), **SETTINGS)
-        assert answer["error"]["kind"] == "user" and "nothing" in answer["error"]["message"]
-        assert other.call("load", model=str(folder("llama")), cache_dir=str(tmp_path), **SETTINGS)["ok"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="a Linux system call")
 def test_a_killed_parent_takes_it_along() -> None:
     """The worker's input is held open by this test, so only the parent's death can end it."""
     read, write = os.pipe()
     script = (
         "import subprocess, sys, time\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'hone_worker'], stdin=int(sys.argv[1]), stdout=subprocess.PIPE)\n"
+        "command = [sys.executable, '-m', 'hone_worker']\n"
+        "p = subprocess.Popen(command, stdin=int(sys.argv[1]), stdout=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "p.stdout.read(8)\n"
         "print('up', flush=True)\n"
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(read)], stdout=subprocess.PIPE, pass_fds=[read],
+        [sys.executable, "-c", script, str(read)],
+        stdout=subprocess.PIPE,
+        pass_fds=[read],
         env={**os.environ, "PYTHONPATH": str(WORKER)},
     )
     pid = int(parent.stdout.readline())

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from hone_worker.channel import decode, encode
 
 WORKER = Path(__file__).parent.parent
@@ -39,7 +38,9 @@ class Client:
         self.process.kill()
         self.process.communicate()
 
-    def send(self, op: str, arrays: dict[str, Any] | None = None, id: int | None = None, **fields: Any) -> int:
+    def send(
+        self, op: str, arrays: dict[str, Any] | None = None, id: int | None = None, **fields: Any
+    ) -> int:
         """Sends a message and gives its id."""
         if id is None:
             self._last += 1
@@ -73,7 +74,9 @@ class Client:
         header, _, _ = self.answer(self.send(op, arrays, **fields))
         return header
 
-    def sample(self, policy: int, prompts: list[list[int]], requests: list[dict[str, Any]], **fields: Any) -> int:
+    def sample(
+        self, policy: int, prompts: list[list[int]], requests: list[dict[str, Any]], **fields: Any
+    ) -> int:
         return self.send("sample", ragged(prompts), policy=policy, requests=requests, **fields)
 
     def _read(self, count: int) -> bytes:
