@@ -199,7 +199,7 @@ class PackedBatch:
             prompt.logprobs = with_nan_first(scores)
 
     def _settle(self, fresh: list[tuple[Row, _Prompt]]) -> None:
-        """Gives new rows their lanes: that of their prompt, the first that stays well filled, or a new one."""
+        """Gives new rows their lanes: their prompt's, the first that stays well filled, or a new one."""
         by_prompt: dict[_Prompt, list[Row]] = {}
         for row, prompt in fresh:
             by_prompt.setdefault(prompt, []).append(row)
