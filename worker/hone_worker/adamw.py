@@ -1,4 +1,5 @@
-"""AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) and clipping of the global norm, in fp32."""
+"""AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) and clipping of the global norm, in
+fp32."""
 
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class AdamW:
     def gradient_norm(self) -> float:
         """Norm of all gradients together; not finite if any of them is not."""
         norms = torch._foreach_norm([p.grad for p in self._parameters])
-        return float(torch.linalg.vector_norm(torch.stack([norm.double() for norm in norms])))
+        return float(torch.linalg.vector_norm(torch.stack(norms).cpu().double()))
 
     @torch.no_grad()
     def step(self, settings: AdamSettings, norm: float) -> None:

@@ -1,5 +1,6 @@
-"""The one attention function that transformers' models call here. What attention means is decided by the context in use:
-a prompt being prefilled, a decode step, a packed tree of sequences in training. Knows nothing about tokens or weights."""
+"""The one attention function that transformers' models call here. What attention means is decided by the
+context in use: a prompt being prefilled, a decode step, a packed tree of sequences in training. Knows nothing
+about tokens or weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "hone"
-"""The name of the attention implementation. No mask function has this name, so transformers builds and passes no mask."""
+"""The name of the attention implementation. No mask function has this name, so transformers builds and passes
+no mask."""
 
 MASKED = -1e30
 """Score of a key that a query must not see. Finite, so that a row of padding gives no NaN."""
@@ -54,7 +56,8 @@ def use(context: AttentionContext) -> Iterator[None]:
 
 
 def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax over the last dimension of fp32 scores `[..., H, Q, K]`, whose denominator also counts the sinks `[H]`."""
+    """Softmax over the last dimension of fp32 scores `[..., H, Q, K]`, whose denominator also counts the
+    sinks `[H]`."""
     if sinks is None:
         return torch.softmax(scores, -1)
     sink = sinks.to(scores.dtype)[:, None, None]
@@ -63,9 +66,23 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return weights / (weights.sum(-1, keepdim=True) + (sink - top).exp_())
 
 
-def _attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None,
-               sliding_window=_UNSET, s_aux=None, position_bias=None, is_causal=None, **_):
-    """transformers' signature: query `[1,H,T,D]`, key and value `[1,KH,T,D]` -> (`[1,T,H,Dv]`, no weights)."""
+def _attention(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    dropout=0.0,
+    softcap=None,
+    sliding_window=_UNSET,
+    s_aux=None,
+    position_bias=None,
+    is_causal=None,
+    **_,
+):
+    """transformers' signature: query `[1,H,T,D]`, key and value `[1,KH,T,D]` -> (`[1,T,H,Dv]`, no
+    weights)."""
     if _current is None:
         raise RuntimeError("a forward ran outside of attention.use(context)")
     if position_bias is not None or is_causal is False or not getattr(module, "is_causal", True):

@@ -1,4 +1,5 @@
-"""Checks a Hugging Face model folder before anything is loaded from it: complete, readable, safetensors only."""
+"""Checks a Hugging Face model folder before anything is loaded from it: complete, readable, safetensors
+only."""
 
 import json
 import struct
@@ -36,7 +37,9 @@ def check_model_folder(directory: Path) -> WeightFiles:
     """Raises UserMistake unless the folder holds a configuration and whole safetensors files."""
     config = read_json(directory / "config.json")
     if "model_type" not in config:
-        raise UserMistake(f"{directory / 'config.json'} names no model_type", "name a complete Hugging Face model folder")
+        raise UserMistake(
+            f"{directory / 'config.json'} names no model_type", "name a complete Hugging Face model folder"
+        )
     index = directory / "model.safetensors.index.json"
     if index.exists():
         paths = [directory / name for name in sorted(set(read_json(index).get("weight_map", {}).values()))]
@@ -47,10 +50,13 @@ def check_model_folder(directory: Path) -> WeightFiles:
         pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
         if pickles:
             raise UserMistake(
-                f"{directory} has its weights only as {pickles[0]}, a pickle, which can run code when it is opened",
-                "convert it once to safetensors with a tool you trust, or use a copy of the model that has safetensors",
+                f"{directory} has its weights only as {pickles[0]}, a pickle, which can run code when opened",
+                "convert it to safetensors with a tool you trust, or use a copy that has safetensors",
             )
-        raise UserMistake(f"{directory} lacks {', '.join(missing) or 'model.safetensors'}", "download or copy the model again")
+        raise UserMistake(
+            f"{directory} lacks {', '.join(missing) or 'model.safetensors'}",
+            "download or copy the model again",
+        )
     return WeightFiles(tuple(paths), sum(_elements(path) for path in paths))
 
 
@@ -69,4 +75,6 @@ def _elements(path: Path) -> int:
             raise ValueError(f"it holds {size} bytes, its header says {8 + length + end}")
         return sum(prod(entry["shape"]) for entry in header.values())
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserMistake(f"{path} is not a whole safetensors file: {error}", "download or copy the model again") from None
+        raise UserMistake(
+            f"{path} is not a whole safetensors file: {error}", "download or copy the model again"
+        ) from None

@@ -2,7 +2,8 @@
 
 
 class UserMistake(Exception):
-    """Something the user can mend: a bad folder, argument or too little memory. Answered with `kind: user`."""
+    """Something the user can mend: a bad folder, argument or too little memory. Answered with `kind:
+    user`."""
 
     def __init__(self, message: str, hint: str | None = None):
         super().__init__(message)

@@ -13,8 +13,15 @@ from .linears import LinearGroup
 from .lora_policy import LoraPolicy
 from .model import LanguageModel
 
-_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template*",
-                    "generation_config.json")
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+    "generation_config.json",
+)
 
 
 def export_adapter(policy: LoraPolicy, directory: Path) -> None:
@@ -43,11 +50,12 @@ def export_adapter(policy: LoraPolicy, directory: Path) -> None:
 
 
 def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], directory: Path) -> None:
-    """A folder that plain transformers loads: the model's weights, in place of some of them `merged`, and its tokenizer."""
+    """A folder that plain transformers loads: the model's weights, in place of some of them `merged`, and its
+    tokenizer."""
     weights = model.module.state_dict()
     for group, joined in merged.items():
         for member, start, size in zip(group.members, group.starts, group.sizes):
-            rows = joined[start:start + size]
+            rows = joined[start : start + size]
             weights[f"{member.name}.weight"] = rows.t() if isinstance(member.module, Conv1D) else rows
     config = read_json(model.directory / "config.json")
     config["dtype"] = str(model.dtype).removeprefix("torch.")
@@ -73,7 +81,8 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
 
 
 def _targets(model: LanguageModel, adapted: list[str]) -> list[str]:
-    """The adapted modules' last names, where those mean these modules and no others; else their full names."""
+    """The adapted modules' last names, where those mean these modules and no others; else their full
+    names."""
     last = {name.rsplit(".", 1)[-1] for name in adapted}
     meant = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}
     return sorted(last) if meant == set(adapted) else sorted(adapted)

@@ -1,4 +1,5 @@
-"""Writes folders and files so that they exist complete or not at all: to a temporary name, to the disk, then renamed."""
+"""Writes folders and files so that they exist complete or not at all: to a temporary name, to the disk, then
+renamed."""
 
 import json
 import os
@@ -29,7 +30,9 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         os.rename(temporary, target)
         _sync(target.parent)
     except OSError as error:
-        raise UserMistake(f"cannot write {target}: {error}", "check the free space and the permissions there") from error
+        raise UserMistake(
+            f"cannot write {target}: {error}", "check the free space and the permissions there"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -41,7 +44,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A safetensors file; views and tensors on a device are copied into contiguous host memory."""
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+    save_file(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"}
+    )
 
 
 def _sync(path: Path) -> None:

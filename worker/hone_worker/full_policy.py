@@ -1,4 +1,5 @@
-"""A policy that trains all weights of a model of its own, with fp32 masters where the model computes in less."""
+"""A policy that trains all weights of a model of its own, with fp32 masters where the model computes in
+less."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,18 @@ from .policy import TrainedPolicy
 
 
 class FullPolicy(TrainedPolicy):
-    """`adapter`: `{"kind": "full"}`. There is no frozen sampler: after an optimizer step, sampling waits for a publish."""
+    """`adapter`: `{"kind": "full"}`. There is no frozen sampler: after an optimizer step, sampling waits for
+    a publish."""
 
     trains_head = True
 
     def __init__(self, model: LanguageModel, adapter: dict):
-        self._weights = {name: weight for name, weight in model.module.named_parameters() if weight.is_floating_point()}
-        masters = [weight.detach().float() for weight in self._weights.values()]  # the weights themselves where they are fp32
+        self._weights = {
+            name: weight for name, weight in model.module.named_parameters() if weight.is_floating_point()
+        }
+        masters = [
+            weight.detach().float() for weight in self._weights.values()
+        ]  # the weights themselves where they are fp32
         for master in masters:
             master.grad = torch.zeros_like(master)
         super().__init__(model, adapter, masters)
@@ -69,7 +75,8 @@ class FullPolicy(TrainedPolicy):
             self._published_revision = self.revision
 
     def gradient_backup(self) -> list[Tensor] | None:
-        """A copy of a full gradient may be what memory has no room for: an undone backward drops everything instead."""
+        """A copy of a full gradient may be what memory has no room for: an undone backward drops everything
+        instead."""
         return None
 
     def restore_gradient(self, backup: list[Tensor] | None) -> None:
@@ -77,7 +84,7 @@ class FullPolicy(TrainedPolicy):
         self.zero_grad()
         if lost:
             raise UserMistake(
-                "a backward over all weights was broken off, and the gradient of the micro-batches before it is dropped",
+                "a backward over all weights was broken off; the gradient of those before it is dropped",
                 "lower micro_batch_tokens so that it does not run out of memory",
             )
 

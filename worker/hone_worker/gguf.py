@@ -21,10 +21,16 @@ def converted(file: Path, cache_dir: Path) -> Path:
     if file.open("rb").read(4) != b"GGUF":
         raise UserMistake(f"{file} is not a GGUF file", "download or copy it again")
     facts = file.stat()
-    key = hashlib.sha256(f"{_LAYOUT} {file.name} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_LAYOUT} {file.name} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[
+        :16
+    ]
     target = cache_dir / "gguf" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', file.stem)}-{key}"
     if not (target / "config.json").exists():
-        print(f"converting {file.name} (once; takes some 20 s for a small model) ...", file=sys.stderr, flush=True)
+        print(
+            f"converting {file.name} (once; takes some 20 s for a small model) ...",
+            file=sys.stderr,
+            flush=True,
+        )
         try:
             write_folder(target, lambda folder: _convert(file, folder))
         except UserMistake:
@@ -54,8 +60,10 @@ def _convert(file: Path, folder: Path) -> None:
         config.pop(stale, None)
     config["architectures"] = [type(model).__name__]
     config["dtype"] = "bfloat16"
-    tokens = {f"{name}_token_id": metadata.get(f"tokenizer.ggml.{key}_token_id")
-              for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))}
+    tokens = {
+        f"{name}_token_id": metadata.get(f"tokenizer.ggml.{key}_token_id")
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
+    }
     tokens = {name: value for name, value in tokens.items() if value is not None}
     write_json(folder / "config.json", {**config, **tokens})
     write_json(folder / "generation_config.json", tokens)
@@ -83,7 +91,11 @@ def _metadata(file: Path) -> dict:
     from gguf import GGUFReader
 
     reader = GGUFReader(file)
-    return {name: field.contents() for name, field in reader.fields.items() if field.types and len(field.types) == 1}
+    return {
+        name: field.contents()
+        for name, field in reader.fields.items()
+        if field.types and len(field.types) == 1
+    }
 
 
 def _split_digits(tokenizer_file: Path) -> None:

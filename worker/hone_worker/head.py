@@ -1,20 +1,24 @@
-"""From hidden states to log-probabilities and entropies of the trained positions, a chunk of logits at a time.
+"""From hidden states to log-probabilities and entropies of the trained positions, a chunk of logits at a
+time.
 
-A position's outputs depend on its hidden state alone, so where the output layer is frozen the forward keeps their
-derivatives by it, `[D]` a position, instead of logits; the backward is then a scaling. With logits l = W h, p =
-softmax(l), target t and entropy H: dlogp_t/dh = W'(e_t - p), dH/dh = -W'(p (log p + H)).
+A position's outputs depend on its hidden state alone, so where the output layer is frozen the forward keeps
+their derivatives by it, `[D]` a position, instead of logits; the backward is then a scaling. With logits l =
+W h, p = softmax(l), target t and entropy H: dlogp_t/dh = W'(e_t - p), dH/dh = -W'(p (log p + H)).
 """
 
 import torch
 from torch import Tensor
 
 
-def token_outputs(model, hidden: Tensor, targets: Tensor, names: list[str], chunk: int, trained_head: bool) -> Tensor:
-    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs` or `entropy`. `model` is a
-    LanguageModel; `trained_head` says that its output layer gets gradients too."""
+def token_outputs(
+    model, hidden: Tensor, targets: Tensor, names: list[str], chunk: int, trained_head: bool
+) -> Tensor:
+    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs` or `entropy`. `model` is
+    a LanguageModel; `trained_head` says that its output layer gets gradients too."""
     if not torch.is_grad_enabled():
         parts = [
-            _outputs(model.logits(hidden[i:i + chunk]), targets[i:i + chunk], names) for i in range(0, len(targets), chunk)
+            _outputs(model.logits(hidden[i : i + chunk]), targets[i : i + chunk], names)
+            for i in range(0, len(targets), chunk)
         ]
         return torch.cat(parts, 1) if parts else torch.zeros(len(names), 0, device=hidden.device)
     if trained_head:
@@ -72,20 +76,28 @@ def _plain_slopes(model, hidden: Tensor, targets: Tensor, names: list[str]) -> t
     return torch.stack([values[name] for name in names]), [slopes[name] for name in names]
 
 
-def _slopes_by_autograd(model, hidden: Tensor, targets: Tensor, names: list[str]) -> tuple[Tensor, list[Tensor]]:
+def _slopes_by_autograd(
+    model, hidden: Tensor, targets: Tensor, names: list[str]
+) -> tuple[Tensor, list[Tensor]]:
     """For output layers with a soft-cap, a scale or a form of their own."""
     with torch.enable_grad():
         x = hidden.detach().requires_grad_()
         outputs = _outputs(model.logits(x), targets, names)
-        slopes = [torch.autograd.grad(row.sum(), x, retain_graph=i + 1 < len(names))[0] for i, row in enumerate(outputs)]
+        slopes = [
+            torch.autograd.grad(row.sum(), x, retain_graph=i + 1 < len(names))[0]
+            for i, row in enumerate(outputs)
+        ]
     return outputs.detach(), slopes
 
 
 class _TrainedHead(torch.autograd.Function):
-    """Where the output layer is trained its gradient needs the logits: the backward computes each chunk once more."""
+    """Where the output layer is trained its gradient needs the logits: the backward computes each chunk once
+    more."""
 
     @staticmethod
-    def forward(ctx, hidden: Tensor, anchor: Tensor, model, targets: Tensor, names: list[str], chunk: int) -> Tensor:
+    def forward(
+        ctx, hidden: Tensor, anchor: Tensor, model, targets: Tensor, names: list[str], chunk: int
+    ) -> Tensor:
         ctx.save_for_backward(hidden, targets)
         ctx.model, ctx.names, ctx.chunk = model, names, chunk
         with torch.no_grad():

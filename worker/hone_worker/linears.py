@@ -1,5 +1,5 @@
-"""The model's linear layers, grouped by the tensor they read and multiplied together, with or without an adapter's
-merged weights. Knows neither policies nor optimizers."""
+"""The model's linear layers, grouped by the tensor they read and multiplied together, with or without an
+adapter's merged weights. Knows neither policies nor optimizers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class Member:
 
 
 class LinearGroup:
-    """Linear layers that read the same tensor, computed by one matrix product. The modules' weights become views of the
-    joined weight, so nothing is held twice."""
+    """Linear layers that read the same tensor, computed by one matrix product. The modules' weights become
+    views of the joined weight, so nothing is held twice."""
 
     def __init__(self, members: list[Member], pack: bool = False):
         self.members = members
@@ -67,7 +67,8 @@ class LinearGroup:
         self._input, self._outputs, self._taken = None, (), set()
 
     def train_in_place(self, on: bool) -> None:
-        """While on, each member is the plain layer that autograd knows, and no copy of a weight can grow stale."""
+        """While on, each member is the plain layer that autograd knows, and no copy of a weight can grow
+        stale."""
         self.trained_in_place = on
         if on:
             self._packed = None
@@ -100,15 +101,17 @@ class LinearGroup:
             return self.members[0].weight.detach()
         joined = torch.cat([member.weight.detach() for member in self.members])
         for member, start, size in zip(self.members, self.starts, self.sizes):
-            member.module.weight = nn.Parameter(joined[start:start + size], requires_grad=False)
+            member.module.weight = nn.Parameter(joined[start : start + size], requires_grad=False)
         return joined
 
 
 def find_members(body: nn.Module, prefix: str, run: Callable[[], object]) -> list[list[Member]]:
-    """Linear layers of the body (whose names begin with `prefix`) by the tensor they read, found by watching one forward `run()`; those read alone, or
-    called several times, stand alone. A linear whose weight is used without calling it is left out: it cannot be adapted."""
+    """Linear layers of the body (whose names begin with `prefix`) by the tensor they read, found by watching
+    one forward `run()`; those read alone, or called several times, stand alone. A linear whose weight is used
+    without calling it is left out: it cannot be adapted."""
     named = {
-        module: prefix + name for name, module in body.named_modules()
+        module: prefix + name
+        for name, module in body.named_modules()
         if type(module) in (nn.Linear, Conv1D) and not _is_router(name)
     }
     seen: list[tuple[Tensor, nn.Module]] = []  # holds the tensors, so that no identity is used twice
@@ -141,5 +144,15 @@ def _is_router(name: str) -> bool:
 
 def _kind(name: str) -> str:
     """`mlp` for the feed-forward part of a layer; whatever else mixes tokens counts as `attn`."""
-    feed_forward = ("mlp", "feed_forward", "ffn", "moe", "experts", "fc1", "fc2", "dense_h_to_4h", "dense_4h_to_h")
+    feed_forward = (
+        "mlp",
+        "feed_forward",
+        "ffn",
+        "moe",
+        "experts",
+        "fc1",
+        "fc2",
+        "dense_h_to_4h",
+        "dense_4h_to_h",
+    )
     return "mlp" if any(part in feed_forward or part.endswith("_mlp") for part in name.split(".")) else "attn"

@@ -18,16 +18,21 @@ _HUB_FILES = ("*.json", "*.jinja", "model*.safetensors", "tokenizer.model")
 
 
 def find_folder(model: str, cache_dir: Path) -> Path:
-    """The Hugging Face folder of a model: the folder itself, a converted GGUF file, or a download into the cache."""
+    """The Hugging Face folder of a model: the folder itself, a converted GGUF file, or a download into the
+    cache."""
     path = Path(model).expanduser()
     if path.is_dir():
         return path
     if path.is_file():
         if path.suffix != ".gguf":
-            raise UserMistake(f"{path} is a file, but not a .gguf file", "name a model folder, a .gguf file or a hub id")
+            raise UserMistake(
+                f"{path} is a file, but not a .gguf file", "name a model folder, a .gguf file or a hub id"
+            )
         return gguf.converted(path, cache_dir)
     if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
-        raise UserMistake(f"{model} does not exist", "name a model folder, a .gguf file or a hub id such as org/model")
+        raise UserMistake(
+            f"{model} does not exist", "name a model folder, a .gguf file or a hub id such as org/model"
+        )
     return _download(model, cache_dir)
 
 
@@ -40,10 +45,14 @@ def choose_device(device: str) -> torch.device:
     present = {
         "cpu": device == "cpu",
         "mps": device == "mps" and torch.backends.mps.is_available(),
-        "cuda": torch.cuda.is_available() and (index or "0").isdigit() and int(index or 0) < torch.cuda.device_count(),
+        "cuda": torch.cuda.is_available()
+        and (index or "0").isdigit()
+        and int(index or 0) < torch.cuda.device_count(),
     }
     if not present.get(kind, False):
-        raise UserMistake(f"there is no device {device} here", "use cpu, cuda, cuda:N or mps; auto takes what there is")
+        raise UserMistake(
+            f"there is no device {device} here", "use cpu, cuda, cuda:N or mps; auto takes what there is"
+        )
     return torch.device(device)
 
 
@@ -58,7 +67,8 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal language model of a folder, frozen and in evaluation mode; UserMistake for whatever the folder lacks."""
+    """The causal language model of a folder, frozen and in evaluation mode; UserMistake for whatever the
+    folder lacks."""
     files = check_model_folder(directory)
     needed, free = files.elements * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
@@ -70,16 +80,31 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         model, report = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, trust_remote_code=False, local_files_only=True,
-            use_safetensors=True, output_loading_info=True,
+            directory,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
         )
         model = model.to(device)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ImportError,
+        SafetensorError,
+        RuntimeError,
+    ) as error:
         raise _explained(directory, error) from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
     if absent:
+        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserMistake(
-            f"{directory} lacks weights that the model needs: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''}",
+            f"{directory} lacks weights that the model needs: {', '.join(absent[:3])}{more}",
             "use a complete copy of the model",
         )
     _switch_off_dropout(model)
@@ -104,43 +129,54 @@ def _explained(directory: Path, error: Exception) -> Exception:
     if is_out_of_memory(error):
         return UserMistake(f"not enough memory for {directory.name}", "use a smaller model or dtype bfloat16")
     kind = read_json(directory / "config.json").get("model_type")
-    if "does not recognize this architecture" in text or "Unrecognized configuration class" in text or "remote code" in text:
+    if (
+        "does not recognize this architecture" in text
+        or "Unrecognized configuration class" in text
+        or "remote code" in text
+    ):
         return UserMistake(
             f"the architecture {kind} of {directory} is none of transformers' causal language models",
             "use a model that transformers knows without code of its own",
         )
-    return UserMistake(f"{directory} cannot be loaded: {text.splitlines()[0] if text else repr(error)}",
-                       "check the folder, or download or copy the model again")
+    return UserMistake(
+        f"{directory} cannot be loaded: {_first_line(error)}",
+        "check the folder, or download or copy the model again",
+    )
 
 
 def _download(name: str, cache_dir: Path) -> Path:
-    from huggingface_hub import list_repo_files, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError,
-    )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    cache = cache_dir / "hub"
     try:
-        try:
-            if not any(file.endswith(".safetensors") for file in list_repo_files(name)):
-                raise UserMistake(f"{name} has no safetensors on the hub", "choose a model that has; pickles are never opened")
-        except (OfflineModeIsEnabled, ConnectionError, OSError) as error:
-            if isinstance(error, HfHubHTTPError) and error.response is not None:
-                raise
-        return Path(snapshot_download(name, cache_dir=cache, allow_patterns=list(_HUB_FILES)))
+        folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(_HUB_FILES)))
     except GatedRepoError:
-        raise UserMistake(f"{name} is gated on the hub", "ask for access on its page, then set HF_TOKEN") from None
-    except RepositoryNotFoundError:
-        raise UserMistake(f"there is no model {name}, neither as a folder nor on the hub", "check the spelling") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise UserMistake(
-            f"{name} is not in the cache and cannot be downloaded: {str(error).splitlines()[0]}",
-            "check the network, or name a model folder or a .gguf file",
+            f"{name} is gated on the hub", "ask for access on its page, then set HF_TOKEN"
         ) from None
+    except RepositoryNotFoundError:
+        raise UserMistake(
+            f"there is no model {name}, neither as a folder nor on the hub", "check the spelling"
+        ) from None
+    except Exception as error:  # the hub's client lets errors of several HTTP libraries through
+        raise UserMistake(
+            f"{name} is neither a folder, nor in the cache, nor can it be downloaded: {_first_line(error)}",
+            "check the spelling and the network, or name a model folder or a .gguf file",
+        ) from error
+    if not any(folder.glob("*.safetensors")):
+        raise UserMistake(
+            f"{name} has no safetensors on the hub", "choose a model that has; pickles are never opened"
+        )
+    return folder
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _switch_off_dropout(model: torch.nn.Module) -> None:
-    """Log-probabilities must not depend on chance, also where gradient checkpointing puts layers in training mode."""
+    """Log-probabilities must not depend on chance, also where gradient checkpointing puts layers in training
+    mode."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -1,5 +1,6 @@
-"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, the same one that sampling uses; the
-backward computes no more than the gradients of A, B and the input. Knows neither versions nor optimizers.
+"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, the same one that sampling
+uses; the backward computes no more than the gradients of A, B and the input. Knows neither versions nor
+optimizers.
 
 With y = x (W + s B A)': dx = dy W + s (dy B) A, dA = s (dy B)' x, dB = s dy' (x A').
 """
@@ -20,7 +21,9 @@ class LoraOverlay:
     def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int):
         self.group, self.rank, self.scale = group, rank, alpha / rank
         device, inputs = group.weight.device, group.weight.shape[1]
-        self.a = torch.cat([_initial_a(seed, member.name, rank, inputs) for member in group.members]).to(device)
+        self.a = torch.cat([_initial_a(seed, member.name, rank, inputs) for member in group.members]).to(
+            device
+        )
         """`[members * rank, in]`, fp32."""
         self.b = [torch.zeros(size, rank, device=device) for size in group.sizes]
         """`[out, rank]` for each member, fp32."""
@@ -38,12 +41,13 @@ class LoraOverlay:
         """Tensors shaped like `parameters`, as views under the names that PEFT gives them."""
         a, b, found = values[0], values[1:], {}
         for i, member in enumerate(self.group.members):
-            found[f"{member.name}.lora_A.weight"] = a[i * self.rank:(i + 1) * self.rank]
+            found[f"{member.name}.lora_A.weight"] = a[i * self.rank : (i + 1) * self.rank]
             found[f"{member.name}.lora_B.weight"] = b[i]
         return found
 
     def merge(self, values: list[Tensor]) -> None:
-        """Makes the values of A and B (shaped like `parameters`) the ones that the forward multiplies with."""
+        """Makes the values of A and B (shaped like `parameters`) the ones that the forward multiplies
+        with."""
         self.merged = None  # room for the new one
         self.merged = Weight(self.merged_weight(values), pack=True)
         dtype = self.group.weight.dtype
@@ -57,7 +61,7 @@ class LoraOverlay:
         for i, (start, size) in enumerate(zip(group.starts, group.sizes)):
             rows = slice(start, start + size)
             base = group.weight[rows].float()
-            merged[rows] = torch.addmm(base, b[i], a[i * self.rank:(i + 1) * self.rank], alpha=self.scale)
+            merged[rows] = torch.addmm(base, b[i], a[i * self.rank : (i + 1) * self.rank], alpha=self.scale)
         return merged
 
     def remove(self) -> None:
@@ -91,7 +95,7 @@ class _LoraProduct(torch.autograd.Function):
         xa = rows @ a.t()
         dyb = torch.empty_like(xa)
         for i, (start, size, b) in enumerate(zip(group.starts, group.sizes, bs)):
-            mine, columns = dy[:, start:start + size], slice(i * rank, (i + 1) * rank)
+            mine, columns = dy[:, start : start + size], slice(i * rank, (i + 1) * rank)
             dyb[:, columns] = mine @ b
             overlay.b[i].grad.add_((xa[:, columns].t() @ mine).t(), alpha=scale)
         overlay.a.grad.add_(dyb.t() @ rows, alpha=scale)
@@ -102,7 +106,8 @@ class _LoraProduct(torch.autograd.Function):
 
 
 def _initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
-    """Uniform within 1 / sqrt(in), as PEFT begins; drawn from (seed, name), so the order of layers does not matter."""
+    """Uniform within 1 / sqrt(in), as PEFT begins; drawn from (seed, name), so the order of layers does not
+    matter."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return (torch.rand(rank, inputs, generator=generator) * 2 - 1) / math.sqrt(inputs)

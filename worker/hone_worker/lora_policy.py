@@ -1,5 +1,5 @@
-"""A policy of low-rank adapters. Several can share one base model: the merged weights in memory are a cache of one
-policy at one revision, made when it is next used."""
+"""A policy of low-rank adapters. Several can share one base model: the merged weights in memory are a cache
+of one policy at one revision, made when it is next used."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,10 @@ class LoraPolicy(TrainedPolicy):
     def __init__(self, model: LanguageModel, adapter: dict):
         rank, targets = adapter["rank"], set(adapter["targets"])
         if rank < 1 or not targets or not targets <= set(_TARGETS):
-            raise UserMistake(f"an adapter of rank {rank} on {sorted(targets)}", f"rank >= 1, targets from {', '.join(_TARGETS)}")
+            raise UserMistake(
+                f"an adapter of rank {rank} on {sorted(targets)}",
+                f"rank >= 1, targets from {', '.join(_TARGETS)}",
+            )
         groups = [group for group in [*model.groups, model.head_group] if group.members[0].kind in targets]
         if not groups:
             raise UserMistake(
@@ -53,7 +56,11 @@ class LoraPolicy(TrainedPolicy):
         return self.version
 
     def named(self, values: list[Tensor]) -> dict[str, Tensor]:
-        return {name: view for overlay, part in self._by_overlay(values) for name, view in overlay.named(part).items()}
+        return {
+            name: view
+            for overlay, part in self._by_overlay(values)
+            for name, view in overlay.named(part).items()
+        }
 
     def before_change(self) -> None:
         if self._kept is None:
@@ -69,7 +76,10 @@ class LoraPolicy(TrainedPolicy):
         if form == "adapter":
             export_adapter(self, Path(directory))
         else:
-            merged = {overlay.group: overlay.merged_weight(part) for overlay, part in self._by_overlay(self.parameters)}
+            merged = {
+                overlay.group: overlay.merged_weight(part)
+                for overlay, part in self._by_overlay(self.parameters)
+            }
             export_merged(self.model, merged, Path(directory))
 
     def close(self) -> None:

@@ -1,11 +1,14 @@
-"""How much memory there is, how much was used, and how running out of it looks. Knows nothing about models."""
+"""How much memory there is, how much was used, and how running out of it looks. Knows nothing about
+models."""
 
 import re
 from pathlib import Path
 
 import torch
 
-_CPU_ALLOCATION = re.compile(r"DefaultCPUAllocator|can't allocate memory|not enough memory|MPS backend out of memory")
+_CPU_ALLOCATION = re.compile(
+    r"DefaultCPUAllocator|can't allocate memory|not enough memory|MPS backend out of memory"
+)
 
 
 def available_bytes(device: torch.device) -> int | None:

@@ -1,10 +1,10 @@
-"""A language model as the rest of the worker sees it: token ids to hidden states to logits, packed or padded."""
+"""A language model as the rest of the worker sees it: token ids to hidden states to logits, packed or
+padded."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -29,13 +29,20 @@ class ModelSource:
 
 
 def load_model(
-    model: str, name: str, *, cache_dir: Path, device: str = "auto", dtype: str = "auto",
+    model: str,
+    name: str,
+    *,
+    cache_dir: Path,
+    device: str = "auto",
+    dtype: str = "auto",
     gradient_checkpointing: bool = False,
 ) -> "LanguageModel":
     """Loads a folder, a GGUF file or a hub id; raises UserMistake for what the person can mend."""
     chosen = choose_device(device)
     folder = find_folder(model, Path(cache_dir).expanduser())
-    return LanguageModel(ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing))
+    return LanguageModel(
+        ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing)
+    )
 
 
 class LanguageModel:
@@ -50,7 +57,8 @@ class LanguageModel:
         self.head = self.module.get_output_embeddings()
         if self.base is None or not isinstance(self.head, nn.Linear):
             raise UserMistake(
-                f"{type(self.module).__name__} has no body with a linear output layer on it", "use another architecture"
+                f"{type(self.module).__name__} has no body with a linear output layer on it",
+                "use another architecture",
             )
         self.config = self.module.config.get_text_config()
         self.eos_ids = end_tokens(source.directory, self.module)
@@ -81,16 +89,19 @@ class LanguageModel:
         return self.head.weight.shape[0]
 
     def hidden(self, context: AttentionContext, ids: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`; attention is the context's."""
+        """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`; attention is the
+        context's."""
         with attention.use(context):
             return self._body(input_ids=ids[None], position_ids=positions[None])[0]
 
     def padded_hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Last hidden states `[B,L,D]` of rows `[B,L]` padded on the right, by transformers' own attention."""
+        """Last hidden states `[B,L,D]` of rows `[B,L]` padded on the right, by transformers' own
+        attention."""
         return self._body(input_ids=ids, attention_mask=mask)
 
     def plain(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options):
-        """transformers' own forward of the whole model (caches, logits): the way for models that cannot be packed."""
+        """transformers' own forward of the whole model (caches, logits): the way for models that cannot be
+        packed."""
         return self.module(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -98,7 +109,8 @@ class LanguageModel:
         return self.head(hidden) if self.plain_head else self.full_head(hidden)
 
     def full_head(self, hidden: Tensor) -> Tensor:
-        """The model's forward from the last hidden states `[N,D]` on: its body is replaced by their bearer."""
+        """The model's forward from the last hidden states `[N,D]` on: its body is replaced by their
+        bearer."""
         prefix, body = self.module.base_model_prefix, self.base
         self.module._modules[prefix] = _Bearer(hidden[None])
         try:
@@ -144,8 +156,9 @@ class LanguageModel:
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
 
     def _group_linears(self) -> list[LinearGroup]:
-        """Every linear layer of the body, joined where several read one tensor. Joined layers lean on being called in
-        one go, which a recomputed checkpoint does not promise: with checkpoints each stands alone."""
+        """Every linear layer of the body, joined where several read one tensor. Joined layers lean on being
+        called in one go, which a recomputed checkpoint does not promise: with checkpoints each stands
+        alone."""
         ids = torch.arange(3, device=self.device)
 
         @torch.no_grad()
@@ -166,7 +179,9 @@ class LanguageModel:
         self.module.activation_checkpointing_enable({"use_reentrant": False})
         for module in self.module.modules():
             if isinstance(module, GradientCheckpointingLayer):
-                module.training = True  # of the layer alone: checkpoints ask for it; dropout is off everywhere
+                module.training = (
+                    True  # of the layer alone: checkpoints ask for it; dropout is off everywhere
+                )
 
     def _max_length(self) -> int:
         """Longest sequence that the model can attend over; chunked attention is exact within one chunk."""

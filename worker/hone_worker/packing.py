@@ -12,7 +12,8 @@ from .tree import Family, Span
 
 @dataclass(frozen=True)
 class Sequences:
-    """S sequences, flat. A sequence of L tokens has L - 1 flags: flag i says that token i + 1 is an output."""
+    """S sequences, flat. A sequence of L tokens has L - 1 flags: flag i says that token i + 1 is an
+    output."""
 
     tokens: np.ndarray
     """int32, all sequences' tokens."""
@@ -25,7 +26,7 @@ class Sequences:
         return len(self.offsets) - 1
 
     def ids(self, s: int) -> np.ndarray:
-        return self.tokens[self.offsets[s]:self.offsets[s + 1]]
+        return self.tokens[self.offsets[s] : self.offsets[s + 1]]
 
     def places(self, s: int) -> np.ndarray:
         """Positions whose next token is an output, ascending."""
@@ -41,10 +42,14 @@ class Sequences:
         lengths = np.diff(self.offsets)
         fits = len(self.offsets) > 0 and self.offsets[0] == 0 and self.offsets[-1] == len(self.tokens)
         if not fits or (lengths < 1).any() or len(self.trained) != len(self.tokens) - len(self):
-            raise UserMistake("the arrays of the sequences do not fit together", "each needs a token and a flag less than tokens")
+            raise UserMistake(
+                "the arrays of the sequences do not fit together",
+                "each needs a token and a flag less than tokens",
+            )
         if len(self.tokens) and not 0 <= self.tokens.min() <= self.tokens.max() < vocabulary_size:
             raise UserMistake(
-                f"a token id lies outside of the vocabulary of {vocabulary_size}", "use the tokenizer of this model"
+                f"a token id lies outside of the vocabulary of {vocabulary_size}",
+                "use the tokenizer of this model",
             )
 
 
@@ -72,8 +77,8 @@ class _Part:
 
 
 def plan_packed(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
-    """Micro-batches of at most `budget` computed tokens (a longer sequence stands alone), sequences with equal prompts
-    together. Sequences without outputs are left out."""
+    """Micro-batches of at most `budget` computed tokens (a longer sequence stands alone), sequences with
+    equal prompts together. Sequences without outputs are left out."""
     families: dict[bytes, list[int]] = {}
     parts = {s: part for s in indices if (part := _part(sequences, s)) is not None}
     for s, part in parts.items():
@@ -115,7 +120,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
         for s in members:
             span = Span(at, parts[s].branch_length)
             branches.append(span)
-            ids.append(sequences.ids(s)[length:length + span.length])
+            ids.append(sequences.ids(s)[length : length + span.length])
             positions.append(np.arange(length, length + span.length))
             places = sequences.places(s)
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
@@ -127,7 +132,9 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
         joined = values if isinstance(values, np.ndarray) else np.concatenate(values)
         return torch.from_numpy(joined.astype(np.int64)).to(device)
 
-    return PackedRow(tensor(ids), tensor(positions), trees, tensor([sources[s] for s in indices]), tensor(targets))
+    return PackedRow(
+        tensor(ids), tensor(positions), trees, tensor([sources[s] for s in indices]), tensor(targets)
+    )
 
 
 def _part(sequences: Sequences, s: int) -> _Part | None:
@@ -135,4 +142,4 @@ def _part(sequences: Sequences, s: int) -> _Part | None:
     if len(places) == 0:
         return None
     first, last = int(places[0]), int(places[-1])
-    return _Part(sequences.ids(s)[:first + 1].tobytes(), first + 1, last - first)
+    return _Part(sequences.ids(s)[: first + 1].tobytes(), first + 1, last - first)

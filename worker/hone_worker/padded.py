@@ -1,4 +1,5 @@
-"""Training rows for models that cannot be packed: transformers' own attention over rows padded on the right."""
+"""Training rows for models that cannot be packed: transformers' own attention over rows padded on the
+right."""
 
 import numpy as np
 import torch
@@ -8,7 +9,8 @@ from .packing import Sequences
 
 
 def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
-    """Micro-batches of at most `budget` tokens with padding, of similar lengths. Sequences without outputs are left out."""
+    """Micro-batches of at most `budget` tokens with padding, of similar lengths. Sequences without outputs
+    are left out."""
     lengths = {s: int(places[-1]) + 1 for s in indices if len(places := sequences.places(s))}
     batches: list[list[int]] = []
     longest = 0
@@ -21,7 +23,8 @@ def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[l
 
 
 def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
-    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` that follow, in the order of `indices`."""
+    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` that follow, in the order
+    of `indices`."""
     lengths = [int(sequences.places(s)[-1]) + 1 for s in indices]
     ids = np.zeros((len(indices), max(lengths)), np.int64)
     mask = np.zeros_like(ids)

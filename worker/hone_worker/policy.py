@@ -1,7 +1,7 @@
 """A policy: weights over a base model with a published and a current version, an optimizer, and its files.
 
-Sampling uses the published weights, training the current ones. They are the same until an optimizer step; publishing
-makes them the same again. How the weights lie over the model is the subclasses' business."""
+Sampling uses the published weights, training the current ones. They are the same until an optimizer step;
+publishing makes them the same again. How the weights lie over the model is the subclasses' business."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -81,7 +81,9 @@ class BasePolicy(Policy):
         return self.published()
 
     def require_trainable(self) -> None:
-        raise UserMistake("this policy is the base model as it is and has nothing to train", "create one with lora or full")
+        raise UserMistake(
+            "this policy is the base model as it is and has nothing to train", "create one with lora or full"
+        )
 
     def publish(self) -> int:
         self.require_trainable()
@@ -147,8 +149,8 @@ class TrainedPolicy(Policy):
                 parameter.grad.copy_(value)
 
     def optim_step(self, settings: AdamSettings) -> tuple[float, bool]:
-        """Applies and clears the gradient: (its norm before clipping, True). One that is not finite is dropped:
-        (norm, False), weights and optimizer untouched."""
+        """Applies and clears the gradient: (its norm before clipping, True). One that is not finite is
+        dropped: (norm, False), weights and optimizer untouched."""
         norm = self.optimizer.gradient_norm()
         if isfinite(norm):
             self.before_change()
@@ -159,31 +161,46 @@ class TrainedPolicy(Policy):
         return norm, isfinite(norm)
 
     def save_state(self, directory: Path) -> None:
-        """Current weights, optimizer and version into a folder that does not exist yet: safetensors and JSON."""
+        """Current weights, optimizer and version into a folder that does not exist yet: safetensors and
+        JSON."""
 
         def fill(folder: Path) -> None:
             optimizer = self.optimizer
             write_tensors(folder / "weights.safetensors", self.named(self.parameters))
             if optimizer.begun:
-                moments = {f"{name}.{kind}": tensor for kind, values in (("mean", optimizer.mean), ("square", optimizer.square))
-                           for name, tensor in self.named(values).items()}
+                moments = {
+                    f"{name}.{kind}": tensor
+                    for kind, values in (("mean", optimizer.mean), ("square", optimizer.square))
+                    for name, tensor in self.named(values).items()
+                }
                 write_tensors(folder / "optimizer.safetensors", moments)
-            write_json(folder / "policy.json", {"adapter": self.adapter, "version": self.version, "steps": optimizer.steps,
-                                                "model": self.model.source.name})
+            write_json(
+                folder / "policy.json",
+                {
+                    "adapter": self.adapter,
+                    "version": self.version,
+                    "steps": optimizer.steps,
+                    "model": self.model.source.name,
+                },
+            )
 
         write_folder(Path(directory), fill)
 
     @torch.no_grad()
     def load_state(self, directory: Path, optimizer: bool) -> None:
-        """Puts a saved state in place, as published. Without `optimizer` its moments begin anew. All or nothing."""
+        """Puts a saved state in place, as published. Without `optimizer` its moments begin anew. All or
+        nothing."""
         directory = Path(directory)
         state = read_json(directory / "policy.json")
         self._check_adapter(directory, state.get("adapter", {}))
         weights = _tensors(directory / "weights.safetensors", self.named(self.parameters))
         moments: dict[str, Tensor] = {}
         if optimizer and state["steps"] > 0:
-            names = {f"{name}.{kind}": tensor for kind in ("mean", "square")
-                     for name, tensor in self.named(self.parameters).items()}
+            names = {
+                f"{name}.{kind}": tensor
+                for kind in ("mean", "square")
+                for name, tensor in self.named(self.parameters).items()
+            }
             moments = _tensors(directory / "optimizer.safetensors", names)
         for name, target in self.named(self.parameters).items():
             target.copy_(weights[name])
@@ -215,7 +232,12 @@ def _tensors(path: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
         found = load_file(path)
     except Exception as error:
         raise UserMistake(f"{path} cannot be read: {error}", "use another checkpoint") from None
-    wrong = [name for name, value in expected.items() if name not in found or found[name].shape != value.shape]
+    wrong = [
+        name for name, value in expected.items() if name not in found or found[name].shape != value.shape
+    ]
     if wrong:
-        raise UserMistake(f"{path} does not fit this model, for example {wrong[0]}", "load it with the model it was made with")
+        raise UserMistake(
+            f"{path} does not fit this model, for example {wrong[0]}",
+            "load it with the model it was made with",
+        )
     return found

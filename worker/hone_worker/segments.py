@@ -1,5 +1,6 @@
-"""Attention of short segments by explicit batched products in fp32 (on accelerators: products in the model's own dtype,
-softmax in fp32), with its own backward that keeps no scores. At these sizes faster than one masked attention."""
+"""Attention of short segments by explicit batched products in fp32 (on accelerators: products in the model's
+own dtype, softmax in fp32), with its own backward that keeps no scores. At these sizes faster than one masked
+attention."""
 
 from dataclasses import dataclass
 
@@ -7,6 +8,9 @@ import torch
 from torch import Tensor
 
 from .attention import MASKED, AttentionSpec, softmax_with_sinks
+
+_KEPT_BIAS = 2**20
+"""Biases up to this size are kept for the other layers; larger ones together would outgrow the scores."""
 
 
 @dataclass
@@ -24,21 +28,22 @@ class _Rows:
     own: Tensor
     """Entries of `key` behind the prefix that are not padding."""
     prefix: Tensor
-    """Entries of the first of each `share` rows' prefixes that are not padding, counted in `[R / share * heads * Lp]`."""
+    """Entries of the first of each `share` rows' prefixes that are not padding, counted in `[R / share *
+    heads * Lp]`."""
     prefix_target: Tensor
 
 
 class Tile:
-    """R segments of at most Lq queries, each seeing a prefix of at most Lp keys and its own keys causally. Each `share`
-    adjacent segments have the same prefix. Indices count the packed row's tokens; -1 is padding."""
+    """R segments of at most Lq queries, each seeing a prefix of at most Lp keys and its own keys causally.
+    Each `share` adjacent segments have the same prefix. Indices count the packed row's tokens; -1 is
+    padding."""
 
     def __init__(self, queries: Tensor, keys: Tensor, prefix: int, share: int, positions: Tensor):
         self.queries, self.keys, self.prefix, self.share = queries, keys, prefix, share
         self.segments, self.num_queries, self.num_keys = queries.shape[0], queries.shape[1], keys.shape[1]
-        at, to = positions[queries.clamp(min=0)], positions[keys.clamp(min=0)]
-        self._distance = at[:, :, None] - to[:, None, :]
-        self._visible = (keys >= 0)[:, None, :] & (queries >= 0)[:, :, None] & (self._distance >= 0)
-        self._reach = int(self._distance[self._visible].max()) if bool(self._visible.any()) else 0
+        self._at, self._to = positions[queries.clamp(min=0)], positions[keys.clamp(min=0)]
+        distance, visible = self._geometry()
+        self._reach = int((distance * visible).max())
         self._biases: dict[int | None, Tensor] = {}
         self._rows: dict[int, _Rows] = {}
 
@@ -46,11 +51,20 @@ class Tile:
         """`[R,1,1,Lq,Lk]`: 0 where a query sees a key, else a number that the softmax turns to 0."""
         if window is not None and window > self._reach:
             window = None
-        if window not in self._biases:
-            seen = self._visible if window is None else self._visible & (self._distance < window)
-            bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, MASKED)
-            self._biases[window] = bias[:, None, None]
-        return self._biases[window]
+        if window in self._biases:
+            return self._biases[window]
+        distance, visible = self._geometry()
+        seen = visible if window is None else visible & (distance < window)
+        bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, MASKED)[:, None, None]
+        if bias.numel() <= _KEPT_BIAS:
+            self._biases[window] = bias
+        return bias
+
+    def _geometry(self) -> tuple[Tensor, Tensor]:
+        """`[R,Lq,Lk]`: how far each key lies behind each query, and whether the query sees it (windows apart)."""
+        distance = self._at[:, :, None] - self._to[:, None, :]
+        real = (self.keys >= 0)[:, None, :] & (self.queries >= 0)[:, :, None]
+        return distance, real & (distance >= 0)
 
     def rows(self, heads: int) -> _Rows:
         """The tile's vectors in a row of `heads` heads."""
@@ -70,20 +84,35 @@ class Tile:
         real, key = self.queries >= 0, flat(self.keys)
         whole = bool(real.all())
         own = self.keys >= 0
-        own[:, :self.prefix] = False
+        own[:, : self.prefix] = False
         own = entries(own)
-        first = self.keys[::self.share, :self.prefix]
+        first = self.keys[:: self.share, : self.prefix]
         prefix = entries(first >= 0)
-        return _Rows(flat(self.queries), key, None if whole else entries(~real), None if whole else entries(real),
-                     own, prefix, flat(first)[prefix])
+        return _Rows(
+            flat(self.queries),
+            key,
+            None if whole else entries(~real),
+            None if whole else entries(real),
+            own,
+            prefix,
+            flat(first)[prefix],
+        )
 
 
 class SegmentAttention(torch.autograd.Function):
-    """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]`, sinks `[H]` or None, tiles that cover each query once -> `[T,H,Dv]`."""
+    """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]`, sinks `[H]` or None, tiles that cover each query
+    once -> `[T,H,Dv]`."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, tiles: list[Tile],
-                spec: AttentionSpec) -> Tensor:
+    def forward(
+        ctx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None,
+        tiles: list[Tile],
+        spec: AttentionSpec,
+    ) -> Tensor:
         ctx.save_for_backward(query, key, value, sinks)
         ctx.tiles, ctx.spec = tiles, spec
         output = query.new_empty(*query.shape[:2], value.shape[-1])
@@ -126,7 +155,9 @@ class SegmentAttention(torch.autograd.Function):
         return dq, dk.to(key.dtype), dv.to(value.dtype), dsinks, None, None
 
 
-def _softmax(tile: Tile, q: Tensor, k: Tensor, spec: AttentionSpec, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _softmax(
+    tile: Tile, q: Tensor, k: Tensor, spec: AttentionSpec, sinks: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Attention weights `[R, KH, G*Lq, Lk]`, and the derivative of the soft-cap if there is one."""
     scores, bend = q @ k.mT, None
     scaling = spec.scaling
@@ -166,11 +197,12 @@ def _scatter_queries(target: Tensor, tile: Tile, found: Tensor) -> None:
 
 
 def _add_keys(target: Tensor, tile: Tile, found: Tensor) -> None:
-    """Adds `[R, KH, Lk, D]` to its places in the fp32 `[T,KH,D]`; segments with a common prefix are summed first."""
+    """Adds `[R, KH, Lk, D]` to its places in the fp32 `[T,KH,D]`; segments with a common prefix are summed
+    first."""
     rows, width = tile.rows(target.shape[1]), found.shape[-1]
     flat = target.view(-1, width)
     flat.index_add_(0, rows.key[rows.own], found.reshape(-1, width)[rows.own].to(target.dtype))
     if tile.prefix:
-        shared = found[:, :, :tile.prefix].to(target.dtype)
+        shared = found[:, :, : tile.prefix].to(target.dtype)
         shared = shared.reshape(-1, tile.share, *shared.shape[1:]).sum(1).reshape(-1, width)
         flat.index_add_(0, rows.prefix_target, shared[rows.prefix])

@@ -10,7 +10,8 @@ from .errors import UserMistake
 from .tree import Family, Span, Tree
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-"""Largest difference of last hidden states, relative to their norm. A wrong mask or position is far above it."""
+"""Largest difference of last hidden states, relative to their norm. A wrong mask or position is far above
+it."""
 
 
 def causal_row(length: int, device: torch.device) -> Tree:
@@ -19,11 +20,17 @@ def causal_row(length: int, device: torch.device) -> Tree:
 
 
 def why_not_packed(model) -> str | None:
-    """Leaves the model (a LanguageModel) in its packed form and gives None, or gives the reason why it cannot be packed."""
+    """Leaves the model (a LanguageModel) in its packed form and gives None, or gives the reason why it cannot
+    be packed."""
     generator = torch.Generator().manual_seed(0)
-    sequences = [torch.randint(3, model.vocabulary_size, (n,), generator=generator).to(model.device) for n in (11, 8, 9)]
+    sequences = [
+        torch.randint(3, model.vocabulary_size, (n,), generator=generator).to(model.device)
+        for n in (11, 8, 9)
+    ]
     sequences[1][:5] = sequences[0][:5]
-    expected = torch.cat([model.base(input_ids=s[None], use_cache=False).last_hidden_state[0] for s in sequences])
+    expected = torch.cat(
+        [model.base(input_ids=s[None], use_cache=False).last_hidden_state[0] for s in sequences]
+    )
     # One row: a prompt of five tokens with two branches, then a prompt of its own length with none.
     ids = torch.cat([sequences[0], sequences[1][5:], sequences[2]])
     positions = torch.cat([torch.arange(11), torch.arange(5, 8), torch.arange(9)]).to(model.device)
@@ -47,22 +54,32 @@ def why_not_packed(model) -> str | None:
 
 @torch.no_grad()
 def head_is_plain(model) -> bool:
-    """Whether logits are the output layer's product and no more; UserMistake if they cannot be had from hidden states."""
+    """Whether logits are the output layer's product and no more; UserMistake if they cannot be had from
+    hidden states."""
     ids = torch.arange(1, 5, device=model.device)
     positions = torch.arange(4, device=model.device)
     with attention.use(causal_row(4, model.device)):
-        hidden = model.base(input_ids=ids[None], position_ids=positions[None], use_cache=False).last_hidden_state[0] \
-            if model.attention == "packed" else model.base(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        hidden = (
+            model.base(input_ids=ids[None], position_ids=positions[None], use_cache=False).last_hidden_state[
+                0
+            ]
+            if model.attention == "packed"
+            else model.base(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        )
         expected = model.module(input_ids=ids[None], use_cache=False).logits[0].float()
 
     def agrees(logits: Tensor) -> bool:
         difference = (logits.float() - expected).norm() / expected.norm()
         return bool(difference < (1e-4 if model.dtype == torch.float32 else 2e-2))
 
-    if hidden.shape[-1] == model.head.in_features and agrees(F.linear(hidden, model.head.weight, model.head.bias)):
+    if hidden.shape[-1] == model.head.in_features and agrees(
+        F.linear(hidden, model.head.weight, model.head.bias)
+    ):
         return True
     if not agrees(model.full_head(hidden)):
-        raise UserMistake(f"the output layer of {type(model.module).__name__} is of an unknown form", "use another model")
+        raise UserMistake(
+            f"the output layer of {type(model.module).__name__} is of an unknown form", "use another model"
+        )
     return False
 
 
@@ -79,6 +96,9 @@ class _Watch:
 
 
 def _unannounced_window(config, windows: dict[int, int | None]) -> int | None:
-    """A layer that the configuration gives a window longer than this test's rows, and that calls attention without it."""
+    """A layer that the configuration gives a window longer than this test's rows, and that calls attention
+    without it."""
     kinds = getattr(config, "layer_types", None) or ()
-    return next((i for i, kind in enumerate(kinds) if kind == "sliding_attention" and windows.get(i, 1) is None), None)
+    return next(
+        (i for i, kind in enumerate(kinds) if kind == "sliding_attention" and windows.get(i, 1) is None), None
+    )

@@ -1,5 +1,5 @@
-"""Forward and backward over sequences, in micro-batches that fit into memory. Knows no loss: it ships outputs to whoever
-asked and pulls the gradient that comes back into the policy's parameters."""
+"""Forward and backward over sequences, in micro-batches that fit into memory. Knows no loss: it ships outputs
+to whoever asked and pulls the gradient that comes back into the policy's parameters."""
 
 import sys
 from collections.abc import Callable
@@ -19,9 +19,10 @@ from .policy import Policy
 from .tree import Tree
 
 Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
-"""(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped alike."""
+"""(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped
+alike."""
 
-_CPU_TOKENS = 1024
+_CPU_TOKENS = 640
 _ACCELERATOR_TOKENS = (1024, 65536)
 
 
@@ -61,8 +62,11 @@ class Trainer:
         self._each(policy, sequences, run)
         return dict(zip(outputs, found))
 
-    def forward_backward(self, policy: Policy, sequences: Sequences, outputs: list[str], exchange: Exchange) -> None:
-        """Adds the gradient to the policy's. If `exchange` raises, the micro-batches before it stay counted."""
+    def forward_backward(
+        self, policy: Policy, sequences: Sequences, outputs: list[str], exchange: Exchange
+    ) -> None:
+        """Adds the gradient to the policy's. If `exchange` raises, the micro-batches before it stay
+        counted."""
         sequences.check(policy.model.vocabulary_size)
         policy.require_trainable()
 
@@ -71,7 +75,9 @@ class Trainer:
             shipped = dict(zip(outputs, graph.outputs.detach().cpu()))
             answer = exchange(indices, shipped)
             gradient = torch.stack([answer.get(name, torch.zeros_like(shipped[name])) for name in outputs])
-            if bool((gradient != 0).any()):  # a micro-batch without a signal costs no backward (NaN is a signal)
+            if bool(
+                (gradient != 0).any()
+            ):  # a micro-batch without a signal costs no backward (NaN is a signal)
                 self._backward(policy, graph, gradient.to(graph.outputs.device))
 
         self._each(policy, sequences, run)
@@ -87,11 +93,14 @@ class Trainer:
                 hidden, targets = model.hidden(context, row.ids, row.positions)[row.sources], row.targets
                 self.counters["train/tokens_computed"] += len(row.ids)
             self.counters["train/micro_batches"] += 1
-            return _Graph(token_outputs(model, hidden, targets, names, self._chunk, policy.trains_head), context)
+            return _Graph(
+                token_outputs(model, hidden, targets, names, self._chunk, policy.trains_head), context
+            )
 
     @staticmethod
     def _backward(policy: Policy, graph: _Graph, gradient: Tensor) -> None:
-        """A backward that runs out of memory has added part of its gradient: what was there before is put back."""
+        """A backward that runs out of memory has added part of its gradient: what was there before is put
+        back."""
         before = policy.gradient_backup()
         try:
             with policy.current():  # the weights of the forward: a sample may have run since
@@ -121,13 +130,19 @@ class Trainer:
             if len(indices) == 1:
                 raise UserMistake(
                     f"a sequence of {tokens} tokens does not fit into memory: {failure}",
-                    "switch on gradient checkpointing, lower chunk_size, or use shorter sequences or a smaller model",
+                    "switch on gradient checkpointing, lower chunk_size, or use shorter sequences",
                 )
-            print(f"out of memory; micro-batches now have at most {self._budget} tokens", file=sys.stderr, flush=True)
+            print(
+                f"out of memory; micro-batches now have at most {self._budget} tokens",
+                file=sys.stderr,
+                flush=True,
+            )
             rest = indices + [s for later in waiting for s in later]
             smaller = plan(sequences, rest, self._budget)
             half = (len(indices) + 1) // 2
-            waiting = smaller if len(smaller[0]) < len(indices) else [indices[:half], indices[half:], *waiting]
+            waiting = (
+                smaller if len(smaller[0]) < len(indices) else [indices[:half], indices[half:], *waiting]
+            )
 
     def _attempt(self, policy: Policy, indices: list[int], run: Callable[[list[int]], None]) -> str | None:
         """None, or how it ran out of memory; the traceback, which holds the graph, is gone by then."""
@@ -148,7 +163,8 @@ class Trainer:
 
 
 def _tokens_by_memory(model) -> int:
-    """On a CPU larger rows gain nothing. On an accelerator: half of what is free, by the size of what a layer keeps."""
+    """On a CPU larger rows gain nothing. On an accelerator: half of what is free, by the size of what a layer
+    keeps."""
     free = available_bytes(model.device) if model.device.type != "cpu" else None
     if free is None:
         return _CPU_TOKENS

@@ -1,5 +1,5 @@
-"""Attention over packed rows that hold trees: prompts, and branches that continue them. Lays the row out in tiles of
-segments; segments.py does the arithmetic. Knows nothing about tokens."""
+"""Attention over packed rows that hold trees: prompts, and branches that continue them. Lays the row out in
+tiles of segments; segments.py does the arithmetic. Knows nothing about tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +60,8 @@ class _Bundle:
 
 
 class Tree:
-    """The attention context of one packed row in training: any number of families, each token at its own position."""
+    """The attention context of one packed row in training: any number of families, each token at its own
+    position."""
 
     def __init__(self, families: list[Family], positions: Tensor):
         self._families, self._positions = families, positions
@@ -81,7 +82,9 @@ class Tree:
         ]
         wanted = prompts + [bundle for bundle in branches if bundle.queries]
         bundles = [part for bundle in wanted for part in _fit(bundle, limit)]
-        bundles.sort(key=lambda b: (b.prefix.length > 0, len(b.queries), b.own, b.prefix.length), reverse=True)
+        bundles.sort(
+            key=lambda b: (b.prefix.length > 0, len(b.queries), b.own, b.prefix.length), reverse=True
+        )
         return [_tile(group, self._positions) for group in _grouped(bundles, limit)]
 
 
@@ -93,7 +96,7 @@ def _fit(bundle: _Bundle, limit: int) -> Iterator[_Bundle]:
     elif len(bundle.queries) > 1:
         each = max(1, limit // (bundle.rows * keys))
         for i in range(0, len(bundle.queries), each):
-            yield from _fit(_Bundle(bundle.prefix, bundle.queries[i:i + each]), limit)
+            yield from _fit(_Bundle(bundle.prefix, bundle.queries[i : i + each]), limit)
     else:
         span = bundle.queries[0].span
         step = max(1, limit // keys)
@@ -128,11 +131,11 @@ def _tile(group: list[_Bundle], positions: Tensor) -> Tile:
     queries = torch.full((len(group), share, rows), -1)
     keys = torch.full((len(group), share, prefix + own), -1)
     for i, bundle in enumerate(group):
-        keys[i, :, :bundle.prefix.length] = _range(bundle.prefix.start, bundle.prefix.length)
+        keys[i, :, : bundle.prefix.length] = _range(bundle.prefix.start, bundle.prefix.length)
         for j, query in enumerate(bundle.queries):
             span, length = query.span, query.span.length - query.first
             queries[i, j, :length] = _range(span.start + query.first, length)
-            keys[i, j, prefix:prefix + span.length] = _range(span.start, span.length)
+            keys[i, j, prefix : prefix + span.length] = _range(span.start, span.length)
     device = positions.device
     return Tile(queries.flatten(0, 1).to(device), keys.flatten(0, 1).to(device), prefix, share, positions)
 

@@ -11,12 +11,16 @@ _TYPICAL_ROWS = 256
 
 
 class Weight:
-    """`[out, in]`. Packed by oneDNN for bfloat16 on CPUs (20% faster at 128 rows, 35% at 16), plain elsewhere.
-    A packed weight takes as much memory as a plain one, which it replaces."""
+    """`[out, in]`. Packed by oneDNN for bfloat16 on CPUs (20% faster at 128 rows, 35% at 16), plain
+    elsewhere. A packed weight takes as much memory as a plain one, which it replaces."""
 
     def __init__(self, weight: Tensor, pack: bool):
         self.packed = pack and can_pack(weight.dtype, weight.device.type)
-        self._stored = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TYPICAL_ROWS) if self.packed else weight
+        self._stored = (
+            torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _TYPICAL_ROWS)
+            if self.packed
+            else weight
+        )
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x `[..., in]` -> `[..., out]`; no gradient."""

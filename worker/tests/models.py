@@ -14,18 +14,35 @@ torch.set_num_threads(1)  # at these sizes threads only wait for each other
 
 VOCABULARY = 96
 _SMALL = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.15,
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.15,
 }
 CONFIGS: dict[str, dict] = {
     "llama": {"tie_word_embeddings": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {"head_dim": 16},
-    "gemma2": {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16, "final_logit_softcapping": 5.0,
-               "attn_logit_softcapping": 2.0},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16, "layer_types":
-                    ["sliding_attention", "full_attention"]},
+    "gemma2": {
+        "head_dim": 16,
+        "sliding_window": 6,
+        "query_pre_attn_scalar": 16,
+        "final_logit_softcapping": 5.0,
+        "attn_logit_softcapping": 2.0,
+    },
+    "gemma3_text": {
+        "head_dim": 16,
+        "sliding_window": 6,
+        "query_pre_attn_scalar": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "gpt_neox": {},
     "phi3": {"sliding_window": 6},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
@@ -52,12 +69,16 @@ def build(kind: str, directory: Path, dtype: torch.dtype = torch.float32) -> Pat
 
 
 def load(folder: Path, **options) -> LanguageModel:
-    return load_model(str(folder), "tiny", cache_dir=folder.parent, device="cpu", **{"dtype": "float32", **options})
+    return load_model(
+        str(folder), "tiny", cache_dir=folder.parent, device="cpu", **{"dtype": "float32", **options}
+    )
 
 
 def reference(folder: Path):
     """The same model, by transformers alone."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=_eager(folder)).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=_eager(folder)
+    ).eval()
 
 
 def _eager(folder: Path) -> str | None:
@@ -84,7 +105,8 @@ def sequences_of(items: list[tuple[list[int], list[int]]]) -> Sequences:
 
 
 def sample_sequences(seed: int = 0) -> Sequences:
-    """Shared prompts, a lone one, gaps in the flags, an answer of one token, and a sequence without outputs."""
+    """Shared prompts, a lone one, gaps in the flags, an answer of one token, and a sequence without
+    outputs."""
     g = np.random.default_rng(seed)
 
     def draw(n: int) -> list[int]:
@@ -94,12 +116,17 @@ def sample_sequences(seed: int = 0) -> Sequences:
     items = [(first + draw(n), [0] * 6 + [1] * n) for n in (5, 1, 8)]
     items += [(second + draw(9), [0] * 3 + [1, 1, 0, 0, 0, 1, 1, 0, 0])]
     items += [(draw(6), [0] * 5)]
-    items += [(first + draw(3), [0] * 6 + [1] * 3), (second + draw(3), [0] * 3 + [1, 0, 1]), (draw(5), [1] * 4)]
+    items += [
+        (first + draw(3), [0] * 6 + [1] * 3),
+        (second + draw(3), [0] * 3 + [1, 0, 1]),
+        (draw(5), [1] * 4),
+    ]
     return sequences_of(items)
 
 
 def weighing(sequences: Sequences, weights: dict[str, Tensor]):
-    """An exchange that answers with given dL/doutput `[N]`, sequence by sequence, whatever the micro-batches are."""
+    """An exchange that answers with given dL/doutput `[N]`, sequence by sequence, whatever the micro-batches
+    are."""
     starts = np.concatenate([[0], np.cumsum(sequences.counts())])
 
     def exchange(indices: list[int], outputs: dict[str, Tensor]) -> dict[str, Tensor]:

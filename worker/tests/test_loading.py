@@ -26,9 +26,16 @@ def test_info_names_what_the_model_is(folder):
     model = load(folder)
     assert model.eos_ids == [2, 5]
     assert model.info() == {
-        "name": "tiny", "directory": str(folder), "architecture": "LlamaForCausalLM", "parameters": model.parameters,
-        "vocabulary_size": config["vocab_size"], "max_length": 128, "eos_token_ids": [2, 5], "dtype": "float32",
-        "device": "cpu", "attention": "packed",
+        "name": "tiny",
+        "directory": str(folder),
+        "architecture": "LlamaForCausalLM",
+        "parameters": model.parameters,
+        "vocabulary_size": config["vocab_size"],
+        "max_length": 128,
+        "eos_token_ids": [2, 5],
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": "packed",
     }
     padded = load(build("bloom", folder.parent)).info()
     assert padded["attention"] == "padded" and padded["attention_reason"]
@@ -44,10 +51,10 @@ def _shrink(folder: Path) -> None:
     file = folder / "model.safetensors"
     data = file.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8:8 + length])
+    header = json.loads(data[8 : 8 + length])
     header["model.other.weight"] = header.pop("model.norm.weight")
     text = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
 
 
 def _to_pickle(folder: Path) -> None:
@@ -58,21 +65,25 @@ def _configure(**settings):
     def change(folder: Path) -> None:
         path = folder / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
     return change
 
 
-@pytest.mark.parametrize("damage,message", [
-    (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
-    (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
-    (lambda f: (f / "config.json").write_text("{}"), "names no model_type"),
-    (_configure(model_type="nonsuch"), "nonsuch .* none of transformers'"),
-    (_configure(model_type="t5"), "t5 .* none of transformers'"),
-    (lambda f: (f / "model.safetensors").unlink(), "lacks model.safetensors"),
-    (_to_pickle, "pickle"),
-    (_cut, "not a whole safetensors file"),
-    (_shrink, "lacks weights .* model.norm.weight"),
-    (_configure(hidden_size=64), "lacks weights|cannot be loaded"),
-])
+@pytest.mark.parametrize(
+    "damage,message",
+    [
+        (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
+        (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+        (lambda f: (f / "config.json").write_text("{}"), "names no model_type"),
+        (_configure(model_type="nonsuch"), "nonsuch .* none of transformers'"),
+        (_configure(model_type="t5"), "t5 .* none of transformers'"),
+        (lambda f: (f / "model.safetensors").unlink(), "lacks model.safetensors"),
+        (_to_pickle, "pickle"),
+        (_cut, "not a whole safetensors file"),
+        (_shrink, "lacks weights .* model.norm.weight"),
+        (_configure(hidden_size=64), "lacks weights|cannot be loaded"),
+    ],
+)
 def test_a_broken_folder_is_named(damage, message, folder):
     damage(folder)
     with pytest.raises(UserMistake, match=message) as caught:
@@ -80,9 +91,14 @@ def test_a_broken_folder_is_named(damage, message, folder):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("name,message", [
-    ("/no/such/folder", "does not exist"), ("./nor-this", "does not exist"), ("not a name", "does not exist"),
-])
+@pytest.mark.parametrize(
+    "name,message",
+    [
+        ("/no/such/folder", "does not exist"),
+        ("./nor-this", "does not exist"),
+        ("not a name", "does not exist"),
+    ],
+)
 def test_a_missing_model_is_named(name, message, tmp_path):
     with pytest.raises(UserMistake, match=message):
         loading.find_folder(name, tmp_path)
@@ -121,20 +137,43 @@ def gguf_file(tmp_path) -> Path:
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "12"]
     size, inner, heads = 32, 32, 2
     for add, value in (
-        (writer.add_context_length, 64), (writer.add_embedding_length, size), (writer.add_block_count, 1),
-        (writer.add_feed_forward_length, inner), (writer.add_head_count, heads), (writer.add_head_count_kv, heads),
-        (writer.add_layer_norm_rms_eps, 1e-5), (writer.add_rope_freq_base, 10000.0), (writer.add_vocab_size, len(tokens)),
-        (writer.add_rope_dimension_count, size // heads), (writer.add_tokenizer_model, "gpt2"),
-        (writer.add_tokenizer_pre, "smollm"), (writer.add_token_list, tokens), (writer.add_token_merges, ["1 2"]),
-        (writer.add_token_types, [3, 3, 3] + [1] * (len(tokens) - 3)), (writer.add_bos_token_id, 1),
-        (writer.add_eos_token_id, 2), (writer.add_pad_token_id, 2), (writer.add_chat_template, "{{ messages }}"),
+        (writer.add_context_length, 64),
+        (writer.add_embedding_length, size),
+        (writer.add_block_count, 1),
+        (writer.add_feed_forward_length, inner),
+        (writer.add_head_count, heads),
+        (writer.add_head_count_kv, heads),
+        (writer.add_layer_norm_rms_eps, 1e-5),
+        (writer.add_rope_freq_base, 10000.0),
+        (writer.add_vocab_size, len(tokens)),
+        (writer.add_rope_dimension_count, size // heads),
+        (writer.add_tokenizer_model, "gpt2"),
+        (writer.add_tokenizer_pre, "smollm"),
+        (writer.add_token_list, tokens),
+        (writer.add_token_merges, ["1 2"]),
+        (writer.add_token_types, [3, 3, 3] + [1] * (len(tokens) - 3)),
+        (writer.add_bos_token_id, 1),
+        (writer.add_eos_token_id, 2),
+        (writer.add_pad_token_id, 2),
+        (writer.add_chat_template, "{{ messages }}"),
     ):
         add(value)
-    square = {"attn_q": (size, size), "attn_k": (size, size), "attn_v": (size, size), "attn_output": (size, size),
-              "ffn_gate": (inner, size), "ffn_up": (inner, size), "ffn_down": (size, inner)}
-    shapes = {"token_embd.weight": (len(tokens), size), "output_norm.weight": (size,),
-              **{f"blk.0.{name}.weight": shape for name, shape in square.items()},
-              "blk.0.attn_norm.weight": (size,), "blk.0.ffn_norm.weight": (size,)}
+    square = {
+        "attn_q": (size, size),
+        "attn_k": (size, size),
+        "attn_v": (size, size),
+        "attn_output": (size, size),
+        "ffn_gate": (inner, size),
+        "ffn_up": (inner, size),
+        "ffn_down": (size, inner),
+    }
+    shapes = {
+        "token_embd.weight": (len(tokens), size),
+        "output_norm.weight": (size,),
+        **{f"blk.0.{name}.weight": shape for name, shape in square.items()},
+        "blk.0.attn_norm.weight": (size,),
+        "blk.0.ffn_norm.weight": (size,),
+    }
     for name, shape in shapes.items():
         writer.add_tensor(name, rng.standard_normal(shape).astype(np.float32) * 0.2)
     writer.write_header_to_file()
@@ -154,7 +193,13 @@ def byte_letters() -> list[str]:
 def test_a_gguf_file_becomes_a_folder_once(gguf_file, tmp_path, monkeypatch):
     folder = gguf.converted(gguf_file, tmp_path / "cache")
     files = {file.name for file in folder.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= files
     assert json.loads((folder / "tokenizer_config.json").read_text())["chat_template"] == "{{ messages }}"
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -34,7 +34,10 @@ def test_outputs_and_gradients_equal_autograd(kind, folder):
     found = trainer.forward(policy, sequences, NAMES)
     for name in NAMES:
         close(found[name], expected[name].detach())
-    weights = {name: torch.randn(len(expected[name]), generator=torch.Generator().manual_seed(i)) for i, name in enumerate(NAMES)}
+    weights = {
+        name: torch.randn(len(expected[name]), generator=torch.Generator().manual_seed(i))
+        for i, name in enumerate(NAMES)
+    }
     sum((weights[name] * expected[name]).sum() for name in NAMES).backward()
     trainer.forward_backward(policy, sequences, NAMES, weighing(sequences, weights))
     assert trainer.counters["train/micro_batches"] > 4

@@ -1,4 +1,5 @@
-"""Adapters and full weights: what training changes, what it leaves alone, and what the files say to other tools."""
+"""Adapters and full weights: what training changes, what it leaves alone, and what the files say to other
+tools."""
 
 import json
 
@@ -52,7 +53,8 @@ def sampled(policy) -> torch.Tensor:
 WEIGHT = torch.linspace(-1, 1, int(SEQUENCES.counts().sum()))
 
 
-def backward(policy, exchange=weighing(SEQUENCES, {"logprobs": WEIGHT}), trainer=None) -> None:
+def backward(policy, exchange=None, trainer=None) -> None:
+    exchange = exchange or weighing(SEQUENCES, {"logprobs": WEIGHT})
     (trainer or Trainer()).forward_backward(policy, SEQUENCES, ["logprobs"], exchange)
 
 
@@ -78,11 +80,21 @@ def test_a_fresh_adapter_is_the_base_and_its_seed_decides_it(policies):
     assert first.trainable_parameters == sum(p.numel() for p in first.parameters)
 
 
-@pytest.mark.parametrize("kind,targets", [
-    ("llama", ["attn"]), ("llama", ["attn", "mlp"]), ("llama", ["unembed"]), ("llama", list(ALL)),
-    ("qwen2", ["mlp", "attn"]), ("gpt_neox", ["attn", "mlp"]), ("gpt2", ["attn"]), ("gpt2", list(ALL)),
-    ("phi3", list(ALL)), ("bloom", ["attn", "mlp"]),
-])
+@pytest.mark.parametrize(
+    "kind,targets",
+    [
+        ("llama", ["attn"]),
+        ("llama", ["attn", "mlp"]),
+        ("llama", ["unembed"]),
+        ("llama", list(ALL)),
+        ("qwen2", ["mlp", "attn"]),
+        ("gpt_neox", ["attn", "mlp"]),
+        ("gpt2", ["attn"]),
+        ("gpt2", list(ALL)),
+        ("phi3", list(ALL)),
+        ("bloom", ["attn", "mlp"]),
+    ],
+)
 def test_numbers_equal_peft_with_the_exported_adapter(kind, targets, tmp_path):
     path = build(kind, tmp_path)
     policy = make(Policies(load(path)), lora(targets))
@@ -98,7 +110,9 @@ def test_numbers_equal_peft_with_the_exported_adapter(kind, targets, tmp_path):
     assert len(gradients) == len(found)
     for name, gradient in found.items():
         expected_gradient = gradients[f"base_model.model.{name.removesuffix('.weight')}.default.weight"]
-        assert same(gradient / expected_gradient.abs().max(), expected_gradient / expected_gradient.abs().max()), name
+        assert same(
+            gradient / expected_gradient.abs().max(), expected_gradient / expected_gradient.abs().max()
+        ), name
 
 
 def test_gradient_checkpointing_changes_no_number(folder):
@@ -112,7 +126,11 @@ def test_gradient_checkpointing_changes_no_number(folder):
 
 
 def test_policies_over_one_base_do_not_touch_each_other(policies):
-    base, first, second = make(policies, {"kind": "none"}), make(policies, lora()), make(policies, lora(ALL, rank=2, seed=5))
+    base, first, second = (
+        make(policies, {"kind": "none"}),
+        make(policies, lora()),
+        make(policies, lora(ALL, rank=2, seed=5)),
+    )
     shake(first), shake(second)
     before = [logprobs(p) for p in (base, first, second)]
     assert not same(before[0], before[1], 1e-3) and not same(before[1], before[2], 1e-3)
@@ -151,11 +169,20 @@ def test_sampling_sees_the_published_weights_alone(policies):
     assert policy.publish() == policy.version == 1
     merged = [overlay.merged for overlay in policy.overlays]
     assert torch.equal(sampled(policy), new)
-    assert all(a is overlay.merged for a, overlay in zip(merged, policy.overlays)), "publishing merged a second time"
+    assert all(a is overlay.merged for a, overlay in zip(merged, policy.overlays)), (
+        "publishing merged a second time"
+    )
 
 
-@pytest.mark.parametrize("adapter,dtype", [(lora(), "float32"), (lora(ALL), "bfloat16"), ({"kind": "full"}, "float32"),
-                                           ({"kind": "full"}, "bfloat16")])
+@pytest.mark.parametrize(
+    "adapter,dtype",
+    [
+        (lora(), "float32"),
+        (lora(ALL), "bfloat16"),
+        ({"kind": "full"}, "float32"),
+        ({"kind": "full"}, "bfloat16"),
+    ],
+)
 def test_saved_state_goes_on_bit_for_bit(adapter, dtype, folder, tmp_path):
     def steps(policy, number):
         for _ in range(number):
@@ -173,20 +200,37 @@ def test_saved_state_goes_on_bit_for_bit(adapter, dtype, folder, tmp_path):
     resumed = make(Policies(load(folder, dtype=dtype)), adapter)
     backward(resumed)  # a gradient that loading must drop
     resumed.load_state(tmp_path / "state", optimizer=True)
-    assert resumed.version == 1 and torch.equal(logprobs(resumed), saved) and torch.equal(sampled(resumed), saved)
+    assert (
+        resumed.version == 1
+        and torch.equal(logprobs(resumed), saved)
+        and torch.equal(sampled(resumed), saved)
+    )
     steps(resumed, 2)
     assert all(torch.equal(a, b) for a, b in zip(policy.parameters, resumed.parameters))
     without = make(Policies(load(folder, dtype=dtype)), adapter)
     without.load_state(tmp_path / "state", optimizer=False)
     assert torch.equal(logprobs(without), saved) and not without.optimizer.begun
-    assert {f.name for f in (tmp_path / "state").iterdir()} == {"policy.json", "weights.safetensors", "optimizer.safetensors"}
+    assert {f.name for f in (tmp_path / "state").iterdir()} == {
+        "policy.json",
+        "weights.safetensors",
+        "optimizer.safetensors",
+    }
     if adapter["kind"] == "lora":
         with pytest.raises(UserMistake, match="another adapter"):
             make(Policies(load(folder)), lora(rank=9)).load_state(tmp_path / "state", optimizer=True)
 
 
-@pytest.mark.parametrize("kind,adapter", [("llama", lora()), ("llama", lora(ALL)), ("gpt2", lora(ALL)), ("mixtral", lora()),
-                                          ("llama", {"kind": "full"}), ("llama", {"kind": "none"})])
+@pytest.mark.parametrize(
+    "kind,adapter",
+    [
+        ("llama", lora()),
+        ("llama", lora(ALL)),
+        ("gpt2", lora(ALL)),
+        ("mixtral", lora()),
+        ("llama", {"kind": "full"}),
+        ("llama", {"kind": "none"}),
+    ],
+)
 def test_merged_export_loads_in_plain_transformers(kind, adapter, tmp_path):
     path = build(kind, tmp_path)
     (path / "tokenizer.json").write_text("{}")
@@ -217,7 +261,9 @@ def test_a_gradient_that_is_not_finite_is_dropped(adapter, policies):
 def test_adamw_equals_torch(policies):
     policy = make(policies, lora())
     theirs = [torch.nn.Parameter(p.clone()) for p in policy.parameters]
-    optimizer = torch.optim.AdamW(theirs, lr=ADAM.learning_rate, betas=(0.9, 0.99), eps=ADAM.eps, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        theirs, lr=ADAM.learning_rate, betas=(0.9, 0.99), eps=ADAM.eps, weight_decay=0.01
+    )
     for _ in range(3):
         backward(policy)
         for mine, other in zip(policy.parameters, theirs):
@@ -264,6 +310,7 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
             if len(calls) == 2:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return result
+
         return run
 
     from hone_worker import training
