@@ -37,6 +37,12 @@ async function atOnePoint<T>(
   });
 }
 
+/**
+ * How far the weights go in a step that is looked at closely: short beside the loss's curvature, also in a real model,
+ * and long beside rounding.
+ */
+const stepLength = 0.005;
+
 /** Compares the pull-back with finite differences, for these outputs. */
 async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelpers, entropy: boolean): Promise<void> {
   await atOnePoint(engine, helpers, async (policy, back) => {
@@ -54,7 +60,7 @@ async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelp
     const inner = (normSum ** 2 - normA ** 2 - normB ** 2) / 2;
 
     // Moves the weights along a's gradient, both ways, and watches both losses.
-    const rate = 0.02 / normA;
+    const rate = stepLength / normA;
     const moved = async (sign: number): Promise<[number, number]> => {
       await back();
       await step(policy, sequences, scaled(a, sign), plainDescent(rate));
@@ -88,11 +94,12 @@ export const gradientChecks: ConformanceCheck[] = [
         const tripled = await step(policy, sequences, scaled(a, 3), plainDescent(0));
         assertRatio(tripled.gradNorm, 3 * single.gradNorm, 1e-4, "three times the loss");
         await back();
-        const sum = await step(policy, sequences, added(a, b), plainDescent(0.01));
+        const rate = stepLength / single.gradNorm;
+        const sum = await step(policy, sequences, added(a, b), plainDescent(rate));
         const afterSum = await policy.forward(sequences, {});
         await back();
         await policy.forwardBackward(sequences, linearLoss(sequences, a));
-        const twoCalls = await step(policy, sequences, b, plainDescent(0.01));
+        const twoCalls = await step(policy, sequences, b, plainDescent(rate));
         assertRatio(twoCalls.gradNorm, sum.gradNorm, 1e-4, "two losses in two calls");
         assertClose(
           (await policy.forward(sequences, {})).logprobs,
@@ -110,7 +117,10 @@ export const gradientChecks: ConformanceCheck[] = [
         const weights = madeUpWeights(numTrained(sequences), 31);
         const loss = linearLoss(sequences, weights);
         const together = await policy.forward(sequences, {});
-        const { gradNorm } = await step(policy, sequences, weights, plainDescent(0.01));
+        const { gradNorm } = await step(policy, sequences, weights, plainDescent(0));
+        const small = plainDescent(stepLength / gradNorm);
+        await back();
+        await step(policy, sequences, weights, small);
         const after = await policy.forward(sequences, {});
         await back();
         for (const [index, sequence] of sequences.entries()) {
@@ -121,7 +131,7 @@ export const gradientChecks: ConformanceCheck[] = [
             evaluate: (outputs) => loss.evaluate(outputs, Int32Array.of(index)),
           });
         }
-        assertRatio((await policy.optimStep(plainDescent(0.01))).gradNorm, gradNorm, 1e-4, "the gradient's norm");
+        assertRatio((await policy.optimStep(small)).gradNorm, gradNorm, 1e-4, "the gradient's norm");
         assertClose(
           (await policy.forward(sequences, {})).logprobs,
           after.logprobs,
@@ -174,8 +184,8 @@ export const gradientChecks: ConformanceCheck[] = [
         const sequences = madeUpSequences(engine, 8);
         const weights = madeUpWeights(numTrained(sequences), 61);
         const before = await policy.forward(sequences, {});
-        const rate = 0.01;
-        const whole = await step(policy, sequences, weights, plainDescent(rate));
+        const whole = await step(policy, sequences, weights, plainDescent(0));
+        const rate = stepLength / whole.gradNorm;
         await back();
         const half = await step(policy, sequences, weights, plainDescent(rate / 2));
         const halfway = await policy.forward(sequences, {});

@@ -149,9 +149,9 @@ export function linearLoss(
 export const dot = (a: Float32Array, b: Float32Array): number =>
   a.reduce((total, value, index) => total + value * b[index]!, 0);
 
-/** An ordinary step that visibly moves a tiny model. */
+/** An ordinary step that visibly moves a tiny model and does not break a real one. */
 export const ordinary: AdamParams = {
-  learningRate: 0.02,
+  learningRate: 5e-3,
   beta1: 0.9,
   beta2: 0.95,
   eps: 1e-8,
