@@ -232,6 +232,9 @@ class PackedBatch:
             if gone and crew.rows:
                 moves = crew.lane.remove_prompts(gone)
                 _move(crew.prompts, moves, len(crew.prompts) - len(gone))
+            if not crew.rows:
+                for prompt in crew.prompts:
+                    prompt.crew = None  # so that the caches go now, and not at the next garbage collection
         self._crews = [crew for crew in self._crews if crew.rows]
         self._known = {key: prompt for key, prompt in self._known.items() if prompt.users > 0}
 

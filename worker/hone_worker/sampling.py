@@ -4,6 +4,7 @@ padded_sampling)."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -239,6 +240,7 @@ class Sampler:
         rows = [row for job in self._jobs.values() if job.policy is queue.policy for row in job.open.values()]
         rows = [row for row in rows if row not in waiting]
         queue.batch = self._make_batch(queue.policy, self.counters)
+        gc.collect()  # the old batch holds caches, and may hold itself
         queue.waiting.extendleft(reversed(rows))
         return len(rows)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from hone_worker.cache import Block
 from hone_worker.errors import UserMistake
 from hone_worker.rows import parse_requests
 from sampling_helpers import Bench, FixedPolicy, model, request, sample
@@ -177,6 +179,19 @@ def test_memory_bounds_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.finish()
     assert bench.counters["decode_steps"] == 6
     assert len(bench.samples(2)) == 1
+
+
+def test_caches_go_with_their_rows() -> None:
+    """At once, and not at the next garbage collection: they are what fills the memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        bench = Bench("llama")
+        bench.add(1, [request([place + 3], seed=place, max_tokens=4 + place) for place in range(3)])
+        bench.finish()
+        assert not [found for found in gc.get_objects() if type(found) is Block]
+    finally:
+        gc.enable()
 
 
 def test_damaged_weights_are_told() -> None:
