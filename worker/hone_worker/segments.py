@@ -61,7 +61,7 @@ class Tile:
         return bias
 
     def _geometry(self) -> tuple[Tensor, Tensor]:
-        """`[R,Lq,Lk]`: how far each key lies behind each query, and whether the query sees it (windows apart)."""
+        """`[R,Lq,Lk]`: how far each key lies behind each query, and whether the query sees it."""
         distance = self._at[:, :, None] - self._to[:, None, :]
         real = (self.keys >= 0)[:, None, :] & (self.queries >= 0)[:, :, None]
         return distance, real & (distance >= 0)
