@@ -27,6 +27,12 @@ import { train } from "../../src/trainer/train.ts";
 
 const batch = { prompts: 16, samples: 8, newTokens: 48 };
 
+/** Weights that take part in a product for each token of SmolLM2-135M (30 layers, hidden 576), and for each trained one. */
+const productWeights = {
+  linear: 30 * (576 * (576 + 192 + 192) + 576 * 576 + 3 * 576 * 1536),
+  head: 576 * 49152,
+};
+
 interface Side {
   name: string;
   seconds: number;
@@ -125,12 +131,6 @@ async function runHone(steps: number) {
     await engine.close();
   }
 }
-
-/** Weights that take part in a product for each token of SmolLM2-135M (30 layers, hidden 576), and for each trained one. */
-const productWeights = {
-  linear: 30 * (576 * (576 + 192 + 192) + 576 * 576 + 3 * 576 * 1536),
-  head: 576 * 49152,
-};
 
 async function runPeer(model: string, steps: number, microBatch: number): Promise<Side> {
   const { python } = await runSetup("python");

@@ -33,9 +33,9 @@ export default defineExperiment<Row>({
   config: {
     rllm: {
       rollout: { n: 8 },
-      trainer: { experiment_name: "larger-number", total_batches: 20, test_freq: 0, save_freq: 5 },
+      trainer: { experiment_name: "larger-number", total_batches: 14, test_freq: 0, save_freq: 5 },
     },
-    training: { learning_rate: 1e-3 },
+    training: { learning_rate: 5e-4 },
     data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },
   next: "hone train examples/sort-numbers/train.ts",
