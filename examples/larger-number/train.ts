@@ -17,10 +17,10 @@ const question = (left: number, right: number) => `Which number is larger, ${lef
 
 /** Two answered questions show the form of an answer, so that the model has a chance to be right at first. */
 const shown: ChatMessage[] = [
-  { role: "user", content: question(3, 7) },
-  { role: "assistant", content: "7" },
-  { role: "user", content: question(9, 4) },
-  { role: "assistant", content: "9" },
+  { role: "user", content: question(13, 75) },
+  { role: "assistant", content: "75" },
+  { role: "user", content: question(82, 91) },
+  { role: "assistant", content: "91" },
 ];
 
 export default defineExperiment<Row>({
@@ -33,9 +33,9 @@ export default defineExperiment<Row>({
   config: {
     rllm: {
       rollout: { n: 8 },
-      trainer: { experiment_name: "larger-number", total_batches: 14, test_freq: 0, save_freq: 5 },
+      trainer: { experiment_name: "larger-number", total_batches: 16, test_freq: 0, save_freq: 5 },
     },
-    training: { learning_rate: 5e-4 },
+    training: { learning_rate: 3e-4 },
     data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },
   next: "hone train examples/sort-numbers/train.ts",
