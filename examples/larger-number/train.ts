@@ -38,5 +38,5 @@ export default defineExperiment<Row>({
     training: { learning_rate: 3e-4 },
     data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },
-  next: "hone train examples/sort-numbers/train.ts",
+  next: "npx hone train examples/sort-numbers/train.ts",
 });

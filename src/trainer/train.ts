@@ -114,8 +114,8 @@ function finish({ folder, experiment, progress, emit }: Run, done: boolean): voi
     ...(answers.length > 0 ? ["", "The same prompts before and after training:", ...answers] : []),
     "",
     `The run is in ${path}. Next:`,
-    `  hone chat --checkpoint ${path}`,
-    `  hone export ${path} my-model --as merged`,
+    `  npx hone chat --checkpoint ${path}`,
+    `  npx hone export ${path} my-model --as merged`,
     ...(experiment.next === undefined ? [] : [`  ${experiment.next}`]),
   ];
   emit({ type: "run-end", reason: "done", report });
