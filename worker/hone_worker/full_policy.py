@@ -29,6 +29,7 @@ class FullPolicy(TrainedPolicy):
         for master in masters:
             master.grad = torch.zeros_like(master)
         super().__init__(model, adapter, masters)
+        self.backs_up = False  # a copy of a full gradient may be what memory has no room for
         model.owner = self
         for group in [*model.groups, model.head_group]:
             group.train_in_place(True)
@@ -73,20 +74,6 @@ class FullPolicy(TrainedPolicy):
                 weight.copy_(master)
         if as_published:
             self._published_revision = self.revision
-
-    def gradient_backup(self) -> list[Tensor] | None:
-        """A copy of a full gradient may be what memory has no room for: an undone backward drops everything
-        instead."""
-        return None
-
-    def restore_gradient(self, backup: list[Tensor] | None) -> None:
-        lost = self._has_gradient
-        self.zero_grad()
-        if lost:
-            raise UserMistake(
-                "a backward over all weights was broken off; the gradient of those before it is dropped",
-                "lower micro_batch_tokens so that it does not run out of memory",
-            )
 
     def export(self, directory: Path, form: str) -> None:
         from .export import export_merged

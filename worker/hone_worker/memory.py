@@ -1,7 +1,9 @@
 """How much memory there is, how much was used, and how running out of it looks. Knows nothing about
 models."""
 
+import ctypes
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -9,6 +11,9 @@ import torch
 _CPU_ALLOCATION = re.compile(
     r"DefaultCPUAllocator|can't allocate memory|not enough memory|MPS backend out of memory"
 )
+
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+"""Of glibc alone."""
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -41,6 +46,12 @@ def release_cached(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+def trim_heap() -> None:
+    """Gives freed memory that the C library keeps for later back to the system."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 def _available_host_bytes() -> int | None:

@@ -3,6 +3,7 @@
 from .errors import UserMistake
 from .full_policy import FullPolicy
 from .lora_policy import LoraPolicy
+from .memory import trim_heap
 from .model import LanguageModel
 from .policy import BasePolicy, Policy
 
@@ -31,6 +32,7 @@ class Policies:
             policy = LoraPolicy(model, adapter) if kind == "lora" else BasePolicy(model, adapter)
         else:
             raise UserMistake(f"there is no adapter of kind {kind}", "use lora, full or none")
+        trim_heap()  # what loading and joining weights left behind
         self._next += 1
         self._alive[self._next] = policy
         return self._next

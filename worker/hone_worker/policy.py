@@ -107,6 +107,9 @@ class TrainedPolicy(Policy):
         self.revision = 0
         """Counts changes of the current weights."""
         self._has_gradient = False
+        self.backs_up = model.device.type != "cpu"
+        """Whether a backward that runs out of memory can be undone. On a CPU that is the end of the process
+        anyway."""
 
     @property
     def trainable_parameters(self) -> int:
@@ -138,15 +141,25 @@ class TrainedPolicy(Policy):
         self._has_gradient = True
 
     def gradient_backup(self) -> list[Tensor] | None:
-        """What `restore_gradient` needs to undo a backward; None while there is no gradient."""
-        return [parameter.grad.clone() for parameter in self.parameters] if self._has_gradient else None
+        """What `restore_gradient` needs to undo a backward; None if there is no gradient, or no backup."""
+        if not (self._has_gradient and self.backs_up):
+            return None
+        return [parameter.grad.clone() for parameter in self.parameters]
 
     def restore_gradient(self, backup: list[Tensor] | None) -> None:
-        if backup is None:
-            self.zero_grad()
-        else:
-            for parameter, value in zip(self.parameters, backup):
+        """Undoes a backward that was broken off; without a backup nothing is left, which the person is
+        told."""
+        if backup is not None:
+            for parameter, value in zip(self.parameters, backup, strict=True):
                 parameter.grad.copy_(value)
+            return
+        lost = self._has_gradient
+        self.zero_grad()
+        if lost:
+            raise UserMistake(
+                "a backward was broken off; the gradient of the micro-batches before it is dropped",
+                "lower micro_batch_tokens so that it does not run out of memory",
+            )
 
     def optim_step(self, settings: AdamSettings) -> tuple[float, bool]:
         """Applies and clears the gradient: (its norm before clipping, True). One that is not finite is

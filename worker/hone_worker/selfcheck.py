@@ -10,8 +10,8 @@ from .errors import UserMistake
 from .tree import Family, Span, Tree
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
-"""Largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a window where
-there is none, 0.3."""
+"""Largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a
+window where there is none, 0.3."""
 
 
 def causal_row(length: int, device: torch.device) -> Tree:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .attention import use
 from .errors import UserMistake
 from .head import token_outputs
-from .memory import available_bytes, is_out_of_memory, release_cached
+from .memory import available_bytes, is_out_of_memory, release_cached, trim_heap
 from .packing import Sequences, pack, plan_packed
 from .padded import padded_hidden, plan_padded
 from .policy import Policy
@@ -22,7 +22,7 @@ Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped
 alike."""
 
-_CPU_TOKENS = 640
+_CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = (1024, 65536)
 
 
@@ -115,7 +115,14 @@ class Trainer:
         policy.gradient_added()
 
     def _each(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
-        """Runs all micro-batches; one that finds no memory is cut in two, and so are all after it."""
+        """Runs all micro-batches; one that finds no memory is cut in two, and so are all after it. What
+        sampling left behind is given back before, and what this leaves after, so that their peaks do not add
+        up."""
+        trim_heap()
+        self._run_all(policy, sequences, run)
+        trim_heap()
+
+    def _run_all(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
         plan = plan_padded if policy.model.attention == "padded" else plan_packed
         waiting = plan(sequences, list(range(len(sequences))), self._tokens(policy.model))
         while waiting:

@@ -318,6 +318,7 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
     if fails_in == "forward":
         monkeypatch.setattr(training, "token_outputs", failing(training.token_outputs))
     else:  # after gradients were added: they must be taken back
+        policy.backs_up = True
         monkeypatch.setattr(torch.Tensor, "backward", failing(torch.Tensor.backward))
 
     def exchange(indices, outputs):
@@ -330,6 +331,19 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
     counted = seen if fails_in == "forward" else [seen[0], *seen[2:]]
     assert sorted(s for indices in counted for s in indices) == SEQUENCES.counts().nonzero()[0].tolist()
     assert len(counted) == 3
+
+
+def test_a_backward_that_cannot_be_undone_is_told(policies, monkeypatch):
+    policy = make(policies, {"kind": "full"})
+    backward(policy)
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "backward", fail)
+    with pytest.raises(UserMistake, match="dropped"):
+        backward(policy)
+    assert not any(parameter.grad.any() for parameter in policy.parameters)
 
 
 def test_a_failing_loss_leaves_a_usable_worker(policies):
