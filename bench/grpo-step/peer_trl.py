@@ -12,6 +12,7 @@ import time
 
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -32,9 +33,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
 
     rows = [json.loads(line) for line in open(options.prompts, encoding="utf8")]
-    data = Dataset.from_list(
+    table = InMemoryTable.from_pylist(
         [{"prompt": [{"role": "user", "content": row["prompt"]}], "answer": row["answer"]} for row in rows]
     )
+    data = Dataset(table, fingerprint="bench")  # computing a fingerprint fails with some versions of pyarrow
 
     def reward(completions, answer, **_):
         scores = []

@@ -175,7 +175,7 @@ async function jsonLines(program: string, args: string[], env: Record<string, st
   const child = spawn(program, args, { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, ...env } });
   const lines: object[] = [];
   for await (const line of createInterface({ input: child.stdout })) {
-    if (line.startsWith("{")) {
+    if (line.startsWith('{"')) {
       lines.push(JSON.parse(line) as object);
       if ("step" in lines.at(-1)!) console.log(`  ${line}`);
     }

@@ -7,6 +7,8 @@ import { type Failure, RolloutEnded, toFailure } from "./failures.ts";
 import type { SamplingClient, SessionOptions } from "./sampling-client.ts";
 
 export interface Attempt {
+  /** Which limit ended it, in words, where one did. */
+  ended?: string;
   trajectories: Trajectory[];
   termination: TerminationReason;
   /** Undefined when the attempt ended before there was one. */
@@ -65,7 +67,7 @@ export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Att
       return { trajectories, termination: "timeout", failure: { boundary: "timeout", message }, error: signal.reason };
     }
     if (signal.aborted) throw signal.reason;
-    if (error instanceof RolloutEnded) return { trajectories, termination: error.reason };
+    if (error instanceof RolloutEnded) return { trajectories, termination: error.reason, ended: error.message };
     return { trajectories, termination: "error", failure: toFailure(error, session.stage), error };
   } finally {
     clearTimeout(timer);

@@ -116,7 +116,8 @@ async function runRollout<Row>(
 }
 
 function toEpisode(task: Task, rollout: number, retries: number, attempt: Attempt, seconds: number): Episode {
-  const { outcome, failure, termination } = attempt;
+  const { outcome, failure, termination, ended } = attempt;
+  const explanation = outcome?.explanation ?? ended;
   const recorded = attempt.trajectories;
   // An outcome without a model call still counts when rewards are averaged.
   const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
@@ -132,7 +133,7 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
     termination,
     correct: outcome?.correct ?? null,
     metrics: { ...outcome?.metrics },
-    ...(outcome?.explanation === undefined ? {} : { explanation: outcome.explanation }),
+    ...(explanation === undefined ? {} : { explanation }),
     ...(failure ? { failure } : {}),
     retries,
     seconds,

@@ -2,6 +2,7 @@
 import type { Task } from "../agents/types.ts";
 import type { Config } from "../config/schema.ts";
 import { taskIndices } from "../data/sampler.ts";
+import { UserError } from "../errors.ts";
 import { createSamplingClient, rolloutSeed, runRollouts } from "../rollout/index.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { Run } from "./run.ts";
@@ -54,7 +55,7 @@ export async function collectEpisodes(run: Run, collection: Collection): Promise
   const total = tasks.length * rollouts;
   run.emit({ type: "rollout-progress", step, done, total, tokens });
   try {
-    return await runRollouts({
+    const episodes = await runRollouts({
       tasks,
       n: rollouts,
       workflow: experiment.workflow,
@@ -75,9 +76,22 @@ export async function collectEpisodes(run: Run, collection: Collection): Promise
         run.emit({ type: "warning", text });
       },
     });
+    checkPrompts(run, episodes);
+    return episodes;
   } finally {
     run.watch(undefined);
   }
+}
+
+/** Prompts that are too long are left out and said; when all are, nothing can be learned or measured. */
+function checkPrompts({ config, emit }: Run, episodes: readonly Episode[]): void {
+  const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
+  const [first] = tooLong;
+  if (first === undefined) return;
+  const text = `${tooLong.length} of ${episodes.length} rollouts ended at data.max_prompt_length or training.max_length; task ${first.taskId}: ${first.explanation}`;
+  const hint = `raise data.max_prompt_length (now ${config.data.max_prompt_length}), or shorten the prompts`;
+  if (tooLong.length === episodes.length) throw new UserError(text, { hint });
+  emit({ type: "warning", text: `${text}; ${hint}` });
 }
 
 /** Tokens sampled in an episode. */

@@ -161,6 +161,14 @@ describe("train", () => {
     );
   });
 
+  it("says which prompts are longer than the limit, and stops where all are", async () => {
+    const long = toy({ data: { max_prompt_length: 1 } });
+    const failure = train(long, { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`] });
+    await expect(failure).rejects.toThrow(
+      /8 of 8 rollouts ended.*task toy-validation\/0: a prompt of \d+ tokens; the limit is 1/,
+    );
+  });
+
   it("names what is missing", async () => {
     const { validation: _, ...unmeasured } = toy();
     await expect(train(unmeasured, { engine: openToy(), evaluate: true })).rejects.toThrow(UserError);
