@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--prompts", required=True, help="jsonl file of {prompt, answer}")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--micro-batch", type=int, default=8)
+    parser.add_argument("--checkpointing", action="store_true", help="recompute activations: leaner and slower")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--samples", type=int, default=8)
@@ -99,7 +100,7 @@ def main() -> None:
                 beta=0.0,
                 bf16=options.dtype == "bfloat16",
                 use_cpu=not on_gpu,
-                gradient_checkpointing=False,
+                gradient_checkpointing=options.checkpointing,
                 logging_steps=1,
                 save_strategy="no",
                 report_to=[],

@@ -177,7 +177,7 @@ export const configSchema = z.strictObject({
         .boolean()
         .default(false)
         .describe("Recompute activations in the backward pass to save memory."),
-      chunk_size: count.min(1).default(512).describe("Trained positions whose logits exist at the same time."),
+      chunk_size: count.min(1).default(256).describe("Trained positions whose logits exist at the same time."),
       max_sample_rows: count.min(1).default(256).describe("Sequences sampled at the same time."),
       threads: count.min(0).default(0).describe("Threads of the tensor library; 0 is one per core."),
     })

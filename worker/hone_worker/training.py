@@ -22,7 +22,7 @@ Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped
 alike."""
 
-_CPU_TOKENS = 1024
+_CPU_TOKENS = 512
 _ACCELERATOR_TOKENS = (1024, 65536)
 
 

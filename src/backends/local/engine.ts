@@ -36,7 +36,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
         dtype: options.dtype ?? "auto",
         threads,
         cache_dir: options.cacheDir ?? join(home, "models"),
-        chunk_size: options.chunkSize ?? 512,
+        chunk_size: options.chunkSize ?? 256,
         micro_batch_tokens: options.microBatchTokens ?? 0,
         gradient_checkpointing: options.gradientCheckpointing ?? false,
         max_sample_rows: options.maxSampleRows ?? 256,

@@ -8,7 +8,7 @@ import { dirname } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { RunError } from "../../errors.ts";
-import { measureLoad, threadEnvironment } from "./cores.ts";
+import { threadEnvironment, usableCores } from "./cores.ts";
 import { describeDeath } from "./worker-death.ts";
 
 export interface WorkerOptions {
@@ -73,7 +73,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
     stdio: ["pipe", "pipe", "pipe"],
     env: {
       ...process.env,
-      ...threadEnvironment(threads, await measureLoad(), process.env),
+      ...threadEnvironment(threads, usableCores(), process.env),
       PYTHONPATH: [workerDirectory, process.env.PYTHONPATH]
         .filter(Boolean)
         .join(process.platform === "win32" ? ";" : ":"),
