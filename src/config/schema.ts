@@ -48,7 +48,7 @@ const rllm = z
         experiment_name: z.string().min(1).default("default").describe("Names the run."),
         test_freq: count
           .default(5)
-          .describe("Validate every so many training steps (or epochs, see freq_unit); <= 0 is never."),
+          .describe("Validate every so many training steps (or epochs, see freq_unit); <= 0 only at the end."),
         save_freq: count.default(20).describe("Save a checkpoint every so many training steps; <= 0 only at the end."),
         freq_unit: z.enum(["steps", "epochs"]).default("steps").describe("What test_freq and save_freq count."),
         val_before_train: z.boolean().default(true).describe("Validate before the first step."),
