@@ -1,44 +1,90 @@
-/** Nodes against the schema: which keys they set to what, and every mistake in them. */
-import { configKeys, configSections, type KeyDescription } from "./describe.ts";
-import { hasReference } from "./interpolate.ts";
-import type { Mistake, Node } from "./node.ts";
+/** What the user wrote against the schema, before it is composed: unknown keys and values of the wrong kind. */
+import { configKeys, configSections, type KeyDescription, openSections } from "./describe.ts";
+import { elementToNode, isMistake, isSweep, type Override } from "./hydra/index.ts";
+import { type MapNode, type Mistake, type Node, plain } from "./node.ts";
 import { type Origin, oneLine } from "./origin.ts";
 import { positionText } from "./read-yaml.ts";
+import type { Backend } from "./schema/about.ts";
+import { verlSections } from "./schema/verl.ts";
 import { didYouMean, suggestOptions } from "./suggest.ts";
+import { putNode } from "./tree.ts";
 
-export interface Assignment {
-  key: string;
-  value: unknown;
-  origin: Origin;
+/** Every mistake in a layer: a file's or a script's. What of verl's own sections there is, only verl's tree can tell. */
+export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {
+  checkSection(layer, "", { backend, mistakes, adds: false });
 }
 
-/** The assignments of a tree. Values that refer to others (`${a.b}`) are checked once those are known. */
-export function checkNode(node: Node, mistakes: Mistake[], section = ""): Assignment[] {
-  const complain = (origin: Origin, message: string) => mistakes.push({ where: positionText(origin), message });
-  if (node.kind === "value") {
-    // A section whose keys are all commented out reads as null.
-    if (node.value === null) return [];
-    complain(node.origin, `${section === "" ? "a configuration" : section} holds keys, not ${showValue(node.value)}`);
-    return [];
+/** Every mistake in the overrides of the command line. Config groups (`rllm/backend=verl`) are Hydra's to check. */
+export function checkOverrides(
+  overrides: readonly (Override | Mistake)[],
+  backend: Backend,
+  mistakes: Mistake[],
+): void {
+  for (const one of overrides) {
+    if (isMistake(one)) mistakes.push(one);
+    // Hydra's own settings are hydra-settings.ts's.
+    else if (!/[/]|^hydra\./.test(one.key) && one.package === undefined && !isSweep(one.value)) {
+      checkOverride(one, { backend, mistakes, adds: one.kind === "force-add" || one.kind === "add" });
+    }
   }
-  return node.entries.flatMap(({ name, origin, node: child }) => {
+}
+
+interface Check {
+  backend: Backend;
+  mistakes: Mistake[];
+  /** Whether unknown keys of verl's sections may be made. */
+  adds: boolean;
+}
+
+function checkOverride({ kind, key, value, text }: Override, check: Check): void {
+  const origin: Origin = { kind: "override", text };
+  if (kind === "delete") {
+    if (configKeys.has(key) || configSections.has(key) || isVerls(key, check)) return;
+    complain(check, origin, `unknown key ${oneLine(key)}${didYouMean(key, { keys: true, sections: true })}`);
+    return;
+  }
+  if (value === undefined || isSweep(value)) return;
+  const root: MapNode = { kind: "map", origin, entries: [] };
+  putNode(root, key, elementToNode(value, origin));
+  checkSection(root, "", check);
+}
+
+function checkSection(node: Node, section: string, check: Check): void {
+  if (node.kind !== "map") {
+    // A section whose keys are all commented out reads as null.
+    if (node.kind === "value" && (node.value === null || refers(node.value))) return;
+    const what = section === "" ? "a configuration" : section;
+    complain(check, node.origin, `${what} holds keys, not ${showValue(plain(node))}`);
+    return;
+  }
+  for (const { name, origin, node: child } of node.entries) {
     const path = section === "" ? name : `${section}.${name}`;
     const known = configKeys.get(path);
     // A name with a dot in it would otherwise pass for the path it spells.
     if (name.includes(".") && (known !== undefined || configSections.has(path))) {
-      complain(
-        origin,
-        `unknown key ${oneLine(name)}; here sections are nested, one line each: ${oneLine(name).replaceAll(".", ": ")}:`,
-      );
-      return [];
+      const nested = oneLine(name).replaceAll(".", ": ");
+      complain(check, origin, `unknown key ${oneLine(name)}; here sections are nested, one line each: ${nested}:`);
+    } else if (known !== undefined) checkLeaf(known, child, child.origin, check.mistakes);
+    else if (configSections.has(path)) checkSection(child, path, check);
+    else if (!openSections.has(section) && !isVerls(path, check)) {
+      const unknown = writtenPath(path, child);
+      const among = unknown.node.kind === "map" ? { sections: true } : { keys: true };
+      const verls = verlSections.some((one) => one === path.split(".")[0])
+        ? " (verl's own sections come with rllm/backend=verl)"
+        : "";
+      complain(check, origin, `unknown key ${oneLine(unknown.path)}${didYouMean(unknown.path, among)}${verls}`);
     }
-    if (known !== undefined) return checkLeaf(known, child, mistakes);
-    if (configSections.has(path)) return checkNode(child, mistakes, path);
-    const unknown = writtenPath(path, child);
-    const among = unknown.node.kind === "map" ? { sections: true } : { keys: true };
-    complain(origin, `unknown key ${oneLine(unknown.path)}${didYouMean(unknown.path, among)}`);
-    return [];
-  });
+  }
+}
+
+/** verl's own sections, and its own keys in `data`. */
+function isVerls(path: string, { backend }: Check): boolean {
+  const [root] = path.split(".");
+  return backend === "verl" && (root === "data" || verlSections.some((section) => section === root));
+}
+
+function complain({ mistakes }: Check, origin: Origin, message: string): void {
+  mistakes.push({ where: positionText(origin), message });
 }
 
 /** An override spells its whole path, so the whole path is what may be mistyped. */
@@ -48,18 +94,24 @@ function writtenPath(path: string, node: Node): { path: string; node: Node } {
   return writtenPath(`${path}.${only.name}`, only.node);
 }
 
-function checkLeaf(known: KeyDescription, node: Node, mistakes: Mistake[]): Assignment[] {
-  const given = node.kind === "map" ? Object.fromEntries(node.entries.map(({ name }) => [name, "..."])) : node.value;
-  const asText = node.kind === "value" && known.takesText && ["number", "boolean"].includes(typeof given);
-  const value = asText ? (node.text ?? given) : given;
-  if (!hasReference(value)) {
-    const message = checkValue(known, value);
-    if (message !== undefined) {
-      mistakes.push({ where: positionText(node.origin), message });
-      return [];
-    }
-  }
-  return [{ key: known.key, value, origin: node.origin }];
+const refers = (value: unknown): boolean =>
+  typeof value === "string" ? value.includes("${") : Array.isArray(value) && value.some(refers);
+
+/** What refers to others or is yet to be given is checked once it is known. */
+function checkLeaf(known: KeyDescription, node: Node, origin: Origin, mistakes: Mistake[]): void {
+  const value = keyValue(known, node);
+  if (refers(value) || value === "???") return;
+  const message = checkValue(known, value);
+  if (message !== undefined) mistakes.push({ where: positionText(origin), message });
+}
+
+/** The value that a key gets: `off` reads as false, `1` as a number; a key that takes that very text gets it as spelled. */
+export function keyValue(known: KeyDescription, node: Node): unknown {
+  const given = plain(node);
+  if (node.kind !== "value" || given === null) return given;
+  const text = node.text ?? (typeof given === "number" ? String(given) : undefined);
+  if (typeof given === "string" && known.about.aliases?.[given] !== undefined) return known.about.aliases[given];
+  return text !== undefined && (known.takesText || known.options.includes(text)) ? text : given;
 }
 
 /** What is wrong with a value of a key, or undefined. */

@@ -1,35 +1,43 @@
 /**
  * Several layers to one checked configuration that knows where each value came from:
- * schema defaults < the backend's defaults < the script's config < YAML files < overrides.
+ * schema defaults < config/*.yaml < a front door's presets < the script's config < YAML files < its flags < overrides,
+ * in Hydra's language; then keys that mean the same are brought to one value, references are resolved, and every value
+ * is checked.
  */
-import { fileURLToPath } from "node:url";
-import { UserError } from "../errors.ts";
-import { type Assignment, checkNode, checkValue } from "./check.ts";
-import { configKeys, configSections } from "./describe.ts";
-import { interpolate, type Setting } from "./interpolate.ts";
-import { type Mistake, nodeFromObject } from "./node.ts";
-import { type Origin, oneLine } from "./origin.ts";
-import { parseOverride } from "./parse-override.ts";
+import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./check.ts";
+import { defaultsTree } from "./defaults-tree.ts";
+import { configKeys, configSections, openSectionOf } from "./describe.ts";
+import { composeHydra, type HydraComposition, resolveTree } from "./hydra/index.ts";
+import { mistakesError } from "./mistakes.ts";
+import { type MapNode, type Mistake, nodeFromObject, plain } from "./node.ts";
+import { layerOf, type Origin } from "./origin.ts";
+import { type CompositionPlan, type ConfigRequest, planComposition } from "./plan-composition.ts";
 import { positionText, readYamlFile } from "./read-yaml.ts";
-import { type Config, type ConfigInput, configSchema } from "./schema.ts";
-import { didYouMean } from "./suggest.ts";
+import type { Config } from "./schema.ts";
+import { settle } from "./settle.ts";
+import { copyTree, leavesOf, nodeOf, putNode } from "./tree.ts";
+import type { ConfigWarning } from "./warnings.ts";
 
-export interface ConfigSources {
-  /** YAML files, later ones win. */
-  files?: readonly string[];
-  /** The script's own config. */
-  input?: ConfigInput;
-  /** `a.b.c=value`, `~a.b.c`; later ones win. */
-  overrides?: readonly string[];
-}
+export type ConfigSources = ConfigRequest;
 
 export interface ComposedConfig {
+  /** What Hone reads, with all defaults filled in. */
   config: Config;
-  /** For every key of the schema, e.g. `origins.get("training.learning_rate")`. */
+  /** The whole tree, with the chosen backend's own sections. */
+  tree: Record<string, unknown>;
+  /** The same tree with its references as they are written. */
+  unresolved: Record<string, unknown>;
+  /** Of every value in the tree by its path, e.g. `origins.get("training.learning_rate")`. */
   origins: ReadonlyMap<string, Origin>;
+  /** What was settled between keys, in the order in which it was. */
+  warnings: readonly ConfigWarning[];
+  /** Keys that still hold `???`; nothing can run before they are set. */
+  missing: readonly string[];
+  /** What a person should know of the composition as a whole. */
+  notes: readonly string[];
 }
 
-type Operation = Assignment | { reset: string };
+const hint = "hone config --explain lists every key with its type, default and meaning";
 
 /**
  * @example
@@ -38,73 +46,154 @@ type Operation = Assignment | { reset: string };
  */
 export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const mistakes: Mistake[] = [];
-  const operations = [
-    ...checkNode(nodeFromObject(sources.input ?? {}, { kind: "script" }), mistakes),
-    ...(sources.files ?? []).flatMap((file) => fileAssignments(file, "file", mistakes)),
-    ...(sources.overrides ?? []).flatMap((text) => overrideOperations(text, mistakes)),
-  ];
-  const defaults = new Map<string, Setting>();
-  for (const { key, default: value } of configKeys.values()) defaults.set(key, { value, origin: { kind: "default" } });
-  const backend = apply(defaults, operations).get("rllm.backend")!.value;
-  const base = apply(defaults, fileAssignments(backendFile(backend), "backend", mistakes));
-  // Mistaken values are left out, so references to them would only repeat the complaint.
-  if (mistakes.length > 0) throw mistakesError(mistakes);
-
-  const settings = interpolate(apply(base, operations), mistakes);
-  for (const [key, setting] of settings) {
-    const known = configKeys.get(key)!;
-    // A text key that refers to a number takes it as text.
-    if (known.takesText && typeof setting.value === "number") setting.value = String(setting.value);
-    const message = setting.origin.kind === "default" ? undefined : checkValue(known, setting.value);
-    if (message !== undefined) mistakes.push({ where: positionText(setting.origin), message });
-  }
-  if (mistakes.length > 0) throw mistakesError(mistakes);
+  const { plan, composed } = compose(sources, mistakes);
+  const tree = copyTree(composed.tree);
+  takeRunFolder(tree, composed.hydra, mistakes);
+  const warnings = settle(tree, plan.backend, plan.deleted, composed.resolvers);
+  const resolved = resolveTree(tree, composed.resolvers);
+  const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
+  restoreDeleted(settings, plan);
+  if (mistakes.length > 0) throw mistakesError(mistakes, hint);
   return {
-    config: configSchema.parse(toTree(settings)),
-    origins: new Map([...settings].map(([key, { origin }]) => [key, origin])),
+    // Every key is there and has passed its own check: parsing the whole once more would only take time.
+    config: toTree(settings) as unknown as Config,
+    tree: plain(resolved.tree) as Record<string, unknown>,
+    unresolved: plain(tree) as Record<string, unknown>,
+    origins,
+    warnings,
+    missing,
+    notes: [...plan.notes, ...resolved.warnings.map(({ where, message }) => `${where}: ${message}`)],
   };
 }
 
-/** `~key` restores what `base` says; assignments replace it. */
-function apply(base: ReadonlyMap<string, Setting>, operations: readonly Operation[]): Map<string, Setting> {
-  const settings = new Map(base);
-  for (const operation of operations) {
-    if ("key" in operation) settings.set(operation.key, { value: operation.value, origin: operation.origin });
-    else {
-      const { reset } = operation;
-      for (const [key, setting] of base) if (key === reset || key.startsWith(`${reset}.`)) settings.set(key, setting);
-    }
+/**
+ * What of Hydra's own settings concerns several runs, and the options of config groups. Keys and groups are checked,
+ * values are not.
+ * @throws UserError as `composeConfig` does
+ */
+export function composeHydraSettings(sources: ConfigSources): HydraComposition["hydra"] {
+  return compose(sources, []).composed.hydra;
+}
+
+function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: CompositionPlan; composed: HydraComposition } {
+  const layers = [
+    ...(sources.presets === undefined ? [] : [sources.presets]),
+    nodeFromObject(sources.input ?? {}, { kind: "script" }),
+    ...(sources.files ?? []).flatMap((file) => readLayer(file, mistakes)),
+    ...(sources.flags === undefined ? [] : [sources.flags]),
+  ].filter((layer) => layer.kind === "map");
+  const plan = planComposition(sources, layers);
+  for (const layer of layers) checkLayer(layer, plan.backend, mistakes);
+  checkOverrides(plan.overrides, plan.backend, mistakes);
+  if (mistakes.length > 0) throw mistakesError(mistakes, hint);
+
+  return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
+}
+
+/** `hydra.run.dir` is Hydra's name of the run's folder; Hone's own wins. */
+function takeRunFolder(tree: MapNode, { runDir, multirun }: HydraComposition["hydra"], mistakes: Mistake[]): void {
+  if (multirun) mistakes.push({ where: "hydra.mode=MULTIRUN", message: "several runs are started by hone train -m" });
+  const own = nodeOf(tree, "rllm.trainer.run_dir");
+  if (runDir !== undefined && own?.kind === "value" && own.value === null) {
+    putNode(tree, "rllm.trainer.run_dir", runDir);
   }
-  return settings;
 }
 
-/** The defaults of an engine lie in the package, two folders above this file in source and in build alike. */
-function backendFile(backend: unknown): string {
-  return fileURLToPath(new URL(`../../config/rllm/backend/${String(backend)}.yaml`, import.meta.url));
-}
-
-function fileAssignments(file: string, kind: "file" | "backend", mistakes: Mistake[]): Assignment[] {
-  const read = readYamlFile(file, kind);
-  mistakes.push(...read.mistakes);
-  return read.node === undefined ? [] : checkNode(read.node, mistakes);
-}
-
-function overrideOperations(text: string, mistakes: Mistake[]): Operation[] {
-  const override = parseOverride(text);
-  if (override.kind === "set") return checkNode(override.node, mistakes);
-  if (override.kind === "mistake") mistakes.push(override.mistake);
-  else if (configKeys.has(override.key) || configSections.has(override.key)) return [{ reset: override.key }];
-  else
-    mistakes.push({
-      where: oneLine(text),
-      message: `unknown key ${oneLine(override.key)}${didYouMean(override.key, { keys: true, sections: true })}`,
-    });
+function readLayer(file: string, mistakes: Mistake[]): MapNode[] {
+  const { node, mistakes: found } = readYamlFile(file);
+  mistakes.push(...found);
+  if (node === undefined || (node.kind === "value" && node.value === null)) return [];
+  if (node.kind === "map") return [withoutEmptySections(node)];
+  const message = `a configuration holds keys, not ${showValue(plain(node))}`;
+  mistakes.push({ where: positionText(node.origin), message });
   return [];
 }
 
-function toTree(settings: ReadonlyMap<string, Setting>): Record<string, unknown> {
+/** A section whose keys are all commented out reads as null, which would replace the section. */
+function withoutEmptySections(section: MapNode, prefix = ""): MapNode {
+  const entries = section.entries.flatMap((entry) => {
+    const path = prefix + entry.name;
+    if (!configSections.has(path)) return [entry];
+    if (entry.node.kind === "value" && entry.node.value === null) return [];
+    return [entry.node.kind === "map" ? { ...entry, node: withoutEmptySections(entry.node, `${path}.`) } : entry];
+  });
+  return { ...section, entries };
+}
+
+interface Checked {
+  /** Values of the schema's keys. */
+  settings: Map<string, unknown>;
+  origins: Map<string, Origin>;
+  missing: string[];
+}
+
+/** Whether what stands at a path is one value, though it may hold keys. */
+const isWhole = (path: string) => configKeys.has(path) || openSectionOf(path) !== undefined;
+
+const isShipped = (origin: Origin) => origin.kind !== "synced" && layerOf(origin) === 0;
+
+/** @param original of an override that was rewritten for Hydra, as it was typed */
+function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mistakes: Mistake[]): Checked {
+  const checked: Checked = { settings: new Map(), origins: new Map(), missing: [] };
+  for (const { path, node, origin: found } of leavesOf(tree, isWhole)) {
+    const origin = asTyped(found, original);
+    checked.origins.set(path, origin);
+    const known = configKeys.get(path);
+    if (node.kind === "value" && node.value === "???") {
+      checked.missing.push(path);
+      if (known !== undefined)
+        mistakes.push({ where: positionText(origin), message: `${path} is ???: it must be set` });
+      continue;
+    }
+    if (known === undefined) {
+      if (openSectionOf(path) !== undefined) checked.settings.set(path, plain(node));
+      continue;
+    }
+    // What ships is checked by the tests.
+    const ships = isShipped(origin);
+    const value = ships ? plain(node) : keyValue(known, node);
+    const message = ships ? undefined : checkValue(known, value);
+    if (message !== undefined) mistakes.push({ where: positionText(origin), message });
+    if (node.kind === "value" && value !== node.value) putNode(tree, path, { kind: "value", origin: found, value });
+    checked.settings.set(path, value);
+  }
+  return checked;
+}
+
+/** Keys that hold keys of the user's own, such as `rllm.algorithm.loss_fn_map`. */
+const freeKeys = [...configKeys.values()]
+  .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
+  .map(({ key }) => key);
+
+const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
+
+/** A key that was deleted is not in the tree; where Hone reads it, it is what the backend ships. */
+function restoreDeleted(settings: Map<string, unknown>, { backend, request }: CompositionPlan): void {
+  const deleted = [...configKeys.keys()].filter((key) => !settings.has(key));
+  if (deleted.length === 0) return;
+  const shipped = composeHydra({
+    ...request,
+    base: defaultsTree(),
+    layers: [],
+    overrides: [`rllm/backend=${backend}`],
+  });
+  const { tree } = resolveTree(shipped.tree, shipped.resolvers);
+  for (const key of deleted) {
+    const node = nodeOf(tree, key);
+    if (node !== undefined) settings.set(key, plain(node));
+  }
+}
+
+function asTyped(origin: Origin, original: ReadonlyMap<string, string>): Origin {
+  if (origin.kind === "override") return { ...origin, text: original.get(origin.text) ?? origin.text };
+  if (origin.kind === "synced") return { ...origin, of: asTyped(origin.of, original) };
+  if (origin.kind === "reference") return { ...origin, at: asTyped(origin.at, original) };
+  return origin;
+}
+
+function toTree(settings: ReadonlyMap<string, unknown>): Record<string, unknown> {
   const tree: Record<string, unknown> = {};
-  for (const [key, { value }] of settings) {
+  for (const [key, value] of settings) {
     const names = key.split(".");
     let section = tree;
     for (const name of names.slice(0, -1)) {
@@ -114,15 +203,4 @@ function toTree(settings: ReadonlyMap<string, Setting>): Record<string, unknown>
     section[names.at(-1)!] = value;
   }
   return tree;
-}
-
-const mostShown = 30;
-
-function mistakesError(mistakes: readonly Mistake[]): UserError {
-  const lines = mistakes.map(({ where, message }) => `${where}: ${message}`);
-  const shown = lines.slice(0, mostShown);
-  if (lines.length > mostShown) shown.push(`... and ${lines.length - mostShown} more`);
-  const message =
-    lines.length === 1 ? lines[0]! : `${lines.length} mistakes in the configuration:\n  ${shown.join("\n  ")}`;
-  return new UserError(message, { hint: "hone config --explain lists every key with its type, default and meaning" });
 }

@@ -1,5 +1,6 @@
 /** The schema as a flat list of keys: for help, the reference pages, and for checking single values. */
 import { z } from "zod";
+import type { About } from "./schema/about.ts";
 import { configSchema } from "./schema.ts";
 
 export interface KeyDescription {
@@ -15,12 +16,23 @@ export interface KeyDescription {
   takesText: boolean;
   /** The values to choose from, where they are listed. */
   options: readonly string[];
+  /** What the schema says of it beside its type. */
+  about: About;
 }
 
 /** Every key of the configuration, in the schema's order. */
 export const configKeys: ReadonlyMap<string, KeyDescription> = new Map(
   keysOf(configSchema, "").map((description) => [description.key, description]),
 );
+
+/** Sections that take further keys beside those listed, e.g. `"rllm.rollout.train"`, with what holds for those. */
+export const openSections: ReadonlyMap<string, About> = new Map(openSectionsOf(configSchema, ""));
+
+/** The section whose further key this is; undefined for all others. */
+export function openSectionOf(path: string): string | undefined {
+  const section = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+  return openSections.has(section) && !configKeys.has(path) && !configSections.has(path) ? section : undefined;
+}
 
 /** Every section (`"rllm"`, `"rllm.trainer"`, ...): the keys that hold keys. */
 export const configSections: ReadonlySet<string> = new Set(
@@ -31,12 +43,25 @@ export const configSections: ReadonlySet<string> = new Set(
 );
 
 function keysOf(section: z.ZodObject, prefix: string): KeyDescription[] {
-  return Object.entries(section.shape).flatMap(([name, child]) => {
-    const inner = child instanceof z.ZodPrefault ? child.unwrap() : child;
-    const key = prefix === "" ? name : `${prefix}.${name}`;
-    if (inner instanceof z.ZodObject) return keysOf(inner, key);
-    return [describeKey(key, inner as z.ZodType)];
-  });
+  return childrenOf(section, prefix).flatMap(([key, child]) =>
+    child instanceof z.ZodObject ? keysOf(child, key) : [describeKey(key, child)],
+  );
+}
+
+function openSectionsOf(section: z.ZodObject, prefix: string): [string, About][] {
+  const catchall = section.def.catchall as z.ZodType | undefined;
+  const own: [string, About][] = catchall && !(catchall instanceof z.ZodNever) ? [[prefix, catchall.meta() ?? {}]] : [];
+  const inner = childrenOf(section, prefix).flatMap(([key, child]) =>
+    child instanceof z.ZodObject ? openSectionsOf(child, key) : [],
+  );
+  return [...own, ...inner];
+}
+
+function childrenOf(section: z.ZodObject, prefix: string): [string, z.ZodType][] {
+  return Object.entries(section.shape).map(([name, child]) => [
+    prefix === "" ? name : `${prefix}.${name}`,
+    (child instanceof z.ZodPrefault ? child.unwrap() : child) as z.ZodType,
+  ]);
 }
 
 /** What of JSON Schema the leaves of this configuration use. */
@@ -54,16 +79,31 @@ interface LeafSchema {
   minLength?: number;
 }
 
-function describeKey(key: string, schema: z.ZodType): KeyDescription {
-  const leaf = z.toJSONSchema(schema, { io: "input" }) as LeafSchema;
+/** What help and messages say of one key. Types in words come from JSON Schema, which takes its time: they are made when one is asked for. */
+export function describeKey(key: string, schema: z.ZodType): KeyDescription {
+  const about: About & { description?: string | undefined } = schema.meta() ?? {};
+  let made: LeafSchema[] | undefined;
+  const leaf = () => {
+    made ??= alternatives(z.toJSONSchema(schema, { io: "input" }) as LeafSchema);
+    return made;
+  };
   return {
     key,
-    type: alternatives(leaf).map(typeText).join(" or "),
-    default: leaf.default,
-    description: leaf.description ?? "",
+    get type() {
+      const types = leaf().map(typeText);
+      const named = about.options === undefined ? [] : [`${about.options.join(" | ")}`, "another name"];
+      return [...named, ...types.filter((type) => named.length === 0 || !type.startsWith("text"))].join(" or ");
+    },
+    default: schema instanceof z.ZodDefault ? schema.def.defaultValue : undefined,
+    description: about.description ?? "",
     schema,
-    takesText: alternatives(leaf).some(({ type, enum: options }) => type === "string" && options === undefined),
-    options: alternatives(leaf).flatMap(({ enum: options, items }) => options ?? items?.enum ?? []),
+    get takesText() {
+      return leaf().some(({ type, enum: options }) => type === "string" && options === undefined);
+    },
+    get options() {
+      return about.options ?? leaf().flatMap(({ enum: options, items }) => options ?? items?.enum ?? []);
+    },
+    about,
   };
 }
 
@@ -77,11 +117,14 @@ function alternatives(leaf: LeafSchema): LeafSchema[] {
 }
 
 function typeText(leaf: LeafSchema): string {
+  if (leaf.anyOf !== undefined) return leaf.anyOf.map(typeText).join(" or ");
+  if (Array.isArray(leaf.type)) return leaf.type.map((type) => typeText({ ...leaf, type })).join(" or ");
   if (leaf.enum !== undefined) return leaf.enum.join(" | ");
   if (leaf.type === "array") return `list of ${typeText(leaf.items ?? {})}`;
   if (leaf.type === "boolean") return "true or false";
   if (leaf.type === "string") return leaf.minLength ? "text, not empty" : "text";
   if (leaf.type === "integer" || leaf.type === "number") return `${leaf.type}${rangeText(leaf)}`;
+  if (leaf.type === "object") return "keys of your own";
   return leaf.type === "null" ? "null" : "anything";
 }
 

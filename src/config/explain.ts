@@ -1,10 +1,12 @@
-/** Each key of a composed configuration with its value, origin and meaning. */
+/** Each key of a composed configuration with its value, origin, meaning and effect. */
 import { UserError } from "../errors.ts";
+import { effectOn } from "./check-support.ts";
 import type { ComposedConfig } from "./compose.ts";
-import { configKeys, configSections } from "./describe.ts";
+import { configKeys, configSections, describeKey } from "./describe.ts";
 import { type Origin, originText } from "./origin.ts";
-import type { Config } from "./schema.ts";
+import { verlKeys } from "./schema/verl.ts";
 import { didYouMean } from "./suggest.ts";
+import { valueAt } from "./value-at.ts";
 
 export interface ExplainedKey {
   key: string;
@@ -12,36 +14,52 @@ export interface ExplainedKey {
   origin: Origin;
   /** The origin in words, e.g. `"gpu.yaml:3:5"`. */
   originText: string;
-  default: unknown;
+  /** Absent for keys that are verl's own. */
+  default?: unknown;
   type: string;
   description: string;
+  /** What this value does on the chosen backend. */
+  effect: string;
+  /** Where the documents and the systems that they describe disagree. */
+  note?: string;
 }
 
 /**
- * All keys in the schema's order, or those of one key or section.
+ * All keys in the schema's order and then the backend's own, or those of one key or section.
  * @throws UserError when `only` is neither
  */
 export function explainConfig(composed: ComposedConfig, only?: string): ExplainedKey[] {
-  if (only !== undefined && !configKeys.has(only) && !configSections.has(only)) {
-    throw new UserError(`unknown key ${only}${didYouMean(only, { keys: true, sections: true })}`);
+  const natives = [...composed.origins.keys()].filter((path) => !configKeys.has(path));
+  const asked = (key: string) => only === undefined || key === only || key.startsWith(`${only}.`);
+  const keys = [...configKeys.keys(), ...natives].filter(asked);
+  if (keys.length === 0 && !configSections.has(only!)) {
+    throw new UserError(`unknown key ${only}${didYouMean(only!, { keys: true, sections: true })}`);
   }
-  return [...configKeys.values()]
-    .filter(({ key }) => only === undefined || key === only || key.startsWith(`${only}.`))
-    .map(({ key, type, description, default: fallback }) => {
-      const origin = composed.origins.get(key) ?? { kind: "default" };
-      return {
-        key,
-        value: valueAt(composed.config, key),
-        origin,
-        originText: originText(origin),
-        default: fallback,
-        type,
-        description,
-      };
-    });
+  return keys.map((key) => explainKey(composed, key));
 }
 
-/** The value of a key by its dotted path. */
-export function valueAt(config: Config, key: string): unknown {
-  return key.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown>)[name], config);
+function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
+  const origin = composed.origins.get(key) ?? { kind: "default" };
+  const known = configKeys.get(key);
+  const found = { key, origin, originText: originText(origin) };
+  if (known !== undefined) {
+    const { type, description, default: fallback, about } = known;
+    return {
+      ...found,
+      value: valueAt(composed.config, key),
+      default: fallback,
+      type,
+      description,
+      effect: effectOn(composed, known),
+      ...(about.note === undefined ? {} : { note: about.note }),
+    };
+  }
+  const native = Object.hasOwn(verlKeys, key) ? describeKey(key, verlKeys[key]!) : undefined;
+  return {
+    ...found,
+    value: valueAt(composed.tree, key),
+    type: native?.type ?? "anything",
+    description: native?.description ?? "A key of the backend's own configuration.",
+    effect: "goes to the backend as it is",
+  };
 }

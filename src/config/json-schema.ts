@@ -1,11 +1,80 @@
 /** The configuration's JSON Schema, for editors: completion, hover text, and mistakes as one types. */
 import { z } from "zod";
+import type { About } from "./schema/about.ts";
+import { verlKeys, verlSections } from "./schema/verl.ts";
 import { configSchema } from "./schema.ts";
 
-/** Draft 7, which YAML language servers read. */
+interface JsonSchema {
+  type?: string | string[];
+  enum?: unknown[];
+  anyOf?: JsonSchema[];
+  properties?: Record<string, JsonSchema>;
+  description?: string;
+  [keyword: string]: unknown;
+}
+
+/** A reference to another key, an environment variable, a value to be given: allowed wherever a value is. */
+const reference: JsonSchema = { type: "string", pattern: "\\$\\{.*\\}|^\\?\\?\\?$" };
+
+/**
+ * Draft 7, which YAML language servers read. It covers what a file may hold: any part of the tree, `${...}` in place of
+ * any value, Hydra's `defaults` and `hydra`, and verl's own sections, of which it knows the documented keys.
+ */
 export function configJsonSchema(): Record<string, unknown> {
+  const root = forEditors(toJson(configSchema));
+  const { properties = {} } = root;
+  for (const name of verlSections) properties[name] ??= {};
+  for (const [path, leaf] of Object.entries(verlKeys)) addKey(root, path.split("."), forEditors(toJson(leaf)));
+  properties.defaults = { description: "Hydra's defaults list: the configurations that this one is made of." };
+  properties.hydra = { description: "Hydra's own section, e.g. searchpath." };
+  return { $schema: "http://json-schema.org/draft-07/schema#", title: "Hone configuration", ...root };
+}
+
+function toJson(schema: z.ZodType): JsonSchema {
+  const { $schema: _, ...json } = z.toJSONSchema(schema, { io: "input", target: "draft-07" }) as JsonSchema;
+  return json;
+}
+
+/** Every value may also be a reference and sections may be left empty; hover text says what does not act. */
+function forEditors(json: JsonSchema): JsonSchema {
+  if (json.properties !== undefined) {
+    const properties = Object.entries(json.properties).map(([name, child]) => [name, forEditors(child)] as const);
+    // Where further keys are taken, any will do.
+    const additionalProperties = json.additionalProperties === false ? false : {};
+    return { type: ["object", "null"], properties: Object.fromEntries(properties), additionalProperties };
+  }
+  const {
+    description,
+    default: fallback,
+    later,
+    backends,
+    instead,
+    neutral,
+    written,
+    note,
+    options,
+    aliases,
+    ...type
+  } = json as JsonSchema & About;
+  const words = [
+    description,
+    backends && `Only on ${backends.join(", ")}.`,
+    typeof later === "string" && `Not yet: ${later}.`,
+    note,
+  ];
   return {
-    ...z.toJSONSchema(configSchema, { io: "input", target: "draft-07" }),
-    title: "Hone configuration",
+    description: words.filter(Boolean).join(" "),
+    ...(fallback === undefined ? {} : { default: fallback }),
+    ...(options === undefined ? {} : { examples: options }),
+    anyOf: [...(type.anyOf ?? [type]), ...(aliases ? [{ enum: Object.keys(aliases) }] : []), reference],
   };
+}
+
+function addKey(section: JsonSchema, [name, ...rest]: string[], leaf: JsonSchema): void {
+  section.properties ??= {};
+  if (rest.length === 0) section.properties[name!] = leaf;
+  else {
+    section.properties[name!] ??= {};
+    addKey(section.properties[name!]!, rest, leaf);
+  }
 }

@@ -1,28 +1,64 @@
 /** Where a value of the configuration came from. */
+import { isShipped } from "./shipped.ts";
 
 export type Origin =
   | { kind: "default" }
-  /** The chosen backend's own defaults. */
-  | { kind: "backend"; file: string; line: number; column: number }
+  /** What a front door does by itself: `text` says which and why. */
+  | { kind: "preset"; text: string }
   /** The `config` of the experiment's script. */
   | { kind: "script" }
-  | { kind: "file"; file: string; line: number; column: number }
+  /** `config`: the name by which a defaults list reached the file, e.g. `rllm/backend/verl`. */
+  | { kind: "file"; file: string; line: number; column: number; config?: string }
   /** An override, verbatim as it was typed. */
-  | { kind: "override"; text: string };
+  | { kind: "override"; text: string }
+  /** `text`, which stands at `at`, was replaced by what it refers to; `from`: where that was said. */
+  | { kind: "reference"; text: string; at: Origin; from?: Origin }
+  /** Another key of the same meaning, set by `of`. */
+  | { kind: "synced"; how: "synced" | "forwarded"; from: string; of: Origin };
 
 /** The origin in one line: `default`, `gpu.yaml:3:5`, `command line: training.learning_rate=1e-4`. */
 export function originText(origin: Origin): string {
   switch (origin.kind) {
     case "default":
       return "default";
-    case "backend":
-      return `backend default (${oneLine(origin.file.replace(/^.*\/(?=config\/)/, ""))}:${origin.line})`;
+    case "preset":
+      return origin.text;
     case "script":
       return "the script's config";
     case "file":
+      if (isShipped(origin.file)) return `default (${shippedName(origin.file)}:${origin.line})`;
       return `${oneLine(origin.file)}:${origin.line}:${origin.column}`;
     case "override":
       return `command line: ${oneLine(origin.text)}`;
+    case "reference": {
+      const from = origin.from === undefined ? "" : `, from ${originText(origin.from)}`;
+      return `${originText(origin.at)} (${oneLine(origin.text)}${from})`;
+    }
+    case "synced":
+      return `${origin.how} from ${origin.from} (${originText(origin.of)})`;
+  }
+}
+
+const shippedName = (file: string) =>
+  oneLine(file.replaceAll("\\", "/").replace(/^.*\/(?=(config|verl\/trainer)\/)/, ""));
+
+/** Later layers win over earlier ones: 0 what ships, 1 the script's config, 2 files, 3 the command line. */
+export function layerOf(origin: Origin): number {
+  switch (origin.kind) {
+    case "default":
+    case "preset":
+      return 0;
+    case "script":
+      return 1;
+    case "file":
+      return isShipped(origin.file) ? 0 : 2;
+    case "override":
+      return 3;
+    case "reference":
+      return layerOf(origin.at);
+    // It was not set itself.
+    case "synced":
+      return 0;
   }
 }
 

@@ -1,18 +1,30 @@
 /** A composed configuration as a YAML file that reads back as the same configuration. */
 import { Document, visit, type Node as YamlNode } from "yaml";
-import { escapeReferences } from "./interpolate.ts";
+import { readScalar } from "./hydra/scalars.ts";
 import { type Origin, originText } from "./origin.ts";
-import type { Config } from "./schema.ts";
+
+/** The text that reads back as `text`. */
+export function escapeReferences(text: string): string {
+  return text.replaceAll(/(\\*)\$\{/g, "$1$1\\${");
+}
 
 /**
  * Every key on its own line with its origin as a comment: `learning_rate: 0.001 # train.yaml:3:5`.
  * @param origins by key; a key without one gets no comment
+ * @param options `unresolved`: the tree still holds references, which stay references
  */
-export function toYaml(config: Config, origins: ReadonlyMap<string, Origin> = new Map()): string {
-  const document = new Document(config);
+export function toYaml(
+  tree: object,
+  origins: ReadonlyMap<string, Origin> = new Map(),
+  { unresolved = false }: { unresolved?: boolean } = {},
+): string {
+  const document = new Document(tree);
   visit(document, {
     Scalar(_, node) {
-      if (typeof node.value === "string") node.value = escapeReferences(node.value);
+      if (typeof node.value !== "string") return;
+      // `off` and `1:30` are text only in quotes.
+      if (readScalar(node.value) !== node.value) node.type = "QUOTE_DOUBLE";
+      if (!unresolved) node.value = escapeReferences(node.value);
     },
     Seq(_, node) {
       node.flow = true;

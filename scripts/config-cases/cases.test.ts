@@ -1,0 +1,47 @@
+import { readFileSync } from "node:fs";
+import { expect, test } from "vitest";
+import { type ConfigCase, casesSchema, evaluateCase } from "./cases.ts";
+
+const recorded = casesSchema.parse(JSON.parse(readFileSync(new URL("recorded.json", import.meta.url), "utf8")));
+
+test("every recorded composition comes out as recorded, or as decided", () => {
+  const results = recorded.map(evaluateCase);
+  expect(results.filter(({ differences }) => differences.length > 0)).toEqual([]);
+  expect(results.filter(({ decisions }) => decisions.length > 0).map(({ id }) => id)).toEqual([
+    "v-dict-group-vs-native",
+    "v-async",
+    "v-sync-ckpt-nccl",
+  ]);
+});
+
+test("a wrong value, a missing warning and one too many are told", () => {
+  const one: ConfigCase = {
+    id: "wrong",
+    backend: "verl",
+    overrides: ["rllm/backend=verl", "algorithm.adv_estimator=rloo"],
+    changes: { "rllm.algorithm.adv_estimator": "gae" },
+    removed: [],
+    warnings: [{ category: "conflict", paths: ["a", "b"] }],
+  };
+  expect(evaluateCase(one).differences).toEqual([
+    'rllm.algorithm.adv_estimator is "rloo", recorded "gae"',
+    "does not warn: conflict a b",
+    "warns: deprecated_native algorithm.adv_estimator rllm.algorithm.adv_estimator",
+  ]);
+});
+
+test.each([
+  [
+    "clip_ratio alone means both bounds",
+    ["actor_rollout_ref.actor.clip_ratio=0.15"],
+    { "rllm.algorithm.eps_clip": 0.15 },
+  ],
+  ["the reply's length is one figure", ["data.max_response_length=400"], { "rllm.data.max_response_length": 400 }],
+])("decided otherwise: %s", (name, overrides, changes) => {
+  const one = { ...recorded[0]!, id: name, overrides: ["rllm/backend=verl", ...overrides], changes: {}, warnings: [] };
+  const result = evaluateCase({ ...one, changes });
+  expect(result.decisions).toEqual([name]);
+  expect(result.differences.filter((line) => !line.startsWith("warns: deprecated_native"))).toEqual(
+    name.startsWith("clip") ? ["actor_rollout_ref.actor.clip_ratio_high becomes 0.15, recorded unchanged"] : [],
+  );
+});

@@ -1,0 +1,13 @@
+/** `npm run docs`: writes what is generated from the schema: the reference pages, base.yaml and the JSON Schema. */
+import { mkdirSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { generatedFiles } from "../../src/config/generated-files.ts";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+for (const [name, make] of Object.entries(generatedFiles)) {
+  const file = join(root, name);
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, make());
+  console.log(name);
+}

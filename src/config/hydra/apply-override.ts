@@ -1,0 +1,117 @@
+/** What an override of the command line does to a composed tree. */
+import { isDeepStrictEqual } from "node:util";
+import { nearest } from "../../nearest.ts";
+import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../node.ts";
+import { type Origin, oneLine } from "../origin.ts";
+import { positionText } from "../read-yaml.ts";
+import { isMissing, merge, replaceAt, wrap } from "./merge.ts";
+import type { Override } from "./parse-override.ts";
+import { dereference } from "./resolve.ts";
+import { type Element, elementToNode, isSweep } from "./value.ts";
+
+/** What is wrong with an override, to be collected with those of others. */
+class OverrideMistake extends Error {}
+
+/** The tree after the override, or the tree as it was and a mistake. */
+export function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
+  try {
+    const { kind, key, package: place } = override;
+    if (place !== undefined) throw new OverrideMistake(`there is no config group ${key} that could go to @${place}`);
+    return kind === "delete" ? remove(tree, override) : set(tree, override);
+  } catch (error) {
+    if (!(error instanceof OverrideMistake)) throw error;
+    mistakes.push({ where: oneLine(override.text), message: error.message });
+    return tree;
+  }
+}
+
+function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
+  const path = key.split(".");
+  const origin: Origin = { kind: "override", text };
+  const node = elementToNode(value as Element, origin);
+  const at = nodeAt(tree, path);
+  if (kind === "add" && node.kind === "value" && isTaken(tree, path)) {
+    const without = text.replace(/^\+/, "");
+    throw new OverrideMistake(`${key} exists already; write ${without} to change it, or +${text} to do either`);
+  }
+  if (kind === "change") requireKnown(tree, path, node);
+  requireIndex(tree, path);
+  if (at === undefined || at.kind === "value" || node.kind === "value") return replaceAt(tree, path, node);
+  if (at.kind !== node.kind) {
+    const [found, given] = node.kind === "list" ? ["a section", "a list"] : ["a list", "a section"];
+    throw new OverrideMistake(`${key} is ${found} (${positionText(at.origin)}) and cannot become ${given}`);
+  }
+  if (node.kind === "list") return replaceAt(tree, path, node);
+  // Through the list items on the way, if any, so the merge stays one of sections.
+  const merged = merge(wrap(at, ["_"]) as MapNode, wrap(node, ["_"]) as MapNode);
+  return replaceAt(tree, path, childOf(merged, "_"));
+}
+
+/** A key that holds null or `???` is free. */
+function isTaken(tree: MapNode, path: readonly string[]): boolean {
+  const node = nodeAt(tree, path);
+  if (node === undefined || isMissing(node)) return false;
+  const found = dereference(tree, path) ?? node;
+  return !(found.kind === "value" && found.value === null);
+}
+
+/** Only `+key` and `++key` make keys, in the value of a section too. */
+function requireKnown(tree: MapNode, path: readonly string[], node: Node): void {
+  const at = nodeAt(tree, path);
+  if (at === undefined) throw new OverrideMistake(`unknown key ${oneLine(path.join("."))}${keyHelp(tree, path)}`);
+  if (at.kind === "map" && node.kind === "map") {
+    for (const { name, node: child } of node.entries) {
+      const inner = childOf(at, name);
+      if (inner === undefined || (inner.kind === "map" && child.kind === "map"))
+        requireKnown(tree, [...path, name], child);
+    }
+  }
+}
+
+function requireIndex(tree: MapNode, path: readonly string[]): void {
+  for (let length = 1; length < path.length; length++) {
+    const list = nodeAt(tree, path.slice(0, length));
+    if (list?.kind === "list" && childOf(list, path[length]!) === undefined) {
+      const name = path.slice(0, length).join(".");
+      throw new OverrideMistake(`${name} is a list of ${list.items.length}; it has no item ${oneLine(path[length]!)}`);
+    }
+  }
+}
+
+function remove(tree: MapNode, { key, value }: Override): MapNode {
+  const path = key.split(".");
+  const node = nodeAt(tree, path);
+  if (node === undefined) throw new OverrideMistake(`unknown key ${oneLine(key)}${keyHelp(tree, path)}`);
+  if (nodeAt(tree, path.slice(0, -1))?.kind === "list") {
+    throw new OverrideMistake("an item of a list cannot be removed; set the list as a whole");
+  }
+  if (value !== undefined && !isSweep(value)) {
+    const wanted = elementToNode(value, node.origin);
+    const found = dereference(tree, path) ?? node;
+    if (!isDeepStrictEqual(plain(wanted), plain(found))) {
+      throw new OverrideMistake(`${key} is ${oneLine(spelled(found), 60)}, not ${oneLine(spelled(wanted), 60)}`);
+    }
+  }
+  return replaceAt(tree, path, undefined);
+}
+
+const spelled = (node: Node) => JSON.stringify(plain(node));
+
+/** The keys that a mistyped one may have meant, and how to add one. */
+function keyHelp(tree: MapNode, path: readonly string[]): string {
+  const key = path.join(".");
+  const near = nearest(key, keysOf(tree));
+  if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
+  let length = path.length - 1;
+  while (length > 0 && nodeAt(tree, path.slice(0, length))?.kind !== "map") length--;
+  const section = nodeAt(tree, path.slice(0, length));
+  const names = section?.kind === "map" ? section.entries.map(({ name }) => name) : [];
+  const holder = length === 0 ? "the configuration" : path.slice(0, length).join(".");
+  return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. A new key is added by +${key}=`;
+}
+
+/** Every key and section, dotted. */
+export function keysOf(node: Node, prefix = ""): string[] {
+  if (node.kind !== "map") return [];
+  return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...keysOf(child, `${prefix}${name}.`)]);
+}

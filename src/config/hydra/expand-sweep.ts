@@ -1,0 +1,123 @@
+/** A multirun's overrides to the overrides of each run: every combination, the last sweep varying fastest. */
+
+import { mistakesError } from "../mistakes.ts";
+import type { Mistake } from "../node.ts";
+import { oneLine } from "../origin.ts";
+import { isMistake, type Override, parseOverride } from "./parse-override.ts";
+import { pythonFloat } from "./scalars.ts";
+import { elementText, isFloatElement, isSweep, type Sweep, ValueMistake } from "./value.ts";
+
+export interface SweepOptions {
+  /** The options of a config group, for `glob(...)`. */
+  groupOptions?: (group: string) => string[];
+  /** A draw from [0, 1), for `shuffle(...)`. */
+  random?: () => number;
+}
+
+const mostRuns = 10_000;
+
+/**
+ * @example expandSweep(["a=1,2", "b=x"]); // [["a=1", "b=x"], ["a=2", "b=x"]]
+ * @throws UserError that lists every mistaken override
+ */
+export function expandSweep(texts: readonly string[], options: SweepOptions = {}): string[][] {
+  const mistakes: Mistake[] = [];
+  // A key that is set twice sweeps over what was said last.
+  const choices = new Map<string, string[]>();
+  for (const text of texts) {
+    const parsed = parseOverride(text);
+    if (isMistake(parsed)) {
+      mistakes.push(parsed);
+      continue;
+    }
+    const target = targetOf(parsed);
+    try {
+      const { value } = parsed;
+      const values = isSweep(value) ? sweepTexts(value, parsed, options) : undefined;
+      choices.set(target, values?.map((spelled) => `${target}=${spelled}`) ?? [text]);
+    } catch (error) {
+      if (!(error instanceof ValueMistake)) throw error;
+      mistakes.push({ where: oneLine(text), message: error.message });
+    }
+  }
+  const runs = [...choices.values()].reduce((product, values) => product * values.length, 1);
+  if (runs > mostRuns) mistakes.push({ where: "multirun", message: `${runs} runs are more than ${mostRuns}` });
+  if (mistakes.length > 0) throw mistakesError(mistakes);
+  return [...choices.values()].reduce<string[][]>(
+    (sets, values) => sets.flatMap((set) => values.map((value) => [...set, value])),
+    [[]],
+  );
+}
+
+/** The part before `=`, by which a later override replaces an earlier one. */
+function targetOf({ kind, key, package: place }: Override): string {
+  const mark = { change: "", add: "+", "force-add": "++", delete: "~" }[kind];
+  return `${mark}${key}${place === undefined ? "" : `@${place}`}`;
+}
+
+function sweepTexts(sweep: Sweep, { key }: Override, options: SweepOptions): string[] {
+  switch (sweep.type) {
+    case "choice":
+      return shuffled(sweep.items.map(elementText), sweep.shuffle, options);
+    case "range":
+      return shuffled(rangeTexts(sweep), sweep.shuffle, options);
+    case "glob": {
+      const names = options.groupOptions?.(key) ?? [];
+      const matches = (patterns: string[], name: string) => patterns.some((pattern) => globPattern(pattern).test(name));
+      const chosen = names.filter((name) => matches(sweep.include, name) && !matches(sweep.exclude, name));
+      if (chosen.length > 0) return chosen;
+      const found = names.length === 0 ? `${key} is no config group` : `its options are ${names.join(", ")}`;
+      throw new ValueMistake(`glob() matches no option; ${found}`);
+    }
+    case "interval":
+      throw new ValueMistake("interval() has endless values; sweep over range(start,stop,step) or choice(a,b)");
+  }
+}
+
+function rangeTexts({ start, stop, step }: Sweep & { type: "range" }): string[] {
+  const bounds = [start, stop, step];
+  const numbers = bounds.map(({ value }) => value);
+  if (!numbers.every(Number.isFinite)) throw new ValueMistake("range() takes finite numbers");
+  const [from, to, by] = numbers as [number, number, number];
+  if (by === 0) throw new ValueMistake("range() cannot take steps of 0");
+  const count = Math.ceil((to - from) / by);
+  if (count > mostRuns) throw new ValueMistake(`range() holds ${count} values; at most ${mostRuns} are run`);
+  if (!bounds.some(isFloatElement)) {
+    return Array.from({ length: Math.max(0, count) }, (_, index) => String(from + index * by));
+  }
+  // Decimal steps are added as decimals: ten times 0.1 is 1, not 0.9999999999999999.
+  const texts: string[] = [];
+  const digits = Math.max(...numbers.map(decimals));
+  if (digits > 15) throw new ValueMistake("range() takes numbers of at most 15 decimals");
+  const scale = 10n ** BigInt(digits);
+  const whole = (value: number) => BigInt(value.toFixed(digits).replace(".", ""));
+  const [first, last, stride] = [whole(from), whole(to), whole(by)];
+  for (let at = first; stride > 0n ? at < last : at > last; at += stride) {
+    texts.push(pythonFloat(Number(at) / Number(scale)));
+  }
+  return texts;
+}
+
+/** How many decimals a number's shortest spelling has. */
+function decimals(value: number): number {
+  const [mantissa, exponent] = value.toExponential().split("e") as [string, string];
+  return Math.max(0, mantissa.replace(/^-?\d\.?/, "").length - Number(exponent));
+}
+
+function globPattern(pattern: string): RegExp {
+  const source = pattern
+    .replace(/[.+^${}()|\\]/g, "\\$&")
+    .replaceAll("*", ".*")
+    .replaceAll("?", ".");
+  return new RegExp(`^${source.replace(/[[\]]/g, "\\$&")}$`, "s");
+}
+
+function shuffled(values: string[], shuffle: boolean, { random = Math.random }: SweepOptions): string[] {
+  if (!shuffle) return values;
+  const order = [...values];
+  for (let last = order.length - 1; last > 0; last--) {
+    const other = Math.floor(random() * (last + 1));
+    [order[last], order[other]] = [order[other]!, order[last]!];
+  }
+  return order;
+}

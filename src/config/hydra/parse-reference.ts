@@ -1,0 +1,250 @@
+/**
+ * OmegaConf's references inside text: `${a.b}`, `${.x}`, `${a[0]}`, `${oc.env:HOME,none}`, nested in each other.
+ * Only their form; what they stand for is `resolve.ts`'s.
+ */
+import { scalarElement } from "./parse-value.ts";
+import type { Element } from "./value.ts";
+
+export type Part = string | Reference;
+
+export type Reference =
+  /** `up`: the dots in front; 0 begins at the root. Brackets are undone. */
+  | { kind: "key"; up: number; names: Part[]; text: string }
+  | { kind: "call"; name: Part[]; arguments: Argument[]; text: string };
+
+export type Argument =
+  | { type: "scalar"; element: Element }
+  | { type: "parts"; parts: Part[] }
+  | { type: "list"; items: Argument[] }
+  | { type: "dict"; entries: [key: Element, value: Argument][] };
+
+/** What is wrong with a reference, to be located by whoever knows the value. */
+export class ReferenceMistake extends Error {}
+
+const deepest = 100;
+const blank = /[ \t]*/y;
+const keyName = /[^\\{}()[\]:. \t'"]+/y;
+const resolverName = /^[A-Za-z_][\w-]*$/;
+const rawRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]*:[ \t]*|[ \t]+|[\w\-/\\+.%*@?|]|\$(?!\{)/y;
+const keyRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]+|[\w\-/\\+.$%*@?|]/y;
+
+/** Whether OmegaConf would look for references in it; an escaped one counts, since the escape is to be undone. */
+export const mayRefer = (value: unknown): value is string => typeof value === "string" && value.includes("${");
+
+/** A text's references and what stands between them, escapes (`\${`) undone. @throws ReferenceMistake */
+export function parseText(text: string): Part[] {
+  return new Reader(text).text();
+}
+
+/** One value as it may stand among a resolver's arguments, for `oc.decode`. @throws ReferenceMistake */
+export function parseArgument(text: string): Argument {
+  return new Reader(text).wholeArgument();
+}
+
+class Reader {
+  private at = 0;
+  private depth = 0;
+  constructor(private readonly source: string) {}
+
+  text(): Part[] {
+    const parts = this.partsUntil(undefined);
+    return parts.length === 0 ? [""] : parts;
+  }
+
+  wholeArgument(): Argument {
+    const argument = this.argument();
+    if (this.at < this.source.length) this.unexpected();
+    return argument;
+  }
+
+  /** Up to an unescaped quote, or to the end. Backslashes count before a reference and before that quote only. */
+  private partsUntil(quote: string | undefined): Part[] {
+    const parts: Part[] = [];
+    const add = (text: string) => {
+      if (text !== "" && typeof parts.at(-1) === "string") parts.push(parts.pop() + text);
+      else if (text !== "") parts.push(text);
+    };
+    const stop = quote === undefined ? /(?<!\\)(\\*)(\$\{|$)/g : new RegExp(`(?<!\\\\)(\\\\*)(\\$\\{|${quote})`, "g");
+    for (;;) {
+      stop.lastIndex = this.at;
+      const match = stop.exec(this.source);
+      if (match === null) throw new ReferenceMistake(`a quote (${quote}) is not closed in it`);
+      const [whole, slashes, mark] = match as unknown as [string, string, string];
+      add(this.source.slice(this.at, match.index));
+      this.at = match.index + whole.length;
+      if (mark === "" && quote === undefined) {
+        add(slashes);
+        return parts;
+      }
+      add("\\".repeat(Math.floor(slashes.length / 2)));
+      if (slashes.length % 2 === 1) add(mark);
+      else if (mark === "${") parts.push(this.reference(match.index + slashes.length));
+      else return parts;
+    }
+  }
+
+  /** What follows `${`. */
+  private reference(start: number): Reference {
+    if (++this.depth > deepest) throw new ReferenceMistake(`references are nested deeper than ${deepest} levels`);
+    this.skip(blank);
+    const up = this.skip(/\.*/y)!.length;
+    const names: Part[] = [];
+    let bracketed = false;
+    do {
+      if (this.take("[")) {
+        bracketed = true;
+        names.push(this.name());
+        if (!this.take("]")) this.unexpected();
+      } else names.push(this.name());
+    } while (this.source[this.at] === "[" || this.take("."));
+    this.skip(blank);
+    const text = () => this.source.slice(start, this.at);
+    this.depth--;
+    if (this.take("}")) return { kind: "key", up, names, text: text() };
+    const isResolver = names.every((name) => typeof name !== "string" || resolverName.test(name));
+    if (!isResolver || up > 0 || bracketed || !this.take(":")) this.unexpected();
+    this.skip(blank);
+    this.depth++;
+    const given = this.sequence("}");
+    this.depth--;
+    return { kind: "call", name: names, arguments: given, text: text() };
+  }
+
+  private name(): Part {
+    const start = this.at;
+    if (this.take("${")) return this.reference(start);
+    return this.skip(keyName) ?? this.unexpected();
+  }
+
+  /** Arguments or items up to the closing mark; one that is left out is an empty text. */
+  private sequence(close: "}" | "]"): Argument[] {
+    const items: Argument[] = [];
+    if (this.close(close)) return items;
+    const empty: Argument = { type: "scalar", element: { type: "text", value: "" } };
+    for (;;) {
+      this.skip(blank);
+      const next = this.source[this.at];
+      items.push(next === "," || next === close ? empty : this.argument());
+      if (this.close(close)) return items;
+      this.skip(blank);
+      if (!this.take(",")) this.unexpected();
+      this.skip(blank);
+    }
+  }
+
+  private argument(): Argument {
+    if (++this.depth > deepest) throw new ReferenceMistake(`references are nested deeper than ${deepest} levels`);
+    const argument = this.list() ?? this.dict() ?? this.quoted() ?? this.raw();
+    this.depth--;
+    return argument;
+  }
+
+  private list(): Argument | undefined {
+    if (!this.take("[")) return undefined;
+    this.skip(blank);
+    return { type: "list", items: this.sequence("]") };
+  }
+
+  private dict(): Argument | undefined {
+    if (!this.take("{")) return undefined;
+    this.skip(blank);
+    const entries: [Element, Argument][] = [];
+    if (this.close("}")) return { type: "dict", entries };
+    for (;;) {
+      const key = this.skipAll(keyRun);
+      if (key.length === 0) this.unexpected();
+      this.skip(blank);
+      if (!this.take(":")) this.unexpected();
+      this.skip(blank);
+      entries.push([scalarOf(key), this.argument()]);
+      if (this.close("}")) return { type: "dict", entries };
+      this.skip(blank);
+      if (!this.take(",")) this.unexpected();
+      this.skip(blank);
+    }
+  }
+
+  private quoted(): Argument | undefined {
+    const quote = this.source[this.at];
+    if (quote !== "'" && quote !== '"') return undefined;
+    this.at++;
+    const parts = this.partsUntil(quote);
+    // A lone reference in quotes is itself text.
+    return { type: "parts", parts: parts.length === 1 && typeof parts[0] === "object" ? ["", ...parts] : parts };
+  }
+
+  private raw(): Argument {
+    const parts: Part[] = [];
+    let tokens: string[] = [];
+    const flush = () => {
+      if (tokens.length > 0) parts.push(undoEscapes(tokens));
+    };
+    for (;;) {
+      const start = this.at;
+      if (this.take("${")) {
+        flush();
+        tokens = [];
+        parts.push(this.reference(start));
+        continue;
+      }
+      const token = this.skip(rawRun);
+      if (token === undefined) break;
+      tokens.push(token);
+    }
+    // Blanks before the mark that ends it are not part of it; at the end of a text they are.
+    if (this.at < this.source.length && /^[ \t]+$/.test(tokens.at(-1) ?? "")) tokens.pop();
+    if (parts.length === 0) {
+      if (tokens.length === 0) this.unexpected();
+      return { type: "scalar", element: scalarOf(tokens) };
+    }
+    flush();
+    return { type: "parts", parts };
+  }
+
+  private skip(pattern: RegExp): string | undefined {
+    pattern.lastIndex = this.at;
+    const match = pattern.exec(this.source);
+    if (match === null) return undefined;
+    this.at = pattern.lastIndex;
+    return match[0];
+  }
+
+  private skipAll(pattern: RegExp): string[] {
+    const tokens: string[] = [];
+    for (let token = this.skip(pattern); token !== undefined; token = this.skip(pattern)) tokens.push(token);
+    return tokens;
+  }
+
+  private take(mark: string): boolean {
+    if (!this.source.startsWith(mark, this.at)) return false;
+    this.at += mark.length;
+    return true;
+  }
+
+  private close(mark: string): boolean {
+    const start = this.at;
+    this.skip(blank);
+    if (this.take(mark)) return true;
+    this.at = start;
+    return false;
+  }
+
+  private unexpected(): never {
+    const character = this.source[this.at];
+    if (character === undefined) throw new ReferenceMistake("a reference is not closed: } is missing");
+    const shown = this.source.slice(Math.max(0, this.at - 20), this.at);
+    throw new ReferenceMistake(
+      `a reference is not understood at ${JSON.stringify(character)} after ${JSON.stringify(shown)}; it reads \${section.key}, \${.key} or \${resolver:argument}`,
+    );
+  }
+}
+
+function scalarOf(tokens: readonly string[]): Element {
+  const text = undoEscapes(tokens);
+  // What was escaped, or has blanks at its ends, is text.
+  const spelled = tokens.join("");
+  return spelled === text && spelled === spelled.trim() ? scalarElement(spelled) : { type: "text", value: text };
+}
+
+const undoEscapes = (tokens: readonly string[]) =>
+  tokens.map((token) => (token.length > 1 && token.startsWith("\\") ? token.replace(/\\(.)/g, "$1") : token)).join("");

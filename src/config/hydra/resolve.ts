@@ -1,0 +1,310 @@
+/**
+ * References replaced by what they stand for. A value that is nothing but one reference takes the other's type, be it
+ * a section; within text it is spelled as Python spells it.
+ */
+import { nearest } from "../../nearest.ts";
+import { mistakesError } from "../mistakes.ts";
+import { childOf, type MapNode, type Mistake, type Node, nodeAt, type ValueNode } from "../node.ts";
+import { type Origin, oneLine } from "../origin.ts";
+import { positionText } from "../read-yaml.ts";
+import { type Argument, mayRefer, type Part, parseText, type Reference, ReferenceMistake } from "./parse-reference.ts";
+import { callResolver, type ResolverSettings } from "./resolvers.ts";
+import { pythonText } from "./scalars.ts";
+import { elementToNode } from "./value.ts";
+
+export interface ResolvedTree {
+  tree: MapNode;
+  warnings: Mistake[];
+}
+
+const longestText = 100_000;
+const mostNodes = 100_000;
+/** Chains of references; a configuration has a handful. */
+const longestChain = 200;
+
+/**
+ * The tree without references. What refers to a missing value (`???`) is missing too.
+ * @throws UserError that lists every reference that cannot be followed, with its place
+ */
+export function resolveTree(tree: MapNode, settings: Partial<ResolverSettings> = {}): ResolvedTree {
+  const mistakes: Mistake[] = [];
+  const resolution = new Resolution(tree, settings, mistakes);
+  const resolved = resolution.deep({ node: tree, path: [] }) as MapNode;
+  if (mistakes.length > 0) throw mistakesError(mistakes);
+  return { tree: resolved, warnings: resolution.warnings };
+}
+
+/**
+ * The resolved node of one key, or undefined where the tree has no such key.
+ * @throws UserError where a reference on the way cannot be followed
+ */
+export function select(tree: MapNode, key: string, settings: Partial<ResolverSettings> = {}): Node | undefined {
+  const resolution = new Resolution(tree, settings);
+  try {
+    const found = resolution.at(key.split("."));
+    return found === undefined ? undefined : resolution.deep(found);
+  } catch (error) {
+    if (!(error instanceof ReferenceMistake)) throw error;
+    const origin = nodeAt(tree, key.split("."))?.origin ?? tree.origin;
+    throw mistakesError([{ where: positionText(origin), message: `${key} ${error.message}` }]);
+  }
+}
+
+/** What a key's reference stands for, its own references left as they are; undefined where it cannot be followed. */
+export function dereference(tree: MapNode, path: readonly string[]): Node | undefined {
+  try {
+    const resolution = new Resolution(tree, {});
+    const found = resolution.at(path);
+    return found === undefined ? undefined : resolution.followed(found).node;
+  } catch (error) {
+    if (error instanceof ReferenceMistake) return undefined;
+    throw error;
+  }
+}
+
+/** A node and where it stands: relative references start there. */
+interface Located {
+  node: Node;
+  path: readonly string[];
+}
+
+class Resolution {
+  readonly warnings: Mistake[] = [];
+  private readonly settings: ResolverSettings;
+  /** By path: the same node may stand in several places, with other neighbours. */
+  private readonly done = new Map<string, Located>();
+  private readonly following = new Set<string>();
+  private readonly inside = new Set<string>();
+  private nodes = 0;
+
+  constructor(
+    private readonly root: MapNode,
+    settings: Partial<ResolverSettings>,
+    /** Collects mistakes; without it the first is thrown. */
+    private readonly mistakes?: Mistake[],
+  ) {
+    this.settings = {
+      environment: process.env,
+      now: new Date(),
+      choices: new Map(),
+      configName: undefined,
+      ...settings,
+    };
+  }
+
+  /** A node with everything in it resolved. */
+  deep(located: Located): Node {
+    if (++this.nodes > mostNodes)
+      throw mistakesError([
+        {
+          where: positionText(located.node.origin),
+          message: `references repeat values until there are more than ${mostNodes}`,
+        },
+      ]);
+    const { node, path } = located;
+    if (node.kind === "value") return this.value({ node, path });
+    const key = keyOf(path);
+    if (this.inside.has(key)) throw new ReferenceMistake(`refers to ${key}, a section that it is part of`);
+    this.inside.add(key);
+    try {
+      if (node.kind === "list") {
+        const items = node.items.map((item, index) => this.guarded(item, [...path, String(index)]));
+        return { ...node, items };
+      }
+      const entries = node.entries.map((entry) => ({
+        ...entry,
+        node: this.guarded(entry.node, [...path, entry.name]),
+      }));
+      return { ...node, entries };
+    } finally {
+      this.inside.delete(key);
+    }
+  }
+
+  private guarded(node: Node, path: readonly string[]): Node {
+    try {
+      return this.deep({ node, path });
+    } catch (error) {
+      if (this.mistakes === undefined || !(error instanceof ReferenceMistake) || this.following.size > 0) throw error;
+      const mistake = { where: positionText(node.origin), message: `${keyOf(path)} ${error.message}` };
+      // A section that is referred to is met twice.
+      const isKnown = this.mistakes.some(
+        ({ where, message }) => where === mistake.where && message === mistake.message,
+      );
+      if (!isKnown) this.mistakes.push(mistake);
+      return node;
+    }
+  }
+
+  private value(located: { node: ValueNode; path: readonly string[] }): Node {
+    const { node } = located;
+    if (!mayRefer(node.value)) return node;
+    const found = this.followed(located);
+    const from = found.node.origin;
+    const origin: Origin = {
+      kind: "reference",
+      text: node.value,
+      at: node.origin,
+      ...(from === node.origin ? {} : { from }),
+    };
+    return relocate(found.node.kind === "value" ? found.node : this.deep(found), origin);
+  }
+
+  /** What a node's reference stands for, with its place; sections keep the references within them. */
+  followed(located: Located): Located {
+    const { node, path } = located;
+    if (node.kind !== "value" || !mayRefer(node.value)) return located;
+    const key = keyOf(path);
+    const earlier = this.done.get(key);
+    if (earlier !== undefined) return earlier;
+    if (this.following.has(key)) {
+      const chain = [...this.following, key].slice(-6).map((one) => oneLine(one, 60));
+      throw new ReferenceMistake(`refers to itself: ${chain.join(" -> ")}`);
+    }
+    if (this.following.size > longestChain) {
+      throw new ReferenceMistake(`begins a chain of more than ${longestChain} references`);
+    }
+    this.following.add(key);
+    try {
+      const found = this.evaluateText(parseText(node.value), { node, path });
+      this.done.set(key, found);
+      return found;
+    } finally {
+      this.following.delete(key);
+    }
+  }
+
+  private evaluateText(parts: readonly Part[], located: Located): Located {
+    const [only] = parts;
+    if (parts.length === 1 && typeof only === "object") return this.evaluate(only, located);
+    let text = "";
+    for (const part of parts) {
+      if (typeof part === "string") text += part;
+      else {
+        const { node } = this.evaluate(part, located);
+        if (node.kind !== "value")
+          throw new ReferenceMistake(
+            `${oneLine(part.text)} is a ${node.kind === "map" ? "section" : "list"}, which cannot stand within text`,
+          );
+        if (node.value === "???") return { ...located, node };
+        text += pythonText(node);
+      }
+      if (text.length > longestText) throw new ReferenceMistake(`becomes longer than ${longestText} characters`);
+    }
+    return { ...located, node: { kind: "value", origin: located.node.origin, value: text } };
+  }
+
+  private evaluate(reference: Reference, located: Located): Located {
+    if (reference.kind === "key") {
+      const names = reference.names.map((name) => (typeof name === "string" ? name : this.nameOf(name, located)));
+      const found = this.lookUp(
+        reference.up,
+        names.flatMap((name) => name.split(".")),
+        located,
+      );
+      if (found !== undefined) return this.followed(found);
+      throw new ReferenceMistake(`${oneLine(reference.text)} refers to no key${this.keyHelp(names)}`);
+    }
+    const name = reference.name.map((part) => (typeof part === "string" ? part : this.nameOf(part, located))).join(".");
+    const given = reference.arguments.map((argument) => this.evaluateArgument(argument, located));
+    const missing = given.find((node) => node.kind === "value" && node.value === "???");
+    if (missing !== undefined) return { ...located, node: missing };
+    const { origin } = located.node;
+    const key = keyOf(located.path);
+    const node = callResolver(name, given, {
+      origin,
+      key,
+      settings: this.settings,
+      select: (wanted) => this.selected(wanted, located),
+      evaluate: (argument) => this.evaluateArgument(argument, located),
+      warn: (message) => this.warnings.push({ where: positionText(origin), message }),
+    });
+    return { ...located, node };
+  }
+
+  private nameOf(reference: Reference, located: Located): string {
+    const { node } = this.evaluate(reference, located);
+    if (node.kind === "value" && typeof node.value === "string") return node.value;
+    throw new ReferenceMistake(`${oneLine(reference.text)} stands for a name, but its value is not text`);
+  }
+
+  private evaluateArgument(argument: Argument, located: Located): Node {
+    const { origin } = located.node;
+    switch (argument.type) {
+      case "scalar":
+        return elementToNode(argument.element, origin);
+      case "parts": {
+        const found = this.evaluateText(argument.parts, located);
+        return found.node.kind === "value" ? found.node : this.deep(found);
+      }
+      case "list":
+        return { kind: "list", origin, items: argument.items.map((item) => this.evaluateArgument(item, located)) };
+      case "dict": {
+        const keys = elementToNode(
+          { type: "dict", entries: argument.entries.map(([key]) => [key, { type: "null" }]) },
+          origin,
+        );
+        const names = keys.kind === "map" ? keys.entries.map(({ name }) => name) : [];
+        const values = argument.entries.map(([, value]) => this.evaluateArgument(value, located));
+        return { kind: "map", origin, entries: names.map((name, index) => ({ name, origin, node: values[index]! })) };
+      }
+    }
+  }
+
+  /** The value of a key for a resolver; null and missing differ from absent, which is undefined. */
+  private selected(key: string, located: Located): Node | undefined {
+    const up = /^\.*/.exec(key)![0].length;
+    const names = key
+      .slice(up)
+      .replace(/\[([^\]]*)\]/g, ".$1")
+      .split(".")
+      .filter((name) => name !== "");
+    const found = this.lookUp(up, names, located);
+    if (found === undefined || (found.node.kind === "value" && found.node.value === "???")) return undefined;
+    return this.deep(found);
+  }
+
+  /** @param up dots in front: one is the section that the reference stands in */
+  private lookUp(up: number, names: readonly string[], { path }: Located): Located | undefined {
+    if (up > path.length) throw new ReferenceMistake(`has more dots in front than there are sections around it`);
+    return this.at([...(up === 0 ? [] : path.slice(0, path.length - up)), ...names]);
+  }
+
+  /** The node at a path, through references on the way; its own reference is left as it is. */
+  at(path: readonly string[]): Located | undefined {
+    let located: Located = { node: this.root, path: [] };
+    for (const name of path) {
+      const section = this.followed(located);
+      const child = childOf(section.node, name);
+      if (child === undefined) return undefined;
+      located = { node: child, path: [...section.path, name] };
+    }
+    return located;
+  }
+
+  private keyHelp(names: readonly string[]): string {
+    const near = nearest(names.join("."), keys(this.root));
+    return near.length > 0 ? `; did you mean ${near.join(" or ")}?` : "";
+  }
+}
+
+const keyOf = (path: readonly string[]) => path.join(".");
+
+function keys(node: Node, prefix = ""): string[] {
+  if (node.kind !== "map") return [];
+  return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...keys(child, `${prefix}${name}.`)]);
+}
+
+/** Every value of a referred-to section tells by which reference it came. */
+function relocate(node: Node, at: Origin & { kind: "reference" }): Node {
+  const origin: Origin = { ...at, from: node.origin };
+  if (node.kind === "list") return { ...node, origin, items: node.items.map((item) => relocate(item, at)) };
+  if (node.kind === "map") {
+    return {
+      ...node,
+      origin,
+      entries: node.entries.map((entry) => ({ ...entry, origin, node: relocate(entry.node, at) })),
+    };
+  }
+  return { ...node, origin: node.origin === at.at ? at : origin };
+}

@@ -1,0 +1,137 @@
+/** Where named configurations are looked for: folders, and folders inside of Python packages. */
+import { execFileSync } from "node:child_process";
+import { readdirSync, statSync } from "node:fs";
+import { homedir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { UserError } from "../../errors.ts";
+
+export interface SearchPath {
+  /** The file that a configuration's name stands for, e.g. `rllm/backend/verl`; undefined when no folder holds it. */
+  file(name: string): string | undefined;
+  /** Whether any folder holds this one. */
+  isGroup(group: string): boolean;
+  /** The options of a group over all folders, sorted. */
+  options(group: string): string[];
+  /** The same path with further entries at its end. */
+  with(entries: readonly string[]): SearchPath;
+  /** As they were given. */
+  readonly entries: readonly string[];
+}
+
+/**
+ * @param entries folders, `file://folder` or `pkg://python.package`; the first that holds a file wins. A Python package
+ * is asked for only when no earlier folder holds what is looked for.
+ */
+export function searchPath(entries: readonly string[], folders: readonly Folder[] = entries.map(folder)): SearchPath {
+  return {
+    entries,
+    file: (name) => {
+      const file = name.endsWith(".yaml") ? name : `${name}.yaml`;
+      return first(folders, (path) => (isFile(join(path, file)) ? join(path, file) : undefined));
+    },
+    isGroup: (group) => folders.some((path) => path.known() && isFolder(join(path.get(), group))),
+    options: (group) => {
+      const names = folders
+        .filter((path) => path.known() && isFolder(join(path.get(), group)))
+        .flatMap((path) => readdirSync(join(path.get(), group)).filter((name) => name.endsWith(".yaml")));
+      return [...new Set(names.map((name) => name.slice(0, -".yaml".length)))].sort();
+    },
+    with: (more) =>
+      more.length === 0
+        ? searchPath(entries, folders)
+        : searchPath([...entries, ...more], [...folders, ...more.map(folder)]),
+  };
+}
+
+interface Folder {
+  /** @throws UserError when a Python package is not there */
+  get(): string;
+  /** Whether it can be listed without a complaint. */
+  known(): boolean;
+}
+
+function first<T>(folders: readonly Folder[], look: (path: string) => T | undefined): T | undefined {
+  for (const path of folders) {
+    const found = look(path.get());
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
+function folder(entry: string): Folder {
+  if (entry.startsWith("pkg://")) return packageFolder(entry.slice("pkg://".length));
+  const scheme = /^([a-z]+):\/\//.exec(entry)?.[1];
+  if (scheme !== undefined && scheme !== "file") {
+    throw new UserError(`the search path holds ${entry}, but only folders, file:// and pkg:// can be searched`);
+  }
+  const path = resolve(entry.replace(/^file:\/\//, "").replace(/^~(?=\/|$)/, homedir()));
+  return { get: () => path, known: () => true };
+}
+
+/** Asked for once a process: it costs the start of an interpreter. */
+const packageFolders = new Map<string, string | UserError>();
+
+function packageFolder(name: string): Folder {
+  const ask = (): string | UserError => {
+    const found = packageFolders.get(name) ?? findPackage(name);
+    packageFolders.set(name, found);
+    return found;
+  };
+  return {
+    get: () => {
+      const found = ask();
+      if (found instanceof UserError) throw found;
+      return found;
+    },
+    known: () => !(ask() instanceof UserError),
+  };
+}
+
+/** Finds without importing: verl's own import takes seconds. */
+const script = `
+import importlib.util, os, sys
+first, *rest = sys.argv[1].replace("/", ".").split(".")
+spec = importlib.util.find_spec(first)
+for place in (spec.submodule_search_locations or []) if spec else []:
+    path = os.path.join(place, *rest)
+    if os.path.isdir(path):
+        print(path)
+        break
+`;
+
+function findPackage(name: string): string | UserError {
+  const top = name.split(/[./]/)[0]!;
+  if (!/^\w+(?:[./]\w+)*$/.test(name)) return new UserError(`pkg://${name} names no Python package`);
+  const python = pythonOf();
+  const install = `${python} -m pip install --no-deps ${top}`;
+  let output: string;
+  try {
+    output = execFileSync(python, ["-c", script, name], {
+      encoding: "utf8",
+      stdio: ["ignore", "pipe", "ignore"],
+      timeout: 30_000,
+    });
+  } catch (error) {
+    const reason = (error as NodeJS.ErrnoException).code === "ENOENT" ? "is not there" : "could not be asked";
+    return new UserError(`pkg://${name} is a Python package, but the Python ${python} ${reason}`, {
+      hint: "Set HONE_PYTHON to the Python that holds the package.",
+    });
+  }
+  const path = output.trim();
+  if (path !== "") return path;
+  return new UserError(`pkg://${name}: the Python package ${top} is not installed in ${python}`, {
+    hint: `Install it (its configuration files are enough), or set HONE_PYTHON to a Python that has it:\n  ${install}`,
+  });
+}
+
+/** HONE_PYTHON, the environment that the set-up made in this project, or what `python3` is. */
+function pythonOf(): string {
+  if (process.env.HONE_PYTHON) return process.env.HONE_PYTHON;
+  const own = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
+  const projects = [fileURLToPath(new URL("../../..", import.meta.url)), process.cwd()];
+  return projects.map((project) => join(project, ".hone/python", own)).find(isFile) ?? "python3";
+}
+
+const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
+const isFolder = (path: string) => statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;

@@ -1,0 +1,108 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { unsupportedSettings } from "../check-support.ts";
+import { originText } from "../origin.ts";
+import { composeLightRft, readLightRft } from "./compose-lightrft.ts";
+import { flags } from "./flags.ts";
+
+const least = "--pretrain m --train_batch_size 16 --rollout_batch_size 4 --save_path runs/x";
+
+function compose(line: string, environment: NodeJS.ProcessEnv = {}) {
+  return composeLightRft(readLightRft(line.split(" "), { environment }));
+}
+
+/** The documentation's two complete examples, as they are after `python train.py`. */
+const examples = {
+  "mathematical reasoning":
+    "--pretrain /path/to/Qwen2.5-7B-Instruct --reward_pretrain /path/to/reward-model --max_len 4096 --prompt_max_len 2048 --num_episodes 20 --max_epochs 1 --actor_learning_rate 5e-7 --critic_learning_rate 9e-6 --train_batch_size 128 --micro_train_batch_size 1 --rollout_batch_size 64 --micro_rollout_batch_size 2 --advantage_estimator group_norm --n_samples_per_prompt 8 --kl_estimator k3 --init_kl_coef 0.001 --temperature 0.6 --zero_stage 2 --bf16 --gradient_checkpointing --engine_type vllm --engine_tp_size 1 --engine_mem_util 0.85 --enable_engine_sleep --adam_offload --fused_linear_logprob --use_tensorboard ./tb_logs --plot_every 10 --save_path ./checkpoints --save_interval 1 --max_ckpt_num 3 --reward_running_norm --advantages_norm",
+  multimodal:
+    "--pretrain /path/to/Qwen2-VL-7B-Instruct --max_len 4096 --num_episodes 10 --actor_learning_rate 1e-6 --train_batch_size 64 --micro_train_batch_size 1 --rollout_batch_size 32 --micro_rollout_batch_size 1 --advantage_estimator group_norm --n_samples_per_prompt 4 --fsdp --fsdp_cpu_offload --gradient_checkpointing --engine_tp_size 4 --engine_mem_util 0.6 --mixed_mm_data --packing_samples",
+};
+
+describe("the documentation's examples", () => {
+  it("composes mathematical reasoning", () => {
+    const { config, warnings } = compose(examples["mathematical reasoning"]);
+    expect(config.model.name).toBe("/path/to/Qwen2.5-7B-Instruct");
+    expect(config.data).toMatchObject({ train_batch_size: 64, max_prompt_length: 2048, max_response_length: 4096 });
+    expect(config.training).toMatchObject({
+      num_minibatches: 4,
+      learning_rate: 5e-7,
+      max_ckpt_num: 3,
+      lr_schedule: "cosine",
+    });
+    expect(config.rllm.rollout).toMatchObject({ n: 8, train: { temperature: 0.6, top_p: 0.9 } });
+    expect(config.rllm.trainer).toMatchObject({ run_dir: "./checkpoints", save_freq: 1, freq_unit: "epochs" });
+    expect(config.local).toMatchObject({ dtype: "bfloat16", sharding: "zero2", offload_optimizer: true, processes: 1 });
+    expect(config.local.sampler).toMatchObject({ type: "vllm", memory_share: 0.85, sleep: true });
+    expect(warnings.map(({ text }) => text)).toContainEqual(
+      expect.stringContaining("512 samples in 4 optimizer steps a rollout"),
+    );
+  });
+
+  it("composes multimodal training, with the processes that its tensor parallelism needs", () => {
+    const { config, warnings } = compose(examples.multimodal);
+    expect(config.local).toMatchObject({ processes: 4, sharding: "fsdp", offload_optimizer: true });
+    expect(config.data.mixed_mm_data).toBe(true);
+    expect(warnings.map(({ paths }) => paths[0])).toContain("--save_path");
+  });
+});
+
+describe("composeLightRft", () => {
+  it("tells flags, LightRFT's defaults and overrides apart", () => {
+    const { config, origins } = compose(`${least} --max_len 512 training.weight_decay=0.1`);
+    const origin = (key: string) => originText(origins.get(key)!);
+    expect(origin("training.max_length")).toBe("command line: --max_len 512");
+    expect(origin("rllm.rollout.n")).toBe("LightRFT's default of --n_samples_per_prompt");
+    expect(origin("training.weight_decay")).toBe("command line: training.weight_decay=0.1");
+    expect(config.training.weight_decay).toBe(0.1);
+    expect(config.rllm.data.max_response_length).toBe(512);
+  });
+
+  it("is weaker than the script where a flag is not given, and stronger where it is", () => {
+    const command = readLightRft(`${least} --max_epochs 2`.split(" "), { environment: {} });
+    const input = { rllm: { rollout: { n: 6 } }, training: { ppo_epochs: 3 } };
+    const { config } = composeLightRft(command, { input });
+    expect([config.rllm.rollout.n, config.training.ppo_epochs]).toEqual([6, 2]);
+  });
+
+  it.each([
+    ["gspo", "group_norm", "gspo"],
+    ["gmpo", "group_norm", "gmpo"],
+    ["cpgd", "cpgd", "cpgd"],
+    ["reinforce", "reinforce", "ppo"],
+  ])("--advantage_estimator %s", (name, estimator, loss) => {
+    const { algorithm } = compose(`${least} --advantage_estimator ${name}`).config.rllm;
+    expect([algorithm.adv_estimator, algorithm.loss_fn, algorithm.estimator_preset]).toEqual([
+      estimator,
+      loss,
+      "lightrft",
+    ]);
+  });
+
+  it.each([
+    ["--load_checkpoint", { resume_mode: "auto", resume_from_path: null }],
+    ["--load_checkpoint --ckpt_path runs/a", { resume_mode: "path", resume_from_path: "runs/a" }],
+    ["--max_norm 1", { resume_mode: "off", resume_from_path: null }],
+  ])("%s", (line, expected) => expect(compose(`${least} ${line}`).config.training).toMatchObject(expected));
+
+  it.each(["--packing_samples", "--fused_linear_logprob", "--micro_rollout_batch_size 4", "--ckpt_path runs/a"])(
+    "says that %s changes nothing",
+    (line) => {
+      const texts = compose(`${least} ${line}`).warnings.map(({ text }) => text);
+      expect(texts).toEqual([expect.stringContaining(`${line}: changes nothing`)]);
+    },
+  );
+
+  it("refuses what was asked for and cannot be honoured, and only tells what LightRFT does by itself", () => {
+    const asked = (line: string) =>
+      unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sampler.type");
+    expect(asked("--engine_type vllm")).toMatchObject([{ asked: true }]);
+    expect(asked("--max_norm 1")).toMatchObject([{ asked: false }]);
+    expect(asked("local.sampler.type=own")).toEqual([]);
+  });
+});
+
+it("reads every documented flag", () => {
+  const text = readFileSync(new URL("./to-settings.ts", import.meta.url), "utf8");
+  for (const name of Object.keys(flags)) expect(text, name).toMatch(new RegExp(`"${name}"`));
+});

@@ -1,0 +1,96 @@
+/** A LightRFT command line as typed values, read as its own parser reads it. */
+import { z } from "zod";
+import { nearest } from "../../nearest.ts";
+import { checkValue } from "../check.ts";
+import { describeKey, type KeyDescription } from "../describe.ts";
+import type { Mistake } from "../node.ts";
+import { oneLine } from "../origin.ts";
+import { aliases, type FlagName, type FlagValues, flags } from "./flags.ts";
+
+export interface ParsedFlags {
+  values: FlagValues;
+  /** Each flag that was given, as it was typed: `"--max_len 4096"`. */
+  given: ReadonlyMap<FlagName, string>;
+}
+
+/** Every flag as help and messages describe it. */
+export const flagDescriptions: ReadonlyMap<string, KeyDescription> = new Map(
+  Object.entries(flags).map(([name, schema]) => [name, describeKey(name, schema)]),
+);
+
+export const required: readonly FlagName[] = ["pretrain", "train_batch_size", "rollout_batch_size"];
+
+/**
+ * `--flag value`, `--flag=value`, switches without a value, `--adam_betas 0.9 0.95`. A flag given twice has its last
+ * value. Whatever is not understood is added to `mistakes`; words before and between flags are given to `positional`.
+ */
+export function parseFlags(args: readonly string[], positional: string[], mistakes: Mistake[]): ParsedFlags {
+  const found: Record<string, unknown> = {};
+  const given = new Map<FlagName, string>();
+  for (let at = 0; at < args.length; ) {
+    const typed = args[at++]!;
+    if (!typed.startsWith("--")) {
+      positional.push(typed);
+      continue;
+    }
+    const [spelled = "", inline] = splitAt(typed.slice(2), "=");
+    const name = Object.hasOwn(aliases, spelled) ? aliases[spelled]! : spelled;
+    const known = flagDescriptions.get(name);
+    if (known === undefined) {
+      mistakes.push({ where: oneLine(typed), message: `unknown flag${suggestion(spelled)}` });
+      if (inline === undefined && at < args.length && !args[at]!.startsWith("--")) at++;
+      continue;
+    }
+    const words = inline === undefined ? [] : [inline];
+    if (isSwitch(known)) {
+      if (inline !== undefined) mistakes.push({ where: oneLine(typed), message: "takes no value" });
+      found[name] = !spelled.startsWith("disable_");
+    } else {
+      const wanted = name === "adam_betas" && !(inline ?? args[at] ?? "").includes(",") ? 2 : 1;
+      while (words.length < wanted && at < args.length && !args[at]!.startsWith("--")) words.push(args[at++]!);
+      if (words.length < wanted) {
+        mistakes.push({ where: oneLine(typed), message: `needs ${wanted === 1 ? "a value" : "two values"}` });
+        continue;
+      }
+      const value = readValue(known, words);
+      const message = checkValue(known, value);
+      if (message === undefined) found[name] = value;
+      else mistakes.push({ where: oneLine(`--${spelled} ${words.join(" ")}`), message });
+    }
+    given.set(name as FlagName, [inline === undefined ? typed : `--${spelled}`, ...words].join(" "));
+  }
+  for (const name of required) {
+    if (!given.has(name)) mistakes.push({ where: `--${name}`, message: "is required" });
+  }
+  const values = Object.fromEntries(
+    [...flagDescriptions].map(([name, known]) => [name, Object.hasOwn(found, name) ? found[name] : known.default]),
+  ) as FlagValues;
+  return { values, given };
+}
+
+export function isSwitch({ type }: KeyDescription): boolean {
+  return type === "true or false";
+}
+
+/** Numbers as Python reads them: `1e-6`, `.5`, `1_000`; anything else stays text, for the check to refuse. */
+function readValue({ schema, takesText }: KeyDescription, words: readonly string[]): unknown {
+  const texts = words.flatMap((word) => word.replace(/^[([](.*)[)\]]$/, "$1").split(",")).map((word) => word.trim());
+  if (schema instanceof z.ZodDefault && schema.unwrap() instanceof z.ZodArray) return texts.map(number);
+  const [word = ""] = words;
+  return takesText ? word : number(word);
+}
+
+function number(word: string): unknown {
+  const plain = /^[+-]?(\d+(_\d+)*\.?(\d+)?|\.\d+)(e[+-]?\d+)?$/i;
+  return plain.test(word) ? Number(word.replaceAll("_", "")) : word;
+}
+
+function suggestion(spelled: string): string {
+  const near = nearest(spelled.replaceAll("-", "_"), [...flagDescriptions.keys(), ...Object.keys(aliases)], 2);
+  return near.length > 0 ? `; did you mean ${near.map((name) => `--${name}`).join(" or ")}?` : "";
+}
+
+function splitAt(word: string, separator: string): [string, string | undefined] {
+  const at = word.indexOf(separator);
+  return at < 0 ? [word, undefined] : [word.slice(0, at), word.slice(at + 1)];
+}

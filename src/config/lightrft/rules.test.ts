@@ -1,0 +1,56 @@
+import { describe, expect, it } from "vitest";
+import { UserError } from "../../errors.ts";
+import { readLightRft } from "./compose-lightrft.ts";
+
+const least = ["--pretrain", "m", "--save_path", "runs/x"];
+
+function read(flags: Record<string, number>, environment: NodeJS.ProcessEnv = {}, words: string[] = []) {
+  const batches = { train_batch_size: 16, rollout_batch_size: 4, n_samples_per_prompt: 4, ...flags };
+  const args = Object.entries(batches).flatMap(([name, value]) => [`--${name}`, String(value)]);
+  return readLightRft([...least, ...args, ...words], { environment }).settings.warnings.map(({ text }) => text);
+}
+
+describe("the documented rules", () => {
+  it("has nothing to say of a sound setting", () => expect(read({})).toEqual([]));
+
+  it.each([
+    [{ train_batch_size: 4 }, "16 samples in 4 optimizer steps a rollout"],
+    [{ train_batch_size: 6 }, "16 samples in 3 optimizer steps a rollout of about 5"],
+    [{ train_batch_size: 32 }, "one optimizer step a rollout, of 16 samples"],
+    [{ actor_learning_rate: 1e-5 }, "a critic usually learns faster"],
+    [{ kl_target: 0.1 }, "--kl_target 0.1 is outside of 0.001 to 0.01"],
+  ])("warns of %j", (flags, text) => expect(read(flags)).toEqual([expect.stringContaining(text)]));
+
+  it.each([
+    [
+      { train_batch_size: 15, micro_train_batch_size: 2 },
+      {},
+      "not divisible by --micro_train_batch_size 2 x 1 processes",
+    ],
+    [
+      { rollout_batch_size: 6, train_batch_size: 24 },
+      { WORLD_SIZE: "4" },
+      "6 prompts are not divisible by WORLD_SIZE, 4",
+    ],
+    [{ engine_tp_size: 4 }, { WORLD_SIZE: "2" }, "WORLD_SIZE, 2, cannot be divided into groups of 4"],
+    [{ sp_size: 3 }, { WORLD_SIZE: "2" }, "WORLD_SIZE, 2, cannot be divided into groups of 3"],
+    [{ n_samples_per_prompt: 1, train_batch_size: 4 }, {}, "group_norm compares the samples of a prompt"],
+    [{}, { WORLD_SIZE: "two" }, "WORLD_SIZE=two: is no number of processes"],
+  ])("refuses %j with %j", (flags, environment, text) => {
+    expect(() => read(flags, environment)).toThrow(UserError);
+    expect(() => read(flags, environment)).toThrow(text);
+  });
+
+  it("takes the fewest processes that the flags allow where nothing tells how many there are", () => {
+    expect(read({ engine_tp_size: 4, sp_size: 2 })).toEqual([]);
+  });
+
+  it("lets local.processes tell the number of processes", () => {
+    expect(() => read({ engine_tp_size: 4 }, { WORLD_SIZE: "4" }, ["local.processes=6"])).toThrow("local.processes, 6");
+  });
+
+  it("makes warnings mistakes when strict", () => {
+    const args = [...least, "--train_batch_size", "4", "--rollout_batch_size", "4"];
+    expect(() => readLightRft(args, { environment: {}, strict: true })).toThrow("16 samples in 4 optimizer steps");
+  });
+});

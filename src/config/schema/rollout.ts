@@ -1,0 +1,43 @@
+/** `rllm.rollout` and the older `sampling`: how often and how the model is sampled. */
+import { z } from "zod";
+import { count, share } from "./about.ts";
+
+const temperature = z.number().min(0).default(1).describe("Sampling temperature; 0 is greedy.");
+const top_p = z.number().gt(0).max(1).default(1).describe("Nucleus sampling threshold; 1 is off.");
+const top_k = count.default(-1).describe("Sample from the k most likely tokens; -1 is off.");
+const min_p = share.default(0).describe("Drop tokens less likely than min_p times the likeliest; 0 is off.");
+
+const sampling = { temperature, top_p, top_k, min_p };
+
+/** Further parameters pass through to engines that know them. */
+const rolloutSampling = z
+  .object({
+    ...sampling,
+    max_tokens: count
+      .min(1)
+      .default(2048)
+      .describe("Longest reply in tokens.")
+      .meta({ written: "$" + "{rllm.data.max_response_length}" }),
+  })
+  .catchall(z.unknown().meta({ later: "no engine of Hone's takes this sampling parameter yet" }))
+  .prefault({});
+
+export const rollout = z
+  .strictObject({
+    n: count
+      .min(1)
+      .default(8)
+      .describe("Rollouts per task during training.")
+      .meta({ note: "The document calls it a figure for the log; in rLLM's code and here it is what runs." }),
+    n_val: count.min(1).default(1).describe("Rollouts per task during validation."),
+    train: rolloutSampling,
+    val: rolloutSampling,
+  })
+  .prefault({});
+
+export const samplingBlock = z
+  .strictObject({
+    train: z.strictObject(sampling).prefault({}),
+    val: z.strictObject(sampling).prefault({}),
+  })
+  .prefault({});

@@ -1,0 +1,69 @@
+/** Keys that mean the same under two names: the backend's own, and `rllm.*`, which scripts for every backend use. */
+
+/** `[the backend's own, rllm.*]` */
+export type SharedKey = readonly [native: string, rllm: string];
+
+/** Sizes come first everywhere: other defaults refer to them. */
+const sizes = (...names: string[]): SharedKey[] => names.map((name) => [`data.${name}`, `rllm.data.${name}`]);
+
+const sampling: SharedKey[] = ["train", "val"].flatMap((when) =>
+  ["temperature", "top_p", "top_k", "min_p"].map(
+    (name): SharedKey => [`sampling.${when}.${name}`, `rllm.rollout.${when}.${name}`],
+  ),
+);
+
+/** Of the local engine and of Tinker. */
+export const sharedKeys: readonly SharedKey[] = [
+  ...sizes("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length"),
+  ...sampling,
+  ["training.lr_schedule", "rllm.algorithm.lr_schedule"],
+  ["training.warmup_steps_ratio", "rllm.algorithm.warmup_steps_ratio"],
+  ["rollout_engine.disable_thinking", "rllm.disable_thinking"],
+  ["rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"],
+];
+
+/** Forwarded one way: the first says what the second is, unless the second was set too. */
+export const forwardedKeys: readonly SharedKey[] = [
+  ["training.group_size", "rllm.rollout.n"],
+  ["validation.group_size", "rllm.rollout.n_val"],
+];
+
+const correction = (verl: string, rllm: string): SharedKey => [
+  `algorithm.rollout_correction.${verl}`,
+  `rllm.algorithm.rollout_correction.${rllm}`,
+];
+const algorithm = (name: string): SharedKey => [`algorithm.${name}`, `rllm.algorithm.${name}`];
+const actor = (verl: string, rllm: string): SharedKey => [`actor_rollout_ref.actor.${verl}`, `rllm.algorithm.${rllm}`];
+const rollout = (verl: string, rllm: string): SharedKey => [
+  `actor_rollout_ref.rollout.${verl}`,
+  `rllm.rollout.${rllm}`,
+];
+const trainer = (...names: string[]): SharedKey[] => names.map((name) => [`trainer.${name}`, `rllm.trainer.${name}`]);
+
+/** Of verl: the document's table and the rows that rLLM's code has beside it. */
+export const verlSharedKeys: readonly SharedKey[] = [
+  ...sizes("train_batch_size", "max_prompt_length", "max_response_length"),
+  algorithm("adv_estimator"),
+  algorithm("norm_adv_by_std_in_grpo"),
+  correction("bypass_mode", "bypass_mode"),
+  correction("rollout_is", "tis_mode"),
+  correction("rollout_is_threshold", "tis_cap"),
+  actor("kl_loss_coef", "kl_beta"),
+  actor("policy_loss.loss_mode", "loss_fn"),
+  actor("loss_agg_mode", "loss_agg_mode"),
+  actor("optim.lr_warmup_steps", "warmup_steps"),
+  actor("optim.lr_warmup_steps_ratio", "warmup_steps_ratio"),
+  actor("clip_ratio_high", "eps_clip_high"),
+  actor("router_replay.mode", "router_replay"),
+  rollout("n", "n"),
+  rollout("val_kwargs.n", "n_val"),
+  rollout("temperature", "train.temperature"),
+  rollout("top_p", "train.top_p"),
+  rollout("top_k", "train.top_k"),
+  rollout("response_length", "train.max_tokens"),
+  rollout("val_kwargs.temperature", "val.temperature"),
+  rollout("val_kwargs.top_p", "val.top_p"),
+  rollout("val_kwargs.top_k", "val.top_k"),
+  ...trainer("save_freq", "test_freq", "val_before_train", "val_only"),
+  ...trainer("total_epochs", "logger", "project_name", "experiment_name"),
+];

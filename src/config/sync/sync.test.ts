@@ -1,0 +1,123 @@
+import { expect, test } from "vitest";
+import { type ComposedConfig, composeConfig } from "../compose.ts";
+import { originText } from "../origin.ts";
+import { valueAt } from "../value-at.ts";
+import { forwardedKeys, type SharedKey, sharedKeys, verlSharedKeys } from "./shared-keys.ts";
+
+/** Two values of a key that are not its default. */
+function values([, rllm]: SharedKey): [string, string] {
+  const leaf = rllm.split(".").at(-1)!;
+  if (["val_before_train", "norm_adv_by_std_in_grpo", "val_only", "bypass_mode"].includes(leaf))
+    return ["true", "false"];
+  if (/^(disable_thinking|accumulate_reasoning)$/.test(leaf)) return ["true", "false"];
+  const words: Record<string, [string, string]> = {
+    adv_estimator: ["rloo", "reinforce"],
+    tis_mode: ["token", "sequence"],
+    loss_fn: ["gspo", "gpg"],
+    loss_agg_mode: ["seq-mean-token-sum", "seq-mean-token-mean"],
+    router_replay: ["R2", "R3"],
+    logger: ["[wandb]", "[tensorboard]"],
+    lr_schedule: ["cosine", "linear"],
+    project_name: ["p1", "p2"],
+    experiment_name: ["e1", "e2"],
+  };
+  if (words[leaf] !== undefined) return words[leaf];
+  return /temperature|top_p|min_p|ratio|eps_|kl_beta|tis_cap/.test(leaf) ? ["0.25", "0.5"] : ["17", "18"];
+}
+
+const said = ({ warnings }: ComposedConfig) => warnings.map(({ category, paths }) => [category, ...paths]);
+
+const tables = [
+  ["verl", verlSharedKeys],
+  ["tinker", sharedKeys],
+] as const;
+
+for (const [backend, keys] of tables) {
+  const compose = (...overrides: string[]) => composeConfig({ overrides: [`rllm/backend=${backend}`, ...overrides] });
+
+  test.each(keys)(`${backend}: %s and %s are one value, whichever was set`, (native, rllm) => {
+    const [one, other] = values([native, rllm]);
+    const both = (composed: ComposedConfig) => [native, rllm].map((path) => valueAt(composed.tree, path));
+    const common = compose(`${rllm}=${one}`);
+    const [value] = both(common);
+    expect(both(common)).toEqual([value, value]);
+    expect(said(common)).toEqual([]);
+
+    const own = compose(`${native}=${one}`);
+    expect(both(own)).toEqual([value, value]);
+    expect(said(own)).toEqual([["deprecated_native", native, rllm]]);
+    expect(originText(own.origins.get(rllm)!)).toBe(`synced from ${native} (command line: ${native}=${one})`);
+
+    const conflict = compose(`${native}=${other}`, `${rllm}=${one}`);
+    expect(both(conflict)).toEqual([value, value]);
+    expect(said(conflict)).toEqual([["conflict", native, rllm]]);
+
+    const same = compose(`${native}=${one}`, `${rllm}=${one}`);
+    expect(said(same)).toEqual([["deprecated_native", native, rllm]]);
+  });
+}
+
+test.each(forwardedKeys)("%s is forwarded to %s, which wins where it is set", (from, to) => {
+  const overrides = ["rllm/backend=tinker", `${from}=4`];
+  const forwarded = composeConfig({ overrides });
+  expect([from, to].map((path) => valueAt(forwarded.tree, path))).toEqual([4, 4]);
+  expect(originText(forwarded.origins.get(to)!)).toBe(`forwarded from ${from} (command line: ${from}=4)`);
+  const both = composeConfig({ overrides: [...overrides, `${to}=5`] });
+  expect([from, to].map((path) => valueAt(both.tree, path))).toEqual([4, 5]);
+  expect(said(both)).toEqual([["conflict", from, to]]);
+});
+
+test("a later layer wins, whichever name it uses", () => {
+  const input = { data: { train_batch_size: 16 }, rllm: { trainer: { total_epochs: 2 } } };
+  const composed = composeConfig({ input, overrides: ["rllm.data.train_batch_size=8"] });
+  expect(composed.config.data.train_batch_size).toBe(8);
+  expect(composed.warnings).toEqual([]);
+  const verl = composeConfig({ input, overrides: ["rllm/backend=verl", "trainer.total_epochs=3"] });
+  expect(verl.config.rllm.trainer.total_epochs).toBe(3);
+});
+
+test.each([
+  ["total_batches=0", ["rllm.trainer.total_batches=0"], { "trainer.total_training_steps": null }],
+  ["total_batches=null", ["rllm.trainer.total_batches=null"], { "trainer.total_training_steps": null }],
+  ["verl's null", ["trainer.total_training_steps=null"], { "rllm.trainer.total_batches": -1 }],
+  ["kl_beta turns the KL on", ["rllm.algorithm.kl_beta=0.01"], { "actor_rollout_ref.actor.use_kl_loss": true }],
+  [
+    "unless the flag was set",
+    ["rllm.algorithm.kl_beta=0.01", "actor_rollout_ref.actor.use_kl_loss=false"],
+    { "actor_rollout_ref.actor.use_kl_loss": false },
+  ],
+  [
+    "eps_clip is both bounds",
+    ["rllm.algorithm.eps_clip=0.1"],
+    { "actor_rollout_ref.actor.clip_ratio_low": 0.1, "actor_rollout_ref.actor.clip_ratio_high": 0.1 },
+  ],
+  [
+    "clip_ratio alone too",
+    ["actor_rollout_ref.actor.clip_ratio=0.1"],
+    { "actor_rollout_ref.actor.clip_ratio_low": 0.1, "rllm.algorithm.eps_clip": 0.1 },
+  ],
+  [
+    "one length",
+    ["data.max_response_length=400"],
+    { "actor_rollout_ref.rollout.response_length": 400, "rllm.rollout.val.max_tokens": 400 },
+  ],
+  ["a bare ~key", ["~rllm.algorithm.kl_beta"], { "actor_rollout_ref.actor.kl_loss_coef": 0.001 }],
+  [
+    "megatron's schedule",
+    ["model_engine=megatron", "rllm.algorithm.lr_schedule=cosine"],
+    { "actor_rollout_ref.actor.optim.lr_decay_style": "cosine" },
+  ],
+])("verl: %s", (_, overrides, expected) => {
+  const { tree } = composeConfig({ overrides: ["rllm/backend=verl", ...overrides] });
+  expect(Object.fromEntries(Object.keys(expected).map((path) => [path, valueAt(tree, path)]))).toEqual(expected);
+});
+
+test("older names of ways to resume, and of the checkpoint to resume from", () => {
+  const of = (...overrides: string[]) => composeConfig({ overrides }).config.training;
+  expect(of("training.resume_mode=disable").resume_mode).toBe("off");
+  expect(of("training.resume_mode=resume_path", "training.resume_from_path=x")).toMatchObject({ resume_mode: "path" });
+  expect(of("training.resume_from_tinker_id=tinker://a/weights/b")).toMatchObject({
+    resume_mode: "path",
+    resume_from_path: "tinker://a/weights/b",
+  });
+});

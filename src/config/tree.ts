@@ -1,0 +1,66 @@
+/** A composed tree by dotted paths: what stands where, and putting something else there. */
+import { type Entry, type MapNode, type Node, nodeAt } from "./node.ts";
+import type { Origin } from "./origin.ts";
+
+export interface Leaf {
+  /** `"rllm.trainer.total_epochs"` */
+  path: string;
+  node: Node;
+  /** Of the line that says it. */
+  origin: Origin;
+}
+
+export function nodeOf(tree: MapNode, path: string): Node | undefined {
+  return nodeAt(tree, path.split("."));
+}
+
+/** Puts a node at a path, with the sections on the way to it; what is not a section there gives way. */
+export function putNode(tree: MapNode, path: string, node: Node): void {
+  const names = path.split(".");
+  const last = names.pop()!;
+  let section = tree;
+  for (const name of names) {
+    const found = section.entries.find((entry) => entry.name === name);
+    if (found?.node.kind === "map") {
+      section = found.node;
+      continue;
+    }
+    const inner: MapNode = { kind: "map", origin: node.origin, entries: [] };
+    putEntry(section, { name, origin: node.origin, node: inner });
+    section = inner;
+  }
+  putEntry(section, { name: last, origin: node.origin, node });
+}
+
+function putEntry(section: MapNode, entry: Entry): void {
+  const index = section.entries.findIndex(({ name }) => name === entry.name);
+  if (index < 0) section.entries.push(entry);
+  else section.entries[index] = entry;
+}
+
+export function removeNode(tree: MapNode, path: string): void {
+  const cut = path.lastIndexOf(".");
+  const parent = cut < 0 ? tree : nodeOf(tree, path.slice(0, cut));
+  if (parent?.kind !== "map") return;
+  parent.entries = parent.entries.filter(({ name }) => name !== path.slice(cut + 1));
+}
+
+/** Every value, list and empty section, and each section of which `isWhole` says that it is one value. */
+export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = ""): Leaf[] {
+  if (node.kind !== "map" || node.entries.length === 0 || isWhole(path)) {
+    return path === "" ? [] : [{ path, node, origin: node.origin }];
+  }
+  return node.entries.flatMap(({ name, node: child }) =>
+    leavesOf(child, isWhole, path === "" ? name : `${path}.${name}`),
+  );
+}
+
+/** A copy of which the sections may be changed. */
+export function copyTree(tree: MapNode): MapNode {
+  return {
+    ...tree,
+    entries: tree.entries.map((entry) =>
+      entry.node.kind === "map" ? { ...entry, node: copyTree(entry.node) } : { ...entry },
+    ),
+  };
+}
