@@ -1,153 +1,124 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { groupMetrics } from "../trajectories/group-metrics.ts";
+import { UserError } from "../errors.ts";
+import { advantageMetrics, rewardMetrics } from "../trajectories/group-metrics.ts";
 import { rewardGroup } from "../trajectories/sample-episodes.fixture.ts";
-import { estimateAdvantages } from "./advantages.ts";
-import { type EstimatorOptions, estimatorPresets } from "./estimators/estimator.ts";
-import { grpo } from "./estimators/grpo.ts";
-import { differences, readVectors, type Value } from "./vectors/read-vectors.fixture.ts";
+import { type AdvantageOptions, estimateAdvantages } from "./advantages.ts";
+import { type EstimatorOptions, estimatorPresets, type RewardGroup } from "./estimators/estimator.ts";
+import { type EstimatorSpec, estimators } from "./estimators/index.ts";
 
-const { rllm, lightrft, verl, trl } = estimatorPresets;
-
-describe("recorded advantages", () => {
-  type Grouped = { rewards_by_group: number[][] };
-  const grouped: [string, (std: boolean) => EstimatorOptions][] = [
-    ["rllm/adv/grpo", (std) => ({ ...rllm, std })],
-    ["tinker/adv", () => ({ ...trl, std: false })],
-  ];
-  for (const [prefix, options] of grouped) {
-    type Params = { norm_adv_by_std_in_grpo: boolean };
-    test.each(readVectors<Grouped, Params, { advantages_by_group: number[][] }>("advantages", prefix))(
-      "$name",
-      ({ inputs, params, outputs, tol }) => {
-        const got = grpo(inputs.rewards_by_group, options(params.norm_adv_by_std_in_grpo));
-        expect(differences(got, outputs.advantages_by_group, tol)).toEqual([]);
-      },
-    );
-  }
-
-  type Tokens = { token_level_rewards: number[][]; response_mask: number[][]; index: string[] };
-  type StdParams = { norm_adv_by_std_in_grpo?: boolean };
-  test.each([
-    ...readVectors<Tokens, StdParams, { advantages: number[][] }>("advantages", "verl/adv/grpo"),
-    ...readVectors<Tokens, StdParams, { advantages: number[][] }>("advantages", "skyrl/adv"),
-  ])("$name", ({ inputs, params, outputs, tol }) => {
-    const scores = inputs.token_level_rewards.map((row) => row.reduce((total, reward) => total + reward, 0));
-    const names = [...new Set(inputs.index)];
-    const rows = names.map((name) => [...scores.keys()].filter((row) => inputs.index[row] === name));
-    const std = params.norm_adv_by_std_in_grpo ?? true;
-    const byGroup = grpo(
-      rows.map((members) => members.map((row) => scores[row]!)),
-      { ...verl, std },
-    );
-    const got = scores.map((_, row) => {
-      const group = names.indexOf(inputs.index[row]!);
-      return inputs.response_mask[row]!.map((mask) => mask * byGroup[group]![rows[group]!.indexOf(row)]!);
-    });
-    expect(differences(got, outputs.advantages, tol)).toEqual([]);
-  });
-
-  test.each(
-    readVectors<{ rewards: number[] }, { n_samples_per_prompt: number }, { rewards: Value[] }>(
-      "advantages",
-      "lightrft/preprocess/group_norm",
-    ),
-  )("$name", ({ name, inputs, params, outputs, tol }) => {
-    const size = params.n_samples_per_prompt;
-    const groups = Array.from({ length: inputs.rewards.length / size }, (_, group) =>
-      inputs.rewards.slice(group * size, (group + 1) * size),
-    );
-    const got = grpo(groups, lightrft).flat();
-    // LightRFT divides 0 by 0 for a group of one; here it has no advantage.
-    const want = name.includes("/single/") ? outputs.rewards.map(() => 0) : outputs.rewards;
-    expect(differences(got, want, tol)).toEqual([]);
-  });
-
-  type PerFunction = { rewards_per_func: Value[][] };
-  type TrlParams = { scale_rewards: string; reward_weights: number[]; num_generations: number };
-  test.each(readVectors<PerFunction, TrlParams, { advantages: number[] }>("advantages", "trl/adv"))(
-    "$name",
-    ({ inputs, params, outputs, tol }) => {
-      const known = (value: Value) => typeof value === "number";
-      const rewards = inputs.rewards_per_func.map((values) =>
-        values.some(known)
-          ? values.reduce<number>(
-              (sum, value, index) => sum + (known(value) ? value * params.reward_weights[index]! : 0),
-              0,
-            )
-          : null,
-      );
-      // Rows without any reward are left out of their group, as grouping does with unknown rewards.
-      const size = params.num_generations;
-      const rows = [...rewards.keys()].filter((row) => rewards[row] !== null);
-      const groups = Array.from({ length: rewards.length / size }, (_, group) =>
-        rows.filter((row) => Math.floor(row / size) === group),
-      );
-      const estimated = grpo(
-        groups.map((members) => members.map((row) => rewards[row]!)),
-        { ...trl, std: params.scale_rewards === "group" },
-      );
-      const got = rewards.map(() => 0);
-      groups.forEach((members, group) => {
-        members.forEach((row, member) => {
-          got[row] = estimated[group]![member]!;
-        });
-      });
-      expect(differences(got, outputs.advantages, tol)).toEqual([]);
-    },
+const presets = Object.values(estimatorPresets);
+const specs = Object.entries(estimators) as [string, EstimatorSpec][];
+const grpo = (rewards: number[][], options: EstimatorOptions) =>
+  estimators.grpo.compare(
+    rewards.map((own) => ({ rewards: own })),
+    options,
   );
 
-  type Collected = { groups: { group_id: string; trajectories: { reward: number }[] }[] };
-  type CollectOutputs = { step_advantages: number[][][]; metrics: Record<string, number> };
-  test.each(readVectors<Collected, Record<string, never>, CollectOutputs>("advantages", "rllm/collect"))(
-    "$name with its metrics",
-    ({ inputs, outputs, tol }) => {
-      const groups = inputs.groups.map(({ group_id, trajectories }) =>
-        rewardGroup(
-          group_id,
-          trajectories.map(({ reward }) => reward),
-        ),
-      );
-      const advantages = estimateAdvantages(groups, { ...rllm, estimator: "grpo" });
-      const wanted = outputs.step_advantages.map((group) => group.map((steps) => steps[0]!));
-      expect(differences(advantages, wanted, tol)).toEqual([]);
-      const metrics = groupMetrics(groups, advantages);
-      expect(differences(metrics, outputs.metrics, tol)).toEqual([]);
-      expect(Object.keys(metrics).sort()).toEqual(Object.keys(outputs.metrics).sort());
-    },
+const reward = fc.double({ noNaN: true, noDefaultInfinity: true, min: -1e100, max: 1e100 });
+const tame = fc.integer({ min: -8, max: 8 }).map((value) => value / 4);
+const groupsOf = (rewards: fc.Arbitrary<number>): fc.Arbitrary<RewardGroup[]> =>
+  fc.array(
+    fc
+      .array(fc.record({ reward: rewards, length: fc.integer({ min: 0, max: 9 }) }), { maxLength: 6 })
+      .map((members) => ({
+        rewards: members.map((member) => member.reward),
+        lengths: members.map(({ length }) => length),
+        baselines: members.map(() => 0.5),
+      })),
+    { maxLength: 5 },
   );
+
+describe.each(specs)("%s", (_, { compare }) => {
+  test("gives a finite figure to every trajectory of any groups, whatever their rewards", () => {
+    const any = fc.oneof(groupsOf(reward), groupsOf(tame), groupsOf(fc.constantFrom(0, 1, 1e-300, 0.1)));
+    fc.assert(
+      fc.property(any, fc.constantFrom(...presets), fc.boolean(), (groups, options, std) => {
+        const figures = compare(groups, { ...options, std });
+        expect(figures.map(({ length }) => length)).toEqual(groups.map(({ rewards }) => rewards.length));
+        expect(figures.flat().every((figure) => Number.isFinite(figure))).toBe(true);
+      }),
+    );
+  });
+
+  test("permuting a group permutes its advantages", () => {
+    fc.assert(
+      fc.property(
+        // Different rewards, since the first of equally good ones is the best for pass@k.
+        fc.uniqueArray(tame, { minLength: 2, maxLength: 6 }),
+        fc.array(fc.nat(), { minLength: 6, maxLength: 6 }),
+        fc.constantFrom(...presets),
+        (rewards, keys, options) => {
+          const lengths = rewards.map((_, index) => index + 1);
+          const order = [...rewards.keys()].sort((a, b) => keys[a]! - keys[b]!);
+          const pick = (values: readonly number[]) => order.map((index) => values[index]!);
+          const other = { rewards: [0.25, 1], lengths: [1, 2], baselines: [0.5] };
+          const [straight] = compare([{ rewards, lengths, baselines: [0.5] }, other], options);
+          const [permuted] = compare(
+            [{ rewards: pick(rewards), lengths: pick(lengths), baselines: [0.5] }, other],
+            options,
+          );
+          pick(straight!).forEach((figure, index) => {
+            expect(permuted![index]).toBeCloseTo(figure, 9);
+          });
+        },
+      ),
+    );
+  });
 });
 
-test("equal rewards give exactly zero, whatever rounding does to their mean", () => {
-  const reward = fc.double({ noNaN: true, noDefaultInfinity: true, min: -1e6, max: 1e6 });
+test("against a mean, equal rewards give exactly zero, whatever rounding does to it", () => {
+  const against = specs.filter(([name]) => !/^(reinforce|reinforce_plus_plus|gae|remax|optimal_.*)$/.test(name));
   fc.assert(
     fc.property(
-      reward,
+      fc.double({ noNaN: true, noDefaultInfinity: true, min: -1e6, max: 1e6 }),
       fc.integer({ min: 2, max: 50 }),
-      fc.constantFrom(rllm, lightrft, verl, trl),
+      fc.constantFrom(...presets),
       (value, size, options) => {
-        expect(grpo([Array<number>(size).fill(value)], options)[0]!.every((advantage) => advantage === 0)).toBe(true);
+        const rewards = Array<number>(size).fill(value);
+        for (const [, { compare }] of against) {
+          const [figures] = compare([{ rewards, lengths: rewards.map((_, index) => index + 1) }], options);
+          expect(figures!.every((figure) => figure === 0)).toBe(true);
+        }
       },
     ),
   );
 });
 
 test.each([
-  [{ ...rllm }, 0.5 / (1 + 1e-6)],
-  [{ ...rllm, std: false }, 0.5],
-  [{ ...lightrft }, 0],
-  [{ ...trl }, 0],
-  [{ ...trl, std: false }, 0],
+  [{ ...estimatorPresets.rllm }, 0.5 / (1 + 1e-6)],
+  [{ ...estimatorPresets.rllm, std: false }, 0.5],
+  [{ ...estimatorPresets.lightrft }, 0],
+  [{ ...estimatorPresets.trl }, 0],
+  [{ ...estimatorPresets.trl, std: false }, 0],
 ])("a group of one under %o", (options, wanted) => {
   expect(grpo([[0.5]], options)).toEqual([[wanted]]);
 });
 
-test("roles are estimated apart and come back in the order of the groups; no groups, no advantages", () => {
+const options: AdvantageOptions = { ...estimatorPresets.rllm, std: false, estimator: "grpo" };
+
+test("roles are estimated apart, each by its estimator, and come back in the order of the groups", () => {
   const groups = [rewardGroup("a:solver", [0, 1]), rewardGroup("a:judge", [5, 5]), rewardGroup("b:solver", [1, 1, 0])];
-  const advantages = estimateAdvantages(groups, { ...rllm, std: false, estimator: "grpo" });
+  const advantages = estimateAdvantages(groups, options);
   expect(advantages[0]).toEqual([-0.5, 0.5]);
   expect(advantages[1]).toEqual([0, 0]);
   expect(advantages[2]![2]).toBeCloseTo(-2 / 3);
-  expect(estimateAdvantages([], { ...rllm, estimator: "grpo" })).toEqual([]);
-  expect(groupMetrics([], [])).toEqual({});
+  expect(estimateAdvantages(groups, { ...options, byRole: { judge: "reinforce" } })[1]).toEqual([5, 5]);
+  expect(estimateAdvantages([], options)).toEqual([]);
+  expect({ ...rewardMetrics([]), ...advantageMetrics([], []) }).toEqual({});
+});
+
+test("an estimator of one's own is found by its name, and sees everything of the trajectories", () => {
+  const shortest = (groups: readonly RewardGroup[]) =>
+    groups.map(({ rewards, lengths, members }) =>
+      rewards.map((own, index) => own / lengths![index]! + members![index]!.trajectory.steps.length),
+    );
+  const groups = [rewardGroup("a:solver", [2, 4])];
+  expect(estimateAdvantages(groups, { ...options, estimator: "shortest", custom: { shortest } })).toEqual([[3, 5]]);
+  const custom = { short: () => [[1]], broken: () => [[1, Number.NaN]] };
+  expect(() => estimateAdvantages(groups, { ...options, estimator: "short", custom })).toThrow(
+    /role solver gives \[1\] for group a:solver: wanted are 2 finite numbers/,
+  );
+  expect(() => estimateAdvantages(groups, { ...options, estimator: "broken", custom })).toThrow(UserError);
+  expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow("no advantage estimator");
 });

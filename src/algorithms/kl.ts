@@ -1,4 +1,5 @@
 /** Estimators of the KL to a reference policy, from one sampled token (http://joschu.net/blog/kl-approx.html). */
+import { exp } from "./losses/exp.ts";
 
 export interface KlValue {
   value: number;
@@ -19,9 +20,10 @@ export const klEstimators = {
   k2: (logRatio) => ({ value: logRatio ** 2 / 2, slope: logRatio }),
   k3: (logRatio) => {
     const opposite = Math.min(Math.max(-logRatio, -maxLogRatio), maxLogRatio);
-    const value = Math.expm1(opposite) - opposite;
+    const growth = exp(opposite) - 1;
+    const value = growth - opposite;
     const bounded = Math.abs(logRatio) > maxLogRatio || value > maxK3;
-    return { value: Math.min(value, maxK3), slope: bounded ? 0 : -Math.expm1(opposite) };
+    return { value: Math.min(value, maxK3), slope: bounded ? 0 : -growth };
   },
   abs: (logRatio) => ({ value: Math.abs(logRatio), slope: Math.sign(logRatio) }),
 } as const satisfies Record<string, KlEstimator>;

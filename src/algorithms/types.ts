@@ -7,6 +7,8 @@ export type { TrainingBatch } from "../trajectories/types.ts";
 export interface Outputs {
   entropy?: boolean;
   values?: boolean;
+  /** By `forward` alone: it has no gradient. */
+  concentration?: boolean;
 }
 
 /** `dL/doutput`, laid out as the outputs they belong to. */

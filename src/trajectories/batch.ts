@@ -28,19 +28,53 @@ export function totalsOf(offsets: Int32Array): BatchTotals {
  */
 export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>): TrainingBatch {
   const indices = Array.from(chosen);
-  const { oldLogprobs, referenceLogprobs } = batch;
   const gather = (values: Float32Array) => gatherTokens(values, batch.offsets, indices);
   return {
     sequences: indices.map((index) => batch.sequences[index]!),
     offsets: offsetsOf(indices.map((index) => batch.offsets[index + 1]! - batch.offsets[index]!)),
     advantages: gather(batch.advantages),
     samplerLogprobs: gather(batch.samplerLogprobs),
-    ...(oldLogprobs === undefined ? {} : { oldLogprobs: gather(oldLogprobs) }),
-    ...(referenceLogprobs === undefined ? {} : { referenceLogprobs: gather(referenceLogprobs) }),
+    ...optionalArrays(batch, gather),
     groups: Int32Array.from(indices, (index) => batch.groups[index]!),
     roles: indices.map((index) => batch.roles[index]!),
     totals: batch.totals,
   };
+}
+
+/**
+ * The batch without some of its tokens: they stay in their sequences and are no longer trained. A batch in its own
+ * right: the denominators are those of the tokens that are left.
+ *
+ * @param keep `[N]` 1: the trained token stays one
+ */
+export function keepTokens(batch: TrainingBatch, keep: Uint8Array): TrainingBatch {
+  if (keep.every((kept) => kept === 1)) return batch;
+  const gather = (values: Float32Array) => values.filter((_, token) => keep[token] === 1);
+  let token = 0;
+  const sequences = batch.sequences.map(({ tokens, trained }) => ({
+    tokens,
+    trained: trained.map((flag) => (flag === 1 ? keep[token++]! : 0)),
+  }));
+  const counts = sequences.map(({ trained }) => trained.reduce((sum, flag) => sum + flag, 0));
+  const offsets = offsetsOf(counts);
+  return {
+    ...batch,
+    sequences,
+    offsets,
+    advantages: gather(batch.advantages),
+    samplerLogprobs: gather(batch.samplerLogprobs),
+    ...optionalArrays(batch, gather),
+    totals: totalsOf(offsets),
+  };
+}
+
+const optionalNames = ["oldLogprobs", "referenceLogprobs", "rolloutWeights", "returns", "oldValues"] as const;
+
+/** What `gather` makes of the arrays over tokens that not every batch has. */
+function optionalArrays(batch: TrainingBatch, gather: (values: Float32Array) => Float32Array): Partial<TrainingBatch> {
+  return Object.fromEntries(
+    optionalNames.flatMap((name) => (batch[name] === undefined ? [] : [[name, gather(batch[name])]])),
+  );
 }
 
 /** The same sequences as a batch in its own right: the denominators are theirs alone. */

@@ -1,16 +1,6 @@
 /** What a batch of episodes came to: solved or not, how they ended, how long the replies were. */
 import { mean, spread } from "../statistics.ts";
-import type { Episode, TerminationReason } from "./types.ts";
-
-const terminationReasons: readonly TerminationReason[] = [
-  "env_done",
-  "max_turns_exceeded",
-  "max_prompt_length_exceeded",
-  "max_response_length_exceeded",
-  "timeout",
-  "error",
-  "unknown",
-];
+import { type Episode, terminationReasons } from "./types.ts";
 
 /**
  * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),

@@ -5,34 +5,46 @@ import type { TrajectoryGroup } from "./types.ts";
 /** Below this an advantage counts as zero, and a group's deviation as none. */
 const negligible = 1e-8;
 
+/** `reward/{role}/*` over trajectories; `batch/{role}/*` over the groups of two or more. */
+export function rewardMetrics(groups: readonly TrajectoryGroup[]): Record<string, number> {
+  return byRole(groups, (role, own) => {
+    const rewards = own.map((index) => groups[index]!.members.map(({ reward }) => reward));
+    return {
+      ...describe(`reward/${role}`, rewards.flat()),
+      ...signalMetrics(
+        `batch/${role}`,
+        rewards.filter(({ length }) => length >= 2),
+      ),
+    };
+  });
+}
+
 /**
- * `reward/{role}/*` and `advantage/{role}/*` over trajectories; `batch/{role}/*` over the groups of two or more.
+ * `advantage/{role}/*` over trajectories.
  *
  * @param advantages `[groups][members]`
  */
-export function groupMetrics(
+export function advantageMetrics(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly number[])[],
 ): Record<string, number> {
-  const roles = new Set(groups.map(({ role }) => role));
-  return Object.assign(
-    {},
-    ...[...roles].map((role) => {
-      const rewards = groups
-        .filter((group) => group.role === role)
-        .map(({ members }) => members.map(({ reward }) => reward));
-      const roleAdvantages = advantages.filter((_, index) => groups[index]!.role === role).flat();
-      return {
-        ...describe(`reward/${role}`, rewards.flat()),
-        ...describe(`advantage/${role}`, roleAdvantages),
-        [`advantage/${role}/fraction_zero`]: mean(roleAdvantages.map((value) => Number(Math.abs(value) < negligible))),
-        ...signalMetrics(
-          `batch/${role}`,
-          rewards.filter(({ length }) => length >= 2),
-        ),
-      };
-    }),
-  );
+  return byRole(groups, (role, own) => {
+    const flat = own.flatMap((index) => advantages[index]!).filter(Number.isFinite);
+    if (flat.length === 0) return {};
+    return {
+      ...describe(`advantage/${role}`, flat),
+      [`advantage/${role}/fraction_zero`]: mean(flat.map((value) => Number(Math.abs(value) < negligible))),
+    };
+  });
+}
+
+function byRole(
+  groups: readonly TrajectoryGroup[],
+  figures: (role: string, indices: number[]) => Record<string, number>,
+): Record<string, number> {
+  const roles = [...new Set(groups.map(({ role }) => role))];
+  const indices = (role: string) => [...groups.keys()].filter((index) => groups[index]!.role === role);
+  return Object.assign({}, ...roles.map((role) => figures(role, indices(role))));
 }
 
 function describe(name: string, values: readonly number[]): Record<string, number> {

@@ -1,50 +1,12 @@
 import { describe, expect, test } from "vitest";
-import { readVectors } from "../algorithms/vectors/read-vectors.fixture.ts";
+import { type CompactFiltering, maskedReasons } from "./compact-filtering.ts";
 import { episodeMetrics } from "./episode-metrics.ts";
 import { dropSmallGroups, groupTrajectories } from "./group-trajectories.ts";
 import { rewardGroup, sampleEpisode, sampleStep, sampleTrajectory } from "./sample-episodes.fixture.ts";
-import type { TerminationReason, TrajectoryGroup } from "./types.ts";
+import { type TerminationReason, type TrajectoryGroup, terminationReasons } from "./types.ts";
 
 const rewardsOf = (groups: readonly TrajectoryGroup[]) =>
   Object.fromEntries(groups.map(({ id, members }) => [id, members.map(({ reward }) => reward)]));
-
-interface Recorded {
-  episodes: { id: string; trajectories: { name: string; reward: number; step_rewards: number[] }[] }[];
-}
-interface Groups {
-  groups: { group_id: string; group_role: string; rewards: number[]; rollout_idx: string[] }[];
-  metrics: Record<string, number>;
-}
-test.each(readVectors<Recorded, object, Groups>("metrics", "rllm/transform"))("$name", ({ inputs, outputs }) => {
-  const episodes = inputs.episodes.map(({ id, trajectories }) =>
-    sampleEpisode(id, {
-      trajectories: trajectories.map(({ name, reward, step_rewards }) =>
-        sampleTrajectory({ name, reward, steps: step_rewards.map((own) => sampleStep([1], [2], { reward: own })) }),
-      ),
-    }),
-  );
-  const { groups, counts } = groupTrajectories(episodes);
-  const got = groups.map(({ id, role, members }) => ({
-    group_id: id,
-    group_role: role,
-    rewards: members.map(({ reward }) => reward),
-    rollout_idx: members.map(({ episode }) => String(episode.rollout)),
-  }));
-  expect(got).toEqual(outputs.groups);
-  expect(counts).toMatchObject(outputs.metrics);
-});
-
-interface Batches {
-  batches: { id: string; is_correct: boolean }[][];
-}
-test.each(
-  readVectors<Batches, object, { per_batch: { metrics: Record<string, number> }[] }>("metrics", "rllm/rejection"),
-)("$name, first batch", ({ inputs, outputs }) => {
-  const episodes = inputs.batches[0]!.map(({ id, is_correct }) => sampleEpisode(id, { correct: is_correct }));
-  const { groups, counts } = dropSmallGroups(groupTrajectories(episodes).groups, 2);
-  const kept = groups.flatMap(({ members }) => members.map(({ episode }) => episode));
-  expect({ ...episodeMetrics(kept), ...counts }).toMatchObject(outputs.per_batch[0]!.metrics);
-});
 
 test("what cannot be compared is dropped and counted by cause, and the known rewards are still compared", () => {
   const failure = { boundary: "model", message: "the server is gone" } as const;
@@ -72,6 +34,29 @@ test("what cannot be compared is dropped and counted by cause, and the known rew
     "groups/dropped_trajs/unknown_reward": 1,
     "groups/dropped_trajs/reward_not_finite": 1,
   });
+});
+
+test("episodes that ended as asked are left out before anything is compared, counted by how they ended", () => {
+  const ended = (id: string, termination: TerminationReason) => sampleEpisode(id, { termination });
+  const episodes = [ended("a:0", "env_done"), ended("a:1", "timeout"), ended("a:2", "error"), ended("b:0", "timeout")];
+  const flags = Object.fromEntries(terminationReasons.map((reason) => [`mask_${reason}`, reason === "timeout"]));
+  const filtering = { enable: true, ...flags } as CompactFiltering;
+  const { groups, counts } = groupTrajectories(episodes, { masked: maskedReasons(filtering) });
+  expect(rewardsOf(groups)).toEqual({ "a:solver": [0, 0] });
+  expect(counts).toMatchObject({ "groups/dropped_trajs/masked_timeout": 2, "groups/num_trajs_before_filter": 4 });
+  expect(maskedReasons({ ...filtering, enable: false }).size).toBe(0);
+});
+
+test("where no trajectory of a group has a reward of its own, those of the last steps are compared", () => {
+  const step = (reward: number | null) => sampleStep([1], [2], { reward });
+  const episode = (id: string, reward: number | null, ...last: (number | null)[]) =>
+    sampleEpisode(id, { trajectories: [sampleTrajectory({ reward, steps: last.map(step) })] });
+  const { groups, counts } = groupTrajectories([
+    ...[episode("a:0", null, 0.2, 0.7), episode("a:1", null, 0.4), episode("a:2", null, 0.9, null)],
+    ...[episode("b:0", null, 0.7), episode("b:1", 1, 0.4)],
+  ]);
+  expect(rewardsOf(groups)).toEqual({ "a:solver": [0.7, 0.4], "b:solver": [1] });
+  expect(counts).toMatchObject({ "groups/dropped_trajs/unknown_reward": 2, "groups/partly_dropped": 2 });
 });
 
 test("roles of an episode are grouped apart; no episodes, no groups", () => {

@@ -1,5 +1,5 @@
 /** Episodes into groups of comparable trajectories. What cannot be compared is left out and counted, never graded 0. */
-import type { Episode, Trajectory, TrajectoryGroup } from "./types.ts";
+import type { Episode, TerminationReason, Trajectory, TrajectoryGroup } from "./types.ts";
 
 export interface GroupedTrajectories {
   /** In the order in which the groups first appear. */
@@ -8,64 +8,87 @@ export interface GroupedTrajectories {
   counts: Record<string, number>;
 }
 
-/** The reward of a trajectory that may be compared, or why it may not. */
-function usableReward(episode: Episode, trajectory: Trajectory): number | DropCause {
-  if (episode.failure !== undefined) return "failed_episode";
-  if (trajectory.steps.length === 0) return "no_steps";
-  if (trajectory.reward === null) return "unknown_reward";
-  return Number.isFinite(trajectory.reward) ? trajectory.reward : "reward_not_finite";
+export interface GroupingOptions {
+  /** Episodes that ended for one of these reasons are left out before anything is compared. */
+  masked?: ReadonlySet<TerminationReason>;
 }
 
-const dropCauses = ["failed_episode", "no_steps", "unknown_reward", "reward_not_finite"] as const;
-type DropCause = (typeof dropCauses)[number];
+/** Why a trajectory may not be compared, or undefined. A reward that is not known is looked at group by group. */
+function dropCause(episode: Episode, { steps, reward }: Trajectory, masked: ReadonlySet<TerminationReason>) {
+  if (masked.has(episode.termination)) return `masked_${episode.termination}`;
+  if (episode.failure !== undefined) return "failed_episode";
+  if (steps.length === 0) return "no_steps";
+  return reward === null || Number.isFinite(reward) ? undefined : "reward_not_finite";
+}
 
 /**
- * Trajectories of the same task and role, across episodes, become one group. Of a group in which some rewards are
- * unknown the known ones are compared with each other (`groups/partly_dropped` counts such groups).
+ * Trajectories of the same task and role, across episodes, become one group. Where no trajectory of a group has a
+ * reward of its own, the rewards of their last steps are compared. Of a group in which some rewards are unknown the
+ * known ones are compared with each other (`groups/partly_dropped` counts such groups).
  *
  * @example
  * const { groups, counts } = groupTrajectories(episodes); // groups[0].id === "gsm8k/17:solver"
  */
-export function groupTrajectories(episodes: readonly Episode[]): GroupedTrajectories {
-  const groups = new Map<string, TrajectoryGroup>();
+export function groupTrajectories(
+  episodes: readonly Episode[],
+  { masked = new Set() }: GroupingOptions = {},
+): GroupedTrajectories {
+  const candidates = new Map<string, { episode: Episode; trajectory: Trajectory }[]>();
   const incomplete = new Set<string>();
-  const dropped: Record<DropCause, number> = {
-    failed_episode: 0,
-    no_steps: 0,
-    unknown_reward: 0,
-    reward_not_finite: 0,
+  const causes = [
+    ...["failed_episode", "no_steps", "unknown_reward", "reward_not_finite"],
+    ...[...masked].map((reason) => `masked_${reason}`),
+  ];
+  const dropped = Object.fromEntries(causes.map((cause) => [cause, 0]));
+  const drop = (id: string, cause: string) => {
+    dropped[cause]!++;
+    incomplete.add(id);
   };
-  let before = 0;
   for (const episode of episodes) {
     for (const trajectory of episode.trajectories) {
-      before++;
       const id = `${episode.taskId}:${trajectory.name}`;
-      const reward = usableReward(episode, trajectory);
-      if (typeof reward === "string") {
-        dropped[reward]++;
-        incomplete.add(id);
-        continue;
-      }
-      const group = groups.get(id) ?? { id, taskId: episode.taskId, role: trajectory.name, members: [] };
-      group.members.push({ episode, trajectory, reward });
-      groups.set(id, group);
+      const cause = dropCause(episode, trajectory, masked);
+      if (cause !== undefined) drop(id, cause);
+      else candidates.set(id, [...(candidates.get(id) ?? []), { episode, trajectory }]);
     }
   }
-  const kept = [...groups.values()];
-  const sizes = kept.map(({ members }) => members.length);
+  const groups = [...candidates].flatMap(([id, own]): TrajectoryGroup[] => {
+    const bySteps = own.every(({ trajectory }) => trajectory.reward === null);
+    const members = own.flatMap((one) => {
+      const reward = bySteps ? one.trajectory.steps.at(-1)!.reward : one.trajectory.reward;
+      if (reward !== null && Number.isFinite(reward)) return [{ ...one, reward }];
+      drop(id, reward === null ? "unknown_reward" : "reward_not_finite");
+      return [];
+    });
+    const { episode, trajectory } = own[0]!;
+    return members.length === 0 ? [] : [{ id, taskId: episode.taskId, role: trajectory.name, members }];
+  });
+  const before = episodes.reduce((total, { trajectories }) => total + trajectories.length, 0);
+  return { groups, counts: { ...sizeCounts(before, groups), ...dropCounts(groups, incomplete, dropped) } };
+}
+
+/** `groups/*` of the trajectories before and after, and of the sizes of the groups. */
+export function sizeCounts(before: number, groups: readonly TrajectoryGroup[]): Record<string, number> {
+  const sizes = groups.map(({ members }) => members.length);
   const after = sizes.reduce((total, size) => total + size, 0);
   return {
-    groups: kept,
-    counts: {
-      "groups/num_trajs_before_filter": before,
-      "groups/num_trajs_after_filter": after,
-      "groups/num_groups": kept.length,
-      "groups/avg_group_size": kept.length === 0 ? 0 : after / kept.length,
-      "groups/max_group_size": Math.max(0, ...sizes),
-      "groups/min_group_size": kept.length === 0 ? 0 : Math.min(...sizes),
-      "groups/partly_dropped": kept.filter(({ id }) => incomplete.has(id)).length,
-      ...Object.fromEntries(dropCauses.map((cause) => [`groups/dropped_trajs/${cause}`, dropped[cause]])),
-    },
+    "groups/num_trajs_before_filter": before,
+    "groups/num_trajs_after_filter": after,
+    "groups/num_groups": sizes.length,
+    "groups/avg_group_size": sizes.length === 0 ? 0 : after / sizes.length,
+    "groups/max_group_size": Math.max(0, ...sizes),
+    "groups/min_group_size": sizes.length === 0 ? 0 : Math.min(...sizes),
+  };
+}
+
+function dropCounts(
+  groups: readonly TrajectoryGroup[],
+  incomplete: ReadonlySet<string>,
+  dropped: Readonly<Record<string, number>>,
+): Record<string, number> {
+  return {
+    "groups/partly_dropped": groups.filter(({ id }) => incomplete.has(id)).length,
+    ...Object.fromEntries(Object.entries(dropped).map(([cause, count]) => [`groups/dropped_trajs/${cause}`, count])),
   };
 }
 

@@ -27,8 +27,8 @@ test("sequences reproduce each step's tokens, and the mask is exactly the sample
   fc.assert(
     fc.property(turns, (drawn) => {
       const steps = stepsOf(drawn);
-      const { sequences, breaks } = toSequences(sampleTrajectory({ steps }));
-      expect(breaks).toBe(drawn.slice(1).filter(({ rewrite }) => rewrite).length);
+      const { sequences, causes } = toSequences(sampleTrajectory({ steps }));
+      expect(causes.length).toBe(drawn.slice(1).filter(({ rewrite }) => rewrite).length);
       let index = -1;
       const expected: { trained: Set<number>; logprobs: number[]; last: Step }[] = [];
       steps.forEach((step, turn) => {
@@ -88,9 +88,9 @@ test.each<[string, Step[], number[][]]>([
     ],
   ],
 ])("%s", (_, steps, wanted) => {
-  const { sequences, breaks } = toSequences(sampleTrajectory({ steps }));
+  const { sequences, causes } = toSequences(sampleTrajectory({ steps }));
   expect(sequences.map(({ tokens }) => [...tokens])).toEqual(wanted);
-  expect(breaks).toBe(wanted.length - 1);
+  expect(causes).toEqual(Array.from({ length: wanted.length - 1 }, () => "unexplained"));
 });
 
 const groupOf = (id: string, ...members: Step[][]): TrajectoryGroup => ({
@@ -153,6 +153,90 @@ test("what cannot be trained on is dropped and counted by cause", () => {
     "batch/dropped_malformed_sequences": 4,
     "batch/num_sequences": 1,
   });
+});
+
+test("conversations that take turns are told apart, each as one sequence", () => {
+  const steps = [
+    sampleStep([1], [2]),
+    sampleStep([5], [6], { starts: "new_conversation" }),
+    sampleStep([1, 2, 3], [4]),
+    sampleStep([5, 6, 7], [8]),
+    sampleStep([1, 2, 9], [9], { starts: "branched" }),
+  ];
+  const { sequences, causes } = toSequences(sampleTrajectory({ steps }));
+  expect(sequences.map(({ tokens }) => [...tokens])).toEqual([
+    [1, 2, 3, 4],
+    [5, 6, 7, 8],
+    [1, 2, 9, 9],
+  ]);
+  expect(sequences.map(({ trained }) => [...trained])).toEqual([
+    [1, 0, 1],
+    [1, 0, 1],
+    [0, 0, 1],
+  ]);
+  expect(causes).toEqual(["new_conversation", "branched"]);
+});
+
+test("a trajectory whose history was rewritten is dropped where that is wanted, and told by cause", () => {
+  const first = sampleStep([1], [2]);
+  const groups = [
+    groupOf(
+      "a:agent",
+      [first, sampleStep([1, 2, 3], [4])],
+      [first, sampleStep([1, 7, 3], [4], { starts: "history_rewritten" })],
+      [first, sampleStep([1, 3], [4], { starts: "reasoning_dropped" })],
+      [first, sampleStep([5], [4], { starts: "new_conversation" })],
+    ),
+  ];
+  const told = {
+    "batch/sequence_breaks": 2,
+    "batch/sequence_starts/history_rewritten": 1,
+    "batch/sequence_starts/reasoning_dropped": 1,
+    "batch/sequence_starts/new_conversation": 1,
+  };
+  const make = (filterTokenMismatch: boolean) =>
+    toBatch(groups, [[1, 2, 3, 4]], { maxLength: 9, filterTokenMismatch }).metrics;
+  expect(make(false)).toMatchObject({
+    ...told,
+    "batch/num_sequences": 7,
+    "batch/dropped_sequences/token_mismatch": 0,
+  });
+  expect(make(true)).toMatchObject({ ...told, "batch/num_sequences": 5, "batch/dropped_sequences/token_mismatch": 2 });
+});
+
+test("steps and tokens may have advantages of their own; one that does not fit is not trained on", () => {
+  const turns = [sampleStep([1], [2, 3]), sampleStep([1, 2, 3, 4], [5]), sampleStep([9], [6])];
+  const { batch, metrics } = toBatch(
+    [groupOf("a:solver", turns, turns, turns)],
+    [
+      [
+        [0.5, [-1], 2],
+        [Float32Array.of(1, 2), 3, Float32Array.of(4, 5)],
+        [1, Number.NaN, 1],
+      ],
+    ],
+    { maxLength: 10 },
+  );
+  expect([...batch.advantages]).toEqual([0.5, 0.5, -1, 2, 1, 2, 3, 1]);
+  expect([...batch.offsets]).toEqual([0, 3, 4, 7, 8]);
+  expect(metrics).toMatchObject({ "batch/dropped_sequences/advantage_mismatch": 2, "batch/num_sequences": 4 });
+});
+
+test.each([
+  ["truncated", { truncated: true }, 1],
+  ["overlong", { overlong: true }, 2],
+  ["token_mismatch", { filterTokenMismatch: true }, 3],
+] as const)("sequences that a filter leaves out are counted as %s", (cause, filter, dropped) => {
+  const cut = sampleStep([1], [2], { stopReason: "length" });
+  const fresh = [sampleStep([1], [2]), sampleStep([3], [4], { starts: "new_conversation" })];
+  const rewritten = [sampleStep([1], [2]), sampleStep([3], [4], { starts: "history_rewritten" }), sampleStep([5], [6])];
+  const group = groupOf("a:solver", [cut], fresh, rewritten);
+  group.members[1]!.episode.termination = "max_turns_exceeded";
+  const batchWith = (filters: object) => toBatch([group], [[1, 2, 3]], { maxLength: 9, ...filters });
+  expect(batchWith({}).metrics[`batch/dropped_sequences/${cause}`]).toBe(0);
+  const { batch, metrics } = batchWith(filter);
+  expect(metrics[`batch/dropped_sequences/${cause}`]).toBe(dropped);
+  expect(batch.sequences).toHaveLength(6 - dropped);
 });
 
 test("no groups make an empty batch", () => {

@@ -1,67 +1,56 @@
 /** Groups and their advantages into what an optimizer step sees: ragged arrays over trained tokens. */
 import { mean, spread } from "../statistics.ts";
 import { offsetsOf, totalsOf } from "./batch.ts";
-import { type SampledSequence, toSequences } from "./to-sequences.ts";
+import { type DropCause, dropCause, dropMetrics, type SequenceFilters } from "./sequence-filters.ts";
+import { isBreak, type SampledSequence, type SequenceCause, sequenceCauses, toSequences } from "./to-sequences.ts";
 import type { TrainingBatch, TrajectoryGroup } from "./types.ts";
 
-export interface BatchOptions {
-  /** Longest sequence in tokens, prompt and replies together. */
-  maxLength: number;
-}
+/** Of a whole trajectory, or of each of its steps: one figure, or one for each of the step's tokens. */
+export type MemberAdvantage = number | readonly StepAdvantage[];
+export type StepAdvantage = number | ArrayLike<number>;
 
-/** Why a sequence is not trained on; each cause is counted under its metric. */
-const dropMetrics = {
-  malformed: "batch/dropped_malformed_sequences",
-  tooLong: "batch/dropped_sequences/max_length",
-  nothingSampled: "batch/dropped_sequences/nothing_sampled",
-} as const;
-
-function dropCause(sequence: SampledSequence, options: BatchOptions): keyof typeof dropMetrics | null {
-  if (sequence.malformed) return "malformed";
-  if (sequence.samplerLogprobs.length === 0) return "nothingSampled";
-  return sequence.tokens.length > options.maxLength ? "tooLong" : null;
+interface Row {
+  sequence: SampledSequence;
+  group: number;
+  role: string;
+  /** `[N]` */
+  advantages: Float32Array;
 }
 
 /**
- * @param advantages `[groups][members]`, given to every trained token of the member
+ * @param advantages `[groups][members]`
  * @returns the batch, and under `batch/*` the figures of its making: breaks, sequences dropped by cause, lengths
  */
 export function toBatch(
   groups: readonly TrajectoryGroup[],
-  advantages: readonly (readonly number[])[],
-  options: BatchOptions,
+  advantages: readonly (readonly MemberAdvantage[])[],
+  filters: SequenceFilters,
 ): { batch: TrainingBatch; metrics: Record<string, number> } {
-  const rows: { sequence: SampledSequence; group: number; role: string; advantage: number }[] = [];
-  const dropped = { malformed: 0, tooLong: 0, nothingSampled: 0 };
+  const rows: Row[] = [];
+  const dropped = Object.fromEntries(Object.keys(dropMetrics).map((cause) => [cause, 0])) as Record<DropCause, number>;
   const stepCounts: number[] = [];
-  let breaks = 0;
+  const causes: SequenceCause[] = [];
   let sequencesMade = 0;
-  groups.forEach((group, groupIndex) => {
-    group.members.forEach(({ trajectory }, memberIndex) => {
+  groups.forEach(({ members, role }, group) => {
+    members.forEach(({ episode, trajectory }, member) => {
       const made = toSequences(trajectory);
-      breaks += made.breaks;
+      causes.push(...made.causes);
       sequencesMade += made.sequences.length;
       stepCounts.push(trajectory.steps.length);
       for (const sequence of made.sequences) {
-        const cause = dropCause(sequence, options);
+        const about = { termination: episode.termination, causes: made.causes };
+        const own = tokenAdvantages(sequence, advantages[group]![member]!);
+        const cause = dropCause(sequence, about, filters) ?? (own === null ? "advantage" : null);
         if (cause !== null) dropped[cause]++;
-        else
-          rows.push({
-            sequence,
-            group: groupIndex,
-            role: group.role,
-            advantage: advantages[groupIndex]![memberIndex]!,
-          });
+        else rows.push({ sequence, group, role, advantages: own! });
       }
     });
   });
   return {
     batch: packRows(rows),
     metrics: {
-      "batch/sequence_breaks": breaks,
-      [dropMetrics.malformed]: dropped.malformed,
-      [dropMetrics.tooLong]: dropped.tooLong,
-      [dropMetrics.nothingSampled]: dropped.nothingSampled,
+      ...causeMetrics(causes),
+      ...Object.fromEntries(Object.entries(dropMetrics).map(([cause, name]) => [name, dropped[cause as DropCause]])),
       "batch/num_sequences": rows.length,
       ...spread("batch/steps_per_traj", stepCounts),
       ...lengthMetrics(rows.map(({ sequence }) => sequence)),
@@ -72,14 +61,35 @@ export function toBatch(
   };
 }
 
-function packRows(
-  rows: readonly { sequence: SampledSequence; group: number; role: string; advantage: number }[],
-): TrainingBatch {
+/** Breaks in all, and each cause of a further sequence that occurred. */
+function causeMetrics(causes: readonly SequenceCause[]): Record<string, number> {
+  const counts = sequenceCauses
+    .map((cause) => [`batch/sequence_starts/${cause}`, causes.filter((one) => one === cause).length] as const)
+    .filter(([, count]) => count > 0);
+  return { "batch/sequence_breaks": causes.filter(isBreak).length, ...Object.fromEntries(counts) };
+}
+
+/** `[N]`, or null where a step has not one advantage for each of its tokens. */
+function tokenAdvantages({ steps, samplerLogprobs }: SampledSequence, given: MemberAdvantage): Float32Array | null {
+  const values = new Float32Array(samplerLogprobs.length);
+  if (typeof given === "number") return values.fill(given);
+  let position = 0;
+  for (const { step, tokens } of steps) {
+    const own = given[step];
+    if (typeof own === "number") values.fill(own, position, position + tokens);
+    else if (own?.length === tokens) values.set(own, position);
+    else return null;
+    position += tokens;
+  }
+  return values.every(Number.isFinite) ? values : null;
+}
+
+function packRows(rows: readonly Row[]): TrainingBatch {
   const offsets = offsetsOf(rows.map(({ sequence }) => sequence.samplerLogprobs.length));
   const advantages = new Float32Array(offsets.at(-1)!);
   const samplerLogprobs = new Float32Array(offsets.at(-1)!);
-  rows.forEach(({ sequence, advantage }, index) => {
-    advantages.fill(advantage, offsets[index]!, offsets[index + 1]!);
+  rows.forEach(({ sequence, advantages: own }, index) => {
+    advantages.set(own, offsets[index]!);
     samplerLogprobs.set(sequence.samplerLogprobs, offsets[index]!);
   });
   return {

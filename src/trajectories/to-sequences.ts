@@ -1,28 +1,67 @@
 /** The steps of one trajectory as token sequences to train on. Masks come from sampled spans and nothing else. */
-import type { Sequence, Step, Trajectory } from "./types.ts";
+import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
 
 export interface SampledSequence extends Sequence {
   /** `[N]` log-probability under the sampler of each trained token, in order. */
   samplerLogprobs: Float32Array;
   /** A step of it has no prompt, or not one finite log-probability per token: it cannot be trained on. */
   malformed: boolean;
+  /** The trajectory's steps that it trains, by number, and how many tokens of each. */
+  steps: readonly { step: number; tokens: number }[];
+  /** Its last reply was cut off by a length limit. */
+  truncated: boolean;
 }
 
+interface NumberedStep extends Step {
+  number: number;
+}
+
+/** Why a sequence other than a trajectory's first begins; `unexplained` where the recorder did not tell. */
+export type SequenceCause = SequenceStart | "unexplained";
+
+export const sequenceCauses: readonly SequenceCause[] = [
+  "new_conversation",
+  "branched",
+  "history_rewritten",
+  "tools_changed",
+  "options_changed",
+  "reasoning_dropped",
+  "not_continuable",
+  "unexplained",
+];
+
+/** A conversation that is begun or branched on purpose breaks nothing. */
+export const isBreak = (cause: SequenceCause) => cause !== "new_conversation" && cause !== "branched";
+
 /**
- * A step whose prompt begins with exactly what the model had seen and said before continues its sequence; any other
- * step starts a new one, which is a break. Tokens of a model that is not trained (`policyVersion < 0`) are context.
+ * A step whose prompt begins with exactly what the model had seen and said in an earlier sequence, to its end,
+ * continues that sequence (the longest such); any other step starts a new one. Tokens of a model that is not trained
+ * (`policyVersion < 0`) are context.
+ *
+ * @returns the sequences in the order in which they began, and why each but the first did
  *
  * @example
- * // prompts/replies ab|c, abcd|ef, xy|z -> tokens "abcdef" (c, e, f trained) and "xyz" (z trained), 1 break
+ * // prompts/replies ab|c, abcd|ef, xy|z -> tokens "abcdef" (c, e, f trained) and "xyz" (z trained)
  */
-export function toSequences(trajectory: Trajectory): { sequences: SampledSequence[]; breaks: number } {
-  const runs: Step[][] = [];
-  for (const step of trajectory.steps) {
-    const run = runs.at(-1);
-    if (run !== undefined && continues(step, run.at(-1)!)) run.push(step);
-    else runs.push([step]);
-  }
-  return { sequences: runs.map(mergeSteps), breaks: Math.max(0, runs.length - 1) };
+export function toSequences(trajectory: Trajectory): { sequences: SampledSequence[]; causes: SequenceCause[] } {
+  const runs: NumberedStep[][] = [];
+  const causes: SequenceCause[] = [];
+  trajectory.steps.forEach((step, number) => {
+    const run = longestContinued(step, runs);
+    if (run !== undefined) run.push({ ...step, number });
+    else {
+      if (runs.length > 0) causes.push(step.starts ?? "unexplained");
+      runs.push([{ ...step, number }]);
+    }
+  });
+  return { sequences: runs.map(mergeSteps), causes };
+}
+
+function longestContinued(step: Step, runs: readonly NumberedStep[][]): NumberedStep[] | undefined {
+  const length = (run: NumberedStep[]) => run.at(-1)!.promptTokens.length + run.at(-1)!.tokens.length;
+  return runs
+    .filter((run) => continues(step, run.at(-1)!))
+    .reduce<NumberedStep[] | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
 }
 
 function continues(step: Step, previous: Step): boolean {
@@ -36,14 +75,15 @@ function continues(step: Step, previous: Step): boolean {
 }
 
 /** Each step's prompt holds all steps before it, so the last step has the tokens and all of them have the mask. */
-function mergeSteps(steps: readonly Step[]): SampledSequence {
-  const { promptTokens, tokens: reply } = steps.at(-1)!;
+function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
+  const { promptTokens, tokens: reply, stopReason } = steps.at(-1)!;
+  const truncated = stopReason === "length";
   const tokens = new Int32Array(promptTokens.length + reply.length);
   tokens.set(promptTokens);
   tokens.set(reply, promptTokens.length);
   if (!steps.every(isSound)) {
     const trained = new Uint8Array(Math.max(0, tokens.length - 1));
-    return { tokens, trained, samplerLogprobs: new Float32Array(0), malformed: true };
+    return { tokens, trained, samplerLogprobs: new Float32Array(0), malformed: true, steps: [], truncated };
   }
   const trained = new Uint8Array(tokens.length - 1);
   const sampled = steps.filter(({ policyVersion }) => policyVersion >= 0);
@@ -55,7 +95,8 @@ function mergeSteps(steps: readonly Step[]): SampledSequence {
     samplerLogprobs.set(step.logprobs, position);
     position += step.tokens.length;
   }
-  return { tokens, trained, samplerLogprobs, malformed: false };
+  const counts = sampled.map((step) => ({ step: step.number, tokens: step.tokens.length }));
+  return { tokens, trained, samplerLogprobs, malformed: false, steps: counts, truncated };
 }
 
 function isSound({ promptTokens, tokens, logprobs, policyVersion }: Step): boolean {

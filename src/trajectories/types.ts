@@ -2,16 +2,27 @@
  * What a rollout leaves behind, from single model calls up to groups that are compared with each other.
  * Tokens are the truth: text is kept for people and graders only and is never encoded again.
  */
+import type { SequenceStart } from "../chat/conversation.ts";
+import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+
+export type { SequenceStart } from "../chat/conversation.ts";
+export type { ChatMessage } from "../chat/messages.ts";
 
 /** Why an episode ended. `error` and `timeout` are failures: data, never a zero reward. */
-export type TerminationReason =
-  | "env_done"
-  | "max_turns_exceeded"
-  | "max_prompt_length_exceeded"
-  | "max_response_length_exceeded"
-  | "timeout"
-  | "error"
-  | "unknown";
+export const terminationReasons = [
+  "env_done",
+  "max_turns_exceeded",
+  "max_prompt_length_exceeded",
+  "max_response_length_exceeded",
+  "timeout",
+  "error",
+  "unknown",
+] as const;
+
+export type TerminationReason = (typeof terminationReasons)[number];
+
+/** What failed. */
+export type FailureBoundary = "model" | "set_up" | "workflow" | "environment" | "reward" | "timeout";
 
 /** One model call: the exact prompt tokens, the sampled tokens, and what the sampler said of them. */
 export interface Step {
@@ -21,26 +32,33 @@ export interface Step {
   tokens: Int32Array;
   /** `[T]` log-probability of each sampled token under the sampler (nats; raw or processed as the engine declares). */
   logprobs: Float32Array;
-  /** Version of the policy that sampled these tokens; -1 for a model that is not being trained. */
+  /** Version of the policy that sampled these tokens (the last of them); -1 for a model that is not being trained. */
   policyVersion: number;
+  /** `[T]` version of each token's policy, where new weights were published while they were sampled. */
+  tokenVersions?: Int32Array;
   stopReason: "stop" | "length" | "aborted";
   /** The reply decoded, special tokens dropped. */
   text: string;
   /** The messages the prompt was rendered from, for people to read. */
   messages: readonly ChatMessage[];
+  /** The tools that were offered. */
+  tools?: readonly ToolDefinition[];
+  /** The reply taken apart. */
+  reply?: ParsedReply;
+  /** Why the prompt continues no earlier step of its trajectory; absent when it does, or the recorder cannot tell. */
+  starts?: SequenceStart;
   /** Reward of this step alone, where the workflow gives one. */
   reward: number | null;
-}
-
-export interface ChatMessage {
-  role: "system" | "user" | "assistant" | "tool";
-  content: string;
+  /** What its tokens count for, one figure or one a token, where the workflow says so itself. */
+  advantage?: number | readonly number[];
 }
 
 /** The steps of one agent within an episode, e.g. the solver's or the judge's. */
 export interface Trajectory {
   /** The agent's role; trajectories are compared within a role. */
   name: string;
+  /** Tells several trajectories of one role within an episode apart. */
+  instance?: number;
   steps: Step[];
   /** `null`: not known (the rollout failed or the grader could not tell). Never replaced by 0. */
   reward: number | null;
@@ -61,7 +79,7 @@ export interface Episode {
   /** Why the reward is what it is, in the grader's words. */
   explanation?: string;
   /** Set when the rollout failed: the boundary that failed and its message. */
-  failure?: { boundary: "model" | "workflow" | "reward" | "timeout"; message: string; stack?: string };
+  failure?: { boundary: FailureBoundary; message: string; stack?: string };
   /** Failed attempts before this one. */
   retries: number;
   /** Wall-clock seconds. */
@@ -75,6 +93,8 @@ export interface TrajectoryGroup {
   taskId: string;
   role: string;
   members: { episode: Episode; trajectory: Trajectory; reward: number }[];
+  /** Reward of the greedy reply to the same task, where the estimator compares with it. */
+  baseline?: number;
 }
 
 /** A token sequence as an engine takes it. */
@@ -83,6 +103,11 @@ export interface Sequence {
   tokens: Int32Array;
   /** `[L-1]` 0/1; `trained[i]` = 1: the log-probability of `tokens[i + 1]` is an output and enters the loss. */
   trained: Uint8Array;
+  /**
+   * `[N]` where outputs are of other tokens than the sequence's own next ones: the token of each output, in order.
+   * `trained[i]` is then the number of outputs at position `i`. For engines whose `outputs` name "targets".
+   */
+  targets?: Int32Array;
 }
 
 /**
@@ -92,11 +117,13 @@ export interface Sequence {
 export interface TokenOutputs {
   /** `[S + 1]` */
   offsets: Int32Array;
-  /** `[N]` log-probability of each trained token (nats, temperature 1). */
+  /** `[N]` log-probability of each trained token (nats, temperature 1); `[0]` of a critic, which has none. */
   logprobs: Float32Array;
   /** `[N]` entropy of the distribution each trained token was drawn from (nats), when asked for. */
   entropy?: Float32Array;
-  /** `[N]` the critic's value at each trained position, when asked for. */
+  /** `[N]` sum of the squared probabilities of all tokens where each trained token was drawn, when asked for. */
+  concentration?: Float32Array;
+  /** `[N]` of a critic: the value of the state before each trained token, when asked for. */
   values?: Float32Array;
 }
 
@@ -113,6 +140,11 @@ export interface TrainingBatch {
   oldLogprobs?: Float32Array;
   /** `[N]` log-probability under the reference policy, where the loss has a KL term. */
   referenceLogprobs?: Float32Array;
+  /** `[N]` what the critic is to predict at each trained token, and what it did when the advantages were made of it. */
+  returns?: Float32Array;
+  oldValues?: Float32Array;
+  /** `[N]` importance weight of each token's policy loss, where what the sampler drew is corrected for. */
+  rolloutWeights?: Float32Array;
   /** `[S]` index of the group each sequence belongs to. */
   groups: Int32Array;
   /** `[S]` the role of each sequence's trajectory. */
@@ -128,4 +160,6 @@ export interface BatchTotals {
   sequences: number;
   /** Trained tokens of the sequence that has most. */
   longest: number;
+  /** Tokens that the policy term is of, where it is of each sequence's tokens of largest entropy only. */
+  highEntropyTokens?: number;
 }

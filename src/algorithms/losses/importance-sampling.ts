@@ -1,8 +1,22 @@
 /** The policy gradient weighted by the probability ratio, without a trust region. */
-import { boundedRatio, type TokenLoss } from "./token-loss.ts";
+import { exp } from "./exp.ts";
+import { clamp, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `-rA` */
-export const importanceSampling: TokenLoss = (logRatio, advantage, { logRatioLimit }) => {
-  const { ratio, slope } = boundedRatio(logRatio, logRatioLimit);
-  return { loss: -ratio * advantage, slope: -slope * advantage, clipped: false, capped: false };
+export const importanceSampling: SequenceLoss = (row, { logRatioLimit }) => {
+  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, slopes } = row;
+  let total = 0;
+  let sum = 0;
+  for (let token = 0; token < count; token++) {
+    const advantage = advantages[from + token]!;
+    const logRatio = logprobs[at + token]! - old[oldAt + token]!;
+    const w = weights === null ? weight : weight * weights[from + token]!;
+    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
+    const loss = -w * exp(held) * advantage;
+    sum += held;
+    total += loss;
+    slopes[at + token] = held === logRatio ? loss : 0;
+  }
+  row.kl = -sum;
+  return total;
 };

@@ -1,0 +1,123 @@
+/**
+ * The curves of docs/guide/choosing-an-algorithm.md: every estimator and every loss on the same short task, drawn anew.
+ *
+ *   npm run bench -- algorithm-curves [--steps 20] [--seeds 3]
+ *
+ * The task is the toy that the tests learn: a table of letter pairs learns to answer with "a". It shows that an algorithm
+ * learns and how steadily, not which one is best for a language model.
+ */
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { singleTurn } from "../../src/agents/single-turn.ts";
+import { estimators } from "../../src/algorithms/estimators/index.ts";
+import { policyLosses } from "../../src/algorithms/policy-losses.ts";
+import { configSchema } from "../../src/config/schema.ts";
+import { generated } from "../../src/data/generated.ts";
+import { mean } from "../../src/statistics.ts";
+import { tabularEngine } from "../../src/testing/index.ts";
+import { defineExperiment } from "../../src/trainer/experiment.ts";
+import { train } from "../../src/trainer/train.ts";
+
+const { values: flags } = parseArgs({
+  options: { steps: { type: "string", default: "20" }, seeds: { type: "string", default: "3" } },
+});
+const steps = Number(flags.steps);
+
+const experiment = defineExperiment({
+  train: generated("letters", 64, (index) => ({ index })),
+  workflow: singleTurn({
+    prompt: () => "b",
+    reward: (_row, reply) => [...reply.text].filter((letter) => letter === "a").length / 6,
+  }),
+  config: {
+    model: { lora_rank: 0 },
+    rllm: { rollout: { n: 6 }, trainer: { total_batches: steps, logger: [], save_freq: 0, test_freq: 0 } },
+    training: { learning_rate: 0.15, num_minibatches: 2, ppo_epochs: 2 },
+    data: { train_batch_size: 4, max_response_length: 6 },
+  },
+});
+
+const root = mkdtempSync(join(tmpdir(), "hone-curves-"));
+let folders = 0;
+
+/** `[seeds][steps]` mean rewards. */
+async function curves(overrides: readonly string[]): Promise<number[][]> {
+  const found: number[][] = [];
+  for (let seed = 0; seed < Number(flags.seeds); seed++) {
+    const engine = tabularEngine({ alphabet: "abc" });
+    const own = [`rllm.trainer.seed=${seed}`, `rllm.trainer.run_dir=${join(root, `run-${++folders}`)}`];
+    const { history } = await train(experiment, {
+      engine: { engine, chat: engine.chat },
+      overrides: [...overrides, ...own],
+    });
+    found.push(history.map(({ metrics }) => metrics["reward/mean"]!));
+  }
+  return found;
+}
+
+const panel = { width: 160, height: 86, columns: 5, top: 18, margin: 8 };
+
+/** Small multiples: a panel a name, thin lines for seeds and a thick one for their mean, reward 0 to 1 over the steps. */
+function drawing(title: string, panels: readonly { name: string; seeds: number[][] }[]): string {
+  const rows = Math.ceil(panels.length / panel.columns);
+  const [width, height] = [panel.columns * panel.width, rows * panel.height];
+  const cells = panels.map(({ name, seeds }, index) => {
+    const [x, y] = [(index % panel.columns) * panel.width, Math.floor(index / panel.columns) * panel.height];
+    const [w, h] = [panel.width - 2 * panel.margin, panel.height - panel.top - panel.margin];
+    const line = (rewards: readonly number[], style: string) => {
+      const points = rewards.map(
+        (reward, step) => `${((step / (steps - 1)) * w).toFixed(1)},${(h - reward * h).toFixed(1)}`,
+      );
+      return `<polyline points="${points.join(" ")}" fill="none" ${style}/>`;
+    };
+    const middle = Array.from({ length: steps }, (_, step) => mean(seeds.map((rewards) => rewards[step]!)));
+    return [
+      `<g transform="translate(${x + panel.margin},${y + panel.top})">`,
+      `<text y="-5" font-family="sans-serif" font-size="10" fill="#444">${name}</text>`,
+      `<rect width="${w}" height="${h}" fill="none" stroke="#ddd"/>`,
+      ...seeds.map((rewards) => line(rewards, 'stroke="#9bbbe0" stroke-width="1"')),
+      line(middle, 'stroke="#1f5fa8" stroke-width="2"'),
+      "</g>",
+    ].join("");
+  });
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"><title>${title}</title><rect width="${width}" height="${height}" fill="#fff"/>${cells.join("\n")}</svg>\n`;
+}
+
+async function draw(file: string, runs: Readonly<Record<string, readonly string[]>>): Promise<void> {
+  const panels: { name: string; seeds: number[][] }[] = [];
+  for (const [name, overrides] of Object.entries(runs)) {
+    const seeds = await curves(overrides);
+    panels.push({ name, seeds });
+    const ends = [seeds.map((rewards) => rewards[0]!), seeds.map((rewards) => rewards.at(-1)!)];
+    console.log(`${name.padEnd(32)} ${ends.map((rewards) => mean(rewards).toFixed(2)).join(" -> ")}`);
+  }
+  const directory = fileURLToPath(new URL("../../docs/guide/curves/", import.meta.url));
+  mkdirSync(directory, { recursive: true });
+  const title = `Rewards over ${steps} steps: ${panels.map(({ name }) => name).join(", ")}`;
+  writeFileSync(join(directory, file), drawing(title, panels));
+}
+
+const { later } = configSchema.shape.rllm.unwrap().shape.algorithm.unwrap().shape.adv_estimator.meta() ?? {};
+const acting = Object.keys(estimators).filter((name) => !(typeof later === "object" && Object.hasOwn(later, name)));
+const key = "rllm.algorithm";
+const more: Readonly<Record<string, string[]>> = {
+  cpgd: [`${key}.policy_loss.cpgd_drift_coef=0.05`],
+  clip_cov: [`${key}.policy_loss.clip_cov_lb=0`, `${key}.policy_loss.clip_cov_ratio=0.05`],
+  kl_cov: [`${key}.policy_loss.kl_cov_ratio=0.05`],
+};
+try {
+  await draw("estimators.svg", Object.fromEntries(acting.map((name) => [name, [`${key}.adv_estimator=${name}`]])));
+  await draw("losses.svg", {
+    ...Object.fromEntries(
+      Object.keys(policyLosses).map((name) => [name, [`${key}.loss_fn=${name}`, ...(more[name] ?? [])]]),
+    ),
+    "ppo, high_entropy_token_ratio 0.5": [`${key}.high_entropy_token_ratio=0.5`],
+    "ppo, kl_beta 0.05": [`${key}.kl_beta=0.05`],
+    "ppo, KL in the reward": [`${key}.use_kl_in_reward=true`, `${key}.kl_beta=0.02`],
+  });
+} finally {
+  rmSync(root, { recursive: true, force: true });
+}

@@ -1,0 +1,276 @@
+/** Advantages of trajectories and of tokens. */
+import { estimateAdvantages, splitEstimatorMap } from "../../src/algorithms/advantages.ts";
+import { type Comparison, compareRewards } from "../../src/algorithms/estimators/compare-rewards.ts";
+import {
+  type EstimatorOptions,
+  type EstimatorPreset,
+  estimatorPresets,
+  type RewardGroup,
+} from "../../src/algorithms/estimators/estimator.ts";
+import { type EstimatorName, estimators } from "../../src/algorithms/estimators/index.ts";
+import { optimalTokenBaseline } from "../../src/algorithms/estimators/optimal-token-baseline.ts";
+import { generalisedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
+import { whiteningOf, whitenings } from "../../src/algorithms/whitening.ts";
+import { advantageMetrics, rewardMetrics } from "../../src/trajectories/group-metrics.ts";
+import { rewardGroup } from "../../src/trajectories/sample-episodes.fixture.ts";
+import { consecutive, type Matrix, masked, sum, trained } from "./arrays.ts";
+import { type Deviation, type Families, type Family, family } from "./family.ts";
+
+interface Grouped {
+  rewards_by_group: Matrix;
+}
+interface Rows {
+  token_level_rewards: Matrix;
+  response_mask: Matrix;
+  index: string[];
+}
+interface StdParams {
+  norm_adv_by_std_in_grpo?: boolean;
+}
+
+function whitenWhere(matrix: readonly ArrayLike<number>[], mask: Matrix): Matrix {
+  const { center, factor } = whiteningOf(trained(matrix, mask), whitenings.verl);
+  return matrix.map((row) => Array.from(row, (value) => (value - center) * factor));
+}
+
+/** rLLM's and the cookbook's: rewards by group, one figure a trajectory. */
+const byGroup = (name: EstimatorName, options: EstimatorOptions) =>
+  family<Grouped, StdParams>(({ inputs, params }) => ({
+    advantages_by_group: estimators[name].compare(
+      inputs.rewards_by_group.map((rewards) => ({ rewards })),
+      { ...options, std: params.norm_adv_by_std_in_grpo ?? true },
+    ),
+  }));
+
+/** The members of each group, as row numbers, in the order in which the groups first appear. */
+function rowsByGroup(index: readonly string[]): number[][] {
+  const groups = new Map<string, number[]>();
+  index.forEach((name, row) => {
+    groups.set(name, [...(groups.get(name) ?? []), row]);
+  });
+  return [...groups.values()];
+}
+
+/** One figure a row, from rows that name their group. */
+function compareRows(
+  index: readonly string[],
+  compare: (groups: RewardGroup[]) => number[][],
+  scores: readonly number[],
+  more: { lengths?: readonly number[]; baselines?: readonly number[] } = {},
+): number[] {
+  const members = rowsByGroup(index);
+  const pick = (values: readonly number[] | undefined, rows: readonly number[]) =>
+    values && rows.map((row) => values[row]!);
+  const figures = compare(
+    members.map((rows) => {
+      const [lengths, baselines] = [pick(more.lengths, rows), pick(more.baselines, rows)];
+      return { rewards: pick(scores, rows)!, ...(lengths ? { lengths } : {}), ...(baselines ? { baselines } : {}) };
+    }),
+  );
+  const byRow = scores.map(() => 0);
+  members.forEach((rows, group) => {
+    rows.forEach((row, member) => {
+      byRow[row] = figures[group]![member]!;
+    });
+  });
+  return byRow;
+}
+
+/** verl's and SkyRL's: rewards by token, the figure of a row on each of its tokens. */
+const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family =>
+  family<Rows & { reward_baselines?: number[] }, StdParams>(
+    ({ inputs, params }) => {
+      const { token_level_rewards: rewards, response_mask: mask } = inputs;
+      const figures = compareRows(
+        inputs.index,
+        (groups) => estimators[name].compare(groups, { ...options, std: params.norm_adv_by_std_in_grpo ?? true }),
+        rewards.map(sum),
+        {
+          lengths: mask.map(sum),
+          ...(inputs.reward_baselines ? { baselines: inputs.reward_baselines } : {}),
+        },
+      );
+      const spread = masked(
+        mask.map((row, index) => row.map(() => figures[index]!)),
+        mask,
+      );
+      const { compare: _, ...spec } = estimators[name] as (typeof estimators)["reinforce_plus_plus_baseline"];
+      const advantages = spec.whitens ? masked(whitenWhere(spread, mask), mask) : spread;
+      const returns = name === "remax" ? masked(rewards, mask).map((row) => returnsToGo(row, 1)) : advantages;
+      return { advantages, returns: name === "remax" ? masked(returns, mask) : returns };
+    },
+    ({ outputs }) => raises(outputs),
+  );
+
+/** Where upstream raises, Hone gives no advantage to what cannot be compared. */
+function raises(outputs: unknown): Deviation | undefined {
+  const { error } = outputs as { error?: string };
+  return error === undefined
+    ? undefined
+    : { why: "upstream raises; here what cannot be compared has no advantage", instead: {} };
+}
+
+const gae = (preset: { carries: boolean }): Family =>
+  family<
+    { token_level_rewards: Matrix; values: Matrix; response_mask: Matrix },
+    { gamma: number; lam?: number; lambd?: number }
+  >(({ inputs, params }) => {
+    const { token_level_rewards: rewards, values, response_mask: mask } = inputs;
+    const options = { gamma: params.gamma, lambda: params.lam ?? params.lambd ?? 1 };
+    const rows = rewards.map((row, index) =>
+      generalisedAdvantages(row, values[index]!, options, preset.carries ? mask[index] : undefined),
+    );
+    return {
+      advantages: whitenWhere(
+        rows.map(({ advantages }) => advantages),
+        mask,
+      ),
+      returns: rows.map(({ returns }) => returns),
+    };
+  });
+
+const verlReturns = family<Rows, { gamma: number }>(
+  ({ inputs: { token_level_rewards, response_mask: mask }, params }) => {
+    const returns = masked(token_level_rewards, mask).map((row) => returnsToGo(row, params.gamma));
+    return { advantages: masked(whitenWhere(returns, mask), mask), returns };
+  },
+  ({ outputs, inputs: { response_mask: mask, token_level_rewards: rewards }, params }) => {
+    const instead = { advantages: mask.map((row) => row.map(() => 0)) };
+    if ((outputs as { error?: string }).error !== undefined) {
+      return { why: "upstream raises; here whitening one value or none gives 0", instead };
+    }
+    const returns = trained(
+      masked(rewards, mask).map((row) => returnsToGo(row, params.gamma)),
+      mask,
+    );
+    return returns.every((value) => value === returns[0])
+      ? { why: "upstream leaves a trace of equal returns; here they whiten to 0", instead }
+      : undefined;
+  },
+);
+
+type OtbRows = Rows & { old_log_probs: Matrix; sum_pi_squared: Matrix };
+const verlOptimalBaseline = family<OtbRows, object>(({ inputs }) => {
+  const { token_level_rewards, response_mask: mask } = inputs;
+  const returns = masked(token_level_rewards, mask).map((row) => returnsToGo(row, 1));
+  const advantages: Matrix = mask.map((row) => row.map(() => 0));
+  for (const rows of rowsByGroup(inputs.index)) {
+    const own = (values: ArrayLike<number>, row: number) =>
+      Array.from(values).filter((_, token) => mask[row]![token] === 1);
+    const estimated = optimalTokenBaseline(
+      rows.map((row) => ({
+        returns: own(returns[row]!, row),
+        logprobs: own(inputs.old_log_probs[row]!, row),
+        sumPiSquared: own(inputs.sum_pi_squared[row]!, row),
+      })),
+    );
+    rows.forEach((row, member) => {
+      let position = 0;
+      advantages[row] = mask[row]!.map((on) => (on === 1 ? estimated[member]![position++]! : 0));
+    });
+  }
+  return { advantages, returns };
+});
+
+/** LightRFT's: consecutive rewards form a group. */
+const lightrftPreprocess = (name: EstimatorName): Family =>
+  family<{ rewards: number[] }, { n_samples_per_prompt: number }, { rewards: number[] }>(
+    ({ inputs, params }) => ({
+      rewards: estimators[name]
+        .compare(consecutive(inputs.rewards, params.n_samples_per_prompt), estimatorPresets.lightrft)
+        .flat(),
+    }),
+    ({ outputs }) =>
+      outputs.rewards.some(Number.isNaN)
+        ? {
+            why: "upstream gives NaN for a group of one; here it has no advantage",
+            instead: { rewards: outputs.rewards.map(() => 0) },
+          }
+        : undefined,
+  );
+
+interface TrlParams {
+  scale_rewards: "group" | "batch" | "none";
+  reward_weights: number[];
+  num_generations: number;
+}
+/** TRL's: weighted sums of several rewards, of which some may be missing; rows without any are left out. */
+const trl = family<{ rewards_per_func: Matrix }, TrlParams>(({ inputs, params }) => {
+  const scores = inputs.rewards_per_func.map((values) =>
+    values.every(Number.isNaN)
+      ? null
+      : sum(values.map((value, index) => (Number.isNaN(value) ? 0 : value * params.reward_weights[index]!))),
+  );
+  const known = [...scores.keys()].filter((row) => scores[row] !== null);
+  const comparison: Comparison = { baseline: "group", scale: params.scale_rewards };
+  const groupOf = (row: number) => String(Math.floor(row / params.num_generations));
+  const figures = compareRows(
+    known.map(groupOf),
+    (groups) => compareRewards(groups, comparison, estimatorPresets.trl),
+    known.map((row) => scores[row]!),
+  );
+  const advantages = scores.map(() => 0);
+  known.forEach((row, position) => {
+    advantages[row] = figures[position]!;
+  });
+  const equal = (values: readonly number[]) => values.every((value) => Math.abs(value - values[0]!) < 1e-8);
+  const peers = (row: number) =>
+    known.filter((other) => params.scale_rewards === "batch" || groupOf(other) === groupOf(row));
+  return { advantages, is_std_zero: scores.map((_, row) => equal(peers(row).map((other) => scores[other]!))) };
+});
+
+interface Collected {
+  groups: { group_id: string; trajectories: { reward: number; n_steps: number }[] }[];
+}
+interface CollectParams extends StdParams {
+  estimator: string;
+  estimator_map?: Record<string, string | [string, string]>;
+}
+const collect = family<Collected, CollectParams>(({ inputs, params }) => {
+  const groups = inputs.groups.map(({ group_id, trajectories }) =>
+    rewardGroup(
+      group_id,
+      trajectories.map(({ reward }) => reward),
+    ),
+  );
+  const { byRole, lossByRole } = splitEstimatorMap(params.estimator_map ?? {});
+  const advantages = estimateAdvantages(groups, {
+    ...estimatorPresets.rllm,
+    std: params.norm_adv_by_std_in_grpo ?? true,
+    estimator: params.estimator,
+    byRole,
+  });
+  return {
+    step_advantages: inputs.groups.map(({ trajectories }, group) =>
+      trajectories.map(({ n_steps }, member) => Array.from({ length: n_steps }, () => advantages[group]![member]!)),
+    ),
+    metrics: { ...rewardMetrics(groups), ...advantageMetrics(groups, advantages) },
+    loss_fn_map: lossByRole,
+  };
+});
+
+const preset = (name: EstimatorPreset): EstimatorOptions => estimatorPresets[name];
+const rllmNames = ["grpo", "rloo", "reinforce", "reinforce_plus_plus_baseline", "prpo"] as const;
+const verlNames = ["grpo", "grpo_passk", "reinforce_plus_plus_baseline", "rloo", "opo", "gpg", "remax"] as const;
+const lightrftNames = ["group_norm", "rloo", "reinforce_baseline", "reinforce"] as const;
+
+export const advantageFamilies: Families = {
+  ...Object.fromEntries(rllmNames.map((name) => [`rllm/adv/${name}`, byGroup(name, preset("rllm"))])),
+  "rllm/collect": collect,
+  "tinker/adv": byGroup("dr_grpo", preset("trl")),
+  ...Object.fromEntries(verlNames.map((name) => [`verl/adv/${name}`, byRow(name)])),
+  "verl/adv/grpo_nostd": byRow("grpo"),
+  "verl/adv/grpo_vectorized": byRow("grpo"),
+  "verl/adv/rloo_vectorized": byRow("rloo", { ...estimatorPresets.verl, singleton: "zero" }),
+  "verl/adv/reinforce_plus_plus": verlReturns,
+  "verl/adv/reinforce_plus_plus_g1.0": verlReturns,
+  "verl/adv/reinforce_plus_plus_g0.9": verlReturns,
+  "verl/adv/gae": gae({ carries: true }),
+  "verl/adv/optimal_token_baseline": verlOptimalBaseline,
+  "skyrl/adv/gae": gae({ carries: false }),
+  "skyrl/adv/compute_rloo_outcome_advantage": byRow("rloo", { ...estimatorPresets.verl, singleton: "zero" }),
+  "skyrl/adv/compute_maxrl_advantage": byRow("maxrl"),
+  "skyrl/adv/compute_grpo_outcome_advantage": byRow("grpo"),
+  ...Object.fromEntries(lightrftNames.map((name) => [`lightrft/preprocess/${name}`, lightrftPreprocess(name)])),
+  "trl/adv": trl,
+};

@@ -1,0 +1,23 @@
+/** All families, from the files that know them. */
+import { advantageFamilies } from "./advantages.ts";
+import type { Families } from "./family.ts";
+import { klFamilies } from "./kl.ts";
+import { lossFamilies } from "./losses.ts";
+import { moreLossFamilies } from "./more-losses.ts";
+import { offPolicyFamilies } from "./off-policy.ts";
+import { rewardFamilies } from "./rewards.ts";
+import { scheduleFamilies } from "./schedules.ts";
+import { trajectoryFamilies } from "./trajectories.ts";
+import { valueFamilies } from "./values.ts";
+
+export const families: Families = {
+  ...advantageFamilies,
+  ...rewardFamilies,
+  ...lossFamilies,
+  ...moreLossFamilies,
+  ...klFamilies,
+  ...valueFamilies,
+  ...offPolicyFamilies,
+  ...scheduleFamilies,
+  ...trajectoryFamilies,
+};

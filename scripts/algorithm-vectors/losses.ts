@@ -1,0 +1,203 @@
+/** verl's losses and aggregation. */
+import { type AggregationMode, tokenWeight } from "../../src/algorithms/aggregation.ts";
+import { importanceWeights, offPolicyMetrics } from "../../src/algorithms/importance-weights.ts";
+import type { PolicyLossOptions } from "../../src/algorithms/policy-loss.ts";
+import type { PolicyLossName } from "../../src/algorithms/policy-losses.ts";
+import { rejectionMask, rejectionRules } from "../../src/algorithms/rejection.ts";
+import type { BatchTotals } from "../../src/trajectories/types.ts";
+import { type Families, family } from "./family.ts";
+import { klName } from "./kl.ts";
+import {
+  batchOf,
+  type Evaluated,
+  evaluateLoss,
+  type LossInputs,
+  type Matrix,
+  ragged,
+  raggedOffsets,
+  spread,
+  times,
+} from "./loss-batch.ts";
+import { inSingle } from "./off-policy.ts";
+
+const part = (name: string, index: number) => name.split("/")[index]!;
+
+interface VerlParams {
+  clip_ratio_low: number;
+  clip_ratio_high: number;
+  clip_ratio_c?: number;
+  loss_agg_mode: AggregationMode;
+  tau_pos?: number;
+  tau_neg?: number;
+  clip_cov_ratio?: number;
+  clip_cov_lb?: number;
+  clip_cov_ub?: number;
+  kl_cov_ratio?: number;
+  ppo_kl_coef?: number;
+  entropy_coeff?: number;
+  use_kl_loss?: boolean;
+  kl_loss_coef?: number;
+  kl_loss_type?: string;
+  global_batch_info?: Record<"dp_size" | "batch_num_tokens" | "global_batch_size" | "loss_scale_factor", number | null>;
+}
+
+const verlNames: Record<string, PolicyLossName> = { vanilla: "ppo", dual_clip: "ppo", geo_mean: "gmpo" };
+/** Losses that aggregate in their own way whatever verl's setting says. */
+const verlForced = new Set<PolicyLossName>(["gspo", "sapo", "gmpo"]);
+
+function verlOptions(lossFn: PolicyLossName, params: VerlParams): Partial<PolicyLossOptions> {
+  const constants: Record<string, number | undefined> = {
+    tauPositive: params.tau_pos,
+    tauNegative: params.tau_neg,
+    clipCovRatio: params.clip_cov_ratio,
+    clipCovLow: params.clip_cov_lb,
+    clipCovHigh: params.clip_cov_ub,
+    klCovRatio: params.kl_cov_ratio,
+    klCovCoef: params.ppo_kl_coef,
+  };
+  for (const [name, value] of Object.entries(constants)) if (value === undefined) delete constants[name];
+  return {
+    lossFn,
+    epsClip: params.clip_ratio_low,
+    epsClipHigh: params.clip_ratio_high,
+    dualClip: lossFn === "ppo" ? (params.clip_ratio_c ?? null) : null,
+    aggMode: verlForced.has(lossFn) ? null : params.loss_agg_mode,
+    countEps: lossFn === "gmpo" ? 0 : 1e-8,
+    constants,
+  };
+}
+
+/** verl's metrics are sums by the token count plus 1e-8, Hone's by the token count. */
+function verlMetrics({ metrics, tokens, loss }: Evaluated, coefficient = 0): Record<string, number> {
+  const masked = (value: number) => (value * tokens) / (tokens + 1e-8);
+  return {
+    "actor/pg_clipfrac": masked(metrics["actor/pg_clipfrac"] ?? 0),
+    "actor/pg_clipfrac_lower": masked(metrics["actor/pg_clipfrac_lower"] ?? 0),
+    "actor/ppo_kl": masked(metrics["actor/ppo_kl"] ?? 0),
+    // verl adds the other terms to the tensor that it also reports.
+    "actor/pg_loss": loss,
+    "actor/entropy_loss": metrics["actor/entropy_loss"] ?? 0,
+    kl_loss: metrics["actor/kl_loss"] ?? 0,
+    kl_coef: coefficient,
+  };
+}
+
+interface VerlInputs extends LossInputs {
+  rollout_is_weights?: Matrix | null;
+}
+
+const withWeights = ({ rollout_is_weights: weights, mask }: VerlInputs) =>
+  weights ? { rolloutWeights: ragged(weights, mask) } : {};
+
+const verlLoss = family<VerlInputs, VerlParams>(({ name, inputs, params }) => {
+  const lossFn = verlNames[part(name, 2)] ?? (part(name, 2) as PolicyLossName);
+  const info = params.global_batch_info;
+  const totals: Partial<BatchTotals> = {
+    ...(info?.batch_num_tokens ? { tokens: info.batch_num_tokens } : {}),
+    ...(info?.global_batch_size ? { sequences: info.global_batch_size } : {}),
+    // GMPO's mean is over all rows, those without tokens included.
+    ...(lossFn === "gmpo" ? { sequences: inputs.mask.length } : {}),
+  };
+  const scale = info?.loss_scale_factor ? { lossScale: info.loss_scale_factor } : {};
+  const batch = { ...batchOf(inputs, totals), ...withWeights(inputs) };
+  const got = evaluateLoss(inputs, { ...verlOptions(lossFn, params), ...scale }, batch);
+  // Data-parallel ranks average their gradients, so each multiplies by their number, unless the scale is fixed.
+  const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (info?.dp_size ?? 1);
+  // A share of a global count of tokens is not what verl's metrics are of.
+  const own = (got.tokens / batch.totals.tokens) ** -1;
+  const metrics = verlMetrics(got);
+  for (const key of ["actor/pg_clipfrac", "actor/pg_clipfrac_lower"]) metrics[key]! *= own;
+  return { loss: ranks * got.loss, grad_logprob: times(ranks, got.grad_logprob), metrics };
+});
+
+const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
+  const { use_kl_loss, kl_loss_coef = 0, kl_loss_type = "k3", entropy_coeff = 0 } = params;
+  const got = evaluateLoss(inputs, {
+    ...verlOptions("ppo", params),
+    klBeta: use_kl_loss ? kl_loss_coef : 0,
+    klEstimator: klName(kl_loss_type)!,
+    // The entropy is reported without a bonus too, and Hone asks for it only with one: a bonus of nothing.
+    entropyCoeff: entropy_coeff || Number.MIN_VALUE,
+  });
+  return { ...got, metrics: verlMetrics(got, kl_loss_coef) };
+});
+
+/** REINFORCE with the weights of a ratio, detached: gpg with `rolloutWeights`. */
+const verlReinforce = family<VerlInputs, VerlParams>(({ inputs, params }) => {
+  const batch = { ...batchOf(inputs), ...withWeights(inputs) };
+  const got = evaluateLoss(inputs, { lossFn: "gpg", aggMode: params.loss_agg_mode, countEps: 1e-8 }, batch);
+  return { ...got, metrics: verlMetrics(got) };
+});
+
+interface BypassParams extends VerlParams {
+  loss_type: "ppo_clip" | "reinforce";
+  rollout_is: "token" | "sequence" | null;
+  rollout_is_threshold: number;
+  rollout_rs: string | null;
+  rollout_rs_threshold: string | number | null;
+}
+
+const verlBypass = family<LossInputs, BypassParams>(({ inputs, params }) => {
+  const { loss_type, rollout_is: level, rollout_is_threshold: cap, rollout_rs, rollout_rs_threshold } = params;
+  const [trainer, sampler] = [ragged(inputs.logprobs, inputs.mask), ragged(inputs.old_logprobs, inputs.mask)];
+  const offsets = raggedOffsets(inputs.mask);
+  const corrected = level === null ? undefined : importanceWeights(trainer, sampler, offsets, { level, cap });
+  const rules =
+    rollout_rs === null ? [] : rejectionRules(rollout_rs.split(","), String(rollout_rs_threshold).split(","));
+  const rejected = rejectionMask(trainer, sampler, offsets, rules);
+  const kept = { ...inputs, mask: spread(rejected.keep, inputs.mask) };
+  const weights = corrected?.weights.filter((_, token) => rejected.keep[token] === 1);
+  const reinforce = loss_type === "reinforce";
+  const batch = { ...batchOf(kept), ...(reinforce && weights ? { rolloutWeights: weights } : {}) };
+  const got = evaluateLoss(kept, verlOptions(reinforce ? "gpg" : "ppo", params), batch);
+  const correction = {
+    ...offPolicyMetrics(trainer, sampler, offsets),
+    ...inSingle(corrected?.metrics ?? {}, level),
+    ...(rules.length === 0 ? {} : inSingle(rejected.metrics)),
+  };
+  const named = Object.entries(correction).map(([key, value]) => [`rollout_corr/${key}`, value]);
+  return { ...got, metrics: { ...verlMetrics(got), ...Object.fromEntries(named) } };
+});
+
+interface AggregationParams {
+  loss_agg_mode: AggregationMode;
+  loss_scale_factor?: number;
+  dp_size?: number;
+  batch_num_tokens?: number;
+  global_batch_size?: number;
+}
+
+const verlAggregation = family<{ loss_mat: Matrix; loss_mask: Matrix }, AggregationParams>(
+  ({ inputs, params }) => {
+    const { loss_mask: mask, loss_mat: losses } = inputs;
+    const counts = mask.map((row) => row.filter((flag) => flag === 1).length);
+    const totals = {
+      tokens: params.batch_num_tokens ?? counts.reduce((total, count) => total + count, 0),
+      sequences: params.global_batch_size ?? counts.filter((count) => count > 0).length,
+      longest: mask[0]!.length,
+    };
+    const scale = { countEps: 1e-8, ...(params.loss_scale_factor ? { lossScale: params.loss_scale_factor } : {}) };
+    const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (params.dp_size ?? 1);
+    const weights = mask.map((row, b) => {
+      const weight = ranks * tokenWeight(params.loss_agg_mode, counts[b]!, totals, scale);
+      return row.map((flag) => flag * weight);
+    });
+    const terms = weights.flatMap((row, b) => row.map((weight, t) => weight * losses[b]![t]!));
+    return { loss: terms.reduce((total, term) => total + term, 0), grad_loss_mat: weights };
+  },
+  ({ outputs, inputs }) =>
+    (outputs as { loss: unknown }).loss === "NaN" || Number.isNaN((outputs as { loss: number }).loss)
+      ? {
+          why: "a batch without tokens is 0 instead of 0/0",
+          instead: { loss: 0, grad_loss_mat: times(0, inputs.loss_mask) },
+        }
+      : undefined,
+);
+
+export const lossFamilies: Families = {
+  "verl/loss": verlLoss,
+  "verl/loss/reinforce": verlReinforce,
+  "verl/loss/bypass": verlBypass,
+  "verl/ppo_loss": verlActor,
+  "verl/agg_loss": verlAggregation,
+};

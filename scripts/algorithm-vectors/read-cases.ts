@@ -1,0 +1,45 @@
+/** Reads a file of recorded cases: `{"cases": [...]}`, or one case a line (`.jsonl`). */
+import { readFileSync } from "node:fs";
+import { UserError } from "../../src/errors.ts";
+import type { VectorCase } from "./family.ts";
+
+/** JSON has no word for these; the files spell them as strings. */
+const notFinite: Readonly<Record<string, number>> = {
+  NaN: Number.NaN,
+  Infinity: Number.POSITIVE_INFINITY,
+  "-Infinity": Number.NEGATIVE_INFINITY,
+};
+const revive = (_key: string, value: unknown) =>
+  typeof value === "string" && Object.hasOwn(notFinite, value) ? notFinite[value] : value;
+
+/** @throws UserError when the file cannot be read or has another form */
+export function readCases(path: string): VectorCase[] {
+  const cases = parse(path, readText(path));
+  const broken = cases.findIndex(({ name, inputs, outputs }) => typeof name !== "string" || !inputs || !outputs);
+  if (broken >= 0) throw new UserError(`${path}: case ${broken} has no name, inputs or outputs`);
+  return cases;
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (cause) {
+    throw new UserError(`cannot read ${path}: ${(cause as Error).message}`, { cause });
+  }
+}
+
+function parse(path: string, text: string): VectorCase[] {
+  try {
+    if (path.endsWith(".jsonl")) {
+      return text
+        .trim()
+        .split("\n")
+        .map((line) => JSON.parse(line, revive) as VectorCase);
+    }
+    const { cases } = JSON.parse(text, revive) as { cases?: VectorCase[] };
+    if (Array.isArray(cases)) return cases;
+  } catch (cause) {
+    throw new UserError(`${path} is not JSON: ${(cause as Error).message}`, { cause });
+  }
+  throw new UserError(`${path} has no list of cases`, { hint: 'expected {"cases": [{"name", "inputs", ...}, ...]}' });
+}

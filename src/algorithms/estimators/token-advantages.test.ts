@@ -1,0 +1,74 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { whiten, whitenings } from "../whitening.ts";
+import { optimalTokenBaseline } from "./optimal-token-baseline.ts";
+import { generalisedAdvantages, returnsToGo } from "./returns.ts";
+
+const values = fc.array(fc.integer({ min: -8, max: 8 }), { maxLength: 8 });
+const close = (got: ArrayLike<number>, wanted: ArrayLike<number>) => {
+  expect(got).toHaveLength(wanted.length);
+  Array.from(wanted).forEach((value, index) => {
+    expect(got[index]).toBeCloseTo(value, 6);
+  });
+};
+
+test("a critic that expects nothing leaves the returns, and a perfect one nothing", () => {
+  fc.assert(
+    fc.property(values, fc.constantFrom(1, 0.9, 0), (rewards, gamma) => {
+      const returns = returnsToGo(rewards, gamma);
+      const nothing = rewards.map(() => 0);
+      close(generalisedAdvantages(rewards, nothing, { gamma, lambda: 1 }).advantages, returns);
+      close(generalisedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).advantages, nothing);
+      close(generalisedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).returns, returns);
+    }),
+  );
+});
+
+test("tokens that the policy did not say are as if they were not there", () => {
+  const token = fc.record({
+    reward: fc.integer({ min: -4, max: 4 }),
+    value: fc.integer({ min: -4, max: 4 }),
+    on: fc.nat(1),
+  });
+  fc.assert(
+    fc.property(fc.array(token, { maxLength: 8 }), (tokens) => {
+      const options = { gamma: 0.9, lambda: 0.8 };
+      const row = (some: typeof tokens) => [some.map(({ reward }) => reward), some.map((one) => one.value)] as const;
+      const mask = tokens.map(({ on }) => on);
+      const whole = generalisedAdvantages(...row(tokens), options, mask);
+      const alone = generalisedAdvantages(...row(tokens.filter(({ on }) => on === 1)), options);
+      const where = (figures: Float64Array) => figures.filter((_, index) => mask[index] === 1);
+      close(where(whole.advantages), alone.advantages);
+      close(where(whole.returns), alone.returns);
+    }),
+  );
+});
+
+test("whitened values have mean 0 and deviation 1; one, none and equal ones are 0, never NaN", () => {
+  for (const options of Object.values(whitenings)) {
+    const whitened = whiten(Float64Array.of(1, 2, 4, 7), options);
+    expect(whitened.reduce((sum, value) => sum + value, 0)).toBeCloseTo(0, 6);
+    expect(whitened.reduce((sum, value) => sum + value ** 2, 0)).toBeCloseTo(4 - options.ddof, 5);
+    for (const few of [[], [3], [0.1, 0.1, 0.1], [1e30, 1e30]]) {
+      close(
+        whiten(Float64Array.from(few), options),
+        few.map(() => 0),
+      );
+    }
+    expect([...whiten(Float64Array.of(-1e100, 1e100, 3), options)].every(Number.isFinite)).toBe(true);
+  }
+});
+
+test("the optimal baseline of replies alike is their mean return, and a lone reply keeps its returns", () => {
+  const row = (reward: number, length: number) => ({
+    returns: Float64Array.from({ length }, () => reward),
+    logprobs: Float64Array.from({ length }, () => -1),
+    sumPiSquared: Float64Array.from({ length }, () => 0.5),
+  });
+  const [first, second, none] = optimalTokenBaseline([row(1, 2), row(0, 3), row(5, 0)]);
+  close(first!, [0.5, 0.5]);
+  close(second!, [-0.5, -0.5, 0]);
+  expect(none).toHaveLength(0);
+  close(optimalTokenBaseline([row(2, 2)])[0]!, [2, 2]);
+  expect(optimalTokenBaseline([])).toEqual([]);
+});

@@ -1,0 +1,55 @@
+/** The KL to a reference policy taken from the reward instead of added to the loss. */
+import { returnsToGo } from "./estimators/returns.ts";
+import { eachSequence, mean } from "./importance-weights.ts";
+import { type KlEstimatorName, klEstimators } from "./kl.ts";
+
+/**
+ * `weight * KL` of each token, to be taken from its reward.
+ *
+ * @param logprobs `[N]` of the policy that sampled, or of the trainer's at that time
+ * @param reference `[N]`
+ * @param offsets `[S + 1]`
+ * @returns `[N]` penalties, and the mean over sequences of their mean KL, which steers an adaptive weight
+ */
+export function klPenalty(
+  logprobs: Float32Array,
+  reference: Float32Array,
+  offsets: Int32Array,
+  { weight, estimator }: { weight: number; estimator: KlEstimatorName },
+): { penalties: Float32Array; kl: number } {
+  const penalties = logprobs.slice();
+  for (let token = 0; token < penalties.length; token++) {
+    penalties[token] = klEstimators[estimator](logprobs[token]! - reference[token]!).value;
+  }
+  let kl = 0;
+  eachSequence(offsets, (_, from, to) => {
+    kl += mean(penalties.subarray(from, to));
+  });
+  for (let token = 0; token < penalties.length; token++) penalties[token]! *= weight;
+  return { penalties, kl: offsets.length > 1 ? kl / (offsets.length - 1) : 0 };
+}
+
+/**
+ * Advantages less what each token's own KL, and with `gamma` above 0 the later tokens' of its sequence, cost. With
+ * `center` the mean KL of the batch is free, so that the penalty shifts no advantage on the whole (Tinker's cookbook).
+ *
+ * @param advantages `[N]`
+ * @param penalties `[N]` from `klPenalty`
+ */
+export function penalizeAdvantages(
+  advantages: Float32Array,
+  penalties: Float32Array,
+  offsets: Int32Array,
+  { gamma, center = false }: { gamma: number; center?: boolean },
+): Float32Array {
+  const free =
+    center && penalties.length > 0 ? penalties.reduce((sum, penalty) => sum + penalty, 0) / penalties.length : 0;
+  const penalized = advantages.slice();
+  eachSequence(offsets, (_, from, to) => {
+    const own = penalties.subarray(from, to).map((penalty) => free - penalty);
+    returnsToGo(own, gamma).forEach((cost, token) => {
+      penalized[from + token]! += cost;
+    });
+  });
+  return penalized;
+}

@@ -1,0 +1,157 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { type PolicyLossName, policyLosses } from "../policy-losses.ts";
+import { markForClipCov, markForKlCov } from "./covariance.ts";
+import { exp } from "./exp.ts";
+import { geometricMeans } from "./gmpo.ts";
+import { highEntropyCount, highEntropyPositions } from "./high-entropy.ts";
+import { largestThreshold } from "./largest.ts";
+import { type LossRow, type LossSettings, lossDefaults } from "./sequence-loss.ts";
+
+const settings: LossSettings = { ...lossDefaults, dual: 1.8, cpgdDrift: 0.4, klCovCoef: 0.7 };
+const names = Object.keys(policyLosses) as PolicyLossName[];
+
+interface Token {
+  logprob: number;
+  logRatio: number;
+  advantage: number;
+  marked: number;
+}
+
+function evaluate(name: PolicyLossName, tokens: readonly Token[], own = settings) {
+  const of = (figure: (token: Token) => number) => Float64Array.from(tokens, figure);
+  const row: LossRow = {
+    count: tokens.length,
+    ...{ at: 0, oldAt: 0, from: 0, weight: 0.5, weights: null, clipped: 0, capped: 0, kl: 0 },
+    logprobs: of(({ logprob }) => logprob),
+    old: of(({ logprob, logRatio }) => logprob - logRatio),
+    advantages: of(({ advantage }) => advantage),
+    marked: Uint8Array.from(tokens, ({ marked }) => marked),
+    slopes: new Float64Array(tokens.length),
+  };
+  const loss = policyLosses[name].evaluate(row, own);
+  return { ...row, loss };
+}
+
+/** Far from every kink, so that a central difference is a derivative. */
+const tokens = fc.array(
+  fc.record<Token>({
+    logprob: fc.double({ min: -6, max: -0.01, noNaN: true }),
+    logRatio: fc.constantFrom(-2, -0.6, -0.1, 0.05, 0.15, 0.4, 1.3),
+    advantage: fc.constantFrom(-2, -0.5, 0, 0.75, 1.5),
+    marked: fc.constantFrom(0, 1),
+  }),
+  { minLength: 1, maxLength: 6 },
+);
+
+describe.each(names)("%s", (name) => {
+  test("the slopes are central differences, also where advantages differ within a sequence", () => {
+    const step = 1e-6;
+    fc.assert(
+      fc.property(tokens, (drawn) => {
+        // gspo's other gradient is meant not to be the derivative, unless a sequence has one advantage.
+        const row = evaluate(name, drawn, { ...settings, gspoGradient: "sequence" });
+        drawn.forEach((token, index) => {
+          const at = (shift: number) => {
+            // cispo's ratio is detached: it stays where it is.
+            const logRatio = token.logRatio + (name === "cispo" ? 0 : shift);
+            const moved = { ...token, logprob: token.logprob + shift, logRatio };
+            return evaluate(name, drawn.with(index, moved)).loss;
+          };
+          expect(row.slopes[index]).toBeCloseTo((at(step) - at(-step)) / (2 * step), 4);
+        });
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  test("no ratio and no advantage, however extreme, gives anything but finite figures", () => {
+    const extreme = fc.array(
+      fc.record({
+        logprob: fc.constantFrom(-1e4, -800, -1, 0),
+        logRatio: fc.constantFrom(-1e4, -800, -20, 0, 20, 800, 1e4),
+        advantage: fc.constantFrom(-1e3, 0, 1e3),
+        marked: fc.constantFrom(0, 1),
+      }),
+      { maxLength: 4 },
+    );
+    fc.assert(
+      fc.property(extreme, fc.constantFrom(0.2, 1, 4), (drawn, epsilon) => {
+        const row = evaluate(name, drawn, { ...settings, low: 1 - epsilon, high: 1 + epsilon });
+        for (const figure of [row.loss, ...row.slopes, row.kl]) expect(figure).toSatisfy(Number.isFinite);
+      }),
+    );
+  });
+});
+
+test("gspo's two gradients are the same for one advantage a sequence", () => {
+  const drawn = [0.1, 0.3, -0.1].map((logRatio) => ({ logprob: -1, logRatio, advantage: 0.7, marked: 0 }));
+  const slopes = (gspoGradient: "token" | "sequence") =>
+    [...evaluate("gspo", drawn, { ...settings, gspoGradient }).slopes].map((slope) => slope.toFixed(12));
+  expect(slopes("token")).toEqual(slopes("sequence"));
+});
+
+test("the exponential is that of Math.exp", () => {
+  fc.assert(
+    fc.property(fc.double({ min: -30, max: 30, noNaN: true }), (x) => {
+      expect(Math.abs(exp(x) / Math.exp(x) - 1)).toBeLessThan(1e-13);
+    }),
+  );
+  expect([0, -1e4, 1e4, Number.NEGATIVE_INFINITY, Number.NaN].map(exp)).toEqual([1, 0, Infinity, 0, Number.NaN]);
+});
+
+test("the k-th largest is that of a sort", () => {
+  fc.assert(
+    fc.property(fc.array(fc.integer({ min: -9, max: 9 }), { minLength: 1, maxLength: 99 }), fc.nat(), (values, nat) => {
+      const count = 1 + (nat % (nat % 2 === 0 ? values.length : Math.ceil(values.length / 9)));
+      expect(largestThreshold(Float64Array.from(values), count)).toBe([...values].sort((a, b) => b - a)[count - 1]);
+    }),
+  );
+});
+
+test("figures that are not numbers do not hang the choice", () => {
+  const nan = Float64Array.of(Number.NaN, 1, Number.NaN);
+  expect(highEntropyPositions(nan, 2)).toHaveLength(2);
+  expect(markForKlCov({ logprobs: nan, old: nan, advantages: nan }, { ...settings, klCovRatio: 0.5 })).toHaveLength(3);
+});
+
+test("high entropy keeps a share of each sequence, at least one token, and of equal ones the first", () => {
+  expect([0, 1, 3, 10].map((count) => highEntropyCount(count, 0.25))).toEqual([0, 1, 1, 2]);
+  const entropies = Float64Array.of(0.5, 2, 0.5, 1, 0.5);
+  expect([1, 2, 4, 5].map((kept) => [...highEntropyPositions(entropies, kept)])).toEqual([
+    [1],
+    [1, 3],
+    [0, 1, 2, 3],
+    [0, 1, 2, 3, 4],
+  ]);
+  expect(highEntropyPositions(entropies, 0)).toHaveLength(0);
+});
+
+const batch = { logprobs: [-3, -1, -0.1, -2], old: [-3, -1.1, -0.6, -1], advantages: [-1, 0.5, 1, -1.5] };
+
+test("kl_cov marks the largest covariances, never more than there are", () => {
+  // A - mean = -0.75, 0.75, 1.25, -1.25; lp - mean = -1.475, 0.525, 1.425, -0.475
+  expect([...markForKlCov(batch, { ...settings, klCovRatio: 0.5 })]).toEqual([1, 0, 1, 0]);
+  expect([...markForKlCov(batch, settings)]).toEqual([0, 0, 1, 0]);
+  expect([...markForKlCov(batch, { ...settings, klCovRatio: 7 })]).toEqual([1, 1, 1, 1]);
+  const equal = { logprobs: [-1, -1], old: [-1, -1], advantages: [1, 1] };
+  expect([...markForKlCov(equal, { ...settings, klCovRatio: 0.5 })]).toEqual([1, 0]);
+  expect(markForKlCov({ logprobs: [], old: [], advantages: [] }, settings)).toHaveLength(0);
+});
+
+test("clip_cov draws among covariances between the bounds that the clip leaves alone, the same for a seed", () => {
+  const wide = { ...settings, clipCovRatio: 1, clipCovLow: 0, clipCovHigh: 5 };
+  // The third is clipped above, the fourth below.
+  expect([...markForClipCov(batch, wide)]).toEqual([1, 1, 0, 0]);
+  const one = (seed: number) => [...markForClipCov(batch, { ...wide, clipCovRatio: 1e-4, seed })];
+  expect(one(1)).toEqual(one(1));
+  expect(new Set([...Array(20).keys()].map((seed) => one(seed).join(""))).size).toBe(2);
+  expect(markForClipCov({ logprobs: [], old: [], advantages: [] }, settings)).toHaveLength(0);
+});
+
+test("a geometric mean of weights stands on all tokens of its sequence", () => {
+  const means = geometricMeans(Float32Array.of(4, 1, 0.5), Int32Array.of(0, 2, 2, 3));
+  expect(means[0]).toBeCloseTo(2, 5);
+  expect(means[1]).toBeCloseTo(2, 5);
+  expect(means[2]).toBeCloseTo(0.5, 5);
+});

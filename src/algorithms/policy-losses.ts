@@ -1,0 +1,29 @@
+/** The policy losses by name. */
+import { cispo } from "./losses/cispo.ts";
+import { clipCov, klCov, markForClipCov, markForKlCov } from "./losses/covariance.ts";
+import { cpgd } from "./losses/cpgd.ts";
+import { dro } from "./losses/dro.ts";
+import { gmpo } from "./losses/gmpo.ts";
+import { gspo } from "./losses/gspo.ts";
+import { importanceSampling } from "./losses/importance-sampling.ts";
+import { logLikelihood } from "./losses/log-likelihood.ts";
+import { ppo } from "./losses/ppo.ts";
+import { sapo } from "./losses/sapo.ts";
+import type { PolicyLossDefinition } from "./losses/sequence-loss.ts";
+
+export const policyLosses = {
+  ppo: { evaluate: ppo },
+  importance_sampling: { evaluate: importanceSampling },
+  cispo: { evaluate: cispo },
+  dro: { evaluate: dro, trainsWithoutAdvantage: () => true },
+  cross_entropy: { evaluate: logLikelihood },
+  gpg: { evaluate: logLikelihood },
+  gspo: { evaluate: gspo, aggMode: "seq-mean-token-mean" },
+  gmpo: { evaluate: gmpo, aggMode: "seq-mean-token-mean" },
+  cpgd: { evaluate: cpgd, trainsWithoutAdvantage: ({ cpgdDrift }) => cpgdDrift > 0 },
+  sapo: { evaluate: sapo, aggMode: "seq-mean-token-mean" },
+  clip_cov: { evaluate: clipCov, mark: markForClipCov },
+  kl_cov: { evaluate: klCov, mark: markForKlCov },
+} as const satisfies Record<string, PolicyLossDefinition>;
+
+export type PolicyLossName = keyof typeof policyLosses;

@@ -1,0 +1,15 @@
+/** Bounds on rewards and advantages. */
+
+/** Values within `[-bound, bound]`, and the share that was outside. 0 or less is no bound. */
+export function clipSymmetric<Values extends number[] | Float32Array | Float64Array>(
+  values: Values,
+  bound: number,
+): { values: Values; fraction: number } {
+  if (bound <= 0 || values.length === 0) return { values, fraction: 0 };
+  let outside = 0;
+  const clipped = values.map((value) => {
+    if (Math.abs(value) > bound) outside++;
+    return Math.min(Math.max(value, -bound), bound);
+  }) as Values;
+  return { values: clipped, fraction: outside / values.length };
+}

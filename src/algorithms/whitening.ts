@@ -1,0 +1,59 @@
+/** Centring and scaling of the advantages of a batch's tokens. */
+
+export interface WhiteningOptions {
+  /** 0: population variance; 1: sample variance. */
+  ddof: 0 | 1;
+  eps: number;
+  /** Where `eps` goes: under the root, beside the root, or as the least variance. */
+  epsAt: "variance" | "deviation" | "floor";
+  /** Added to the number of values that sums are divided by. */
+  countEps?: number;
+  /** Only centre. */
+  scale?: boolean;
+}
+
+/** The constants of each place where the systems whiten. */
+export const whitenings = {
+  /** verl's `masked_whiten`, after reinforce_plus_plus, reinforce_plus_plus_baseline and gae. */
+  verl: { ddof: 1, eps: 1e-8, epsAt: "variance", countEps: 1e-8 },
+  /** LightRFT's `advantages_norm`. */
+  lightrft: { ddof: 1, eps: 1e-8, epsAt: "deviation" },
+  lightrftGae: { ddof: 1, eps: 1e-9, epsAt: "deviation" },
+  /** LightRFT over all experiences of a rollout. */
+  lightrftBatch: { ddof: 0, eps: 1e-8, epsAt: "floor" },
+} as const satisfies Record<string, WhiteningOptions>;
+
+/** `(value - center) * factor` whitens. One value or none, and equal ones, whiten to 0. */
+export interface Whitening {
+  center: number;
+  factor: number;
+}
+
+export function whiteningOf(values: ArrayLike<number>, options: WhiteningOptions): Whitening {
+  const { ddof, eps, epsAt, countEps = 0, scale = true } = options;
+  const count = values.length;
+  if (count === 0) return { center: 0, factor: 0 };
+  let sum = 0;
+  let equal = true;
+  for (let index = 0; index < count; index++) {
+    sum += values[index]!;
+    equal &&= values[index] === values[0];
+  }
+  const center = sum / (count + countEps);
+  if (!scale) return { center: equal ? values[0]! : center, factor: 1 };
+  if (equal) return { center, factor: 0 };
+  let squares = 0;
+  for (let index = 0; index < count; index++) squares += (values[index]! - center) ** 2;
+  const variance = ((squares / (count + countEps)) * count) / (count - ddof);
+  const divisors = {
+    variance: Math.sqrt(variance + eps),
+    deviation: Math.sqrt(variance) + eps,
+    floor: Math.sqrt(Math.max(variance, eps)),
+  };
+  return { center, factor: 1 / divisors[epsAt] };
+}
+
+export function whiten<Values extends Float32Array | Float64Array>(values: Values, options: WhiteningOptions): Values {
+  const { center, factor } = whiteningOf(values, options);
+  return values.map((value) => (value - center) * factor) as Values;
+}
