@@ -42,13 +42,11 @@ describe("where the template comes from", () => {
     expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>false");
   });
 
-  test("without one, a base model is refused, or its messages are put one below the other, which is said", () => {
+  test("without one, a base model is refused, or its messages are put one below the other where that is wanted", () => {
     rmSync(join(folder, "chat_template.jinja"));
     expect(() => loadChat(folder)).toThrow(UserError);
     expect(() => loadChat(folder)).toThrow("has no chat template; it is probably a base model");
-    const said: string[] = [];
-    const chat = loadChat(folder, { withoutTemplate: "plain", log: (line) => said.push(line) });
-    expect(said).toEqual([`${folder} has no chat template: messages are put one below the other, without roles`]);
+    const chat = loadChat(folder, { rendererName: "plain" });
     const messages = [{ role: "system", content: "a" }, ...hello] as const;
     expect(chat.renderText(messages)).toBe("a\nhello");
     // The tokenizer's own BOS, once.

@@ -1,49 +1,99 @@
 /** Opens a model folder's tokenizer and chat template as one `Chat`. */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { z } from "zod";
 import { UserError } from "../errors.ts";
-import { compileTemplate, findTemplate, plainTemplate } from "./chat-template.ts";
-import { incrementalDecoder } from "./incremental-decoder.ts";
-import { openTokenizer } from "./tokenizer.ts";
+import { assembleChat } from "./assemble-chat.ts";
+import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./chat-template.ts";
+import { type Renderer, renderers, syntaxOf } from "./renderers.ts";
+import { openTokenizer, readJson, type Tokenizer } from "./tokenizer.ts";
 import type { Chat } from "./types.ts";
 
 export type { Chat } from "./types.ts";
 
 export interface LoadChatOptions {
   /**
-   * What to do with a model that has no chat template (a base model): refuse it, or put the messages' contents one
-   * below the other, which is said through `log`. Default "refuse".
+   * How conversations are written and replies read; null goes by the model's own template. `"plain"` is for base
+   * models, `"hermes"` gives tools to a ChatML model whose template has no place for them; see `renderers`.
    */
-  withoutTemplate?: "refuse" | "plain";
+  rendererName?: string | null;
+  /** No thinking before an answer. */
+  disableThinking?: boolean;
+  /** Prompts keep the thinking of earlier replies even where the template would drop it. */
+  accumulateReasoning?: boolean;
+  /** For templates that know such a word. */
+  reasoningEffort?: string;
+  /** Told of settings that have no effect with this model. */
   log?: (line: string) => void;
 }
 
 /**
  * @param directory holds tokenizer.json, tokenizer_config.json and, in recent models, chat_template.jinja
- * @throws UserError when the files are missing, broken or have no chat template
+ * @throws UserError when the files are missing, broken or have no chat template, or the renderer is unknown
  */
 export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
   const tokenizer = openTokenizer(directory);
-  const own = findTemplate(directory, tokenizer.config);
-  if (own === undefined) {
-    if (options.withoutTemplate !== "plain") {
-      throw new UserError(`the model in ${directory} has no chat template; it is probably a base model`, {
-        hint: "use the instruct version of the model, or put a chat_template.jinja that fits it into the folder",
-      });
-    }
-    options.log?.(`${directory} has no chat template: messages are put one below the other, without roles`);
+  const { config, encode, decode, idOf, specials } = tokenizer;
+  const renderer = options.rendererName == null ? undefined : findRenderer(options.rendererName, tokenizer, directory);
+  const template = renderer?.template;
+  const sources: TemplateSources | undefined =
+    template === undefined ? findTemplate(directory, config) : { plain: template };
+  if (sources === undefined) {
+    throw new UserError(`the model in ${directory} has no chat template; it is probably a base model`, {
+      hint: "use the instruct version of the model, or put a chat_template.jinja that fits it into the folder, or set rollout_engine.renderer_name=plain, which puts messages one below the other without roles",
+    });
   }
-  const text = compileTemplate(own ?? plainTemplate, tokenizer.config, directory);
-  const renderText: Chat["renderText"] = (messages, { addGenerationPrompt = true } = {}) =>
-    text(messages, addGenerationPrompt);
+  const renderText = compileTemplate(sources, config, directory);
+  const { disableThinking = false, accumulateReasoning = false, reasoningEffort, log } = options;
+  if (disableThinking && !thinkingMatters(renderText))
+    log?.(`disable_thinking has no effect: the chat template of ${directory} has no way to think or not to think`);
+  if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
+    log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
+  return assembleChat({
+    ...{ encode, decode, specials, renderText, accumulateReasoning },
+    syntax: renderer?.syntax ?? syntaxOf(sources),
+    addSpecial: renderer?.addSpecial ?? false,
+    ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },
+    stopIds: readStopIds(directory),
+    ...(disableThinking ? { thinking: false } : {}),
+    ...(reasoningEffort === undefined ? {} : { reasoningEffort }),
+  });
+}
 
-  return {
-    // A chat template writes its own BOS; the plain one leaves that to the tokenizer.
-    render: (messages, render) => tokenizer.encode(renderText(messages, render), { addSpecial: own === undefined }),
-    renderText,
-    encode: tokenizer.encode,
-    decode: tokenizer.decode,
-    incrementalDecoder: (decode) => incrementalDecoder((tokens) => tokenizer.decode(tokens, decode)),
-    bosId: tokenizer.idOf(tokenizer.config.bos_token),
-    eosId: tokenizer.idOf(tokenizer.config.eos_token),
-    padId: tokenizer.idOf(tokenizer.config.pad_token),
-  };
+/** What templates that ask for an effort assume without one. */
+const defaultEffort = "medium";
+
+const writes = ({ plain, tools = "" }: TemplateSources, name: string) => plain.includes(name) || tools.includes(name);
+
+function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Renderer {
+  const known: Record<string, Renderer> = renderers;
+  const renderer = Object.hasOwn(known, name) ? known[name]! : undefined;
+  if (renderer === undefined) {
+    throw new UserError(`there is no renderer named ${JSON.stringify(name)}`, {
+      hint: `the renderers are ${Object.keys(known).join(", ")}`,
+    });
+  }
+  const missing = renderer.needs?.find((token) => idOf(token) === null);
+  if (missing === undefined) return renderer;
+  throw new UserError(`the renderer ${name} writes ${missing}, which is no token of the model in ${directory}`, {
+    hint: "leave rollout_engine.renderer_name at null to use the model's own template",
+  });
+}
+
+/** Whether thinking can be switched off: by the template, or by closing what its generation prompt opens. */
+function thinkingMatters(renderText: RenderText): boolean {
+  const asked = [{ role: "user", content: "?" }] as const;
+  const [on, off] = [true, false].map((thinking) => renderText(asked, { thinking }));
+  return on !== off || on!.trimEnd().endsWith("<think>");
+}
+
+const generationConfig = z.looseObject({ eos_token_id: z.union([z.number(), z.array(z.number())]).nullish() });
+
+/** Llama 3 and others end turns with tokens that only generation_config.json names. */
+function readStopIds(directory: string): number[] {
+  const file = join(directory, "generation_config.json");
+  if (!existsSync(file)) return [];
+  const parsed = generationConfig.safeParse(readJson(file));
+  if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
+  return [parsed.data.eos_token_id ?? []].flat();
 }

@@ -2,21 +2,22 @@
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
-import type { ChatMessage } from "../trajectories/types.ts";
 import { loadChat } from "./chat.ts";
+import type { ChatMessage } from "./messages.ts";
+import type { RenderOptions } from "./types.ts";
 
 interface Goldens {
   /** BOS, EOS, padding. */
   ids: [number | null, number | null, number | null];
   encoded: { text: string; plain: number[]; special: number[] }[];
   decoded: { tokens: number[]; whole: string; skipped: string }[];
-  rendered: ({ messages: ChatMessage[]; addGenerationPrompt: boolean } & (
+  rendered: ({ messages: ChatMessage[]; options: RenderOptions } & (
     | { text: string; tokens: number[] }
     | { error: string }
   ))[];
 }
 
-describe.each(["chatml", "qwen", "llama", "gemma"])("%s", (family) => {
+describe.each(["chatml", "qwen", "qwen3", "llama", "gemma"])("%s", (family) => {
   const folder = fileURLToPath(new URL(`./fixtures/${family}`, import.meta.url));
   const goldens: Goldens = JSON.parse(readFileSync(`${folder}/goldens.json`, "utf8"));
   const chat = loadChat(folder);
@@ -52,13 +53,16 @@ describe.each(["chatml", "qwen", "llama", "gemma"])("%s", (family) => {
     }
   });
 
-  test.each(goldens.rendered)("renders $messages, generation prompt $addGenerationPrompt", (golden) => {
-    const { messages, addGenerationPrompt } = golden;
-    if ("error" in golden) {
-      expect(() => chat.render(messages, { addGenerationPrompt })).toThrow(golden.error);
-    } else {
-      expect(chat.renderText(messages, { addGenerationPrompt })).toBe(golden.text);
-      expect([...chat.render(messages, { addGenerationPrompt })]).toEqual(golden.tokens);
-    }
-  });
+  test.each(goldens.rendered.map((golden, index) => ({ index, golden })))(
+    "renders conversation $index",
+    ({ golden }) => {
+      const { messages, options } = golden;
+      if ("error" in golden) {
+        expect(() => chat.render(messages, options)).toThrow(golden.error);
+      } else {
+        expect(chat.renderText(messages, options)).toBe(golden.text);
+        expect([...chat.render(messages, options)]).toEqual(golden.tokens);
+      }
+    },
+  );
 });

@@ -26,9 +26,9 @@ test("SmolLM2 is read as transformers reads it", async () => {
       expect(chat.decode(tokens)).toBe(whole);
       expect(chat.decode(tokens, { skipSpecial: true })).toBe(skipped);
     }
-    for (const { messages, addGenerationPrompt, text, tokens } of goldens.rendered) {
-      expect(chat.renderText(messages, { addGenerationPrompt })).toBe(text);
-      expect([...chat.render(messages, { addGenerationPrompt })]).toEqual(tokens);
+    for (const { messages, options, text, tokens } of goldens.rendered) {
+      expect(chat.renderText(messages, options)).toBe(text);
+      expect([...chat.render(messages, options)]).toEqual(tokens);
     }
   } finally {
     await engine.close();

@@ -26,6 +26,8 @@ export interface Tokenizer {
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   /** The id of a token by its exact text. */
   idOf(token: string | null | undefined): number | null;
+  /** The texts of its special tokens. */
+  specials: readonly string[];
 }
 
 /** @throws UserError when the folder has no usable tokenizer */
@@ -72,10 +74,23 @@ export function openTokenizer(directory: string): Tokenizer {
       return library.decode(known, { skip_special_tokens: skipSpecial, clean_up_tokenization_spaces: tidySpaces });
     },
     idOf: (name) => (name == null ? null : (library.token_to_id(name) ?? null)),
+    specials: specialsOf(content),
   };
 }
 
-function readJson(file: string): unknown {
+const addedTokens = z.looseObject({
+  added_tokens: z.array(z.looseObject({ content: z.string(), special: z.boolean().default(false) })).default([]),
+});
+
+/** The longest first, so that none is taken for a part of another. */
+function specialsOf(content: unknown): string[] {
+  const parsed = addedTokens.safeParse(content);
+  const specials = parsed.success ? parsed.data.added_tokens.filter(({ special }) => special) : [];
+  return specials.map(({ content }) => content).sort((left, right) => right.length - left.length);
+}
+
+/** @throws UserError naming the file */
+export function readJson(file: string): unknown {
   try {
     return JSON.parse(readFileSync(file, "utf8"));
   } catch (error) {

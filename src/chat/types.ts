@@ -1,9 +1,20 @@
 /** Text <-> tokens, nothing else: what a model's tokenizer and chat template do, without the model. */
-import type { ChatMessage } from "../trajectories/types.ts";
+import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
 
 export interface RenderOptions {
   /** End with the header of the assistant's turn, so that the model answers. Default true. */
   addGenerationPrompt?: boolean;
+  /** Offered to the model in the way of its template. */
+  tools?: readonly ToolDefinition[];
+  /** False: no thinking before the answer. Default: as the chat was loaded. */
+  thinking?: boolean;
+  /** How long to think, where the template knows such a word (`"low"`, `"medium"`, `"high"`). Default: as loaded. */
+  reasoningEffort?: string;
+}
+
+export interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
+  /** Ids of the reply's tool calls; default `call_0`, `call_1`, ... */
+  callId?: (index: number) => string;
 }
 
 export interface DecodeOptions {
@@ -23,11 +34,17 @@ export interface Chat {
   /**
    * `[P]` token ids of a conversation. Special tokens are recognised wherever the rendered text spells them, in a
    * message too, as transformers' `apply_chat_template` does; no token is added that the template does not write.
-   * @throws UserError when the template refuses the messages
+   * @throws UserError when the template refuses the messages, or tools are given and it has no place for them
    */
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
   /** The conversation as the text that `render` encodes. */
   renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
+  /**
+   * Takes a reply (its tokens, the end of turn included or not, or its text) apart into thinking, tool calls and the
+   * rest, in the model's own format. Never throws for what a model may have written. `options` are those that its
+   * prompt was rendered with: tool calls are looked for where tools were offered.
+   */
+  parse(reply: ArrayLike<number> | string, options?: ParseOptions): ParsedReply;
   /** Plain text to token ids. `addSpecial`: with the tokens that the tokenizer itself puts around a text (e.g. BOS). */
   encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
   /** Ids that the tokenizer does not know (a padded vocabulary has some) decode to nothing. */
@@ -36,4 +53,10 @@ export interface Chat {
   readonly bosId: number | null;
   readonly eosId: number | null;
   readonly padId: number | null;
+  /** Tokens that end an assistant's turn. */
+  readonly stopIds: readonly number[];
+  /** Multi-turn prompts keep the thinking of earlier replies even where the template would drop it. */
+  readonly accumulateReasoning: boolean;
+  /** The token that the template writes after an assistant's message; the plain template of base models has none. */
+  readonly turnEnd: string | undefined;
 }

@@ -1,0 +1,135 @@
+/** Makes a `Chat` of its parts: a tokenizer, a way to write messages as text, a way to read replies. */
+import { UserError } from "../errors.ts";
+import { incrementalDecoder } from "./incremental-decoder.ts";
+import type { ChatMessage } from "./messages.ts";
+import { parseReply, type ReplySyntax } from "./parse-reply.ts";
+import type { Chat, RenderOptions } from "./types.ts";
+
+export interface ChatParts {
+  encode: Chat["encode"];
+  decode: Chat["decode"];
+  renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
+  syntax: ReplySyntax;
+  /** The tokenizer's own tokens (BOS) go before a rendered conversation; a chat template writes them itself. */
+  addSpecial?: boolean;
+  /** Texts of the special tokens, which are no part of what a reply says. */
+  specials: readonly string[];
+  ids: { bos: number | null; eos: number | null; pad: number | null };
+  /** Further tokens that end a turn. */
+  stopIds?: readonly number[];
+  accumulateReasoning?: boolean;
+  /** Used where a call does not say otherwise. */
+  thinking?: boolean;
+  reasoningEffort?: string;
+}
+
+const mark = "Qz7reply7zQ";
+
+export function assembleChat(parts: ChatParts): Chat {
+  const { encode, decode, syntax, addSpecial = false, specials, ids } = parts;
+  const defaults: RenderOptions = {
+    ...(parts.thinking === undefined ? {} : { thinking: parts.thinking }),
+    ...(parts.reasoningEffort === undefined ? {} : { reasoningEffort: parts.reasoningEffort }),
+  };
+  const renderText: Chat["renderText"] = (messages, given) => {
+    const options = { ...defaults, ...given };
+    const text = parts.renderText(messages, options);
+    if (options.tools?.length && syntax.calls === undefined) {
+      throw new UserError(
+        "this model's chat template takes tools, but its way of calling them is not one that Hone reads",
+        {
+          hint: "if it is one of another family's, name that: rollout_engine.renderer_name=qwen, llama3 or mistral",
+        },
+      );
+    }
+    // A template that always opens thinking has it closed at once where there shall be none.
+    const closes = options.thinking === false && options.addGenerationPrompt !== false && endsInThinking(text);
+    return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
+  };
+
+  const remembered = rememberLatest((text) => encode(text, { addSpecial }), 64);
+  const turnEnd = turnEndOf(renderText, specials);
+  const stopIds = [
+    ...new Set([
+      ...(turnEnd === undefined ? [] : encode(turnEnd)),
+      ...(ids.eos === null ? [] : [ids.eos]),
+      ...(parts.stopIds ?? []),
+    ]),
+  ];
+  const withoutStop = (tokens: ArrayLike<number>) => {
+    const list = Array.from(tokens);
+    return stopIds.includes(list.at(-1) ?? -1) ? list.slice(0, -1) : list;
+  };
+  const withoutSpecials = (text: string) => specials.reduce((rest, special) => rest.replaceAll(special, ""), text);
+
+  const opening = new Map<string, boolean>();
+  /** Whether the generation prompt leaves a `<think>` open. */
+  function opensThinking(options: RenderOptions): boolean {
+    const { thinking, reasoningEffort } = { ...defaults, ...options };
+    const key = JSON.stringify([thinking, reasoningEffort]);
+    const known = opening.get(key);
+    if (known !== undefined) return known;
+    const opens = endsInThinking(renderText([{ role: "user", content: mark }], { ...options, tools: [] }));
+    opening.set(key, opens);
+    return opens;
+  }
+
+  return {
+    render: (messages, options) => remembered(renderText(messages, options)),
+    renderText,
+    parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
+      const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
+      const thinking = syntax.thinks && opensThinking(options);
+      const tools = (options.tools?.length ?? 0) > 0;
+      const parsed = parseReply(text, syntax, { thinking, tools, callId });
+      const { content, reasoning } = parsed;
+      return {
+        ...parsed,
+        content: withoutSpecials(content),
+        ...(reasoning === undefined ? {} : { reasoning: withoutSpecials(reasoning) }),
+      };
+    },
+    encode,
+    decode,
+    incrementalDecoder: (options) => incrementalDecoder((tokens) => decode(tokens, options)),
+    bosId: ids.bos,
+    eosId: ids.eos,
+    padId: ids.pad,
+    stopIds,
+    accumulateReasoning: parts.accumulateReasoning ?? false,
+    turnEnd,
+  };
+}
+
+/** The rollouts of a group begin with the same prompt, which then is encoded, and kept, once. */
+function rememberLatest(encode: (text: string) => Int32Array, size: number): (text: string) => Int32Array {
+  const known = new Map<string, Int32Array>();
+  return (text) => {
+    const tokens = known.get(text) ?? encode(text);
+    known.delete(text);
+    known.set(text, tokens);
+    if (known.size > size) known.delete(known.keys().next().value!);
+    return tokens;
+  };
+}
+
+const endsInThinking = (prompt: string) => prompt.trimEnd().endsWith("<think>");
+
+/**
+ * The special token that the template writes after an assistant's message, if any. Tried on two messages; a template
+ * that refuses even those is found out at its first use.
+ */
+function turnEndOf(renderText: Chat["renderText"], specials: readonly string[]): string | undefined {
+  let text: string;
+  try {
+    const messages = [
+      { role: "user", content: "a" },
+      { role: "assistant", content: mark },
+    ] as const;
+    text = renderText(messages, { addGenerationPrompt: false });
+  } catch {
+    return undefined;
+  }
+  const after = text.slice(text.lastIndexOf(mark) + mark.length).trimStart();
+  return specials.find((special) => special !== "" && after.startsWith(special));
+}

@@ -1,0 +1,95 @@
+/**
+ * What stands between a sampled reply and the next one: the end of the turn, the new messages, the header of the next
+ * turn. It is cut out of a rendering of the whole conversation in which marks stand for all that was sampled, so no
+ * sampled text is ever encoded again.
+ */
+import type { ChatMessage } from "./messages.ts";
+import type { Chat, RenderOptions } from "./types.ts";
+
+export interface Bridge {
+  /** The tokens after the sampled ones, from the end of the reply's turn to the header of the next; see `hasTurnEnd`. */
+  tokens: Int32Array;
+  /** Whether `tokens` begins with the end of the reply's turn, which the model may have sampled itself. */
+  hasTurnEnd: boolean;
+  /** The template leaves thinking out that the tokens so far hold. */
+  dropsReasoning: boolean;
+  /** Which messages, `next` among them, show no thinking in the tokens from here on. */
+  hidden: ReadonlySet<number>;
+}
+
+const replyMark = "Qz7reply7zQ";
+const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
+
+/**
+ * @param history up to the sampled reply, which is its last message
+ * @param hidden which of the history's messages show no thinking in the tokens so far
+ * @param next the messages after the reply; may be empty
+ * @returns null when the template does not show the reply, so that there is no place to go on from
+ * @throws UserError when the template refuses the messages
+ */
+export function bridge(
+  chat: Pick<Chat, "renderText" | "encode" | "turnEnd">,
+  history: readonly ChatMessage[],
+  hidden: ReadonlySet<number>,
+  next: readonly ChatMessage[],
+  options: RenderOptions,
+): Bridge | null {
+  const reply = history.at(-1)!;
+  const marked = [...history.slice(0, -1).map(markThinking), markReply(markThinking(reply, history.length - 1))];
+  const text = renderReplies(chat, marked, next, options);
+  const at = text.lastIndexOf(replyMark);
+  if (at < 0) return null;
+  const after = at + replyMark.length;
+  const dropsReasoning = hiddenIn(text, history).some((index) => !hidden.has(index));
+  const hiddenNext = next.flatMap(({ reasoning }, index) =>
+    reasoning && !text.includes(reasoning.trim(), after) ? [history.length + index] : [],
+  );
+  const found = { dropsReasoning, hidden: new Set([...hidden, ...hiddenNext]) };
+  if (chat.turnEnd === undefined) return { tokens: chat.encode(text.slice(after)), hasTurnEnd: false, ...found };
+  const end = text.indexOf(chat.turnEnd, after);
+  return end < 0 ? null : { tokens: chat.encode(text.slice(end)), hasTurnEnd: true, ...found };
+}
+
+/** Some templates refuse replies that call several tools at once, which a model may well write: one then stands for all. */
+function renderReplies(
+  chat: Pick<Chat, "renderText">,
+  history: readonly ChatMessage[],
+  next: readonly ChatMessage[],
+  options: RenderOptions,
+): string {
+  try {
+    return chat.renderText([...history, ...next], options);
+  } catch (error) {
+    if (history.every(({ toolCalls = [] }) => toolCalls.length < 2)) throw error;
+    const single = history.map(({ toolCalls = [], ...message }) =>
+      toolCalls.length === 0 ? message : { ...message, toolCalls: toolCalls.slice(0, 1) },
+    );
+    return chat.renderText([...single, ...next], options);
+  }
+}
+
+/** Which of the messages have thinking that a rendering of them leaves out. */
+export function hiddenThinking(
+  chat: Pick<Chat, "renderText">,
+  messages: readonly ChatMessage[],
+  options: RenderOptions,
+): Set<number> {
+  if (messages.every(({ reasoning }) => !reasoning)) return new Set();
+  return new Set(hiddenIn(chat.renderText(messages.map(markThinking), options), messages));
+}
+
+/** @param text a rendering of the messages with marks for their thinking */
+const hiddenIn = (text: string, messages: readonly ChatMessage[]) =>
+  messages.flatMap(({ reasoning }, index) => (reasoning && !text.includes(thinkingMark(index)) ? [index] : []));
+
+const markThinking = (message: ChatMessage, index: number): ChatMessage =>
+  message.reasoning ? { ...message, reasoning: thinkingMark(index) } : message;
+
+/** Marks content and arguments: some templates show only one of them. */
+const markReply = (message: ChatMessage): ChatMessage => ({
+  ...message,
+  content: replyMark,
+  ...(message.toolCalls
+    ? { toolCalls: message.toolCalls.map((call) => ({ ...call, arguments: { [replyMark]: "" } })) }
+    : {}),
+});

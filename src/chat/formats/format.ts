@@ -1,0 +1,70 @@
+/** How a family of models writes tool calls into its replies. */
+import { isDeepStrictEqual } from "node:util";
+import type { ReplyProblem } from "../messages.ts";
+import { writtenValue } from "./json-values.ts";
+
+/** A call as it was written; its id is given by who reads the reply. */
+export interface WrittenCall {
+  name: string;
+  arguments: Record<string, unknown>;
+  argumentsText: string;
+}
+
+export interface WrittenCalls {
+  /** What is left of the text, malformed calls included. */
+  content: string;
+  calls: WrittenCall[];
+  problems: ReplyProblem[];
+}
+
+/** Reads the calls out of a reply's text, thinking already taken off. Never throws. */
+export type ToolCallFormat = (text: string) => WrittenCalls;
+
+/**
+ * One call from JSON such as `{"name": "add", "arguments": {"a": 1}}`.
+ * @returns what is wrong with it, in words, where it is no call
+ */
+export function callFromJson(json: string, argumentsKey: "arguments" | "parameters"): WrittenCall | string {
+  let value: unknown;
+  try {
+    value = JSON.parse(json);
+  } catch (error) {
+    return `it is not JSON: ${error instanceof Error ? error.message : error}`;
+  }
+  return callFromValue(value, argumentsKey, json);
+}
+
+/** @param written the JSON that the value was read from, where it is at hand */
+export function callFromValue(
+  value: unknown,
+  argumentsKey: "arguments" | "parameters",
+  written = "",
+): WrittenCall | string {
+  if (!isObject(value)) return "it is no JSON object";
+  const { name, [argumentsKey]: given } = value;
+  if (typeof name !== "string" || name === "") return 'it has no "name"';
+  if (given === undefined) return `it has no "${argumentsKey}"`;
+  // Some models write the arguments as a string that holds the JSON.
+  const parsed = typeof given === "string" ? parsedOrUndefined(given) : given;
+  if (!isObject(parsed)) return `its "${argumentsKey}" are no JSON object`;
+  const text = typeof given === "string" ? given : writtenValue(written, argumentsKey);
+  const exact = text !== undefined && isDeepStrictEqual(parsedOrUndefined(text), parsed);
+  return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed) };
+}
+
+export const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+function parsedOrUndefined(json: string): unknown {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return undefined;
+  }
+}
+
+export const malformed = (what: string, text: string): ReplyProblem => ({
+  kind: "malformed_tool_call",
+  message: `a tool call cannot be read: ${what}`,
+  text,
+});

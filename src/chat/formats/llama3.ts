@@ -1,0 +1,24 @@
+/**
+ * Llama 3's calls: the whole reply is `{"name": ..., "parameters": {...}}`, several of them parted by semicolons,
+ * perhaps after `<|python_tag|>`.
+ */
+import { callFromValue, malformed, type WrittenCalls } from "./format.ts";
+import { readJsonValues } from "./json-values.ts";
+
+const tag = "<|python_tag|>";
+
+export function llama3(text: string): WrittenCalls {
+  const tagged = text.trimStart().startsWith(tag);
+  const body = tagged ? text.slice(text.indexOf(tag) + tag.length) : text;
+  if (!tagged && !body.trimStart().startsWith("{")) return { content: text, calls: [], problems: [] };
+  const read = readJsonValues(body, ";");
+  const calls = read.values.map(({ value, text: written }) => callFromValue(value, "parameters", written));
+  const wrong =
+    read.problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
+  // All or nothing: what is no call may well be an answer in JSON.
+  if (wrong === undefined) {
+    return { content: "", calls: calls.filter((call) => typeof call !== "string"), problems: [] };
+  }
+  const meant = tagged || /"(name|parameters)"\s*:/.test(body);
+  return { content: text, calls: [], problems: meant ? [malformed(wrong, text)] : [] };
+}

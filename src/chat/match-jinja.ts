@@ -1,0 +1,73 @@
+/**
+ * Rewrites, in a parsed template, what the template library does unlike Python: `strip`, `lstrip` and `rstrip` ignore
+ * which characters they are to take away there, and they and the `trim` filter know other white space than Python.
+ */
+
+interface Node {
+  type?: string;
+  value?: unknown;
+  callee?: Node;
+  object?: Node;
+  property?: Node;
+  computed?: boolean;
+  args?: Node[];
+  filter?: Node;
+  operand?: Node;
+}
+
+const methods = ["strip", "lstrip", "rstrip"] as const;
+
+/** What a rewritten template calls; to be given with whatever else it is rendered with. */
+export const pythonFunctions: Readonly<Record<string, (text: unknown, characters?: unknown) => string>> = {
+  ...Object.fromEntries(methods.map((side) => [`python_${side}`, stripMethod(side)])),
+  // The filter takes anything, as Python's does.
+  python_trim: (value, characters) => strip(asText(value), "strip", characters),
+};
+
+/** @param parsed changed in place */
+export function matchPython(parsed: unknown): void {
+  if (typeof parsed !== "object" || parsed === null) return;
+  const node = parsed as Node;
+  const method = node.callee?.property?.value;
+  if (node.type === "CallExpression" && node.callee?.type === "MemberExpression" && !node.callee.computed) {
+    if (methods.some((name) => name === method)) {
+      node.args = [node.callee.object!, ...(node.args ?? [])];
+      node.callee = identifier(`python_${method}`);
+    }
+  } else if (node.type === "FilterExpression" && isTrim(node.filter)) {
+    const args = [node.operand!, ...(node.filter?.args ?? [])];
+    delete node.filter;
+    delete node.operand;
+    Object.assign(node, { type: "CallExpression", callee: identifier("python_trim"), args });
+  }
+  for (const child of Object.values(node)) matchPython(child);
+}
+
+const identifier = (name: string): Node => ({ type: "Identifier", value: name });
+
+const isTrim = (filter: Node | undefined) =>
+  (filter?.type === "Identifier" && filter.value === "trim") ||
+  (filter?.type === "CallExpression" && filter.callee?.value === "trim");
+
+function stripMethod(side: (typeof methods)[number]) {
+  return (text: unknown, characters?: unknown) => {
+    if (typeof text !== "string") throw new Error(`${side} of something that is no text`);
+    return strip(text, side, characters);
+  };
+}
+
+/** What Python's `str.isspace` takes for space. */
+const pythonSpace = new Set(
+  "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000",
+);
+
+function strip(text: string, side: (typeof methods)[number], characters: unknown): string {
+  const gone = typeof characters === "string" ? new Set(characters) : pythonSpace;
+  const letters = [...text];
+  const keep = (letter: string) => !gone.has(letter);
+  const start = side === "rstrip" ? 0 : letters.findIndex(keep);
+  const end = side === "lstrip" ? letters.length : letters.findLastIndex(keep) + 1;
+  return start < 0 ? "" : letters.slice(start, end).join("");
+}
+
+const asText = (value: unknown) => (value === undefined ? "" : value === null ? "None" : String(value));

@@ -1,0 +1,50 @@
+/** Takes a reply's text apart: thinking, then tool calls, then what is left. Knows no tokens. */
+import type { ToolCallFormat } from "./formats/format.ts";
+import type { ParsedReply, ReplyProblem } from "./messages.ts";
+
+export interface ReplySyntax {
+  /** Whether the model thinks between `<think>` and `</think>`. */
+  thinks: boolean;
+  /** Undefined: the model writes no calls. */
+  calls: ToolCallFormat | undefined;
+}
+
+export interface ParseContext {
+  /** The prompt ended within thinking: its generation prompt wrote the `<think>`. */
+  thinking: boolean;
+  /** Tools were offered. */
+  tools: boolean;
+  callId: (index: number) => string;
+}
+
+export function parseReply(text: string, syntax: ReplySyntax, { thinking, tools, callId }: ParseContext): ParsedReply {
+  const split = syntax.thinks ? splitThinking(text, thinking) : { content: text, problems: [] };
+  const found = (tools && syntax.calls?.(split.content)) || { content: split.content, calls: [], problems: [] };
+  const whole = split.reasoning === undefined && found.calls.length === 0;
+  return {
+    content: whole ? found.content : found.content.trim(),
+    ...(split.reasoning === undefined ? {} : { reasoning: split.reasoning }),
+    toolCalls: found.calls.map((call, index) => ({ id: callId(index), ...call })),
+    problems: [...split.problems, ...found.problems],
+  };
+}
+
+const open = "<think>";
+const close = "</think>";
+
+/** Up to the first `</think>` it is thinking; without one, thinking that was begun goes to the end. */
+function splitThinking(
+  text: string,
+  begun: boolean,
+): { reasoning?: string; content: string; problems: ReplyProblem[] } {
+  const start = text.trimStart().startsWith(open) ? text.indexOf(open) + open.length : begun ? 0 : undefined;
+  const end = text.indexOf(close, start ?? 0);
+  if (end >= 0) {
+    const reasoning = text.slice(start ?? 0, end).trim();
+    return { reasoning, content: text.slice(end + close.length), problems: [] };
+  }
+  if (start === undefined) return { content: text, problems: [] };
+  const reasoning = text.slice(start).trim();
+  const message = `the thinking has no ${close}: nothing was answered`;
+  return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
+}
