@@ -55,7 +55,7 @@ test.each<[unknown, string]>([
   [[{ role: "user" }], "prompt(row) gave undefined where"],
   [[null], "prompt(row) gave undefined where"],
   ["", "prompt(row) gave an empty text"],
-  [[system, user], "prompt(row) gave a system message although singleTurn has a `system` of its own"],
+  [[system, user], "prompt(row) gave a system message although the workflow has a `system` of its own"],
 ])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {
   const workflow = singleTurn({ prompt: () => prompt as string, reward: () => 1, system: "be brief" });
   const run = runWorkflow({ workflow, rows: ["row"], reply: () => "x" });

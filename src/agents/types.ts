@@ -1,5 +1,7 @@
 /** What users implement: how a task becomes model calls and what the outcome is worth. */
-import type { ChatMessage } from "../trajectories/types.ts";
+import type { CallOptions } from "../chat/conversation.ts";
+import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+import type { TerminationReason } from "../trajectories/types.ts";
 
 /** One row of a dataset. */
 export interface Task<Row = unknown> {
@@ -10,8 +12,14 @@ export interface Task<Row = unknown> {
   origin: string;
 }
 
-export interface CallParams {
+export interface CallParams extends CallOptions {
+  /** Of this reply; `data.max_response_length` bounds it in any case. */
   maxTokens?: number;
+  /**
+   * What `data.max_response_length` bounds: each reply by itself (`"reply"`, the default), or everything that follows the
+   * role's first prompt, tool results and observations included (`"conversation"`).
+   */
+  budget?: "reply" | "conversation";
   temperature?: number;
   topP?: number;
   topK?: number;
@@ -19,18 +27,38 @@ export interface CallParams {
   stop?: readonly string[];
 }
 
-export interface Reply {
+/** What was said, whole (`text`) and taken apart into thinking, tool calls and the rest (`content`). */
+export interface Reply extends ParsedReply {
+  /** The whole reply, special tokens left out. */
   text: string;
+  /** The reply as the message to append to the history. */
+  message: ChatMessage;
   stopReason: "stop" | "length" | "aborted";
   tokens: Int32Array;
   logprobs: Float32Array;
+  /** Prompt and reply as the model saw and said them, special tokens included. */
+  transcript(): string;
 }
 
 /** The model as a workflow sees it. Every call is recorded as a step of the named agent's trajectory. */
 export interface ModelClient {
+  /**
+   * Give the whole history each time: where it takes up an earlier reply, the prompt continues that call's very tokens.
+   *
+   * @example
+   * const reply = await model.chat(messages, { tools });
+   * const results = await Promise.all(reply.toolCalls.map((call) => use(call.name, call.arguments)));
+   * messages.push(reply.message, ...results.map((content, index) => ({
+   *   role: "tool" as const, content, toolCallId: reply.toolCalls[index]!.id,
+   * })));
+   */
   chat(messages: readonly ChatMessage[], params?: CallParams): Promise<Reply>;
-  /** The same model recorded under another role, e.g. `model.as("judge")`. */
-  as(role: string): ModelClient;
+  /**
+   * The same model recorded under another role, e.g. `model.as("judge")`. Roles are compared with themselves only. Several
+   * attempts of one role within a rollout are told apart by a number, `model.as("solver", 2)`: trajectories of their own,
+   * compared with all others of the role, rewarded through `rewards["solver#2"]`.
+   */
+  as(role: string, instance?: number): ModelClient;
 }
 
 /** A graded outcome. `reward: null` means unknown (never trained on); `correct` drives pass@k. */
@@ -40,21 +68,133 @@ export interface Outcome {
   /** Why, for people who look at episodes. */
   explanation?: string;
   metrics?: Record<string, number>;
-  /** Rewards of single roles where they differ from `reward`. */
+  /** Rewards of single roles where they differ from `reward`, by `"role"` or `"role#instance"`. */
   rewards?: Record<string, number | null>;
+  /** Rewards of single model calls, by role as above, in the order of the calls. */
+  stepRewards?: Record<string, readonly (number | null)[]>;
+  /**
+   * Advantages of single model calls, by role as above, in the order of the calls: one figure, or one for each token of
+   * the reply. Read with `rllm.algorithm.use_precomputed_advantage`, in place of an estimator.
+   */
+  advantages?: Record<string, readonly (number | readonly number[])[]>;
+  /** Why it ended; by default `env_done`, or `max_response_length_exceeded` when the last reply was cut off. */
+  termination?: Exclude<TerminationReason, "timeout" | "error">;
+}
+
+export interface RewardContext<Row = unknown> {
+  task: Task<Row>;
+  /** What the last model call was given. */
+  messages: readonly ChatMessage[];
+  /** Aborted when the rollout's time is up or the run stops. */
+  signal: AbortSignal;
+}
+
+/** Grades a reply: a finite number, or an `Outcome` that also says why. */
+export type Reward<Row> = (
+  row: Row,
+  reply: Reply,
+  context: RewardContext<Row>,
+) => number | Outcome | Promise<number | Outcome>;
+
+/** What the model may do besides talking. */
+export interface Tool extends ToolDefinition {
+  /**
+   * What it answers is the tool's message: text as it is, anything else as JSON. What it throws is told to the model.
+   * @param args what the model gave, checked against `parameters` by `defineTool`
+   */
+  run(args: Readonly<Record<string, unknown>>, context: { signal: AbortSignal }): unknown;
+}
+
+/** What an agent sees: text becomes a user's message, messages stay what they are. */
+export type Observation = string | readonly ChatMessage[];
+
+export interface EnvironmentContext {
+  /** Aborted when the rollout's time is up or the run stops. */
+  signal: AbortSignal;
+  /** Uniforms in [0, 1) of this rollout's own; the same when the run is repeated. */
+  random: () => number;
+}
+
+export interface EnvironmentStep {
+  /** What the agent sees next; not shown when `done`. */
+  observation: Observation;
+  /** Of this step alone; null when it is not known. */
+  reward: number | null;
+  done: boolean;
+  /** Of the whole episode, where `done`. */
+  correct?: boolean;
+  explanation?: string;
+  metrics?: Record<string, number>;
+}
+
+/** A world made anew for every attempt at a task: a retry never meets what a failed attempt left behind. */
+export interface Environment<Action = Reply> {
+  /** Offered to the model at every step. */
+  readonly tools?: readonly ToolDefinition[];
+  /** Called once, first. */
+  reset(context: EnvironmentContext): Observation | Promise<Observation>;
+  step(action: Action, context: EnvironmentContext): EnvironmentStep | Promise<EnvironmentStep>;
+  /** What the episode is worth as a whole, once it has ended, whyever. Without it: the sum of the steps' rewards. */
+  score?(context: EnvironmentContext): number | Outcome | Promise<number | Outcome>;
+  /** Called once, last, whatever has happened. */
+  close?(): void | Promise<void>;
+}
+
+/** Keeps the conversation and reads actions out of replies; made anew for every attempt. */
+export interface Agent<Action = Reply> {
+  /** The whole history for the next model call. */
+  readonly messages: readonly ChatMessage[];
+  observe(observation: Observation): void;
+  /** Takes a reply into the history. */
+  act(reply: Reply): Action;
+}
+
+/** Where a client finds the model; what it calls there is recorded as steps of this attempt. */
+export interface GatewayAddress {
+  /** For OpenAI's clients and those that speak like them; ends with `/v1`. */
+  readonly baseURL: string;
+  /** For Anthropic's clients, which add `/v1` themselves. */
+  readonly anthropicBaseURL: string;
+  readonly apiKey: string;
+}
+
+export interface GatewayAccess extends GatewayAddress {
+  /** The same model recorded under another role; see `ModelClient.as`. */
+  as(role: string, instance?: number): GatewayAddress;
+  /** What an agent elsewhere posts as its result, to `{anthropicBaseURL}/result`. Rejects when the attempt ends before. */
+  result(): Promise<unknown>;
 }
 
 export interface WorkflowContext {
   model: ModelClient;
+  /**
+   * The same model behind an HTTP address, for agents that bring a client of their own.
+   *
+   * @example
+   * const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
+   */
+  gateway: GatewayAccess;
   /** Aborted when the rollout's time is up or the run stops. */
   signal: AbortSignal;
   rollout: number;
+  /** 0, or how often this rollout has failed before. */
+  attempt: number;
   purpose: "train" | "validate";
+  /** Model calls that one role may make (`rllm.agent.max_steps`); one more ends the rollout. */
+  maxSteps: number;
+  /** Uniforms in [0, 1) of this rollout's own; the same when the run is repeated. */
+  random: () => number;
   /**
-   * Names what the rollout does from here on, e.g. "prompt", "search", "reward": shown while it waits, and told if it
-   * fails. What fails while the stage is "reward" is recorded as a failure of the reward.
+   * Names what the rollout does from here on, e.g. "prompt", "search": shown while it waits, and told if it fails. Three
+   * names mean more: "set-up" and "reward" have time limits of their own, all other stages share one; what fails in
+   * "set-up", "environment" or "reward" is recorded as a failure of that.
    */
   stage(name: string): void;
+  /**
+   * Registers what is to be done when the attempt has ended, whatever way: the last registered first, each within the time
+   * limit of the tear-down. What it throws is told and counted, and changes no reward.
+   */
+  tearDown(clean: () => void | Promise<void>): void;
 }
 
 /** A plain async function is a whole workflow: call the model as often as needed, return what it was worth. */

@@ -1,5 +1,11 @@
 import { expect, test } from "vitest";
+import type { Step } from "../trajectories/types.ts";
 import { checkOutcome } from "./check-outcome.ts";
+
+const recorded = [
+  { name: "solver", instance: 1, steps: [{}, {}] as Step[], reward: null },
+  { name: "judge", steps: [{ tokens: Int32Array.of(5, 6) }] as Step[], reward: null },
+];
 
 test.each<[unknown, string]>([
   [Number.NaN, "returned NaN; a reward is a finite number, or null when it is not known"],
@@ -18,9 +24,19 @@ test.each<[unknown, string]>([
   [{ reward: 1, metrics: { length: Number.NaN } }, "returned metrics.length NaN"],
   [{ reward: 1, metrics: 3 }, "returned metrics 3; it is an object"],
   [{ reward: 1, rewards: { judge: "x" } }, 'returned rewards.judge "x"'],
-  [{ reward: 1, rewards: { jugde: 1 } }, 'the role "jugde", but the model was called as solver, judge only'],
+  [{ reward: 1, rewards: { jugde: 1 } }, 'the role "jugde", but the model was called as solver#1, judge only'],
+  [{ reward: 1, stepRewards: { judge: [1, 2] } }, 'returned 2 stepRewards for "judge", which called the model 1 times'],
+  [{ reward: 1, stepRewards: { judge: [Number.NaN] } }, "returned stepRewards.judge NaN"],
+  [{ reward: 1, stepRewards: { judge: 1 } }, "it is a list"],
+  [{ reward: 1, advantages: { judge: [1, 2] } }, 'returned 2 advantages for "judge", which called the model 1 times'],
+  [
+    { reward: 1, advantages: { judge: [Number.NaN] } },
+    "returned advantages.judge NaN; it is a finite number, or one for",
+  ],
+  [{ reward: 1, advantages: { judge: [[1, 2, 3, 4, 5, 6, 7]] } }, "one for each of the reply's"],
+  [{ reward: 1, termination: "timeout" }, 'returned termination "timeout"; it is one of env_done'],
 ])("refuses %j", (value, message) => {
-  expect(() => checkOutcome(value, ["solver", "judge"])).toThrow(message);
+  expect(() => checkOutcome(value, recorded)).toThrow(message);
 });
 
 test.each<[unknown, unknown]>([
@@ -31,9 +47,13 @@ test.each<[unknown, unknown]>([
     { reward: 1, correct: true, explanation: "", metrics: {} },
   ],
   [
-    { reward: 1, rewards: { judge: null, absent: null } },
-    { reward: 1, rewards: { judge: null, absent: null } },
+    { reward: 1, rewards: { judge: null, absent: null, solver: 1, "solver#1": 0 } },
+    { reward: 1, rewards: { judge: null, absent: null, solver: 1, "solver#1": 0 } },
+  ],
+  [
+    { reward: 1, stepRewards: { "solver#1": [0, null] }, termination: "max_turns_exceeded" },
+    { reward: 1, stepRewards: { "solver#1": [0, null] }, termination: "max_turns_exceeded" },
   ],
 ])("accepts %j", (value, outcome) => {
-  expect(checkOutcome(value, ["solver", "judge"])).toEqual(outcome);
+  expect(checkOutcome(value, recorded)).toEqual(outcome);
 });

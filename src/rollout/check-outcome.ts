@@ -1,15 +1,17 @@
 /** The gate between users' rewards and training: what passes is a finite number or an honest `null`. */
 import type { Outcome } from "../agents/types.ts";
+import type { Step, Trajectory } from "../trajectories/types.ts";
 import { BadOutcome } from "./failures.ts";
+import { labelOf } from "./label.ts";
 
 const numberHint = "a reward is a finite number, or null when it is not known";
 
 /**
  * @param value what a workflow returned
- * @param roles the roles that the rollout recorded, for checking `rewards`
+ * @param recorded the trajectories that the rollout recorded, for checking `rewards` and `stepRewards`
  * @throws BadOutcome saying what was returned instead
  */
-export function checkOutcome(value: unknown, roles: readonly string[]): Outcome {
+export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): Outcome {
   if (typeof value === "number") return { reward: checkReward(value, "returned") };
   if (value === undefined) throw new BadOutcome(`returned undefined (a missing return?); ${numberHint}`);
   if (typeof value !== "object" || value === null || Array.isArray(value)) {
@@ -27,13 +29,65 @@ export function checkOutcome(value: unknown, roles: readonly string[]): Outcome 
   }
   for (const [role, reward] of entries(outcome.rewards, "rewards")) {
     checkReward(reward, `returned rewards.${role}`);
-    if (reward !== null && !roles.includes(role)) {
-      throw new BadOutcome(
-        `returned a reward for the role "${role}", but the model was called as ${roles.join(", ")} only`,
-      );
-    }
+    if (reward !== null) checkRole(role, recorded);
+  }
+  for (const [role, rewards] of entries(outcome.stepRewards, "stepRewards")) {
+    checkSteps("stepRewards", role, rewards, recorded, (reward, what) => checkReward(reward, what));
+  }
+  for (const [role, advantages] of entries(outcome.advantages, "advantages")) {
+    checkSteps("advantages", role, advantages, recorded, checkAdvantage);
+  }
+  if (outcome.termination !== undefined && !endings.includes(outcome.termination as string)) {
+    throw new BadOutcome(`returned termination ${show(outcome.termination)}; it is one of ${endings.join(", ")}`);
   }
   return value as Outcome;
+}
+
+/** One entry for each of the role's model calls. */
+function checkSteps(
+  name: "stepRewards" | "advantages",
+  role: string,
+  given: unknown,
+  recorded: readonly Trajectory[],
+  check: (value: unknown, what: string, step: Step) => void,
+): void {
+  if (!Array.isArray(given)) throw new BadOutcome(`returned ${name}.${role} ${show(given)}; it is a list`);
+  checkRole(role, recorded);
+  const { steps } = recorded.find((trajectory) => labelOf(trajectory) === role) ?? { steps: [] };
+  if (steps.length !== given.length) {
+    throw new BadOutcome(
+      `returned ${given.length} ${name} for "${role}", which called the model ${steps.length} times`,
+    );
+  }
+  steps.forEach((step, index) => {
+    check(given[index], `returned ${name}.${role}`, step);
+  });
+}
+
+function checkAdvantage(advantage: unknown, what: string, { tokens }: Step): void {
+  if (typeof advantage === "number" && Number.isFinite(advantage)) return;
+  if (Array.isArray(advantage) && advantage.length === tokens.length && advantage.every(Number.isFinite)) return;
+  throw new BadOutcome(
+    `${what} ${show(advantage)}; it is a finite number, or one for each of the reply's ${tokens.length} tokens`,
+  );
+}
+
+/** The reasons that a workflow may give; time-outs and errors are found out by the engine. */
+const endings = [
+  "env_done",
+  "max_turns_exceeded",
+  "max_prompt_length_exceeded",
+  "max_response_length_exceeded",
+  "unknown",
+];
+
+/** A reward by role is for each of its instances. */
+function checkRole(role: string, recorded: readonly Trajectory[]): void {
+  const labels = recorded.map(labelOf);
+  if (labels.includes(role) || recorded.some(({ name }) => name === role)) return;
+  throw new BadOutcome(
+    `returned a reward for the role "${role}", but the model was called as ${labels.join(", ") || "no role"} only`,
+  );
 }
 
 function checkReward(reward: unknown, what: string): number | null {

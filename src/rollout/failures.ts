@@ -1,5 +1,5 @@
 /** What can end an attempt at a task other than its outcome, and how it is told. */
-import type { Episode, TerminationReason } from "../trajectories/types.ts";
+import type { Episode, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
 
 export type Failure = NonNullable<Episode["failure"]>;
 
@@ -19,10 +19,25 @@ export class ModelCallError extends Error {
   override name = "ModelCallError";
 }
 
+/** A model call that came after the rollout had ended. */
+export class SessionEnded extends Error {
+  override name = "SessionEnded";
+
+  constructor() {
+    super("the model was called after the rollout had ended");
+  }
+}
+
 /** The workflow returned something that is no outcome. */
 export class BadOutcome extends Error {
   override name = "BadOutcome";
 }
+
+const boundaries: Record<string, FailureBoundary> = {
+  "set-up": "set_up",
+  environment: "environment",
+  reward: "reward",
+};
 
 /** The failure that an error thrown at this stage of a workflow amounts to. */
 export function toFailure(error: unknown, stage: string): Failure {
@@ -30,7 +45,7 @@ export function toFailure(error: unknown, stage: string): Failure {
   const text =
     error instanceof Error ? `${error.name}: ${error.message}` : `a value that is no Error: ${String(error)}`;
   if (error instanceof ModelCallError) return { boundary: "model", message: error.message, ...stack };
-  const boundary = stage === "reward" ? "reward" : "workflow";
+  const boundary = boundaries[stage] ?? "workflow";
   if (error instanceof BadOutcome) return { boundary, message: `${stage} ${error.message}` };
   return { boundary, message: `${stage} threw ${text}`, ...stack };
 }

@@ -1,6 +1,8 @@
 export type { Failure } from "./failures.ts";
+export type { AttemptIdentity, OpenedGateway, RolloutGateway } from "./gateway-door.ts";
 export { rolloutSeed } from "./rollout-seed.ts";
 export { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
+export { createSampleQueue, type SampleQueue } from "./sample-queue.ts";
 export {
   type CallIdentity,
   createSamplingClient,

@@ -1,13 +1,27 @@
 /** The record of one attempt at one task: its model calls as steps with their exact tokens, and what it waits for. */
-import type { CallParams, ModelClient, Reply } from "../agents/types.ts";
-import type { SampleRequest } from "../backends/engine.ts";
-import type { ChatMessage, Step, Trajectory } from "../trajectories/types.ts";
-import { ModelCallError, RolloutEnded } from "./failures.ts";
+import type { ModelClient } from "../agents/types.ts";
+import type { Sample } from "../backends/engine.ts";
+import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
+import { type ChatMessage, toMessage } from "../chat/messages.ts";
+import type { Step, Trajectory } from "../trajectories/types.ts";
+import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
+import type { Generated, GenerateParams, GenerateRequest } from "./generate.ts";
+import { labelOf } from "./label.ts";
+import { checkSample, responseRoom, toSamplingParams } from "./sample-limits.ts";
 import type { Participant } from "./sample-queue.ts";
 import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts";
+import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
 
 export interface RolloutSession {
   readonly model: ModelClient;
+  /**
+   * One model call, recorded as a step.
+   * @throws RolloutEnded when the limits forbid it, ModelCallError when the engine does not answer it, SessionEnded
+   * after `close`, UserError when the chat template refuses the messages, the signal's reason when aborted
+   */
+  generate(request: GenerateRequest): Promise<Generated>;
+  /** What the last model call to end failed with; undefined where it was answered. */
+  readonly problem: RolloutEnded | ModelCallError | undefined;
   /** What the rollout's own code is doing, as it says itself; `"workflow"` at first. */
   readonly stage: string;
   setStage(name: string): void;
@@ -21,69 +35,151 @@ export interface RolloutSession {
   close(): void;
 }
 
-interface Recorded {
-  turn: number;
-  role: string;
-  truncated: boolean;
-  step: Step;
+/** The role of a model that was given none. */
+export const defaultRole = "agent";
+
+/** What a role has had of the model so far. */
+interface History {
+  conversation: Conversation;
+  calls: number;
+  /** `[P]` length of its first prompt. */
+  firstPrompt?: number;
+}
+
+interface Begun extends Turn {
+  messages: readonly ChatMessage[];
 }
 
 export function openSession(
   options: SamplingClientOptions,
-  { taskId, rollout, attempt, signal }: SessionOptions,
+  { taskId, rollout, attempt, signal, maxSteps = Number.POSITIVE_INFINITY, keepSteps = true }: SessionOptions,
   participant: Participant,
   onClose: () => void,
 ): RolloutSession {
-  const recorded: Recorded[] = [];
+  const recorded: RecordedCall[] = [];
+  /** By role and instance; they share none: what the solver said is no turn of the judge's. */
+  const histories = new Map<string, History>();
   /** When each unanswered model call was made; the first is the oldest. */
   const calls = new Map<number, number>();
   let turns = 0;
   let stage = "workflow";
   let since = performance.now();
   let closed = false;
+  let problem: RolloutSession["problem"];
 
-  async function call(role: string, messages: readonly ChatMessage[], params: CallParams): Promise<Reply> {
-    if (closed) throw new Error("the model was called after the rollout had ended");
-    const prompt = options.chat.render(messages);
-    const room = responseRoom(prompt.length, options.limits);
+  async function generate(request: GenerateRequest): Promise<Generated> {
+    if (closed) throw new SessionEnded();
+    const history = historyOf(request);
+    if (history.calls >= maxSteps) throw tooManyTurns(request, maxSteps);
+    history.calls++;
+    const begun = begin(request, history.conversation);
+    history.firstPrompt ??= begun.prompt.length;
+    const spent = request.params.budget === "conversation" ? begun.prompt.length - history.firstPrompt : 0;
+    const room = roomFor(begun.prompt, spent);
     const turn = turns++;
-    const seed = options.seedFor({ taskId, rollout, attempt, turn });
-    const request = toRequest(prompt, room, params, options.defaults, seed);
+    const params = toSamplingParams(
+      room,
+      "messages" in request.prompt ? withTurnEnd(request.params) : request.params,
+      options.defaults,
+      options.seedFor({ taskId, rollout, attempt, turn }),
+    );
+    const { topLogprobs = 0, onToken } = request;
+    const sampleRequest = { prompt: begun.prompt, params, ...(topLogprobs > 0 ? { topLogprobs } : {}) };
     calls.set(turn, performance.now());
-    const sample = await participant
-      .sample(request, turn, signal)
-      .catch((error: unknown) => {
-        if (signal.aborted) throw error;
-        const text = error instanceof Error ? error.message : String(error);
-        throw new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
-      })
-      .finally(() => {
+    const stop = abortedByEither(signal, request.signal);
+    try {
+      const sample = await participant.sample(sampleRequest, turn, stop.signal, onToken);
+      checkSample(sample);
+      problem = undefined;
+      const truncated = sample.stopReason === "length" && params.maxTokens === room;
+      const { step, generated } = toStep(request, begun, sample);
+      if (keepSteps) {
+        const { role = defaultRole, instance, metadata = {} } = request;
+        recorded.push({ turn, role, instance, metadata, truncated, step });
+      }
+      return { ...generated, params };
+    } catch (error) {
+      if (stop.signal.aborted) throw error;
+      const text = error instanceof Error ? error.message : String(error);
+      problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
+      throw problem;
+    } finally {
+      stop.release();
+      // When the whole attempt was stopped, what it had been waiting for is still to be told.
+      if (!signal.aborted) {
         calls.delete(turn);
         since = performance.now();
-      });
-    const { tokens, logprobs, stopReason, policyVersion } = sample;
-    const text = options.chat.decode(tokens, { skipSpecial: true });
-    recorded.push({
-      turn,
-      role,
-      truncated: stopReason === "length" && request.params.maxTokens === room,
-      step: {
-        promptTokens: prompt,
-        tokens,
-        logprobs,
-        policyVersion,
-        stopReason,
-        text,
-        messages: messages.map((message) => ({ ...message })),
-        reward: null,
-      },
-    });
-    // Copies: what is trained on must not change with what a workflow does to its reply.
-    return { text, stopReason, tokens: tokens.slice(), logprobs: logprobs.slice() };
+      }
+    }
   }
 
-  const clientAs = (role: string): ModelClient => ({
-    chat: (messages, params = {}) => call(role, messages, params),
+  /** What ends a turn in the chat template need not be among the model's own end tokens, e.g. of a base model. */
+  function withTurnEnd(params: GenerateParams): GenerateParams {
+    if (params.ignoreEos) return params;
+    return { ...params, stopIds: [...new Set([...options.chat.stopIds, ...(params.stopIds ?? [])])] };
+  }
+
+  function historyOf({ role = defaultRole, instance }: GenerateRequest): History {
+    const label = labelOf({ name: role, instance });
+    const history = histories.get(label) ?? { conversation: openConversation(options.chat), calls: 0 };
+    histories.set(label, history);
+    return history;
+  }
+
+  function tooManyTurns({ role = defaultRole, instance }: GenerateRequest, most: number): RolloutEnded {
+    const label = labelOf({ name: role, instance });
+    const text = `${most} model calls of "${label}"; rllm.agent.max_steps allows no more`;
+    const ended = new RolloutEnded("max_turns_exceeded", text);
+    problem = ended;
+    return ended;
+  }
+
+  function begin({ prompt, params }: GenerateRequest, conversation: Conversation): Begun {
+    if ("tokens" in prompt) {
+      const read = (tokens: Int32Array) => options.chat.decode(tokens, { skipSpecial: true });
+      const record: Turn["record"] = ({ tokens }) => ({ content: read(tokens), toolCalls: [], problems: [] });
+      return { prompt: prompt.tokens, messages: [], starts: undefined, record };
+    }
+    return { ...conversation.begin(prompt.messages, params), messages: prompt.messages };
+  }
+
+  function roomFor(prompt: Int32Array, spent: number): number {
+    try {
+      return responseRoom(prompt.length, options.limits, spent);
+    } catch (error) {
+      if (error instanceof RolloutEnded) problem = error;
+      throw error;
+    }
+  }
+
+  function toStep({ params: { tools } }: GenerateRequest, { prompt, messages, starts, record }: Begun, sample: Sample) {
+    const { tokens, logprobs, stopReason, policyVersion, tokenVersions, topLogprobs } = sample;
+    const text = options.chat.decode(tokens, { skipSpecial: true });
+    const reply = record(sample);
+    const step: Step = {
+      ...{ promptTokens: prompt, tokens, logprobs, policyVersion, stopReason, text },
+      ...(tokenVersions === undefined ? {} : { tokenVersions }),
+      messages: messages.map((message) => ({ ...message })),
+      ...(tools === undefined ? {} : { tools }),
+      reply,
+      ...(starts === undefined ? {} : { starts }),
+      reward: null,
+    };
+    const generated = { promptTokens: prompt, tokens, logprobs, stopReason, policyVersion, text, reply };
+    return { step, generated: topLogprobs === undefined ? generated : { ...generated, topLogprobs } };
+  }
+
+  const clientAs = (role: string, instance?: number): ModelClient => ({
+    async chat(messages, params = {}) {
+      const request = { role, prompt: { messages }, params, ...(instance === undefined ? {} : { instance }) };
+      const { reply, text, stopReason, tokens, logprobs, promptTokens } = await generate(request);
+      // Copies: what is trained on must not change with what a workflow does to its reply.
+      return {
+        ...structuredClone({ ...reply, text, message: toMessage(reply) }),
+        ...{ stopReason, tokens: tokens.slice(), logprobs: logprobs.slice() },
+        transcript: () => options.chat.decode(promptTokens) + options.chat.decode(tokens),
+      };
+    },
     as: clientAs,
   });
   /** Calls made side by side are answered in any order. */
@@ -91,6 +187,10 @@ export function openSession(
 
   return {
     model: clientAs(defaultRole),
+    generate,
+    get problem() {
+      return problem;
+    },
     get stage() {
       return stage;
     },
@@ -103,7 +203,7 @@ export function openSession(
       const seconds = (performance.now() - (oldest ?? since)) / 1000;
       return { what: oldest === undefined ? stage : "the model", seconds };
     },
-    trajectories: () => byRole(inOrder()),
+    trajectories: () => toTrajectories(inOrder(), options.grouping ?? { groupBy: null, nameBy: null }),
     truncated: () => inOrder().at(-1)?.truncated ?? false,
     close() {
       closed = true;
@@ -113,50 +213,17 @@ export function openSession(
   };
 }
 
-/** The role of a model that was given none. */
-export const defaultRole = "agent";
-
-/** One trajectory a role, in the order of the roles' first calls. */
-function byRole(recorded: readonly Recorded[]): Trajectory[] {
-  const trajectories = new Map<string, Trajectory>();
-  for (const { role, step } of recorded) {
-    const trajectory = trajectories.get(role) ?? { name: role, steps: [], reward: null };
-    trajectories.set(role, trajectory);
-    trajectory.steps.push(step);
+/** The rollout's signal and the call's own as one. */
+function abortedByEither(signal: AbortSignal, own: AbortSignal | undefined) {
+  if (own === undefined) return { signal, release: () => {} };
+  const either = new AbortController();
+  const stop = () => either.abort(signal.aborted ? signal.reason : own.reason);
+  for (const each of [signal, own]) {
+    if (each.aborted) stop();
+    else each.addEventListener("abort", stop, { once: true });
   }
-  return [...trajectories.values()];
-}
-
-function toRequest(
-  prompt: Int32Array,
-  room: number,
-  params: CallParams,
-  defaults: SamplingClientOptions["defaults"],
-  seed: number,
-): SampleRequest {
-  return {
-    prompt,
-    params: {
-      maxTokens: Math.min(params.maxTokens ?? room, room),
-      temperature: params.temperature ?? defaults.temperature,
-      topP: params.topP ?? defaults.topP,
-      topK: params.topK ?? defaults.topK,
-      minP: params.minP ?? defaults.minP,
-      stopIds: [],
-      stopStrings: params.stop ?? [],
-      seed,
-    },
+  const release = () => {
+    for (const each of [signal, own]) each.removeEventListener("abort", stop);
   };
-}
-
-/**
- * Tokens that a reply to a prompt of this length may have, at least 1.
- * @throws RolloutEnded when the limits leave none
- */
-function responseRoom(promptLength: number, limits: SamplingClientOptions["limits"]): number {
-  const { maxPromptLength, maxResponseLength, maxLength = Number.POSITIVE_INFINITY } = limits;
-  const room = Math.min(maxResponseLength, maxLength - promptLength);
-  if (promptLength <= maxPromptLength && room >= 1) return room;
-  const limit = Math.min(maxPromptLength, maxLength - 1);
-  throw new RolloutEnded("max_prompt_length_exceeded", `a prompt of ${promptLength} tokens; the limit is ${limit}`);
+  return { signal: either.signal, release };
 }

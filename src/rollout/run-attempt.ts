@@ -1,10 +1,16 @@
-/** One attempt at one task: a fresh session, a time limit, and whatever happened told as data. */
+/** One attempt at one task: a fresh session, time limits, and whatever happened told as data. */
 import { setMaxListeners } from "node:events";
 import type { Outcome, Task, Workflow } from "../agents/types.ts";
+import { deriveSeed, uniforms } from "../random.ts";
 import type { TerminationReason, Trajectory } from "../trajectories/types.ts";
+import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
-import { type Failure, RolloutEnded, toFailure } from "./failures.ts";
+import { type Failure, ModelCallError, RolloutEnded, toFailure } from "./failures.ts";
+import { type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
+import { type PhaseLimits, startPhases } from "./phases.ts";
+import type { RolloutSession } from "./rollout-session.ts";
 import type { SamplingClient, SessionOptions } from "./sampling-client.ts";
+import { createTearDown } from "./tear-down.ts";
 
 export interface Attempt {
   /** Which limit ended it, in words, where one did. */
@@ -16,6 +22,13 @@ export interface Attempt {
   failure?: Failure;
   /** What was thrown, when the attempt failed. */
   error?: unknown;
+  /** What went wrong in tearing down; no part of the outcome. */
+  tearDownProblems: string[];
+}
+
+export interface AttemptLimits extends PhaseLimits {
+  /** Of what each `tearDown` registered. Default 60. */
+  tearDownSeconds?: number;
 }
 
 export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "signal"> {
@@ -23,13 +36,16 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   workflow: Workflow<Row>;
   client: SamplingClient;
   purpose: "train" | "validate";
+  /** Of the attempt until its outcome; tearing down comes on top. */
   timeoutSeconds: number;
+  limits?: AttemptLimits;
+  /** Of the rollout's own random draws; default 0. */
+  seed?: number;
+  /** Without one, a workflow that asks for its address is told so. */
+  gateway?: RolloutGateway;
   /** Aborted by the caller to stop the attempt. */
   abort: AbortController;
 }
-
-/** Timers beyond this fire at once; such a limit is as good as none. */
-const longestTimerMs = 2 ** 31 - 1;
 
 class TimeIsUp extends Error {
   override name = "TimeoutError";
@@ -37,29 +53,60 @@ class TimeIsUp extends Error {
 
 /** @throws the reason of `abort` when the caller aborts it; everything else is in the answer */
 export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Attempt> {
-  const { task, workflow, client, purpose, order, rollout, attempt, timeoutSeconds, abort } = options;
+  const tearDown = createTearDown(options.limits?.tearDownSeconds ?? 60);
+  let attempt: Omit<Attempt, "tearDownProblems">;
+  let tearDownProblems: string[] = [];
+  const { task, rollout, attempt: retry, purpose, abort } = options;
+  const identity = { taskId: task.id, rollout, attempt: retry, purpose };
+  const door = openDoor(options.gateway, identity, abort.signal);
+  try {
+    attempt = await untilOutcome(options, door, tearDown.register);
+    door.close(attempt);
+  } finally {
+    door.close(undefined);
+    tearDownProblems = await tearDown.run();
+  }
+  return { ...attempt, tearDownProblems };
+}
+
+async function untilOutcome<Row>(
+  options: AttemptOptions<Row>,
+  door: GatewayDoor,
+  tearDown: (clean: () => void | Promise<void>) => void,
+): Promise<Omit<Attempt, "tearDownProblems">> {
+  const { task, workflow, client, purpose, order, rollout, attempt, maxSteps, timeoutSeconds, limits, abort } = options;
   const signal = abort.signal;
   // A workflow may make any number of model calls side by side, each of which listens.
   setMaxListeners(0, signal);
-  const session = client.open({ taskId: task.id, order, rollout, attempt, signal });
-  const limit = timeoutSeconds * 1000;
-  const timeIsUp = () => abort.abort(new TimeIsUp(`the attempt took longer than ${timeoutSeconds} s`));
-  const timer = limit <= longestTimerMs ? setTimeout(timeIsUp, limit) : undefined;
+  const session = client.open({
+    ...{ taskId: task.id, order, rollout, attempt, signal },
+    ...(maxSteps === undefined ? {} : { maxSteps }),
+  });
+  const phases = startPhases({ ...limits, totalSeconds: timeoutSeconds }, (message) =>
+    abort.abort(new TimeIsUp(message)),
+  );
   const stopped = new Promise<never>((_, reject) => {
     if (signal.aborted) reject(signal.reason);
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   });
 
   try {
-    const context = { model: session.model, signal, rollout, purpose, stage: session.setStage };
-    const work = (async () => workflow(task, context))();
+    const stage = (name: string) => {
+      session.setStage(name);
+      phases.enter(name);
+    };
+    const random = uniforms(deriveSeed(options.seed ?? 0, "rollout", task.id, rollout, attempt));
+    const gateway = door.access(session);
+    const context = {
+      ...{ model: session.model, gateway, signal, rollout, attempt, purpose, random, stage, tearDown },
+      maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
+    };
+    const work = ambientCalls.run({ gateway }, async () => workflow(task, context));
     const returned = await Promise.race([work, stopped]);
     const trajectories = session.trajectories();
-    const outcome = checkOutcome(
-      returned,
-      trajectories.map((trajectory) => trajectory.name),
-    );
-    return { trajectories, outcome, termination: session.truncated() ? "max_response_length_exceeded" : "env_done" };
+    const outcome = checkOutcome(returned, trajectories);
+    const termination = outcome.termination ?? (session.truncated() ? "max_response_length_exceeded" : "env_done");
+    return { trajectories, outcome, termination };
   } catch (error) {
     const trajectories = session.trajectories();
     if (signal.aborted && signal.reason instanceof TimeIsUp) {
@@ -67,10 +114,20 @@ export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Att
       return { trajectories, termination: "timeout", failure: { boundary: "timeout", message }, error: signal.reason };
     }
     if (signal.aborted) throw signal.reason;
-    if (error instanceof RolloutEnded) return { trajectories, termination: error.reason, ended: error.message };
-    return { trajectories, termination: "error", failure: toFailure(error, session.stage), error };
+    const cause = behind(error, session);
+    if (cause instanceof RolloutEnded) return { trajectories, termination: cause.reason, ended: cause.message };
+    return { trajectories, termination: "error", failure: toFailure(cause, session.stage), error: cause };
   } finally {
-    clearTimeout(timer);
+    phases.end();
     session.close();
   }
 }
+
+/**
+ * A model call that fails behind an HTTP client reaches the workflow as that client's own error. When the last call to
+ * end was not answered, that is why the workflow failed, not the workflow.
+ */
+const behind = (error: unknown, { problem, stage }: RolloutSession) =>
+  problem === undefined || stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded
+    ? error
+    : problem;

@@ -2,15 +2,23 @@
 import type { Task, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { Episode } from "../trajectories/types.ts";
+import { breath } from "./breath.ts";
 import { type Failure, ModelCallError, ownFrames } from "./failures.ts";
+import type { RolloutGateway } from "./gateway-door.ts";
+import { labelOf } from "./label.ts";
 import { defaultRole } from "./rollout-session.ts";
-import { type Attempt, runAttempt } from "./run-attempt.ts";
+import { type Attempt, type AttemptLimits, runAttempt } from "./run-attempt.ts";
 import type { SamplingClient } from "./sampling-client.ts";
+import { type RewardShaping, shapeStepRewards } from "./shape-step-rewards.ts";
 
 export interface RunRolloutsOptions<Row> {
   tasks: readonly Task<Row>[];
   /** Rollouts per task. */
   n: number;
+  /** Number of each task's first rollout; default 0. */
+  firstRollout?: number;
+  /** Position of the first task among all those that run at the same time; default 0. */
+  firstOrder?: number;
   workflow: Workflow<Row>;
   client: SamplingClient;
   purpose: "train" | "validate";
@@ -18,14 +26,26 @@ export interface RunRolloutsOptions<Row> {
   nParallelTasks: number;
   /** Further attempts after a failed one. A timeout is not retried: it would cost as long again. */
   retryLimit: number;
-  /** Of one attempt. */
+  /** Of one attempt until its outcome. */
   timeoutSeconds: number;
+  /** Of its parts. */
+  limits?: AttemptLimits;
+  /** Model calls that each role of a rollout may make; default: any number. */
+  maxSteps?: number;
+  /** What is done to the rewards of single steps; default: nothing. */
+  shaping?: RewardShaping;
+  /** The rollouts' own random draws derive from it; default 0. */
+  seed?: number;
+  /** Gives rollouts an HTTP address of the model. */
+  gateway?: RolloutGateway;
   /** Throw when a rollout has failed for good. Timeouts are data, not errors. */
   raiseOnError: boolean;
   /** Told of each episode as it ends, in no fixed order. */
   onEpisode?: (episode: Episode) => void;
   /** Told of each failed attempt that is made again. */
   onRetry?: (retry: { taskId: string; rollout: number; attempt: number; failure: Failure }) => void;
+  /** Told of what went wrong in tearing an attempt down. */
+  onTearDownProblem?: (problem: { taskId: string; rollout: number; attempt: number; message: string }) => void;
   /** Stops everything: the promise rejects with the signal's reason. */
   signal?: AbortSignal;
 }
@@ -45,7 +65,7 @@ interface Rollout<Row> {
  * @throws the engine's own UserError or RunError as it is, whatever `raiseOnError` says: no rollout can go on then
  */
 export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promise<Episode[]> {
-  const rollouts = listRollouts(options.tasks, options.n);
+  const rollouts = listRollouts(options);
   const episodes: Episode[] = new Array(rollouts.length);
   const live = new Set<AbortController>();
   const run = new AbortController();
@@ -66,10 +86,18 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
       options.onEpisode?.(episode);
     }
   }
+  const release = options.client.hold();
   try {
-    const workers = Array.from({ length: Math.min(options.nParallelTasks, rollouts.length) }, work);
-    // The first failure stops the others; they end at once, so that nothing runs on behind the caller's back.
-    await Promise.all(workers.map((worker) => worker.catch((error: unknown) => run.abort(error))));
+    const workers: Promise<void>[] = [];
+    const parallel = Math.min(options.nParallelTasks, rollouts.length);
+    while (workers.length < parallel) {
+      // The first failure stops the others; they end at once, so that nothing runs on behind the caller's back.
+      workers.push(work().catch((error: unknown) => run.abort(error)));
+      const pause = workers.length % 16 === 0 ? breath() : undefined;
+      if (pause) await pause;
+    }
+    release();
+    await Promise.all(workers);
     run.signal.throwIfAborted();
   } finally {
     options.signal?.removeEventListener("abort", onAbort);
@@ -78,12 +106,13 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
 }
 
 /** A task that occurs twice gets rollouts 0..2n-1, so that ids and seeds stay distinct. */
-function listRollouts<Row>(tasks: readonly Task<Row>[], n: number): Rollout<Row>[] {
+function listRollouts<Row>(options: RunRolloutsOptions<Row>): Rollout<Row>[] {
+  const { tasks, n, firstRollout = 0, firstOrder = 0 } = options;
   const seen = new Map<string, number>();
-  return tasks.flatMap((task, order) => {
-    const first = seen.get(task.id) ?? 0;
+  return tasks.flatMap((task, position) => {
+    const first = seen.get(task.id) ?? firstRollout;
     seen.set(task.id, first + n);
-    return Array.from({ length: n }, (_, index) => ({ task, order, rollout: first + index }));
+    return Array.from({ length: n }, (_, index) => ({ task, order: firstOrder + position, rollout: first + index }));
   });
 }
 
@@ -94,15 +123,25 @@ async function runRollout<Row>(
   stop: AbortSignal,
 ): Promise<Episode> {
   const { workflow, client, purpose, timeoutSeconds, retryLimit, raiseOnError, onRetry } = options;
+  const { limits, maxSteps, seed, gateway } = options;
   const start = performance.now();
+  let tearDownProblems = 0;
   for (let attempt = 0; ; attempt++) {
     stop.throwIfAborted();
     const abort = new AbortController();
     live.add(abort);
     const result = await runAttempt({
       ...{ task, workflow, client, purpose, order, rollout, attempt, timeoutSeconds, abort },
+      ...(limits === undefined ? {} : { limits }),
+      ...(maxSteps === undefined ? {} : { maxSteps }),
+      ...(seed === undefined ? {} : { seed }),
+      ...(gateway === undefined ? {} : { gateway }),
     }).finally(() => live.delete(abort));
     const { failure, error } = result;
+    for (const message of result.tearDownProblems) {
+      tearDownProblems++;
+      options.onTearDownProblem?.({ taskId: task.id, rollout, attempt, message });
+    }
     if (error instanceof ModelCallError && error.cause instanceof UserError) throw error.cause;
     if (failure && failure.boundary !== "timeout") {
       if (attempt < retryLimit) {
@@ -111,7 +150,11 @@ async function runRollout<Row>(
       }
       if (raiseOnError) throw rolloutError(task, rollout, attempt, failure, error);
     }
-    return toEpisode(task, rollout, attempt, result, (performance.now() - start) / 1000);
+    const episode = toEpisode(task, rollout, attempt, result, (performance.now() - start) / 1000);
+    if (tearDownProblems > 0) episode.metrics.tear_down_problems = tearDownProblems;
+    if (options.shaping)
+      for (const trajectory of episode.trajectories) shapeStepRewards(trajectory.steps, options.shaping);
+    return episode;
   }
 }
 
@@ -122,8 +165,14 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
   // An outcome without a model call still counts when rewards are averaged.
   const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
   for (const trajectory of trajectories) {
-    trajectory.reward = outcome?.rewards?.[trajectory.name] ?? null;
-    if (outcome && outcome.rewards?.[trajectory.name] === undefined) trajectory.reward = outcome.reward;
+    const names = [labelOf(trajectory), trajectory.name];
+    const own = names.map((name) => outcome?.rewards?.[name]).find((reward) => reward !== undefined);
+    trajectory.reward = own === undefined ? (outcome?.reward ?? null) : own;
+    const steps = outcome?.stepRewards?.[labelOf(trajectory)];
+    for (const [index, step] of trajectory.steps.entries()) step.reward = steps?.[index] ?? null;
+    outcome?.advantages?.[labelOf(trajectory)]?.forEach((advantage, index) => {
+      trajectory.steps[index]!.advantage = advantage;
+    });
   }
   return {
     id: `${task.id}:${rollout}`,

@@ -5,17 +5,23 @@
  * are sorted, so that what is sampled together does not hang on timing as long as rollouts keep step.
  */
 import { setMaxListeners } from "node:events";
-import type { Policy, Sample, SampleRequest } from "../backends/engine.ts";
+import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import { breath } from "./breath.ts";
+
+/** Told of each token of one request as it is sampled, by engines that can tell. */
+export type TokenListener = (token: number, logprob: number) => void;
 
 /** One rollout's place in the queue. */
 export interface Participant {
   /** @throws the signal's reason when aborted, else what the engine threw */
-  sample(request: SampleRequest, turn: number, signal: AbortSignal): Promise<Sample>;
+  sample(request: SampleRequest, turn: number, signal: AbortSignal, onToken?: TokenListener): Promise<Sample>;
   /** The rollout has ended: nobody waits for it any more. */
   leave(): void;
 }
 
 export interface SampleQueue {
+  /** Until released, no call is made because nobody is busy: more rollouts are about to join. */
+  hold(): () => void;
   /** @param order sorts the requests of one call: position of the task, rollout */
   join(order: readonly [task: number, rollout: number]): Participant;
 }
@@ -23,6 +29,7 @@ export interface SampleQueue {
 interface Call {
   order: readonly number[];
   request: SampleRequest;
+  onToken: TokenListener | undefined;
   settle(result: { sample: Sample } | { error: unknown }): void;
   /** Told when the caller gave up; set once the call is in an engine's hands. */
   abandoned?: () => void;
@@ -33,6 +40,7 @@ const byOrder = (left: Call, right: Call) => {
   return at < 0 ? 0 : left.order[at]! - right.order[at]!;
 };
 
+/** @param flushMs 0: calls are made as they come, only those of one turn of the event loop together */
 export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20): SampleQueue {
   const pending = new Set<Call>();
   /** Live rollouts that wait for no sample. */
@@ -52,7 +60,7 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
     checking = true;
     setImmediate(() => {
       checking = false;
-      if (busy === 0) flush();
+      if (busy === 0 || flushMs === 0) flush();
     });
   }
 
@@ -66,6 +74,13 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
   }
 
   return {
+    hold() {
+      busy++;
+      return () => {
+        busy--;
+        consider();
+      };
+    },
     join(order) {
       let outstanding = 0;
       let left = false;
@@ -77,12 +92,13 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
         consider();
       };
       return {
-        sample: (request, turn, signal) =>
+        sample: (request, turn, signal, onToken) =>
           new Promise<Sample>((resolve, reject) => {
             if (signal.aborted) return reject(signal.reason);
             const call: Call = {
               order: [...order, turn],
               request: { ...request, signal },
+              onToken,
               settle(result) {
                 signal.removeEventListener("abort", giveUp);
                 pending.delete(call);
@@ -127,9 +143,19 @@ async function runCall(policy: Pick<Policy, "sample">, calls: readonly Call[]): 
   let failure: unknown = new Error("the engine ended the call without answering it");
   try {
     const requests = calls.map((call) => call.request);
-    for await (const sample of policy.sample(requests, { signal: abort.signal })) {
+    // Telling of each token costs the engine a message a step: only where somebody listens.
+    const onToken: SampleOptions["onToken"] = (index, token, logprob) => {
+      const call = calls[index];
+      if (call && waiting.has(call)) call.onToken?.(token, logprob);
+    };
+    const options = { signal: abort.signal, ...(calls.some((call) => call.onToken) ? { onToken } : {}) };
+    for await (const sample of policy.sample(requests, options)) {
+      const call = calls[sample.request];
+      if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);
       const aborted = sample.stopReason === "aborted";
-      settle(calls[sample.request]!, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
+      settle(call, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
+      const pause = breath();
+      if (pause) await pause;
     }
   } catch (error) {
     failure = error;

@@ -2,7 +2,9 @@
 import type { Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import { openSession, type RolloutSession } from "./rollout-session.ts";
-import { createSampleQueue } from "./sample-queue.ts";
+import type { SamplingDefaults, SamplingLimits } from "./sample-limits.ts";
+import { createSampleQueue, type SampleQueue } from "./sample-queue.ts";
+import type { TrajectoryGrouping } from "./to-trajectories.ts";
 
 /** Which model call a seed is for. `attempt` is 0 unless the rollout is being retried. */
 export interface CallIdentity {
@@ -16,13 +18,15 @@ export interface CallIdentity {
 export interface SamplingClientOptions {
   policy: Pick<Policy, "sample">;
   chat: Chat;
-  /** For calls that do not say otherwise. */
-  defaults: { temperature: number; topP: number; topK: number; minP: number };
-  /** In tokens. A longer prompt ends its rollout; `maxLength` bounds prompt and reply together. */
-  limits: { maxPromptLength: number; maxResponseLength: number; maxLength?: number };
+  defaults: SamplingDefaults;
+  limits: SamplingLimits;
   seedFor: (call: CallIdentity) => number;
   /** Milliseconds a model call waits at most for other rollouts to make theirs. Default 20. */
   flushMs?: number;
+  /** Of clients whose rollouts run at the same time, so that their calls are made together. Default: one of its own. */
+  queue?: SampleQueue;
+  /** Default: one trajectory a role. */
+  grouping?: TrajectoryGrouping;
 }
 
 /** One line of what live rollouts wait for. */
@@ -39,16 +43,22 @@ export interface SessionOptions extends Omit<CallIdentity, "turn"> {
   order: number;
   /** Aborts the session's model calls. */
   signal: AbortSignal;
+  /** False: calls are answered but not kept, for sessions without end. Default true. */
+  keepSteps?: boolean;
+  /** Model calls that each role may make; default: any number. */
+  maxSteps?: number;
 }
 
 export interface SamplingClient {
   open(options: SessionOptions): RolloutSession;
+  /** Says that more sessions are about to be opened, so that the first ones are not sampled without them. */
+  hold(): () => void;
   /** The live rollouts, the longest waiting first. */
   waitingFor(): WaitingRollout[];
 }
 
 export function createSamplingClient(options: SamplingClientOptions): SamplingClient {
-  const queue = createSampleQueue(options.policy, options.flushMs);
+  const queue = options.queue ?? createSampleQueue(options.policy, options.flushMs);
   const live = new Set<{ taskId: string; rollout: number; session: RolloutSession }>();
 
   return {
@@ -59,6 +69,7 @@ export function createSamplingClient(options: SamplingClientOptions): SamplingCl
       live.add(entry);
       return session;
     },
+    hold: queue.hold,
     waitingFor() {
       const waiting = [...live].map(({ session, ...who }) => ({ ...who, ...session.waitingFor() }));
       return waiting.sort((left, right) => right.seconds - left.seconds);

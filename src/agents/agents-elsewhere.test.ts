@@ -1,0 +1,143 @@
+/** Agents that are programs or servers of their own, against the gateway. */
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, describe, expect, test } from "vitest";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import { commandAgent } from "./command-agent.ts";
+import { type ExternalJob, externalAgent } from "./external-agent.ts";
+import type { Workflow } from "./types.ts";
+
+interface Row {
+  word: string;
+}
+const rows: Row[] = [{ word: "one" }, { word: "two" }];
+const echo = (messages: { content: string }[]) => `re: ${messages.at(-1)!.content}`;
+const run = (workflow: Workflow<Row>, more: object = {}) => runWorkflow({ workflow, rows, reply: echo, ...more });
+
+/** A program that asks the model with nothing but what its environment says. */
+const program = (then: string) => `
+  const row = JSON.parse(process.env.HONE_TASK);
+  const response = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
+    method: "POST",
+    headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY },
+    body: JSON.stringify({ model: "m", messages: [{ role: "user", content: row.word }] }),
+  });
+  const said = (await response.json()).choices[0].message.content;
+  ${then}`;
+const node = (source: string): [string, ...string[]] => [process.execPath, "--input-type=module", "-e", source];
+
+describe("a program", () => {
+  test("calls the model as its rollout, and its last line is the reward", async () => {
+    const source = program(
+      'console.log("thinking"); console.log(JSON.stringify({ reward: said.length, correct: true }));',
+    );
+    const episodes = await run(commandAgent<Row>({ command: node(source) }), { timeoutSeconds: 60 });
+    expect(episodes).toMatchObject([
+      { correct: true, trajectories: [{ reward: 7, steps: [{ messages: [{ content: "one" }], text: "re: one" }] }] },
+      { correct: true, trajectories: [{ reward: 7, steps: [{ messages: [{ content: "two" }], text: "re: two" }] }] },
+    ]);
+  });
+
+  test("reads its task from its input, and is graded by the workflow", async () => {
+    const source = `for await (const line of process.stdin) process.stdout.write(JSON.parse(line).word);`;
+    const reward = (row: Row, { output, exitCode }: { output: string; exitCode: number }) =>
+      exitCode === 0 && output === row.word ? 1 : 0;
+    const episodes = await run(commandAgent<Row>({ command: node(source), reward }), { timeoutSeconds: 60 });
+    expect(episodes.map(({ trajectories }) => trajectories[0]!.reward)).toEqual([1, 1]);
+  });
+
+  test.each([
+    ["ends with another code than 0", node("process.exit(3)"), /ended with 3/],
+    ["says nothing", node(""), /no number and no object with a reward/],
+    ["is not there", ["./no-such-program"] as [string], /cannot be started/],
+  ])("that %s has failed", async (_, command, message) => {
+    const [episode] = await run(commandAgent<Row>({ command }), {
+      rows: rows.slice(0, 1),
+      raiseOnError: false,
+      timeoutSeconds: 60,
+    });
+    expect(episode!.failure?.message).toMatch(message);
+  });
+
+  test("is killed with all that it started when its time is up", async () => {
+    const source = `
+      import { spawn } from "node:child_process";
+      const child = spawn(process.execPath, ["-e", "setInterval(() => {}, 1000)"]);
+      process.stderr.write("");
+      await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
+        method: "POST", body: JSON.stringify({ messages: [{ role: "user", content: String(child.pid) }] }) });
+      setInterval(() => {}, 1000);`;
+    const [episode] = await run(commandAgent<Row>({ command: node(source) }), {
+      rows: rows.slice(0, 1),
+      raiseOnError: false,
+      timeoutSeconds: 5,
+    });
+    expect(episode).toMatchObject({ termination: "timeout" });
+    const pid = Number(episode!.trajectories[0]!.steps[0]!.messages[0]!.content);
+    await expect.poll(() => isAlive(pid), { timeout: 5000 }).toBe(false);
+  });
+});
+
+describe("a server", () => {
+  let server: Server | undefined;
+  afterEach(() => server?.close());
+
+  async function serve(answer: (job: ExternalJob<Row>) => Promise<{ status: number; body: unknown }>): Promise<string> {
+    server = createServer(async (request, response) => {
+      let text = "";
+      for await (const chunk of request) text += chunk;
+      const { status, body } = await answer(JSON.parse(text));
+      response.writeHead(status).end(JSON.stringify(body));
+    });
+    await new Promise<void>((resolve) => server!.listen(0, "127.0.0.1", resolve));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  }
+
+  const solve = async ({ base_url, api_key, task }: ExternalJob<Row>) => {
+    const response = await fetch(`${base_url}/chat/completions`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${api_key}` },
+      body: JSON.stringify({ messages: [{ role: "user", content: task.word }] }),
+    });
+    return response.status;
+  };
+
+  test("answers with its result at once", async () => {
+    const url = await serve(async (job) => ({ status: 200, body: { reward: (await solve(job)) / 200 } }));
+    const episodes = await run(externalAgent<Row>({ url }));
+    expect(episodes.map(({ trajectories }) => [trajectories[0]!.reward, trajectories[0]!.steps.length])).toEqual([
+      [1, 1],
+      [1, 1],
+    ]);
+  });
+
+  test("posts its result later", async () => {
+    const url = await serve(async (job) => {
+      setTimeout(async () => {
+        const status = await solve(job);
+        await fetch(job.result_url, { method: "POST", body: JSON.stringify({ reward: status / 100, correct: true }) });
+      }, 20);
+      return { status: 202, body: {} };
+    });
+    const episodes = await run(externalAgent<Row>({ url }));
+    expect(episodes).toMatchObject([
+      { correct: true, trajectories: [{ reward: 2 }] },
+      { correct: true, trajectories: [{ reward: 2 }] },
+    ]);
+  });
+
+  test("that refuses has failed with its own words", async () => {
+    const url = await serve(async () => ({ status: 503, body: "busy" }));
+    const [episode] = await run(externalAgent<Row>({ url }), { rows: rows.slice(0, 1), raiseOnError: false });
+    expect(episode!.failure?.message).toMatch(/answered 503: "busy"/);
+  });
+});
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,35 @@
+/** The plain agent: all that was seen and said, in order. */
+import type { ChatMessage } from "../chat/messages.ts";
+import type { Agent, Observation, Reply } from "./types.ts";
+
+export interface ChatAgentOptions {
+  /** Put before the first observation. */
+  system?: string;
+}
+
+/** Its actions are the replies themselves. */
+export function chatAgent({ system }: ChatAgentOptions = {}): Agent<Reply> {
+  const messages: ChatMessage[] = system === undefined ? [] : [{ role: "system", content: system }];
+  return {
+    messages,
+    observe: (observation) => void messages.push(...toMessages(observation)),
+    act(reply) {
+      messages.push(reply.message);
+      return reply;
+    },
+  };
+}
+
+/** @throws Error when there is nothing to see: a model must not be asked about the word "undefined" */
+export function toMessages(observation: Observation): readonly ChatMessage[] {
+  const messages = typeof observation === "string" ? [{ role: "user" as const, content: observation }] : observation;
+  if (!Array.isArray(messages))
+    throw new Error(`an observation is a text or a list of messages, not ${String(observation)}`);
+  for (const message of messages) {
+    if (typeof message?.content !== "string")
+      throw new Error(`an observation holds a message without text: ${JSON.stringify(message)}`);
+  }
+  if (messages.length === 0 || messages.every(({ content }) => content === ""))
+    throw new Error("an observation is empty");
+  return messages;
+}

@@ -1,0 +1,38 @@
+/** Tools as functions with typed, checked arguments. */
+import { z } from "zod";
+import type { Tool } from "./types.ts";
+
+export interface ToolOptions<Shape extends z.ZodRawShape> {
+  name: string;
+  description: string;
+  /** Of the arguments; told to the model as JSON Schema. */
+  parameters?: Shape;
+  run: (args: z.output<z.ZodObject<Shape>>, context: { signal: AbortSignal }) => unknown;
+}
+
+/** What a model gave to a tool cannot be used; the message is for the model. */
+export class ToolArgumentError extends Error {
+  override name = "ToolArgumentError";
+}
+
+/**
+ * @example
+ * const weather = defineTool({
+ *   name: "weather", description: "The weather of a city.", parameters: { city: z.string() },
+ *   run: async ({ city }) => `sunny in ${city}`,
+ * });
+ */
+export function defineTool<Shape extends z.ZodRawShape>(options: ToolOptions<Shape>): Tool {
+  const schema = z.object(options.parameters ?? ({} as Shape));
+  const { $schema: _, ...parameters } = z.toJSONSchema(schema, { io: "input" });
+  return {
+    name: options.name,
+    description: options.description,
+    parameters,
+    run(args, context) {
+      const parsed = schema.safeParse(args);
+      if (!parsed.success) throw new ToolArgumentError(z.prettifyError(parsed.error));
+      return options.run(parsed.data, context);
+    },
+  };
+}

@@ -1,0 +1,150 @@
+/** A frozen lake as text: find the way to the goal and do not fall into a hole. */
+import { generated } from "../../data/generated.ts";
+import type { Dataset } from "../../data/types.ts";
+import { uniforms } from "../../random.ts";
+import type { Environment, Reply } from "../types.ts";
+
+export interface GridWorldRow {
+  /** Cells a side. */
+  size: number;
+  /** The same seed gives the same map. */
+  seed: number;
+  /** Chance of each cell to be a hole. Default 0.2; maps without a way are drawn again. */
+  holes?: number;
+  /** Moves that may be made. Default 2 * size * size. */
+  moves?: number;
+  /** A move goes to one of its sides with a chance of 1/3 each. Default false. */
+  slippery?: boolean;
+  /** Also say in words where the goal lies, for models too small to read a map. Default false. */
+  compass?: boolean;
+}
+
+/** `cells[y][x]`: `P` start, `_` ice, `O` hole, `G` goal. */
+export interface GridMap {
+  cells: readonly (readonly string[])[];
+  start: Position;
+  /** Moves of a shortest way from start to goal. */
+  shortest: number;
+}
+
+type Position = readonly [x: number, y: number];
+const moves = { up: [0, -1], right: [1, 0], down: [0, 1], left: [-1, 0] } as const;
+type Move = keyof typeof moves;
+const directions = Object.keys(moves) as Move[];
+
+/** @throws Error for a size below 2, or when hardly any map of so many holes has a way */
+export function gridMap({ size, seed, holes = 0.2 }: GridWorldRow): GridMap {
+  if (!Number.isInteger(size) || size < 2) throw new Error(`a grid of ${size} cells a side: it takes at least 2`);
+  const random = uniforms(seed);
+  const pick = () => Math.floor(random() * size);
+  for (let attempt = 0; attempt < 1000; attempt++) {
+    const cells = Array.from({ length: size }, () =>
+      Array.from({ length: size }, () => (random() < holes ? "O" : "_") as string),
+    );
+    const [start, goal]: Position[] = [
+      [pick(), pick()],
+      [pick(), pick()],
+    ] as const;
+    if (start![0] === goal![0] && start![1] === goal![1]) continue;
+    cells[start![1]]![start![0]] = "P";
+    cells[goal![1]]![goal![0]] = "G";
+    const shortest = wayLength(cells, start!);
+    if (shortest !== undefined) return { cells, start: start!, shortest };
+  }
+  throw new Error(`no map of ${size} cells a side with a share of ${holes} holes has a way from start to goal`);
+}
+
+function wayLength(cells: readonly (readonly string[])[], start: Position): number | undefined {
+  const seen = new Set([`${start}`]);
+  let edge: Position[] = [start];
+  for (let length = 0; edge.length > 0; length++) {
+    if (edge.some(([x, y]) => cells[y]![x] === "G")) return length;
+    const next = edge.flatMap(([x, y]) => directions.map((move): Position => [x + moves[move][0], y + moves[move][1]]));
+    edge = next.filter(([x, y]) => {
+      const cell = cells[y]?.[x];
+      if (cell === undefined || cell === "O" || seen.has(`${[x, y]}`)) return false;
+      seen.add(`${[x, y]}`);
+      return true;
+    });
+  }
+  return undefined;
+}
+
+/** Tasks of random maps, all of which can be solved. */
+export function gridWorlds(name: string, size: number, options: Omit<GridWorldRow, "seed">): Dataset<GridWorldRow> {
+  return generated(name, size, (_index, random) => ({ ...options, seed: Math.floor(random() * 2 ** 32) }));
+}
+
+const rules =
+  "You stand at P on a frozen lake. _ is ice, O is a hole, G is the goal. Walk to G without stepping into a hole. " +
+  "Answer with one move: up, down, left or right.";
+
+/**
+ * Reward 1 for reaching the goal, else 0. A reply's last direction is the move; a reply without one is a move wasted
+ * (`metrics.invalid_moves`), and so is one against the edge.
+ */
+export function gridWorld(row: GridWorldRow): Environment<Reply> {
+  const { cells, start, shortest } = gridMap(row);
+  const goalRow = cells.findIndex((line) => line.includes("G"));
+  const goal: Position = [cells[goalRow]!.indexOf("G"), goalRow];
+  const { moves: most = 2 * row.size * row.size, slippery = false } = row;
+  let [x, y] = start;
+  let made = 0;
+  let invalid = 0;
+  const draw = () =>
+    cells
+      .map((line, row) => line.map((cell, column) => drawCell(cell, column === x && row === y)).join(" "))
+      .join("\n");
+  const see = () => (row.compass ? `${draw()}\n${pointTo(goal[0] - x, goal[1] - y)}` : draw());
+  return {
+    reset: () => `${rules}\n\n${see()}`,
+    step({ content }, { random }) {
+      made++;
+      const asked = readMove(content);
+      if (asked === undefined) invalid++;
+      const move = asked && slippery ? slip(asked, random()) : asked;
+      const [dx, dy] = move ? moves[move] : [0, 0];
+      const inside = cells[y + dy]?.[x + dx] !== undefined;
+      if (inside) [x, y] = [x + dx, y + dy];
+      const cell = cells[y]![x];
+      const correct = cell === "G";
+      const note =
+        asked === undefined
+          ? "Answer with up, down, left or right."
+          : inside
+            ? `You went ${move}.`
+            : "There is the edge.";
+      return {
+        observation: `${note}\n\n${see()}`,
+        reward: Number(correct),
+        done: correct || cell === "O" || made >= most,
+        correct,
+        explanation: correct
+          ? `at the goal after ${made} moves, ${shortest} were needed`
+          : cell === "O"
+            ? `in a hole at move ${made}`
+            : `not at the goal after ${made} moves`,
+        metrics: { invalid_moves: invalid },
+      };
+    },
+  };
+}
+
+const drawCell = (cell: string, here: boolean) =>
+  here ? (cell === "G" ? "!" : cell === "O" ? "X" : "P") : cell === "P" ? "_" : cell;
+
+function pointTo(dx: number, dy: number): string {
+  const ways = [dx > 0 ? "right" : dx < 0 ? "left" : "", dy > 0 ? "down" : dy < 0 ? "up" : ""].filter(Boolean);
+  return `The goal lies ${ways.join(" and ")}.`;
+}
+
+function readMove(text: string): Move | undefined {
+  const found = [...text.toLowerCase().matchAll(/\b(up|down|left|right)\b/g)].at(-1)?.[1];
+  return found as Move | undefined;
+}
+
+/** Straight on, or to either side. */
+function slip(move: Move, uniform: number): Move {
+  const turn = Math.min(2, Math.floor(uniform * 3)) - 1;
+  return directions[(directions.indexOf(move) + turn + 4) % 4]!;
+}

@@ -1,0 +1,22 @@
+/** Agents by rLLM's names. What they do in rLLM beside keeping the conversation is the environments' part here. */
+import { UserError } from "../../errors.ts";
+import { chatAgent } from "../chat-agent.ts";
+import { checkArguments } from "./arguments.ts";
+import type { AgentFactory } from "./parts.ts";
+
+const names = ["math_agent", "code_agent", "tool_agent", "frozenlakeagent"];
+
+export const builtInAgents: Readonly<Record<string, AgentFactory>> = Object.fromEntries(
+  names.map((name) => [name, talking(name)]),
+);
+
+function talking(name: string): AgentFactory {
+  return (args) => {
+    checkArguments(name, args, ["system_prompt"]);
+    const { system_prompt: system = null } = args;
+    if (system !== null && typeof system !== "string") {
+      throw new UserError(`the system_prompt of ${name} is a text, not ${JSON.stringify(system)}`);
+    }
+    return chatAgent(system === null ? {} : { system });
+  };
+}

@@ -1,0 +1,13 @@
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
+import type { NamedArguments } from "./parts.ts";
+
+/** @throws UserError for an argument that nobody would read */
+export function checkArguments(of: string, args: NamedArguments, known: readonly string[]): void {
+  const unknown = Object.keys(args).find((name) => !known.includes(name));
+  if (unknown === undefined) return;
+  const near = nearest(unknown, known, 1)[0];
+  throw new UserError(`${of} takes no argument ${unknown}`, {
+    hint: near === undefined ? `it takes ${known.join(", ") || "none"}` : `did you mean ${near}?`,
+  });
+}

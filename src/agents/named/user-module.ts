@@ -1,0 +1,43 @@
+/**
+ * `./my-agent.ts#MyAgent`: what a module of the user's exports. On the command line `./my-agent.ts:MyAgent` says the same:
+ * an override's value takes no `#` without quotes.
+ */
+import { existsSync } from "node:fs";
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
+
+export const isModulePath = (name: string) => /^(?:\.{0,2}\/|[a-zA-Z]:\\)|\.[cm]?[jt]sx?(?:[#:]|$)/.test(name);
+
+type Callable = (...args: never[]) => unknown;
+
+/**
+ * @param key of the configuration that names it, for messages
+ * @throws UserError when there is no such file, or no such function or class in it
+ */
+export async function loadExport(name: string, key: string): Promise<Callable> {
+  const [, file, exported] = /^(.*?\.[cm]?[jt]sx?)(?:[#:](.*))?$/.exec(name) ?? [undefined, name];
+  const path = resolve(file!);
+  if (!existsSync(path)) throw new UserError(`${key}=${name}: there is no file ${file}`);
+  if (/\.[cm]?tsx?$/.test(path)) (await import("tsx/esm/api")).register();
+  const loaded = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
+  const functions = Object.keys(loaded).filter((one) => typeof loaded[one] === "function");
+  if (exported === undefined && functions.length === 1) return loaded[functions[0]!] as Callable;
+  if (exported !== undefined && functions.includes(exported)) return loaded[exported] as Callable;
+  const near = nearest(exported ?? "", functions, 1)[0];
+  const wanted =
+    exported === undefined ? "which export is meant is not said" : `it exports no function or class ${exported}`;
+  throw new UserError(`${key}=${name}: ${wanted}`, {
+    hint:
+      near === undefined
+        ? `write ${file}#NAME; it has ${functions.join(", ") || "none"}`
+        : `did you mean ${file}#${near}?`,
+  });
+}
+
+/** A class is constructed, a function is called: both give a new one for every attempt. */
+export function makeWith<Made>(maker: Callable, ...args: unknown[]): Made {
+  const isClass = /^class\b/.test(Function.prototype.toString.call(maker));
+  return (isClass ? Reflect.construct(maker, args) : Reflect.apply(maker, undefined, args)) as Made;
+}

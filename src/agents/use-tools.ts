@@ -1,0 +1,112 @@
+/** A conversation in which the model may call tools before it answers. */
+import type { ChatMessage, ToolCall } from "../chat/messages.ts";
+import { nearest } from "../nearest.ts";
+import { chatAgent } from "./chat-agent.ts";
+import { multiTurn } from "./multi-turn.ts";
+import { type PromptOptions, promptMessages } from "./prompt.ts";
+import type { CallParams, Environment, Reply, Reward, Task, Tool, Workflow } from "./types.ts";
+
+export interface UseToolsOptions<Row> extends PromptOptions<Row> {
+  /** For all tasks, or opened for one attempt: `close` is called at its end. */
+  tools: readonly Tool[] | ((task: Task<Row>) => ToolBox | Promise<ToolBox>);
+  /** Grades the answer: the reply without tool calls, or the last one where there was none. */
+  reward: Reward<Row>;
+  /** Turns, where fewer than `rllm.agent.max_steps`. */
+  maxSteps?: number;
+  params?: CallParams;
+}
+
+export interface ToolBox {
+  tools: readonly Tool[];
+  close?(): void | Promise<void>;
+}
+
+/**
+ * Calls of one reply run side by side. What a tool throws, a call of an unknown tool and a call that cannot be read are
+ * told to the model and counted: `tool_calls`, `tool_errors`, `malformed_tool_calls`.
+ *
+ * @example
+ * useTools<Row>({
+ *   prompt: (row) => row.question,
+ *   tools: [defineTool({ name: "add", description: "Adds.", parameters: { a: z.number(), b: z.number() }, run: ({ a, b }) => a + b })],
+ *   reward: (row, reply) => mathAnswer(reply.text, row.answer),
+ * })
+ */
+export function useTools<Row>(options: UseToolsOptions<Row>): Workflow<Row> {
+  return multiTurn<Row>({
+    environment: (task) => toolEnvironment(task, options),
+    agent: () => chatAgent(options.system === undefined ? {} : { system: options.system }),
+    ...(options.maxSteps === undefined ? {} : { maxSteps: options.maxSteps }),
+    ...(options.params === undefined ? {} : { params: options.params }),
+  });
+}
+
+/** The world of an agent with tools: it answers calls, and is done when there are none. */
+export async function toolEnvironment<Row>(
+  task: Task<Row>,
+  { tools: given, prompt, reward }: Omit<UseToolsOptions<Row>, "system">,
+): Promise<Environment<Reply>> {
+  const box: ToolBox = typeof given === "function" ? await given(task) : { tools: given };
+  const counts = { tool_calls: 0, tool_errors: 0, malformed_tool_calls: 0 };
+  let messages: readonly ChatMessage[] = [];
+  let answer: Reply | undefined;
+  return {
+    tools: box.tools.map(({ name, description, parameters }) => ({
+      ...{ name },
+      ...(description === undefined ? {} : { description }),
+      ...(parameters === undefined ? {} : { parameters }),
+    })),
+    async reset() {
+      messages = await promptMessages(prompt, task.row);
+      return messages;
+    },
+    async step(reply, { signal }) {
+      answer = reply;
+      counts.tool_calls += reply.toolCalls.length;
+      counts.malformed_tool_calls += reply.problems.length;
+      if (reply.toolCalls.length === 0 && reply.problems.length === 0) {
+        return { observation: [], reward: 0, done: true };
+      }
+      const answers = await Promise.all(reply.toolCalls.map((call) => runTool(box.tools, call, signal)));
+      counts.tool_errors += answers.filter(({ failed }) => failed).length;
+      const results = answers.map(({ content }, index): ChatMessage => {
+        const { id, name } = reply.toolCalls[index]!;
+        return { role: "tool", content, toolCallId: id, name };
+      });
+      const told = reply.problems.map(({ message }) => message).join("; ");
+      const complaint: ChatMessage[] =
+        told === "" ? [] : [{ role: "user", content: `That could not be read: ${told}` }];
+      return { observation: [...results, ...complaint], reward: 0, done: false };
+    },
+    async score({ signal }) {
+      if (answer === undefined) return { reward: null, metrics: counts };
+      const graded = await reward(task.row, answer, { task, messages, signal });
+      const outcome = typeof graded === "number" ? { reward: graded } : graded;
+      return { ...outcome, metrics: { ...counts, ...outcome.metrics } };
+    },
+    ...(box.close ? { close: () => box.close?.() } : {}),
+  };
+}
+
+async function runTool(
+  tools: readonly Tool[],
+  call: ToolCall,
+  signal: AbortSignal,
+): Promise<{ content: string; failed: boolean }> {
+  const tool = tools.find(({ name }) => name === call.name);
+  if (tool === undefined) {
+    const names = tools.map(({ name }) => name);
+    const meant = nearest(call.name, names, 1)[0];
+    const hint = meant === undefined ? `There is ${names.join(", ")}.` : `Did you mean ${meant}?`;
+    return { content: `Error: there is no tool "${call.name}". ${hint}`, failed: true };
+  }
+  try {
+    const result = await tool.run(call.arguments, { signal });
+    const content = typeof result === "string" ? result : (JSON.stringify(result) ?? "done");
+    return { content, failed: false };
+  } catch (error) {
+    // The attempt is over: that is no answer of the tool's.
+    if (signal.aborted) throw error;
+    return { content: `Error: ${error instanceof Error ? error.message : String(error)}`, failed: true };
+  }
+}

@@ -1,0 +1,277 @@
+import { describe, expect, expectTypeOf, test } from "vitest";
+import { z } from "zod";
+import { mathAnswer } from "../rewards/index.ts";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import type { Script } from "../testing/scripted-policy.ts";
+import { chatAgent } from "./chat-agent.ts";
+import { defineTool } from "./define-tool.ts";
+import { cumulative, multiTurn } from "./multi-turn.ts";
+import { solverJudge } from "./solver-judge.ts";
+import type { Agent, Environment, Workflow } from "./types.ts";
+import { type UseToolsOptions, useTools } from "./use-tools.ts";
+
+interface Row {
+  question: string;
+  answer: number;
+}
+const rows: Row[] = [{ question: "6 * 7?", answer: 42 }];
+
+/** Counts down from n; done at 0. */
+function counter(n: number, closed: number[] = []): Environment {
+  let left = n;
+  return {
+    reset: () => `${left} left`,
+    step: () => ({ observation: `${--left} left`, reward: 0.5, done: left === 0, metrics: { left } }),
+    close: () => void closed.push(left),
+  };
+}
+
+describe("multiTurn", () => {
+  test("turns until the environment is done; the reward is the sum, each step keeps its own", async () => {
+    const closed: number[] = [];
+    const seen: string[] = [];
+    const [episode] = await runWorkflow({
+      workflow: multiTurn<number>({
+        environment: (task) => counter(task.row, closed),
+        agent: () => chatAgent({ system: "Count." }),
+      }),
+      rows: [3],
+      reply: (messages) => {
+        seen.push(messages.map(({ content }) => content).join(" | "));
+        return "tick";
+      },
+    });
+    expect(seen.at(-1)).toBe("Count. | 3 left | tick | 2 left | tick | 1 left");
+    expect(episode).toMatchObject({
+      termination: "env_done",
+      metrics: { turns: 3, left: 0 },
+      trajectories: [{ reward: 1.5, steps: [{ reward: 0.5 }, { reward: 0.5 }, { reward: 0.5 }] }],
+    });
+    // One conversation is one token sequence: nothing starts anew after the first step.
+    expect(episode!.trajectories[0]!.steps.map(({ starts }) => starts)).toEqual([
+      "new_conversation",
+      undefined,
+      undefined,
+    ]);
+    expect(closed).toEqual([0]);
+  });
+
+  test.each<[string, object, object, string, number]>([
+    ["turns", { maxSteps: 2 }, {}, "max_turns_exceeded", 1],
+    ["prompt", {}, { maxPromptLength: 40 }, "max_prompt_length_exceeded", 1.5],
+    ["response", {}, { maxResponseLength: 3 }, "max_response_length_exceeded", 0.5],
+  ])("a limit of %s ends it with what was earned until then", async (_name, options, limits, termination, reward) => {
+    const workflow = multiTurn<number>({ environment: () => counter(9), ...options });
+    const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", ...limits });
+    expect(episode).toMatchObject({ termination, correct: false, trajectories: [{ reward }] });
+    expect(episode!.failure).toBeUndefined();
+  });
+
+  test("a reply cut by its own limit goes on", async () => {
+    const workflow = multiTurn<number>({ environment: () => counter(2), params: { maxTokens: 2 } });
+    expect(await runWorkflow({ workflow, rows: [0], reply: () => "tick" })).toMatchObject([
+      { termination: "env_done" },
+    ]);
+  });
+
+  test("cumulative: all turns share the response's budget", async () => {
+    const workflow = cumulative<number>({ environment: () => counter(9) });
+    const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", maxResponseLength: 30 });
+    expect(episode).toMatchObject({ termination: "max_response_length_exceeded" });
+    expect(episode!.trajectories[0]!.steps.length).toBe(3);
+  });
+
+  test("an agent of one's own, with actions of its own", async () => {
+    const upper = (): Agent<string> => {
+      const chat = chatAgent();
+      return { messages: chat.messages, observe: chat.observe, act: (reply) => chat.act(reply).text.toUpperCase() };
+    };
+    const heard: string[] = [];
+    const shouting: Environment<string> = {
+      reset: () => "say",
+      step: (action) => ({ observation: "", reward: heard.push(action), done: true }),
+      score: () => ({ reward: 7, correct: true, explanation: "loud" }),
+    };
+    const workflow = multiTurn<number, string>({ environment: () => shouting, agent: upper });
+    const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "hey" });
+    expect(heard).toEqual(["HEY"]);
+    expect(episode).toMatchObject({
+      correct: true,
+      explanation: "loud",
+      trajectories: [{ reward: 7, steps: [{ reward: 1 }] }],
+    });
+    // @ts-expect-error: without an agent, actions are replies
+    multiTurn<number, string>({ environment: () => shouting });
+  });
+
+  test.each<[string, Partial<Environment>, string, string]>([
+    ["step", { step: () => Promise.reject(new Error("crash")) }, "environment", "environment threw Error: crash"],
+    ["reset", { reset: () => Promise.reject(new Error("no boot")) }, "set_up", "set-up threw Error: no boot"],
+    [
+      "reset of nothing",
+      { reset: () => undefined as never },
+      "set_up",
+      "an observation is a text or a list of messages",
+    ],
+    ["score", { score: () => Promise.reject(new Error("no score")) }, "reward", "reward threw Error: no score"],
+  ])(
+    "an environment whose %s fails is a failure of its own kind, and is closed",
+    async (_name, broken, boundary, message) => {
+      const closed: number[] = [];
+      const workflow = multiTurn<number>({ environment: () => ({ ...counter(1, closed), ...broken }) });
+      const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", raiseOnError: false });
+      expect(episode).toMatchObject({
+        termination: "error",
+        failure: { boundary, message: expect.stringContaining(message) },
+      });
+      for (const { reward } of episode!.trajectories) expect(reward).toBeNull();
+      expect(closed.length).toBe(1);
+    },
+  );
+});
+
+const multiply = defineTool({
+  name: "multiply",
+  description: "Multiplies.",
+  parameters: { a: z.number(), b: z.number() },
+  run: ({ a, b }) => {
+    if (b === 0) throw new Error("too easy");
+    return { product: a * b };
+  },
+});
+const call = (name: string, args: object) => `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
+
+/** Plays the replies one after another and keeps what the model saw last. */
+function play(...replies: string[]): { reply: Script; heard: string[] } {
+  const heard: string[] = [];
+  let turn = 0;
+  return {
+    heard,
+    reply: (messages) => {
+      heard.push(messages.at(-1)!.content);
+      return replies[turn++]!;
+    },
+  };
+}
+
+describe("useTools", () => {
+  const options: UseToolsOptions<Row> = {
+    prompt: (row) => row.question,
+    tools: [multiply],
+    reward: (row, reply) => mathAnswer(reply.text, row.answer),
+  };
+
+  test("calls are answered until there is an answer, which is graded", async () => {
+    const { reply, heard } = play(call("multiply", { a: 6, b: 7 }), "It is 42.");
+    const [episode] = await runWorkflow({ workflow: useTools(options), rows, reply });
+    expect(heard).toEqual(["6 * 7?", '{"product":42}']);
+    expect(episode).toMatchObject({
+      termination: "env_done",
+      correct: true,
+      metrics: { turns: 2, tool_calls: 1, tool_errors: 0, malformed_tool_calls: 0 },
+      trajectories: [{ reward: 1 }],
+    });
+    expect(episode!.trajectories[0]!.steps[1]!.starts).toBeUndefined();
+  });
+
+  test.each<[string, string, string, object]>([
+    [
+      "an unknown tool",
+      call("multipli", { a: 1 }),
+      'Error: there is no tool "multipli". Did you mean multiply?',
+      { tool_errors: 1 },
+    ],
+    ["wrong arguments", call("multiply", { a: "6" }), "Error: ✖ Invalid input: expected number", { tool_errors: 1 }],
+    ["a tool that throws", call("multiply", { a: 6, b: 0 }), "Error: too easy", { tool_errors: 1 }],
+    [
+      "a call that cannot be read",
+      "<tool_call>\n{nonsense\n</tool_call>",
+      "That could not be read:",
+      { malformed_tool_calls: 1, tool_calls: 0 },
+    ],
+  ])("%s is told to the model and counted", async (_name, said, told, metrics) => {
+    const { reply, heard } = play(said, "42");
+    const [episode] = await runWorkflow({ workflow: useTools(options), rows, reply });
+    expect(heard[1]).toContain(told);
+    expect(episode).toMatchObject({ metrics: { turns: 2, ...metrics }, trajectories: [{ reward: 1 }] });
+  });
+
+  test("calls of one reply run side by side, answered in order", async () => {
+    const order: string[] = [];
+    const wait = defineTool({
+      name: "wait",
+      description: "Waits.",
+      parameters: { name: z.string(), turns: z.number() },
+      run: async ({ name, turns }) => {
+        for (let turn = 0; turn < turns; turn++) await null;
+        order.push(name);
+        return name;
+      },
+    });
+    const { reply, heard } = play(
+      call("wait", { name: "slow", turns: 9 }) + call("wait", { name: "fast", turns: 0 }),
+      "42",
+    );
+    const [episode] = await runWorkflow({ workflow: useTools({ ...options, tools: [wait] }), rows, reply });
+    expect(order).toEqual(["fast", "slow"]);
+    expect(heard[1]).toBe("fast");
+    expect(episode!.trajectories[0]!.steps[1]!.messages.slice(-2).map(({ content }) => content)).toEqual([
+      "slow",
+      "fast",
+    ]);
+  });
+
+  test("one that never answers is graded by what it said last; tools of an attempt are closed", async () => {
+    let closed = 0;
+    const workflow = useTools<Row>({
+      ...options,
+      tools: () => ({ tools: [multiply], close: () => void closed++ }),
+      maxSteps: 2,
+    });
+    const [episode] = await runWorkflow({ workflow, rows, reply: () => call("multiply", { a: 2, b: 2 }) });
+    expect(episode).toMatchObject({ termination: "max_turns_exceeded", correct: false, trajectories: [{ reward: 0 }] });
+    expect(closed).toBe(1);
+  });
+});
+
+describe("solverJudge", () => {
+  const workflow = solverJudge<Row>({
+    prompt: (row) => row.question,
+    reward: (row, reply) => mathAnswer(reply.text, row.answer),
+    attempts: 2,
+  });
+  test("solvers and judges are rewarded each by their own", async () => {
+    const said = ["42", "41"];
+    const [episode] = await runWorkflow({
+      workflow,
+      rows,
+      reply: ([message]) => (message!.content.includes("Proposed answer") ? "Yes, it is." : said.shift()!),
+    });
+    expect(episode!.trajectories.map(({ name, instance, reward }) => [name, instance, reward])).toEqual([
+      ["solver", 1, 1],
+      ["solver", 2, 0],
+      ["judge", 1, 1],
+      ["judge", 2, 0],
+    ]);
+    expect(episode).toMatchObject({ correct: true, metrics: { judge_right: 0.5, judge_silent: 0 } });
+  });
+  test("a judge that says nothing is wrong; where the worth is unknown so is the judge's", async () => {
+    const unknown = solverJudge<Row>({ prompt: (row) => row.question, reward: () => ({ reward: null }) });
+    const rewards = async (one: Workflow<Row>) =>
+      (await runWorkflow({ workflow: one, rows, reply: () => "42" }))[0]!.trajectories.map(({ reward }) => reward);
+    expect(await rewards(workflow)).toEqual([1, 1, 0, 0]);
+    expect(await rewards(unknown)).toEqual([null, null]);
+  });
+});
+
+test("a renamed column is a compile error in every workflow", () => {
+  // @ts-expect-error: rows have no `ansver`
+  useTools<Row>({ prompt: (row) => row.question, tools: [], reward: (row) => row.ansver });
+  // @ts-expect-error: rows have no `qestion`
+  solverJudge<Row>({ prompt: (row) => row.qestion, reward: () => 1 });
+  // @ts-expect-error: rows have no `count`
+  multiTurn<Row>({ environment: (task) => counter(task.row.count) });
+  expectTypeOf(useTools<Row>).returns.toEqualTypeOf<Workflow<Row>>();
+  // @ts-expect-error: a tool's arguments have the types of its parameters
+  defineTool({ name: "x", description: "", parameters: { a: z.number() }, run: ({ a }) => a.length });
+});

@@ -1,0 +1,27 @@
+/** Whether a program printed what was expected: lines without trailing blanks, numbers by value. */
+export function sameOutput(printed: string, expected: string): boolean {
+  const [left, right] = [linesOf(printed), linesOf(expected)];
+  return left.length === right.length && left.every((line, index) => sameLine(line, right[index]!));
+}
+
+const linesOf = (text: string) =>
+  text
+    .trimEnd()
+    .split("\n")
+    .map((line) => line.trimEnd());
+
+function sameLine(left: string, right: string): boolean {
+  if (left === right) return true;
+  const [words, others] = [left.trim().split(/\s+/), right.trim().split(/\s+/)];
+  return words.length === others.length && words.every((word, index) => sameWord(word, others[index]!));
+}
+
+const number = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?$/i;
+
+function sameWord(left: string, right: string): boolean {
+  if (left === right) return true;
+  // Whole numbers are compared as written: as floating point large ones would run together.
+  if (!number.test(left) || !number.test(right) || (/^[+-]?\d+$/.test(left) && /^[+-]?\d+$/.test(right))) return false;
+  const [a, b] = [Number(left), Number(right)];
+  return Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+}

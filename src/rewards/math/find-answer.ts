@@ -1,0 +1,50 @@
+/** Where in a reply the final answer stands. */
+
+export interface FoundAnswer {
+  answer: string;
+  where: string;
+}
+
+/** What follows the last end of thinking; a reply that never ended thinking has no answer yet. */
+export function withoutThinking(reply: string): string {
+  const end = reply.lastIndexOf("</think>");
+  if (end >= 0) return reply.slice(end + "</think>".length);
+  return reply.includes("<think>") ? "" : reply;
+}
+
+/** The content of the last `\boxed{...}` (or `\fbox`), braces matched; undefined without one or when it is not closed. */
+export function lastBox(text: string): string | undefined {
+  const at = Math.max(text.lastIndexOf("\\boxed"), text.lastIndexOf("\\fbox"));
+  if (at < 0) return undefined;
+  const rest = text.slice(at).replace(/^\\[a-z]+\s*/, "");
+  if (!rest.startsWith("{")) return /^[\w.+-]+/.exec(rest)?.[0];
+  let depth = 0;
+  for (let index = 0; index < rest.length; index++) {
+    if (rest[index] === "{") depth++;
+    else if (rest[index] === "}" && --depth === 0) return rest.slice(1, index);
+  }
+  return undefined;
+}
+
+/**
+ * The last box; without one, in this order: an <answer> tag, what follows ####, what follows "answer is", the last
+ * formula between dollar signs, the last number.
+ */
+export function findAnswer(reply: string): FoundAnswer | undefined {
+  const text = withoutThinking(reply);
+  const box = lastBox(text);
+  if (box !== undefined) return { answer: box, where: "in \\boxed{}" };
+  if (/\\(?:boxed|fbox)/.test(text)) return undefined;
+  const places: [RegExp, string][] = [
+    [/<answer>([\s\S]*?)<\/answer>/gi, "in <answer>"],
+    [/####[ \t]*([^\n]+)/g, "after ####"],
+    [/\banswer(?: is|:)[: ]*\s*([^\n]+?)(?=\.(?:\s|$)|\n|$)/gi, 'after "answer is"'],
+    [/\$\$?([^$]+)\$\$?/g, "as the last formula"],
+    [/((?<![\w.)])-?\$?\d[\d,]*(?:\.\d+)?(?:\/\d+)?%?)/g, "as the last number"],
+  ];
+  for (const [pattern, where] of places) {
+    const answer = [...text.matchAll(pattern)].at(-1)?.[1]?.trim();
+    if (answer) return { answer, where };
+  }
+  return undefined;
+}

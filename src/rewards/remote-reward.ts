@@ -1,0 +1,137 @@
+/** Rewards from a server, by the request that LightRFT's `--remote_rm_url` makes. */
+import type { Reply, Reward, RewardContext } from "../agents/types.ts";
+import { RunError } from "../errors.ts";
+import { postJson } from "./post-json.ts";
+
+export interface RemoteRewardOptions<Row> {
+  /** One server, or several whose rewards are added up. */
+  url: string | readonly string[];
+  /** Sent as `references`. Left out when no row has one. */
+  reference?: (row: Row) => string;
+  /** Sent as `queries`. Default: prompt and reply with special tokens. */
+  query?: (row: Row, reply: Reply) => string;
+  /** Graded in one request at most. Default 64. */
+  batchSize?: number;
+  /** Milliseconds that a reply waits for others to be graded together. Default 20. */
+  gatherMs?: number;
+  /** Further tries. Default 4. */
+  retries?: number;
+  /** Before the second try; doubled before each further one. Default 1. */
+  pauseSeconds?: number;
+  /** Of one try, up to 300. Default 120. */
+  timeoutSeconds?: number;
+  headers?: Readonly<Record<string, string>>;
+}
+
+interface Waiting {
+  query: string;
+  prompt: string;
+  reference: string | undefined;
+  settle(result: { reward: number; retries: number } | { error: unknown }): void;
+  signal: AbortSignal;
+}
+
+/**
+ * `POST {url}` with `{"queries": [...], "prompts": [...], "references": [...]}`, answered by `{"rewards": [...]}`, one number
+ * for each query in order. Replies that are graded at about the same time go in one request. Tries again are counted as
+ * `metrics.remote_reward_retries`; a server that does not answer leaves the reward unknown: the rollout has failed at it.
+ *
+ * @example
+ * remoteReward<Row>({ url: "http://localhost:5000/reward", reference: (row) => row.answer })
+ */
+export function remoteReward<Row>(options: RemoteRewardOptions<Row>): Reward<Row> {
+  const { url, reference, query, timeoutSeconds = 120 } = options;
+  if (timeoutSeconds > 300)
+    throw new Error(`remoteReward: a time limit of ${timeoutSeconds} s; requests end after 300`);
+  const servers = [url].flat().map((one) => openServer(one, options));
+  if (servers.length === 0) throw new Error("remoteReward expects at least one URL");
+  return async (row, reply, context: RewardContext<Row>) => {
+    const asked = {
+      query: query?.(row, reply) ?? reply.transcript(),
+      prompt: context.messages.map(({ content }) => content).join("\n\n"),
+      reference: reference?.(row),
+      signal: context.signal,
+    };
+    const answers = await Promise.all(servers.map((grade) => grade(asked)));
+    const reward = answers.reduce((sum, answer) => sum + answer.reward, 0);
+    const retries = answers.reduce((sum, answer) => sum + answer.retries, 0);
+    const each = answers.map((answer) => answer.reward).join(" + ");
+    return {
+      reward,
+      explanation: `graded ${each} by ${[url].flat().join(", ")}`,
+      metrics: { remote_reward_retries: retries },
+    };
+  };
+}
+
+function openServer<Row>(url: string, options: RemoteRewardOptions<Row>) {
+  const { batchSize = 64, gatherMs = 20 } = options;
+  let waiting: Waiting[] = [];
+  let timer: NodeJS.Timeout | undefined;
+  const send = () => {
+    clearTimeout(timer);
+    timer = undefined;
+    const batch = waiting.splice(0, batchSize);
+    if (waiting.length > 0) timer = setTimeout(send, gatherMs);
+    if (batch.length > 0) void gradeBatch(url, batch, options);
+  };
+  return (asked: Omit<Waiting, "settle">) =>
+    new Promise<{ reward: number; retries: number }>((resolve, reject) => {
+      const call: Waiting = {
+        ...asked,
+        settle(result) {
+          asked.signal.removeEventListener("abort", giveUp);
+          if ("error" in result) reject(result.error);
+          else resolve(result);
+        },
+      };
+      const giveUp = () => {
+        waiting = waiting.filter((other) => other !== call);
+        call.settle({ error: asked.signal.reason });
+      };
+      if (asked.signal.aborted) return giveUp();
+      asked.signal.addEventListener("abort", giveUp, { once: true });
+      waiting.push(call);
+      timer ??= setTimeout(send, gatherMs);
+      if (waiting.length >= batchSize) send();
+    });
+}
+
+async function gradeBatch<Row>(
+  url: string,
+  batch: readonly Waiting[],
+  options: RemoteRewardOptions<Row>,
+): Promise<void> {
+  const { retries = 4, pauseSeconds = 1, timeoutSeconds = 120, headers } = options;
+  const references = batch.map(({ reference }) => reference ?? "");
+  const body = {
+    queries: batch.map(({ query }) => query),
+    prompts: batch.map(({ prompt }) => prompt),
+    ...(batch.some(({ reference }) => reference !== undefined) ? { references } : {}),
+  };
+  // The request ends when nobody waits for it any more.
+  const abandoned = new AbortController();
+  let left = batch.length;
+  for (const { signal } of batch) {
+    signal.addEventListener("abort", () => --left === 0 && abandoned.abort(signal.reason), { once: true });
+  }
+  try {
+    const post = { retries, pauseSeconds, timeoutSeconds, signal: abandoned.signal, ...(headers ? { headers } : {}) };
+    const answer = await postJson(url, body, post);
+    const rewards = readRewards(url, answer.value, batch.length);
+    for (const [index, call] of batch.entries()) call.settle({ reward: rewards[index]!, retries: answer.retries });
+  } catch (error) {
+    for (const call of batch) call.settle({ error });
+  }
+}
+
+function readRewards(url: string, value: unknown, count: number): number[] {
+  const rewards = (value as { rewards?: unknown } | null)?.rewards;
+  const sound =
+    Array.isArray(rewards) && rewards.length === count && rewards.every((reward) => Number.isFinite(reward));
+  if (!sound) {
+    const got = JSON.stringify(value).slice(0, 200);
+    throw new RunError(`${url} answered ${got} where {"rewards": [${count} numbers]} was expected`);
+  }
+  return rewards as number[];
+}

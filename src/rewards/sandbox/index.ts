@@ -1,0 +1,2 @@
+export { openSandbox, type SandboxOptions } from "./open-sandbox.ts";
+export type { Isolation, Sandbox, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";

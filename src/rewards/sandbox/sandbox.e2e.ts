@@ -1,0 +1,186 @@
+import { spawn } from "node:child_process";
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { homedir, tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { openSandbox } from "./open-sandbox.ts";
+import { listProcesses } from "./process-table.ts";
+import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
+
+/** The levels this machine has: at least the weaker one, everywhere. */
+const best = await openSandbox({ atLeast: "process" });
+const sandboxes: [Isolation["level"], Sandbox][] = [["process", await openSandbox({ only: "process" })]];
+if (best.isolation.level === "namespaces") sandboxes.push(["namespaces", best]);
+
+const python = (sandbox: Sandbox, code: string, more: { stdin?: string; limits?: Partial<SandboxLimits> } = {}) =>
+  sandbox.run({ command: ["python", "main.py"], files: { "main.py": code }, ...more });
+
+/** Sandboxed processes are told by a sleep of a length that nobody else asks for. */
+const sleepers = () => listProcesses().filter(({ command }) => command.includes("91357")).length;
+
+describe.each(sandboxes)("level %s", (_level, sandbox) => {
+  const { isolation } = sandbox;
+  const claims = (claim: keyof Isolation) => test.runIf(isolation[claim] === true);
+
+  test("a program reads its input and its files, and its output and exit code come back", async () => {
+    const code = "import sys\nprint(open('data/x.txt').read() + input())\nprint('bad', file=sys.stderr)\nsys.exit(3)";
+    const files = { "main.py": code, "data/x.txt": "file " };
+    const result = await sandbox.run({ command: ["python", "main.py"], files, stdin: "input\n" });
+    expect(result).toMatchObject({ ended: "exit", exitCode: 3, stdout: "file input\n", stderr: "bad\n" });
+  });
+
+  test("node runs too, and no variable of this process reaches the program", async () => {
+    process.env.HONE_TEST_SECRET = "secret";
+    const { stdout } = await sandbox.run({ command: ["node", "-e", "console.log(JSON.stringify(process.env))"] });
+    expect(stdout).toContain("PATH");
+    expect(stdout).not.toContain("secret");
+  });
+
+  test.each<[string, string, Partial<SandboxLimits>, string]>([
+    ["processor time", "while True: pass", { cpuSeconds: 1 }, "time"],
+    ["waiting", "import time\ntime.sleep(60)", { seconds: 0.3 }, "time"],
+    ["output", "while True: print('x' * 1000)", { outputBytes: 10_000 }, "output"],
+  ])("too much %s ends it", async (_what, code, limits, ended) => {
+    expect(await python(sandbox, code, { limits })).toMatchObject({ ended, exitCode: null });
+  });
+
+  claims("resources")("a memory bomb ends, in one process and in many", async () => {
+    const limits = { memoryBytes: 200 * 2 ** 20 };
+    const one = await python(sandbox, "x = []\nwhile True: x.append(bytearray(10_000_000))", { limits });
+    expect(one.stderr + one.ended).toMatch(/MemoryError|memory/);
+    const code =
+      "import os, time\nfor _ in range(9): os.fork() if os.getpid() == first else 0\n" +
+      "x = bytearray(60_000_000)\ntime.sleep(30)";
+    const many = await python(sandbox, `import os\nfirst = os.getpid()\n${code}`, { limits });
+    expect(many.ended).toBe("memory");
+  });
+
+  claims("resources")("a fork bomb ends, and nothing of it is left", async () => {
+    const bomb = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.01)";
+    const { ended } = await python(sandbox, bomb, { limits: { seconds: 1, processes: 40 } });
+    expect(["time", "processes", "memory"]).toContain(ended);
+    await sleep(50);
+    const left = listProcesses().filter(({ command }) => command.includes("main.py"));
+    expect(left).toEqual([]);
+  });
+
+  test("a process that outlives its parent is ended with it, one that leaves its group too", async () => {
+    const code = [
+      "import subprocess, os",
+      "subprocess.Popen(['sleep', '91357'])",
+      "subprocess.Popen(['sleep', '91357'], start_new_session=True)",
+      "if os.fork() == 0:",
+      "  os.setsid()",
+      "  if os.fork() == 0: os.execvp('sleep', ['sleep', '91357'])",
+      "  os._exit(0)",
+      "os.wait()",
+      "print('done', flush=True)",
+    ].join("\n");
+    const { stdout } = await python(sandbox, code);
+    expect(stdout).toBe("done\n");
+    await sleep(50);
+    expect(sleepers()).toBe(0);
+  });
+
+  claims("processes")("neither does one that also throws its environment away", async () => {
+    const code =
+      "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: os.execve('/bin/sleep', ['sleep', '91357'], {})\n  os._exit(0)\nos.wait()";
+    await python(sandbox, code);
+    await sleep(50);
+    expect(sleepers()).toBe(0);
+  });
+
+  claims("processes")("it sees no other process and cannot signal this one", async () => {
+    const code = `import os\nprint(len([p for p in os.listdir('/proc') if p.isdigit()]))\nos.kill(${process.pid}, 9)`;
+    const { stdout, stderr } = await python(sandbox, code);
+    expect(Number(stdout)).toBeLessThan(5);
+    expect(stderr).toContain("ProcessLookupError");
+  });
+
+  test("an abort ends it", async () => {
+    const abort = new AbortController();
+    const running = sandbox.run({ command: ["sleep", "91357"], signal: abort.signal });
+    setTimeout(() => abort.abort(new Error("enough")), 200);
+    await expect(running).rejects.toThrow("enough");
+    await sleep(50);
+    expect(sleepers()).toBe(0);
+  });
+});
+
+describe("claims of files and network", () => {
+  const secret = join(homedir(), `.hone-secret-${process.pid}`);
+  const outside = mkdtempSync(join(tmpdir(), "hone-outside-"));
+  const server = createServer((socket) => socket.end("reached"));
+  beforeAll(async () => {
+    writeFileSync(secret, "secret");
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  });
+  afterAll(() => {
+    server.close();
+    rmSync(secret);
+    rmSync(outside, { recursive: true });
+  });
+
+  test.runIf(best.isolation.files)("the user's home cannot be read, nor any other file", async () => {
+    for (const path of [secret, "/etc/shadow", "/etc/hostname", "/proc/1/environ", "/proc/1/root/etc"]) {
+      const { stderr } = await python(
+        best,
+        `import os\nopen(${JSON.stringify(path)}) if not os.path.isdir(${JSON.stringify(path)}) else os.listdir(${JSON.stringify(path)})`,
+      );
+      expect(stderr, path).toMatch(/FileNotFoundError|PermissionError|NotADirectoryError/);
+    }
+  });
+
+  test.runIf(best.isolation.files)("nothing outside can be written, and the work folder has a size", async () => {
+    for (const path of [join(outside, "x"), "/usr/x", "/etc/x2", "/dev/x", "/proc/sys/kernel/hostname"]) {
+      await python(best, `open(${JSON.stringify(path)}, 'w').write('x')`);
+      expect(existsSync(path) && path !== "/proc/sys/kernel/hostname", path).toBe(false);
+    }
+    const fill = "for i in range(100): open(str(i), 'wb').write(bytes(1_000_000))";
+    const { stderr } = await python(best, fill, { limits: { fileBytes: 20_000_000 } });
+    expect(stderr).toContain("No space left");
+  });
+
+  test.runIf(best.isolation.files)("it cannot mount, nor become more than it is", async () => {
+    const { stdout } = await best.run({
+      command: ["sh", "-c", "mount -t tmpfs x /usr; umount /usr; chroot / true && echo rooted; cat /proc/self/status"],
+    });
+    expect(stdout).not.toContain("rooted");
+    expect(stdout).toMatch(/CapEff:\s+0000000000000000/);
+    expect(stdout).toMatch(/NoNewPrivs:\s+1/);
+  });
+
+  test.runIf(best.isolation.network)("no network is there, not even this machine's own", async () => {
+    const { port } = server.address() as { port: number };
+    const code = `import socket\nprint(socket.create_connection(("127.0.0.1", ${port}), 2).recv(9))`;
+    const { stdout, stderr } = await python(best, code);
+    expect([stdout, /OSError|ConnectionRefused|Network is unreachable/.test(stderr)]).toEqual(["", true]);
+    const weak = await python(await openSandbox({ only: "process" }), code);
+    expect(weak.stdout, "the weaker level claims nothing, and this shows why").toContain("reached");
+  });
+});
+
+test.runIf(best.isolation.processes)(
+  "a program does not outlive the process that runs it, however that ends",
+  async () => {
+    const module = new URL("./open-sandbox.ts", import.meta.url).href;
+    const code = `const { openSandbox } = await import(${JSON.stringify(module)});
+    const sandbox = await openSandbox();
+    const running = sandbox.run({ command: ["sh", "-c", "sleep 91357 & sleep 91357"] });
+    setTimeout(() => console.log("running"), 1000);
+    await running;`;
+    const child = spawn(process.execPath, ["--import", "tsx", "--input-type=module", "-e", code]);
+    for await (const text of child.stdout.setEncoding("utf8")) if (String(text).includes("running")) break;
+    expect(sleepers()).toBeGreaterThan(0);
+    child.kill("SIGKILL");
+    for (let look = 0; look < 50 && sleepers() > 0; look++) await sleep(50);
+    expect(sleepers()).toBe(0);
+  },
+);
+
+test("files outside the work folder are refused", async () => {
+  const run = best.run({ command: ["true"], files: { "../x": "" } });
+  await expect(run).rejects.toThrow('the sandbox\'s file "../x" would lie outside its folder');
+});

@@ -1,0 +1,179 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, describe, expect, test } from "vitest";
+import { singleTurn } from "../agents/single-turn.ts";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import { combine } from "./combine.ts";
+import { exactMatch } from "./exact-match.ts";
+import { judge } from "./judge.ts";
+import { remoteReward } from "./remote-reward.ts";
+
+interface Row {
+  question: string;
+  answer: string;
+}
+const rows: Row[] = ["one", "two", "three"].map((word) => ({ question: `say ${word}`, answer: word }));
+
+const open: Server[] = [];
+afterEach(() => {
+  for (const server of open.splice(0)) server.closeAllConnections();
+});
+
+/** A server that answers by a function of the request's body; a number is a state without a body. */
+async function serve(answer: (body: never, call: number, request: IncomingMessage) => unknown): Promise<string> {
+  let calls = 0;
+  const server = createServer(async (request: IncomingMessage, response: ServerResponse) => {
+    let text = "";
+    for await (const piece of request) text += piece;
+    const said = answer(JSON.parse(text) as never, calls++, request);
+    if (said === undefined) return;
+    response.writeHead(typeof said === "number" ? said : 200, { "content-type": "application/json" });
+    response.end(typeof said === "string" ? said : JSON.stringify(said));
+  });
+  open.push(server);
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+const run = (reward: Parameters<typeof singleTurn<Row>>[0]["reward"], more = {}) =>
+  runWorkflow<Row>({
+    workflow: singleTurn({ prompt: (row) => row.question, reward }),
+    rows,
+    reply: (messages) => messages[0]!.content.replace("say ", ""),
+    ...more,
+  });
+
+describe("remoteReward", () => {
+  type Body = { queries: string[]; prompts: string[]; references: string[] };
+
+  test("asks once for all that is graded together, in LightRFT's words, and keeps the order", async () => {
+    const bodies: Body[] = [];
+    const url = await serve((body: Body) => {
+      bodies.push(body);
+      return {
+        rewards: body.queries.map(
+          (query, index) => Number(query.includes(`assistant|>${body.references[index]}<`)) * (index + 1),
+        ),
+      };
+    });
+    const episodes = await run(remoteReward<Row>({ url, reference: (row) => row.answer }));
+    expect(bodies).toEqual([
+      {
+        queries: [
+          "<|user|>say one<|end|><|assistant|>one<|end|>",
+          "<|user|>say two<|end|><|assistant|>two<|end|>",
+          "<|user|>say three<|end|><|assistant|>three<|end|>",
+        ],
+        prompts: ["say one", "say two", "say three"],
+        references: ["one", "two", "three"],
+      },
+    ]);
+    expect(episodes.map(({ trajectories }) => trajectories[0]!.reward)).toEqual([1, 2, 3]);
+    expect(episodes[0]).toMatchObject({ explanation: `graded 1 by ${url}`, metrics: { remote_reward_retries: 0 } });
+  });
+
+  test("several servers are added up, small batches are kept small, tries again are counted", async () => {
+    const sizes: number[] = [];
+    const one = await serve((body: Body, call) => {
+      sizes.push(body.queries.length);
+      return call === 0 ? 503 : { rewards: body.queries.map(() => 1) };
+    });
+    const other = await serve((body: Body) => ({ rewards: body.queries.map(() => 0.25) }));
+    const reward = remoteReward<Row>({ url: [one, other], batchSize: 2, pauseSeconds: 0.001, gatherMs: 1 });
+    const episodes = await run(reward);
+    expect(episodes.map(({ trajectories }) => trajectories[0]!.reward)).toEqual([1.25, 1.25, 1.25]);
+    expect(episodes.reduce((sum, { metrics }) => sum + metrics.remote_reward_retries!, 0)).toBeGreaterThan(0);
+    expect(Math.max(...sizes)).toBe(2);
+  });
+
+  test.each<[string, (body: Body) => unknown, string]>([
+    ["refuses", () => 400, "answered 400"],
+    ["stays down", () => 500, "in 2 tries"],
+    ["gives too few", () => ({ rewards: [1] }), 'where {"rewards": [3 numbers]} was expected'],
+    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "3 numbers"],
+    ["gives no JSON", () => "<html>", "no JSON"],
+    ["never answers", () => undefined, "in 2 tries"],
+  ])("a server that %s leaves rewards unknown, as a failure of the reward", async (_name, answer, message) => {
+    const url = await serve(answer as never);
+    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
+    const episodes = await run(reward, { raiseOnError: false });
+    for (const episode of episodes) {
+      expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });
+      expect(episode.trajectories[0]!.reward).toBeNull();
+    }
+  });
+
+  test("a rollout whose time is up waits no longer", async () => {
+    const url = await serve(() => undefined);
+    const episodes = await run(remoteReward<Row>({ url }), { raiseOnError: false, timeoutSeconds: 0.1 });
+    expect(episodes.map(({ termination }) => termination)).toEqual(["timeout", "timeout", "timeout"]);
+  });
+});
+
+describe("judge", () => {
+  const completion = (content: string) => ({ choices: [{ message: { role: "assistant", content } }] });
+  type Body = { model: string; temperature: number; messages: { content: string }[] };
+
+  test("is asked by the rubric and believed", async () => {
+    const bodies: Body[] = [];
+    const keys: unknown[] = [];
+    const url = await serve((body: Body, _call, request) => {
+      bodies.push(body);
+      keys.push(request.headers.authorization, request.url);
+      const good = body.messages[0]!.content.includes("<reply>\ntwo\n");
+      return completion(`Well: {"reason": "because", "score": ${good ? 0.9 : 0.2}}`);
+    });
+    const reward = judge<Row>({ url: `${url}/v1/`, model: "m", apiKey: "k", rubric: (row) => `Says ${row.answer}.` });
+    const episodes = await run(reward);
+    expect(episodes.map(({ trajectories, correct }) => [trajectories[0]!.reward, correct])).toEqual([
+      [0.2, false],
+      [0.9, true],
+      [0.2, false],
+    ]);
+    expect(episodes[1]!.explanation).toBe("judge: 0.9, because");
+    expect(bodies[0]).toMatchObject({ model: "m", temperature: 0 });
+    expect(bodies[0]!.messages[0]!.content).toContain("Says one.");
+    expect(keys.slice(0, 2)).toEqual(["Bearer k", "/v1/chat/completions"]);
+  });
+
+  test.each(["no JSON", '{"score": 7}', '{"score": "1"}', '{"reason": "x"}', ""])(
+    "the answer %j is no grade",
+    async (said) => {
+      const url = await serve(() => completion(said));
+      const [episode] = await run(judge<Row>({ url, model: "m", rubric: "good" }));
+      expect(episode).toMatchObject({
+        metrics: { judge_unreadable: 1 },
+        trajectories: [{ reward: null }],
+        correct: null,
+      });
+      expect(episode!.failure).toBeUndefined();
+    },
+  );
+
+  test("a judge that is gone is a failure, never a grade", async () => {
+    const url = await serve(() => 401);
+    const [episode] = await run(judge<Row>({ url, model: "m", rubric: "good" }), { raiseOnError: false });
+    expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining("401") } });
+    expect(() => judge<Row>({ url, model: "m" })).toThrow("a rubric or a prompt");
+  });
+});
+
+describe("combine", () => {
+  test("adds up by weight, tells of each, and knows nothing where one knows nothing", async () => {
+    const answer = { weight: 0.75, reward: (row: Row, reply: { text: string }) => exactMatch(reply.text, row.answer) };
+    const short = { weight: 0.5, reward: () => 0.5 };
+    const [episode] = await run(combine<Row>({ answer, short }));
+    expect(episode).toMatchObject({
+      correct: true,
+      explanation: 'answer 1 x 0.75 (is "one"); short 0.5 x 0.5',
+      metrics: { "reward/answer": 1, "reward/short": 0.5 },
+      trajectories: [{ reward: 1 }],
+    });
+    const [unknown] = await run(combine<Row>({ answer, broken: { weight: 0, reward: () => ({ reward: null }) } }));
+    expect(unknown!.trajectories[0]!.reward).toBeNull();
+    expect(() => combine({})).toThrow("at least one");
+    expect(() => combine<Row>({ answer }, { correct: "format" })).toThrow('no reward "format" among answer');
+    // @ts-expect-error: rows have no `ansver`
+    combine<Row>({ answer: { weight: 1, reward: (row) => row.ansver.length } });
+  });
+});

@@ -1,0 +1,129 @@
+import { expect, test } from "vitest";
+import type { Task, Workflow } from "../agents/types.ts";
+import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import { uniforms } from "../random.ts";
+import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import type { Episode } from "../trajectories/types.ts";
+import { rolloutSeed } from "./rollout-seed.ts";
+import { runRollouts } from "./run-rollouts.ts";
+import { createSamplingClient } from "./sampling-client.ts";
+
+const misdeeds = [
+  "throws",
+  "stalls",
+  "drops",
+  "breaks off",
+  "aborts",
+  "rubbish",
+  "answers others",
+  "answers twice",
+] as const;
+
+/** Answers most calls, and does something else at random to the others: by request, or to all of a call. */
+function chaoticPolicy(done: Record<string, number>): {
+  policy: Pick<Policy, "sample">;
+  chat: ReturnType<typeof scriptedPolicy>["chat"];
+} {
+  const { policy, chat } = scriptedPolicy((messages) => `${messages.length}`);
+  const random = uniforms(11);
+  async function* sample(requests: readonly SampleRequest[], options: SampleOptions = {}): AsyncGenerator<Sample> {
+    const misdeed = random() < 0.3 ? misdeeds[Math.floor(random() * misdeeds.length)]! : "nothing";
+    done[misdeed] = (done[misdeed] ?? 0) + 1;
+    if (misdeed === "throws") throw new Error("chaos: out of memory");
+    const half = Math.floor(requests.length * random());
+    for await (const answer of policy.sample(requests, options)) {
+      const spoilt = answer.request >= half;
+      if (misdeed === "rubbish" && spoilt) yield { ...answer, logprobs: new Float32Array(answer.tokens.length + 1) };
+      else if (misdeed === "answers others" && spoilt) yield { ...answer, request: requests.length + 3 };
+      else if (misdeed === "answers twice" && spoilt) {
+        yield answer;
+        yield answer;
+      } else if (misdeed === "aborts" && spoilt) yield { ...answer, stopReason: "aborted" };
+      else if (misdeed === "drops" && spoilt) continue;
+      else if (misdeed === "breaks off" && spoilt) throw new Error("chaos: connection reset");
+      else if (misdeed === "stalls" && spoilt) await new Promise(() => {});
+      else yield answer;
+    }
+  }
+  return { policy: { sample }, chat };
+}
+
+test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish: all end, all are counted, each with its cause", async () => {
+  const done: Record<string, number> = {};
+  const client = createSamplingClient({
+    ...chaoticPolicy(done),
+    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    limits: { maxPromptLength: 1000, maxResponseLength: 100 },
+    seedFor: rolloutSeed(0),
+    flushMs: 2,
+  });
+  const random = uniforms(3);
+  /** By rollout: the attempts begun, how each ended as its own code saw it, and what is still standing. */
+  const begun = new Map<string, number>();
+  let standing = 0;
+  let threw = 0;
+  const workflow: Workflow<number> = async (task, { model, stage, tearDown, rollout, attempt }) => {
+    const id = `${task.id}:${rollout}`;
+    expect(begun.get(id) ?? 0).toBe(attempt);
+    begun.set(id, attempt + 1);
+    stage("set-up");
+    standing++;
+    tearDown(() => {
+      standing--;
+    });
+    await null;
+    if (random() < 0.01) {
+      threw++;
+      throw new Error("chaos: no room");
+    }
+    stage("play");
+    const messages = [{ role: "user" as const, content: task.id }];
+    for (let turn = 0; turn < 3; turn++) {
+      const reply = await model.chat(messages);
+      messages.push(reply.message as never, { role: "user", content: "go on" });
+    }
+    stage("reward");
+    return { reward: 1, correct: true };
+  };
+  const tasks: Task<number>[] = Array.from({ length: 250 }, (_, row) => ({ id: `t${row}`, row, origin: `row ${row}` }));
+  const retries: { boundary: string }[] = [];
+  const told: string[] = [];
+  const episodes = await runRollouts({
+    ...{ tasks, n: 4, workflow, client, purpose: "train" as const, nParallelTasks: 40 },
+    ...{ retryLimit: 2, timeoutSeconds: 0.5, raiseOnError: false },
+    onRetry: ({ failure }) => retries.push(failure),
+    onEpisode: ({ id }) => told.push(id),
+  });
+
+  // Every misdeed was done, nothing hangs or stands.
+  expect(Object.keys(done).sort()).toEqual([...misdeeds, "nothing"].sort());
+  expect([client.waitingFor(), standing]).toEqual([[], 0]);
+  // None lost, none twice, in order.
+  const ids = tasks.flatMap(({ id }) => [0, 1, 2, 3].map((rollout) => `${id}:${rollout}`));
+  expect(episodes.map(({ id }) => id)).toEqual(ids);
+  expect([...told].sort()).toEqual([...ids].sort());
+  // Each attempt is counted once: as a retry, or as the one that its episode tells of.
+  for (const { id, retries: failed } of episodes) expect(begun.get(id)).toBe(failed + 1);
+  expect(retries.length).toBe(episodes.reduce((sum, episode) => sum + episode.retries, 0));
+  // Causes: whatever failed in the set-up threw there, everything else came from the engine or its silence.
+  const failures = [...retries, ...episodes.flatMap(({ failure }) => failure ?? [])];
+  expect(failures.filter(({ boundary }) => boundary === "set_up").length).toBe(threw);
+  expect(threw).toBeGreaterThan(0);
+  expect(new Set(failures.map(({ boundary }) => boundary))).toEqual(new Set(["model", "set_up", "timeout"]));
+  for (const episode of episodes) checkEpisode(episode);
+  expect(episodes.filter(({ termination }) => termination === "env_done").length).toBeGreaterThan(300);
+});
+
+function checkEpisode({ failure, termination, trajectories, correct, retries }: Episode): void {
+  const rewards = trajectories.map(({ reward }) => reward);
+  if (failure) {
+    expect(rewards.every((reward) => reward === null)).toBe(true);
+    expect(correct).toBeNull();
+    expect(termination).toBe(failure.boundary === "timeout" ? "timeout" : "error");
+    if (failure.boundary !== "timeout") expect(retries).toBe(2);
+    return;
+  }
+  expect([termination, rewards]).toEqual(["env_done", [1]]);
+  // Exactly the three turns of the attempt that counts, none of an earlier one.
+  expect(trajectories[0]!.steps.map(({ text }) => text)).toEqual(["1", "3", "5"]);
+}

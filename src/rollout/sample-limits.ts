@@ -1,0 +1,72 @@
+/** What a model call asks of the engine: limits and defaults applied, and the answer checked to be one. */
+import type { Sample, SamplingParams } from "../backends/engine.ts";
+import { RolloutEnded } from "./failures.ts";
+import type { GenerateParams } from "./generate.ts";
+
+export interface SamplingLimits {
+  /** In tokens. A longer prompt ends its rollout. */
+  maxPromptLength: number;
+  maxResponseLength: number;
+  /** Of prompt and reply together. */
+  maxLength?: number;
+}
+
+/** For calls that do not say otherwise. */
+export interface SamplingDefaults {
+  temperature: number;
+  topP: number;
+  topK: number;
+  minP: number;
+}
+
+/**
+ * Tokens that a reply to a prompt of this length may have, at least 1.
+ * @param spent of the response's tokens already, by earlier turns
+ * @throws RolloutEnded when the limits leave none
+ */
+export function responseRoom(promptLength: number, limits: SamplingLimits, spent = 0): number {
+  const { maxPromptLength, maxResponseLength, maxLength = Number.POSITIVE_INFINITY } = limits;
+  if (spent >= maxResponseLength) {
+    throw new RolloutEnded(
+      "max_response_length_exceeded",
+      `${spent} tokens since the first prompt; data.max_response_length is ${maxResponseLength} for all turns together`,
+    );
+  }
+  const room = Math.min(maxResponseLength - spent, maxLength - promptLength);
+  // What grew within the response's budget is no longer prompt.
+  if (promptLength - spent <= maxPromptLength && room >= 1) return room;
+  const limit = Math.min(maxPromptLength, maxLength - 1);
+  throw new RolloutEnded("max_prompt_length_exceeded", `a prompt of ${promptLength} tokens; the limit is ${limit}`);
+}
+
+export function toSamplingParams(
+  room: number,
+  params: GenerateParams,
+  defaults: SamplingDefaults,
+  seed: number,
+): SamplingParams {
+  return {
+    maxTokens: Math.min(params.maxTokens ?? room, room),
+    temperature: params.temperature ?? defaults.temperature,
+    topP: params.topP ?? defaults.topP,
+    topK: params.topK ?? defaults.topK,
+    minP: params.minP ?? defaults.minP,
+    stopIds: params.stopIds ?? [],
+    stopStrings: params.stop ?? [],
+    ...(params.ignoreEos === undefined ? {} : { ignoreEos: params.ignoreEos }),
+    seed: params.seed ?? seed,
+  };
+}
+
+/** @throws Error when the engine answered something that is no sample: it must never be trained on */
+export function checkSample({ tokens, logprobs }: Sample): void {
+  if (logprobs.length !== tokens.length) {
+    throw new Error(`the engine answered ${tokens.length} tokens with ${logprobs.length} log-probabilities`);
+  }
+  for (let index = 0; index < tokens.length; index++) {
+    if (tokens[index]! < 0) throw new Error(`the engine answered the token id ${tokens[index]}`);
+    if (Number.isNaN(logprobs[index]!) || logprobs[index]! > 1e-3) {
+      throw new Error(`the engine answered the log-probability ${logprobs[index]}`);
+    }
+  }
+}
