@@ -1,0 +1,95 @@
+/**
+ * The client: so many connections, each of which asks again as soon as it is answered. It speaks HTTP over plain sockets,
+ * so that what is measured is the server. `node ... '{"port":1,"paths":["/a"],"connections":1,"seconds":4}'`
+ */
+import { connect } from "node:net";
+
+export interface Load {
+  port: number;
+  /** Of each connection, in turn. */
+  paths: string[];
+  connections: number;
+  seconds: number;
+  warmUpSeconds: number;
+}
+
+export interface Measured {
+  requestsPerSecond: number;
+  /** Milliseconds. */
+  p50: number;
+  p99: number;
+  errors: number;
+  /** Answers in all, those of the warm-up too. */
+  answers: number;
+}
+
+const load = JSON.parse(process.argv[2] ?? "") as Load;
+/** Eight calls, as of a group of rollouts, share a prompt. */
+const bodyOf = (task: number) =>
+  JSON.stringify({
+    model: "policy",
+    messages: [
+      { role: "system", content: "You are a careful assistant who answers in one short sentence." },
+      {
+        role: "user",
+        content: `Train ${task} leaves at nine and arrives at a quarter past eleven. How long did it take?`,
+      },
+    ],
+    max_tokens: 64,
+    temperature: 1,
+  });
+let asked = 0;
+const latencies: number[] = [];
+const begin = performance.now() + load.warmUpSeconds * 1000;
+const end = begin + load.seconds * 1000;
+let errors = 0;
+let open = load.connections;
+
+for (let index = 0; index < load.connections; index++) {
+  const path = load.paths[index % load.paths.length]!;
+  const head =
+    `POST ${path} HTTP/1.1\r\nhost: 127.0.0.1:${load.port}\r\ncontent-type: application/json\r\n` +
+    `authorization: Bearer sk-bench\r\ncontent-length: `;
+  const socket = connect({ host: "127.0.0.1", port: load.port, noDelay: true });
+  let sent = 0;
+  let received = "";
+  const send = () => {
+    sent = performance.now();
+    if (sent >= end) return socket.end();
+    const body = bodyOf(Math.floor(asked++ / 8));
+    socket.write(`${head}${body.length}\r\n\r\n${body}`);
+  };
+  socket.setEncoding("latin1");
+  socket.on("connect", send);
+  socket.on("data", (piece: string) => {
+    received += piece;
+    const headers = received.indexOf("\r\n\r\n");
+    if (headers < 0) return;
+    const told = received.slice(0, headers).toLowerCase();
+    const at = told.indexOf("content-length:");
+    const length = Number.parseInt(told.slice(at + 15), 10);
+    if (at < 0) throw new Error(`an answer without content-length: ${received.slice(0, 300)}`);
+    if (received.length < headers + 4 + length) return;
+    const now = performance.now();
+    if (!told.startsWith("http/1.1 200")) {
+      if (errors++ === 0) console.error(received.slice(0, 400));
+    } else if (now >= begin && now <= end) latencies.push(now - sent);
+    received = "";
+    send();
+  });
+  socket.on("error", () => errors++);
+  socket.on("close", () => {
+    open--;
+    if (open === 0) report();
+  });
+}
+
+function report(): void {
+  latencies.sort((left, right) => left - right);
+  const at = (share: number) => latencies[Math.floor(share * (latencies.length - 1))] ?? Number.NaN;
+  const measured: Measured = {
+    requestsPerSecond: latencies.length / load.seconds,
+    ...{ p50: at(0.5), p99: at(0.99), errors, answers: asked },
+  };
+  console.log(JSON.stringify(measured));
+}

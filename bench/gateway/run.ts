@@ -1,0 +1,221 @@
+/**
+ * Chat completions through Hone's gateway beside rLLM's own gateway and LiteLLM: the same client, the same instant
+ * inference server behind all of them, one after the other in one run.
+ *
+ *   npm run bench -- gateway [--seconds 4] [--connections 1,64,512] [--skip-peers] [--python PYTHON] [--only NAME]
+ *
+ * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99). Hone is
+ * measured in two places: in front of the same server, where it renders, tokenises and records by tokens, and with an
+ * engine in its own process. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
+ */
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { cpus, loadavg, tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import type { Load, Measured } from "./load.ts";
+
+const { values: flags } = parseArgs({
+  options: {
+    seconds: { type: "string", default: "4" },
+    connections: { type: "string", default: "1,64,512" },
+    "skip-peers": { type: "boolean", default: false },
+    python: { type: "string" },
+    only: { type: "string" },
+  },
+});
+const here = fileURLToPath(new URL(".", import.meta.url));
+const counts = flags.connections.split(",").map(Number);
+const folder = mkdtempSync(join(tmpdir(), "hone-bench-gateway-"));
+const children = new Set<ChildProcess>();
+
+interface Target {
+  name: string;
+  port: number;
+  path: (connection: number) => string;
+  start: () => Promise<ChildProcess | undefined>;
+}
+
+try {
+  const upstream = await freePort();
+  await startNode("fake-vllm.ts", [String(upstream)]);
+  const targets = await listTargets(upstream);
+  console.log(`${cpus().length} cores, load average ${loadavg()[0]!.toFixed(1)} at the start; ${flags.seconds} s each`);
+  const results = new Map<string, Measured[]>();
+  for (const target of targets) {
+    if (flags.only !== undefined && target.name !== "direct" && !target.name.includes(flags.only)) continue;
+    const child = await target.start();
+    const measured: Measured[] = [];
+    for (const connections of counts) {
+      const paths = Array.from({ length: connections }, (_, index) => target.path(index));
+      const before = child === undefined ? 0 : cpuSeconds(child);
+      measured.push(
+        await runLoad({ port: target.port, paths, connections, seconds: Number(flags.seconds), warmUpSeconds: 3 }),
+      );
+      const cpu = child === undefined ? 0 : (cpuSeconds(child) - before) / measured.at(-1)!.answers;
+      print(target.name, connections, measured.at(-1)!, results.get("direct")?.[measured.length - 1], cpu);
+    }
+    results.set(target.name, measured);
+    if (child) await stop(child);
+  }
+  compare(results);
+} finally {
+  for (const child of children) child.kill("SIGKILL");
+  rmSync(folder, { recursive: true, force: true });
+}
+
+async function listTargets(upstream: number): Promise<Target[]> {
+  const url = `http://127.0.0.1:${upstream}`;
+  const hone = async (name: string, kind: string, traces: string): Promise<Target> => {
+    const port = await freePort();
+    const start = () => startNode("hone-gateway.ts", [String(port), kind, url, traces, folder]);
+    return { name, port, path: (index) => `/s/bench-${index}/a/0/v1/chat/completions`, start };
+  };
+  const targets: Target[] = [
+    { name: "direct", port: upstream, path: () => "/v1/chat/completions", start: async () => undefined },
+    await hone("Hone, same server", "upstream", "memory"),
+    await hone("Hone, same server, traces in SQLite", "upstream", "sqlite"),
+    await hone("Hone, engine in its process", "engine", "memory"),
+  ];
+  if (flags["skip-peers"]) return targets;
+  const python = flags.python ?? preparePython();
+  const bin = (name: string) => join(python, "..", name);
+  const rllm = await freePort();
+  const litellm = await freePort();
+  const config = join(folder, "litellm.yaml");
+  writeFileSync(
+    config,
+    `model_list:\n  - model_name: policy\n    litellm_params: {model: openai/policy, api_base: "${url}/v1", api_key: none}\ngeneral_settings:\n  master_key: sk-bench\n`,
+  );
+  const rllmArgs = ["--host", "127.0.0.1", "--port", String(rllm), "--worker", `${url}/v1`, "--store", "memory"];
+  const litellmArgs = ["--config", config, "--host", "127.0.0.1", "--port", String(litellm), "--num_workers", "1"];
+  return [
+    ...targets,
+    {
+      name: "rLLM's gateway",
+      port: rllm,
+      path: (index) => `/sessions/bench-${index}/v1/chat/completions`,
+      start: () => start(bin("rllm-model-gateway"), [...rllmArgs, "--log-level", "warning"], rllm),
+    },
+    {
+      name: "LiteLLM",
+      port: litellm,
+      path: () => "/v1/chat/completions",
+      start: () => start(bin("litellm"), litellmArgs, litellm),
+    },
+  ];
+}
+
+/** @returns the Python that has the peers */
+function preparePython(): string {
+  const environment = join(here, "..", "..", ".hone", "bench-gateway");
+  const python = join(environment, "bin", "python");
+  if (!existsSync(python)) {
+    console.log("installing rLLM's gateway and LiteLLM once, with pip");
+    execFileSync("python3", ["-m", "venv", environment], { stdio: "inherit" });
+    execFileSync(python, ["-m", "pip", "install", "--quiet", "-r", join(here, "requirements.txt")], {
+      stdio: "inherit",
+    });
+  }
+  return python;
+}
+
+function startNode(script: string, args: string[]): Promise<ChildProcess> {
+  const child = spawn(process.execPath, ["--import", "tsx", join(here, script), ...args], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  children.add(child);
+  return new Promise((resolve, reject) => {
+    child.stdout.once("data", () => resolve(child));
+    child.once("close", () => reject(new Error(`${script} ended before it was ready`)));
+  });
+}
+
+async function start(command: string, args: string[], port: number): Promise<ChildProcess> {
+  const child = spawn(command, args, { stdio: "ignore" });
+  children.add(child);
+  for (let tries = 0; tries < 240; tries++) {
+    if (child.exitCode !== null) throw new Error(`${command} ended with ${child.exitCode}`);
+    const answer = await fetch(`http://127.0.0.1:${port}/health`).catch(() => undefined);
+    await answer?.body?.cancel();
+    if (answer !== undefined) return child;
+    await sleep(500);
+  }
+  throw new Error(`${command} did not answer within two minutes`);
+}
+
+async function stop(child: ChildProcess): Promise<void> {
+  const closed = new Promise((resolve) => child.once("close", resolve));
+  child.kill("SIGKILL");
+  await closed;
+  children.delete(child);
+}
+
+function runLoad(load: Load): Promise<Measured> {
+  const child = spawn(process.execPath, ["--import", "tsx", join(here, "load.ts"), JSON.stringify(load)], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  let output = "";
+  child.stdout.setEncoding("utf8").on("data", (text: string) => {
+    output += text;
+  });
+  return new Promise((resolve, reject) => {
+    child.once("close", (code) => {
+      if (code === 0) resolve(JSON.parse(output) as Measured);
+      else reject(new Error(`the client ended with ${code}`));
+    });
+  });
+}
+
+function print(name: string, connections: number, measured: Measured, direct: Measured | undefined, cpu: number): void {
+  const { requestsPerSecond, p50, p99, errors } = measured;
+  const added = direct === undefined ? "" : `, adds p50 ${ms(p50 - direct.p50)} p99 ${ms(p99 - direct.p99)}`;
+  const bad = errors === 0 ? "" : `, ${errors} ERRORS`;
+  const cost = cpu === 0 ? "" : `, ${ms(cpu * 1000)} of processor each`;
+  const rate = requestsPerSecond.toFixed(0).padStart(6);
+  console.log(
+    `${name.padEnd(36)} ${String(connections).padStart(4)} connections ${rate} requests/s, p50 ${ms(p50)} p99 ${ms(p99)}${added}${cost}${bad}`,
+  );
+}
+
+function compare(results: ReadonlyMap<string, Measured[]>): void {
+  for (const peer of ["rLLM's gateway", "LiteLLM"]) {
+    for (const [name, measured] of results) {
+      const other = results.get(peer);
+      if (other === undefined || !name.startsWith("Hone")) continue;
+      const ratios = counts.map((connections, index) => {
+        const ratio = measured[index]!.requestsPerSecond / other[index]!.requestsPerSecond;
+        return `${ratio.toFixed(1)}x at ${connections}`;
+      });
+      console.log(`${name}: ${ratios.join(", ")} of ${peer}'s requests per second`);
+    }
+  }
+}
+
+/** What the process has used so far; 0 where the system does not tell. Other than latency it does not hang on who else runs. */
+function cpuSeconds({ pid }: ChildProcess): number {
+  try {
+    const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]!.split(" ");
+    return (Number(fields[11]) + Number(fields[12])) / 100;
+  } catch {
+    return 0;
+  }
+}
+
+function ms(milliseconds: number | null): string {
+  // JSON has no NaN: nothing was answered in time.
+  if (milliseconds === null) return "none";
+  return `${milliseconds.toFixed(Math.abs(milliseconds) < 10 ? 2 : 0)} ms`;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  if (address === null || typeof address === "string") throw new Error("no port");
+  return address.port;
+}

@@ -1,0 +1,112 @@
+/** From a request's path to the API that answers it. */
+import type { Chat } from "../chat/types.ts";
+import { SessionEnded } from "../rollout/failures.ts";
+import type { Access } from "./access.ts";
+import type { Address, CallSource } from "./address.ts";
+import { answerAdmin } from "./admin.ts";
+import { anthropicCountTokens, anthropicMessages } from "./apis/anthropic-messages.ts";
+import { openaiChat } from "./apis/openai-chat.ts";
+import { openaiCompletions } from "./apis/openai-completions.ts";
+import { openaiResponses } from "./apis/openai-responses.ts";
+import { readAddress, readMetadata, sourceOf } from "./call-source.ts";
+import { anthropicError, type ErrorShape, GatewayError, openaiError } from "./gateway-error.ts";
+import type { HttpExchange } from "./http-exchange.ts";
+import { type CallContext, toGatewayError } from "./model-call.ts";
+import type { Notices } from "./notices.ts";
+import type { Body } from "./read-parameters.ts";
+import type { Sessions } from "./sessions.ts";
+import type { TraceStore } from "./traces/open-trace-store.ts";
+
+export interface Answering {
+  chat: Chat;
+  /** The name that the model is listed by; calls may name any other. */
+  model: string;
+  sessions: Sessions;
+  access: Access;
+  notices: Notices;
+  store: TraceStore | undefined;
+  unenforceable: CallContext["unenforceable"];
+  onTrace: CallContext["onTrace"];
+  /** Seconds that a model call may take; undefined: as long as its session lives. */
+  callTimeoutSeconds: number | undefined;
+}
+
+interface Api {
+  name: string;
+  error: ErrorShape;
+  answer(exchange: HttpExchange, body: Body, context: CallContext): void | Promise<void>;
+}
+
+const chat: Api = { name: "chat.completions", error: openaiError, answer: openaiChat };
+const completions: Api = { name: "completions", error: openaiError, answer: openaiCompletions };
+const responses: Api = { name: "responses", error: openaiError, answer: openaiResponses };
+const messages: Api = { name: "messages", error: anthropicError, answer: anthropicMessages };
+const countTokens: Api = { name: "messages.count_tokens", error: anthropicError, answer: anthropicCountTokens };
+
+const apis: Readonly<Record<string, Api>> = {
+  "/v1/chat/completions": chat,
+  "/v1/completions": completions,
+  "/v1/responses": responses,
+  "/v1/messages": messages,
+  "/v1/messages/count_tokens": countTokens,
+};
+
+/** Never rejects: what goes wrong is what the client is told. */
+export async function answerRequest(exchange: HttpExchange, answering: Answering): Promise<void> {
+  let shape: ErrorShape = openaiError;
+  try {
+    const address = readAddress(exchange.path);
+    const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
+    shape = api?.error ?? openaiError;
+    if (api === undefined) return await answerOther(exchange, address, answering);
+    if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} is for POST`);
+    await answerCall(exchange, api, sourceOf(address), answering);
+  } catch (error) {
+    // Nobody listens any more.
+    if (exchange.gone) return;
+    exchange.sendError(
+      error instanceof SessionEnded ? new GatewayError("session_ended", error.message) : toGatewayError(error),
+      shape,
+    );
+  }
+}
+
+async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, answering: Answering): Promise<void> {
+  const { sessions, access, callTimeoutSeconds } = answering;
+  access.checkCall(exchange, source);
+  const body = await exchange.readObject();
+  const session = sessions.get(source);
+  const metadata = readMetadata(exchange);
+  const context: CallContext = {
+    ...answering,
+    ...{ session, role: source.role, api: api.name, signal: exchange.signal, metadata },
+  };
+  const late = () =>
+    exchange.abort(new GatewayError("timeout", `the model call took longer than ${callTimeoutSeconds} s`));
+  const timer = callTimeoutSeconds === undefined ? undefined : setTimeout(late, callTimeoutSeconds * 1000);
+  try {
+    await api.answer(exchange, body, context);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function answerOther(exchange: HttpExchange, address: Address, answering: Answering): Promise<void> {
+  const { endpoint, source } = address;
+  const { model, sessions, access } = answering;
+  const listed = { id: model, object: "model", created: 0, owned_by: "hone" };
+  if (endpoint === "/health" && source === undefined) return exchange.sendJson(200, { status: "ok" });
+  if (endpoint.startsWith("/admin/") && source === undefined) return answerAdmin(exchange, endpoint, answering);
+  if (endpoint === "/v1/models") return exchange.sendJson(200, { object: "list", data: [listed] });
+  if (endpoint.startsWith("/v1/models/")) {
+    const id = decodeURIComponent(endpoint.slice("/v1/models/".length));
+    if (id === model) return exchange.sendJson(200, listed);
+    throw new GatewayError("not_found", `there is no model ${id}; there is ${model}`);
+  }
+  if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
+    access.checkCall(exchange, source);
+    sessions.postResult(source, await exchange.readObject());
+    return exchange.sendJson(200, { ok: true });
+  }
+  throw new GatewayError("not_found", `there is nothing at ${exchange.method} ${exchange.path}`);
+}

@@ -1,0 +1,72 @@
+/** The parameters that OpenAI's two completion APIs and their extensions by inference servers have in common. */
+import type { GenerateParams } from "../../rollout/generate.ts";
+import { type Body, type Rule, readBoolean, readIntegers, readNumber, readStrings } from "../read-parameters.ts";
+
+const noEngine = "no engine of Hone's samples so, and the recorded log-probabilities would be of another distribution";
+const noBearing = "it has no bearing on what is sampled";
+
+export const commonRules = {
+  model: "used",
+  stream: "used",
+  stream_options: "used",
+  n: "used",
+  stop: "used",
+  seed: "used",
+  max_tokens: "used",
+  temperature: "used",
+  top_p: "used",
+  top_k: "used",
+  min_p: "used",
+  logprobs: "used",
+  stop_token_ids: "used",
+  ignore_eos: "used",
+  return_token_ids: "used",
+  metadata: "used",
+  frequency_penalty: { refused: noEngine, unless: [0] },
+  presence_penalty: { refused: noEngine, unless: [0] },
+  repetition_penalty: { refused: noEngine, unless: [1] },
+  length_penalty: { refused: noEngine, unless: [1] },
+  logit_bias: { refused: noEngine, unless: [{}] },
+  min_tokens: { refused: noEngine, unless: [0] },
+  skip_special_tokens: { refused: "special tokens are always left out of the text", unless: [true] },
+  user: { ignored: noBearing },
+  store: { ignored: "calls are stored as the gateway is set up" },
+  service_tier: { ignored: noBearing },
+  safety_identifier: { ignored: noBearing },
+  prompt_cache_key: { ignored: noBearing },
+  prompt_cache_retention: { ignored: noBearing },
+} satisfies Record<string, Rule>;
+
+export function readSampling(body: Body, maxTokens: number | undefined): GenerateParams {
+  const temperature = readNumber(body, "temperature", { min: 0, max: 100 });
+  const topP = readNumber(body, "top_p", { min: 0, max: 1 });
+  const topK = readNumber(body, "top_k", { min: -1, integer: true });
+  const minP = readNumber(body, "min_p", { min: 0, max: 1 });
+  const seed = readNumber(body, "seed", { integer: true });
+  const stop = readStrings(body, "stop");
+  const stopIds = readIntegers(body, "stop_token_ids");
+  const ignoreEos = readBoolean(body, "ignore_eos");
+  return {
+    ...(maxTokens === undefined ? {} : { maxTokens }),
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(topP === undefined ? {} : { topP }),
+    // Servers spell "off" as 0 or as -1.
+    ...(topK === undefined ? {} : { topK: topK === 0 ? -1 : topK }),
+    ...(minP === undefined ? {} : { minP }),
+    // Engines take 32 bits.
+    ...(seed === undefined ? {} : { seed: seed >>> 0 }),
+    ...(stop === undefined ? {} : { stop }),
+    ...(stopIds === undefined ? {} : { stopIds }),
+    ...(ignoreEos === undefined ? {} : { ignoreEos }),
+  };
+}
+
+/** The reply's text as a client gets it: what it stops at is no part of it. */
+export function cutAtStop(text: string, stops: readonly string[] = []): string {
+  let end = text.length;
+  for (const stop of stops) {
+    const at = stop === "" ? -1 : text.indexOf(stop);
+    if (at >= 0) end = Math.min(end, at);
+  }
+  return text.slice(0, end);
+}

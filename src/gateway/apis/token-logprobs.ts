@@ -1,0 +1,53 @@
+/** Log-probabilities of sampled tokens in the shapes that OpenAI's APIs give them. */
+import type { Chat } from "../../chat/types.ts";
+import type { Generated } from "../../rollout/generate.ts";
+
+interface TokenLogprob {
+  token: string;
+  logprob: number;
+  /** Null where the token is a part of a character. */
+  bytes: number[] | null;
+}
+
+/** JSON has no infinity. */
+const finite = (logprob: number) => Math.max(logprob, -9999);
+
+function tokenLogprob(chat: Chat, token: number, logprob: number): TokenLogprob {
+  const text = chat.decode([token]);
+  return { token: text, logprob: finite(logprob), bytes: text.includes("\uFFFD") ? null : [...Buffer.from(text)] };
+}
+
+/** `choices[].logprobs.content` of chat completions; likewise of responses. */
+export function chatLogprobs(
+  chat: Chat,
+  { tokens, logprobs, topLogprobs }: Pick<Generated, "tokens" | "logprobs" | "topLogprobs">,
+): (TokenLogprob & { top_logprobs: TokenLogprob[] })[] {
+  return Array.from(tokens, (token, index) => {
+    const top = topLogprobs?.[index];
+    const alternatives = top
+      ? Array.from(top.tokens, (other, rank) => tokenLogprob(chat, other, top.logprobs[rank]!))
+      : [];
+    return { ...tokenLogprob(chat, token, logprobs[index]!), top_logprobs: alternatives };
+  });
+}
+
+/** `choices[].logprobs` of completions. */
+export function completionLogprobs(chat: Chat, { tokens, logprobs, topLogprobs }: Generated) {
+  const texts = Array.from(tokens, (token) => chat.decode([token]));
+  let offset = 0;
+  return {
+    tokens: texts,
+    token_logprobs: Array.from(logprobs, finite),
+    top_logprobs:
+      topLogprobs?.map((top) =>
+        Object.fromEntries(
+          Array.from(top.tokens, (token, rank) => [chat.decode([token]), finite(top.logprobs[rank]!)]),
+        ),
+      ) ?? null,
+    text_offset: texts.map((text) => {
+      const start = offset;
+      offset += text.length;
+      return start;
+    }),
+  };
+}

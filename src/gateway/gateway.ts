@@ -1,0 +1,129 @@
+/** Opens the gateway: an HTTP server whose model calls are answered by sessions and recorded by them. */
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import type { Chat } from "../chat/types.ts";
+import { UserError } from "../errors.ts";
+import { createAccess, defaultAdminToken } from "./access.ts";
+import { sessionPrefix } from "./address.ts";
+import { type Answering, answerRequest } from "./answer-request.ts";
+import { httpExchange } from "./http-exchange.ts";
+import { createNotices } from "./notices.ts";
+import { createSessions, type OpenSession } from "./sessions.ts";
+import type { TraceStore } from "./traces/open-trace-store.ts";
+import type { Trace } from "./traces/types.ts";
+
+export interface GatewayOptions {
+  chat: Chat;
+  /** The name that the model is listed by; calls may name any other. */
+  model: string;
+  /** Default 127.0.0.1. */
+  host?: string;
+  /** Default 0: a free one. */
+  port?: number;
+  /** The address by which agents reach the gateway, where it is another one than `host` and `port` (a tunnel, a proxy). */
+  publicUrl?: string;
+  /** Needed for `/admin`, and off loopback the root of all keys. */
+  adminToken?: string;
+  /** What cannot be guaranteed without constrained decoding: refuse it, or answer what was sampled. Default "refuse". */
+  unenforceable?: "refuse" | "allow";
+  /** Makes a session of a name that nobody opened; without it such calls are refused. */
+  openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
+  store?: TraceStore;
+  /** Of one model call; default: as long as its session lives. */
+  callTimeoutSeconds?: number;
+  log?: (line: string) => void;
+}
+
+export interface Gateway {
+  /** E.g. `"http://127.0.0.1:4100"`. */
+  readonly origin: string;
+  readonly store: TraceStore | undefined;
+  open(session: OpenSession): GatewaySession;
+  /** Calls by how they ended, and what was done otherwise than clients asked. */
+  counts(): Record<string, number>;
+  /** Ends all connections. The store stays open. */
+  close(): Promise<void>;
+}
+
+/** Where one session's agent finds the model. */
+export interface GatewaySession {
+  /** For OpenAI's clients and those that speak like them; ends with `/v1`. */
+  readonly baseURL: string;
+  /** For Anthropic's clients, which add `/v1` themselves. */
+  readonly anthropicBaseURL: string;
+  readonly apiKey: string;
+  /** The same session under another role. */
+  as(role: string): Pick<GatewaySession, "baseURL" | "anthropicBaseURL" | "apiKey">;
+  /** What an agent elsewhere posts to `result` beside its `/v1`. Rejects with the signal's reason. */
+  result(signal: AbortSignal): Promise<unknown>;
+  /** Calls after this are told that the session has ended. */
+  close(): void;
+}
+
+/**
+ * @throws UserError when it cannot listen there, or would listen off loopback with the token that everybody knows
+ *
+ * @example
+ * const gateway = await openGateway({ chat, model: "policy" });
+ * const { baseURL } = gateway.open({ name: "task-1:0", attempt: 0, session });
+ * const client = new OpenAI({ baseURL, apiKey: "any" });
+ */
+export async function openGateway(options: GatewayOptions): Promise<Gateway> {
+  const { host = "127.0.0.1", port = 0, adminToken = defaultAdminToken, store } = options;
+  const access = createAccess(host, adminToken);
+  const sessions = createSessions(options.openUnknown);
+  const notices = createNotices(options.log ?? (() => {}));
+  const calls = { ok: 0, cancelled: 0, failed: 0, refused: 0 };
+  const onTrace = (status: Trace["status"], trace: () => Trace) => {
+    calls[status]++;
+    store?.trace(trace());
+  };
+  const answering: Answering = {
+    ...{ chat: options.chat, model: options.model, sessions, access, notices, store, onTrace },
+    unenforceable: options.unenforceable ?? "refuse",
+    callTimeoutSeconds: options.callTimeoutSeconds,
+  };
+  const server = createServer({ noDelay: true }, (request, response) => {
+    void answerRequest(httpExchange(request, response), answering);
+  });
+  // Longer than clients keep an idle connection, so that none is closed under a request that is just being sent.
+  server.keepAliveTimeout = 120_000;
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", (error) => {
+      const hint = "choose another one with rllm.gateway.port; 0 takes a free one";
+      reject(new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error }));
+    });
+    server.listen({ host, port, backlog: 4096 }, resolve);
+  });
+  const own = `http://${host.includes(":") ? `[${host}]` : host}:${(server.address() as AddressInfo).port}`;
+  const origin = options.publicUrl?.replace(/\/+$/, "") ?? own;
+
+  return {
+    origin,
+    store,
+    open(opened) {
+      sessions.open(opened);
+      const source = { session: opened.name, attempt: opened.attempt };
+      const apiKey = access.keyOf(source);
+      const as = (role: string | undefined) => {
+        const base = `${origin}${sessionPrefix({ ...source, role })}`;
+        return { baseURL: `${base}/v1`, anthropicBaseURL: base, apiKey };
+      };
+      return {
+        ...as(undefined),
+        as,
+        result: (signal) => sessions.result(source, signal),
+        close: () => sessions.close(opened.name, opened.attempt),
+      };
+    },
+    counts: () => ({
+      ...Object.fromEntries(Object.entries(calls).map(([name, count]) => [`gateway/calls_${name}`, count])),
+      ...notices.counts(),
+    }),
+    async close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      server.closeAllConnections();
+      await closed;
+    },
+  };
+}

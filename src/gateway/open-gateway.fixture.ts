@@ -1,0 +1,44 @@
+/** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
+
+import type { Policy } from "../backends/engine.ts";
+import type { Chat } from "../chat/types.ts";
+import { createSamplingClient } from "../rollout/sampling-client.ts";
+import { type Script, scriptedPolicy } from "../testing/scripted-policy.ts";
+import type { GatewayOptions } from "./gateway.ts";
+import { openGateway } from "./gateway.ts";
+import { openTraceStore } from "./traces/open-trace-store.ts";
+
+export interface TestGatewayOptions extends Partial<GatewayOptions> {
+  reply: Script;
+  limits?: { maxPromptLength: number; maxResponseLength: number };
+  policy?: Pick<Policy, "sample">;
+  /** The run's own sampling wins over the client's. */
+  enforceSampling?: boolean;
+}
+
+export async function testGateway({ reply, limits, enforceSampling = false, policy, ...options }: TestGatewayOptions) {
+  const scripted = scriptedPolicy(reply);
+  const chat: Chat = options.chat ?? scripted.chat;
+  const store = openTraceStore({ path: ":memory:" });
+  const lines: string[] = [];
+  const gateway = await openGateway({ chat, model: "policy", store, log: (line) => lines.push(line), ...options });
+  const client = createSamplingClient({
+    policy: policy ?? scripted.policy,
+    chat,
+    defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+    limits: limits ?? { maxPromptLength: 10_000, maxResponseLength: 1000 },
+    seedFor: ({ turn }) => turn,
+    flushMs: 0,
+  });
+  const abort = new AbortController();
+  const session = client.open({ taskId: "task", order: 0, rollout: 0, attempt: 0, signal: abort.signal });
+  const entry = gateway.open({ name: "train-1/task:0", attempt: 0, session, enforceSampling });
+  return {
+    ...{ gateway, store, chat, client, session, entry, abort, lines },
+    steps: () => session.trajectories().flatMap((trajectory) => trajectory.steps),
+    async close() {
+      await gateway.close();
+      store.close();
+    },
+  };
+}

@@ -1,0 +1,218 @@
+/** Rollouts whose agents call the model over HTTP: everything is recorded as theirs, and ends as it would have otherwise. */
+import OpenAI from "openai";
+import { afterAll, describe, expect, test } from "vitest";
+import type { Workflow } from "../agents/types.ts";
+import { runRollouts } from "../rollout/run-rollouts.ts";
+import { createSamplingClient } from "../rollout/sampling-client.ts";
+import { runWorkflow } from "../testing/run-workflow.ts";
+import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import { gatewayBaseURL, inGatewayContext } from "./ambient.ts";
+import { openGateway } from "./gateway.ts";
+import { rolloutGateway } from "./rollout-gateway.ts";
+import { openTraceStore } from "./traces/open-trace-store.ts";
+
+interface Row {
+  word: string;
+}
+
+/** Made once, outside of every rollout, as a user's module would. */
+const shared = new OpenAI({ baseURL: gatewayBaseURL(), apiKey: "any", maxRetries: 0 });
+
+const ask = async (client: OpenAI, content: string, more: object = {}) => {
+  const reply = await client.chat.completions.create({ model: "m", messages: [{ role: "user", content }], ...more });
+  return reply.choices[0]!.message.content;
+};
+
+const echo = (messages: { content: string }[]) => `re: ${messages.at(-1)!.content}`;
+const rows = Array.from({ length: 20 }, (_, index) => ({ word: `word${index}` }));
+
+describe("whose call it is", () => {
+  test("a client made in the workflow, with the rollout's own address", async () => {
+    const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
+      const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
+      return (await ask(client, row.word)) === `re: ${row.word}` ? 1 : 0;
+    };
+    const episodes = await runWorkflow({ workflow, rows, reply: echo, n: 2 });
+    expect(
+      episodes.map(({ trajectories }) => trajectories.map(({ name, reward, steps }) => [name, reward, steps.length])),
+    ).toEqual(Array(40).fill([["agent", 1, 1]]));
+    expect(episodes.map(({ trajectories }) => trajectories[0]!.steps[0]!.messages[0]!.content)).toEqual(
+      rows.flatMap(({ word }) => [word, word]),
+    );
+  });
+
+  test("a client made once for all, by rollouts that run side by side", async () => {
+    const workflow: Workflow<Row> = async ({ row }) => {
+      const first = await ask(shared, row.word);
+      await new Promise((resolve) => setTimeout(resolve, Number(row.word.slice(4)) % 3));
+      const second = await ask(shared, `${first}!`);
+      return second === `re: re: ${row.word}!` ? 1 : 0;
+    };
+    const episodes = await runWorkflow({ workflow, rows, reply: echo });
+    for (const [index, { trajectories }] of episodes.entries()) {
+      expect(trajectories).toMatchObject([{ reward: 1, steps: [{}, {}] }]);
+      expect(trajectories[0]!.steps.map(({ messages }) => messages[0]!.content)).toEqual([
+        `word${index}`,
+        `re: word${index}!`,
+      ]);
+    }
+  });
+
+  test("roles and metadata, by address and by context", async () => {
+    const workflow: Workflow<Row> = async (_, { gateway, model }) => {
+      const judge = gateway.as("judge");
+      await ask(new OpenAI({ baseURL: judge.baseURL, apiKey: judge.apiKey }), "by address");
+      await inGatewayContext({ role: "judge" }, () => ask(shared, "by context"));
+      await inGatewayContext({ role: "solver", instance: 2 }, () => ask(shared, "instance"));
+      await model.as("judge").chat([{ role: "user", content: "by the model client" }]);
+      return { reward: 0, rewards: { judge: 1, "solver#2": 2 } };
+    };
+    const [episode] = await runWorkflow({ workflow, rows: rows.slice(0, 1), reply: echo });
+    expect(episode!.trajectories).toMatchObject([
+      { name: "judge", reward: 1, steps: [{}, {}, {}] },
+      { name: "solver", instance: 2, reward: 2, steps: [{}] },
+    ]);
+  });
+
+  test("nobody's, outside of rollouts", async () => {
+    await expect(ask(shared, "hello", {})).rejects.toThrow();
+    await expect(Promise.resolve().then(() => fetch(`${gatewayBaseURL()}/models`))).rejects.toThrow(
+      "outside of any rollout",
+    );
+  });
+});
+
+describe("how it ends", () => {
+  const viaHttp: Workflow<Row> = async ({ row }) => Number((await ask(shared, row.word)) !== "");
+
+  test("a prompt that is too long ends the rollout for that reason, and is no failure", async () => {
+    const [episode] = await runWorkflow({
+      workflow: viaHttp,
+      rows: [{ word: "x".repeat(50) }],
+      reply: echo,
+      maxPromptLength: 20,
+    });
+    expect(episode).toMatchObject({ termination: "max_prompt_length_exceeded", trajectories: [] });
+    expect(episode!.failure).toBeUndefined();
+  });
+
+  test("an engine that fails is told as the model's failure, not the workflow's, and was asked once", async () => {
+    let calls = 0;
+    const reply = () => {
+      calls++;
+      throw new Error("out of memory");
+    };
+    const [episode] = await runWorkflow({ workflow: viaHttp, rows: rows.slice(0, 1), reply, raiseOnError: false });
+    expect(episode).toMatchObject({
+      termination: "error",
+      failure: { boundary: "model", message: "model call 1 failed: out of memory" },
+      trajectories: [],
+    });
+    expect(calls).toBe(1);
+  });
+
+  test("a rollout that is over its time was waiting for the model", async () => {
+    const reply = () => new Promise<string>(() => {});
+    const options = { workflow: viaHttp, rows: rows.slice(0, 1), reply, raiseOnError: false };
+    const [episode] = await runWorkflow({ ...options, timeoutSeconds: 0.2 });
+    expect(episode).toMatchObject({
+      termination: "timeout",
+      failure: { boundary: "timeout", message: expect.stringContaining("waiting for the model") },
+    });
+  });
+
+  test("a workflow's own failure stays its own", async () => {
+    const workflow: Workflow<Row> = async ({ row }) => {
+      await ask(shared, row.word);
+      throw new Error("my mistake");
+    };
+    const [episode] = await runWorkflow({ workflow, rows: rows.slice(0, 1), reply: echo, raiseOnError: false });
+    expect(episode!.failure).toMatchObject({ boundary: "workflow", message: expect.stringContaining("my mistake") });
+  });
+
+  test("a call after the end is refused", async () => {
+    let late: Promise<unknown> = Promise.resolve();
+    let go = () => {};
+    const ended = new Promise<void>((resolve) => {
+      go = resolve;
+    });
+    const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
+      const { baseURL } = gateway;
+      late = ended.then(() =>
+        fetch(`${baseURL}/chat/completions`, {
+          method: "POST",
+          body: JSON.stringify({ messages: [{ role: "user", content: row.word }] }),
+        }),
+      );
+      return 1;
+    };
+    const { gateway, run } = await ownGateway();
+    const [episode] = await run(workflow);
+    go();
+    expect(((await late) as Response).status).toBe(410);
+    expect(episode!.trajectories).toMatchObject([{ steps: [] }]);
+    await gateway.close();
+  });
+});
+
+const stores: { close(): void }[] = [];
+afterAll(() => {
+  for (const store of stores) store.close();
+});
+
+async function ownGateway() {
+  const scripted = scriptedPolicy(echo);
+  const store = openTraceStore({ path: ":memory:" });
+  stores.push(store);
+  const gateway = await openGateway({ chat: scripted.chat, model: "policy", store });
+  const run = (workflow: Workflow<Row>, grouping = { groupBy: null as string | null, nameBy: null as string | null }) =>
+    runRollouts({
+      tasks: [{ id: "task", row: { word: "first" }, origin: "here" }],
+      ...{ n: 1, workflow, purpose: "train" as const, nParallelTasks: 1, retryLimit: 1, timeoutSeconds: 10 },
+      client: createSamplingClient({
+        ...scripted,
+        defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
+        limits: { maxPromptLength: 1000, maxResponseLength: 1000 },
+        seedFor: () => 1,
+        grouping,
+      }),
+      raiseOnError: false,
+      gateway: rolloutGateway(gateway, { prefix: "train-3/", enforceSampling: true }),
+    });
+  return { gateway, store, run };
+}
+
+test("calls with the same metadata are one trajectory, and metadata names it", async () => {
+  const { gateway, run } = await ownGateway();
+  const workflow: Workflow<Row> = async () => {
+    for (const attempt of [1, 2, 1]) {
+      await inGatewayContext({ metadata: { agent: "solver", try: attempt } }, () => ask(shared, `try ${attempt}`));
+    }
+    await ask(shared, "no metadata", { metadata: { agent: "checker" } });
+    return 1;
+  };
+  const [episode] = await run(workflow, { groupBy: "try", nameBy: "agent" });
+  expect(episode!.trajectories.map(({ name, steps }) => [name, steps.length])).toEqual([
+    ["solver", 2],
+    ["solver", 1],
+    ["checker", 1],
+  ]);
+  await gateway.close();
+});
+
+test("the run's own sampling wins over the client's, counted and told once", async () => {
+  const { gateway, store, run } = await ownGateway();
+  await run(async () => Number((await ask(shared, "hi", { temperature: 0, seed: 7, max_tokens: 3 })) === "re:"));
+  const [session] = store.sessions();
+  expect(session).toMatchObject({
+    session: "train-3/task:0",
+    taskId: "task",
+    reward: 1,
+    termination: "env_done",
+    calls: 1,
+  });
+  const [trace] = store.traces({ session: "train-3/task:0", attempt: 0 });
+  expect(trace!.params).toMatchObject({ temperature: 1, seed: 1, maxTokens: 3 });
+  expect(gateway.counts()).toMatchObject({ "gateway/overridden/temperature": 1, "gateway/overridden/seed": 1 });
+  await gateway.close();
+});

@@ -1,0 +1,89 @@
+/** The trace store's file: its tables, and how it is opened. */
+import { existsSync, mkdirSync } from "node:fs";
+import { homedir } from "node:os";
+import { dirname, join } from "node:path";
+import Database from "libsql";
+import { UserError } from "../../errors.ts";
+
+export type TraceDatabase = Database.Database;
+
+/** Raised with every change of the tables; a file of another version is refused, never guessed at. */
+const schemaVersion = 1;
+
+const schema = `
+CREATE TABLE sessions (
+  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL,
+  started_ms REAL NOT NULL, ended_ms REAL, task_id TEXT, termination TEXT, reward REAL, correct INTEGER, failure TEXT,
+  metadata TEXT NOT NULL,
+  PRIMARY KEY (project, session, attempt)
+);
+CREATE INDEX sessions_by_time ON sessions (started_ms);
+CREATE TABLE traces (
+  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+  project TEXT NOT NULL, session TEXT NOT NULL, attempt INTEGER NOT NULL, role TEXT NOT NULL,
+  api TEXT NOT NULL, model TEXT NOT NULL, started_ms REAL NOT NULL, latency_ms REAL NOT NULL,
+  status TEXT NOT NULL, error TEXT, stop_reason TEXT, policy_version INTEGER,
+  messages TEXT NOT NULL, tools TEXT, reply TEXT, params TEXT NOT NULL, metadata TEXT NOT NULL,
+  prompt_tokens BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL
+);
+CREATE INDEX traces_by_session ON traces (project, session, attempt);
+CREATE INDEX traces_by_time ON traces (started_ms);
+PRAGMA user_version = ${schemaVersion};
+`;
+
+/** Where traces go when nobody says otherwise. */
+export const defaultTracePath = "~/.rllm/traces.db";
+
+/** `~` is the user's home, as the reference's own default is spelled. */
+export const expandHome = (path: string): string =>
+  path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
+
+/**
+ * The write-ahead log leaves a killed process's file sound and lets others read while this one writes.
+ *
+ * @throws UserError when the file cannot be opened, is no trace store, or is one of another version
+ */
+export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
+  const file = path === ":memory:" ? path : expandHome(path);
+  try {
+    if (create && file !== ":memory:") mkdirSync(dirname(file), { recursive: true });
+    if (!create && !existsSync(file)) throw new Error("there is no such file");
+    const database = new Database(file);
+    try {
+      prepare(database, file);
+    } catch (error) {
+      database.close();
+      throw error;
+    }
+    return database;
+  } catch (error) {
+    if (error instanceof UserError) throw error;
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new UserError(`the trace store ${file} cannot be opened: ${reason}`, {
+      hint: "name another file with rllm.sdk.store.path (or --store)",
+      cause: error,
+    });
+  }
+}
+
+function prepare(database: TraceDatabase, file: string): void {
+  database.exec("PRAGMA busy_timeout = 20000");
+  database.exec("PRAGMA journal_mode = WAL");
+  // Commits are not forced to the disk one by one: a killed process loses nothing by it, a power cut the last moments.
+  database.exec("PRAGMA synchronous = NORMAL");
+  const version = versionOf(database);
+  if (version === schemaVersion) return;
+  const tables = database.prepare("SELECT count(*) AS tables FROM sqlite_master").get() as { tables: number };
+  if (version !== 0 || tables.tables > 0) {
+    throw new UserError(`${file} is no trace store of this version of Hone`, {
+      hint: "name another file with rllm.sdk.store.path (or --store), or move this one away",
+    });
+  }
+  database.exec("BEGIN IMMEDIATE");
+  // Another process may have been faster.
+  if (versionOf(database) === 0) database.exec(schema);
+  database.exec("COMMIT");
+}
+
+const versionOf = (database: TraceDatabase) =>
+  (database.prepare("PRAGMA user_version").get() as { user_version: number }).user_version;

@@ -1,0 +1,150 @@
+/**
+ * Puts traces into the store without holding up the calls they tell of: what is recorded is kept in memory for at most
+ * `flushMs` and then written in one transaction. A process that is killed loses at most that; what `flush` has answered
+ * is never lost with it.
+ */
+import type { TraceDatabase } from "./database.ts";
+import type { Trace, TraceSession } from "./types.ts";
+
+export interface TraceWriter {
+  trace(trace: Trace): void;
+  /** Tells of a session's beginning or end; the last that is told of an attempt holds. */
+  session(session: TraceSession): void;
+  /** Writes what waits. */
+  flush(): void;
+  /** Records in memory, and records given up because the file could not be written three times in a row. */
+  readonly counts: { waiting: number; written: number; lost: number };
+  close(): void;
+}
+
+export interface TraceWriterOptions {
+  /** Named with every record; separates what several runs wrote to one file. */
+  project: string;
+  /** Default 100. */
+  flushMs?: number;
+  /** Told once for each batch that could not be written. */
+  onProblem: (text: string) => void;
+}
+
+/** Written at once when so many wait, so that memory stays bounded. */
+const mostWaiting = 2000;
+const mostTries = 3;
+
+type Row = (string | number | bigint | Buffer | null)[];
+
+export function createTraceWriter(
+  database: TraceDatabase,
+  { project, flushMs = 100, onProblem }: TraceWriterOptions,
+): TraceWriter {
+  const insertTrace = database.prepare(
+    `INSERT OR IGNORE INTO traces (id, project, session, attempt, role, api, model, started_ms, latency_ms, status, error,
+      stop_reason, policy_version, messages, tools, reply, params, metadata, prompt_tokens, tokens, logprobs)
+     VALUES (${placeholders(21)})`,
+  );
+  const putSession = database.prepare(
+    `INSERT OR REPLACE INTO sessions (project, session, attempt, started_ms, ended_ms, task_id, termination, reward,
+      correct, failure, metadata) VALUES (${placeholders(11)})`,
+  );
+  const waiting: (() => void)[] = [];
+  const counts = { written: 0, lost: 0 };
+  let tries = 0;
+  let timer: NodeJS.Timeout | undefined;
+
+  function flush(): void {
+    clearTimeout(timer);
+    timer = undefined;
+    if (waiting.length === 0) return;
+    try {
+      database.exec("BEGIN IMMEDIATE");
+      try {
+        for (const write of waiting) write();
+        database.exec("COMMIT");
+      } catch (error) {
+        database.exec("ROLLBACK");
+        throw error;
+      }
+      counts.written += waiting.length;
+      waiting.length = 0;
+      tries = 0;
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      const givenUp = ++tries >= mostTries;
+      if (givenUp) {
+        counts.lost += waiting.length;
+        onProblem(`${waiting.length} traces could not be written and are lost: ${reason}`);
+        waiting.length = 0;
+        tries = 0;
+      } else {
+        timer = setTimeout(flush, flushMs * 10 ** tries).unref();
+      }
+    }
+  }
+
+  function add(write: () => void): void {
+    waiting.push(write);
+    if (waiting.length >= mostWaiting) flush();
+    else timer ??= setTimeout(flush, flushMs).unref();
+  }
+
+  return {
+    // Turned into columns when it is written: the call it tells of is being answered right now.
+    trace: (trace) => add(() => insertTrace.run(...traceRow(project, trace))),
+    session: (session) => add(() => putSession.run(...sessionRow(project, session))),
+    flush() {
+      for (let attempt = 0; waiting.length > 0 && attempt < mostTries; attempt++) flush();
+    },
+    get counts() {
+      return { waiting: waiting.length, ...counts };
+    },
+    close() {
+      this.flush();
+      clearTimeout(timer);
+    },
+  };
+}
+
+const placeholders = (count: number) => Array.from({ length: count }, () => "?").join(", ");
+const json = (value: unknown) => (value === undefined || value === null ? null : JSON.stringify(value));
+const bytes = (array: Int32Array | Float32Array) => Buffer.from(array.buffer, array.byteOffset, array.byteLength);
+
+function traceRow(project: string, trace: Trace): Row {
+  return [
+    trace.id,
+    project,
+    trace.session,
+    trace.attempt,
+    trace.role,
+    trace.api,
+    trace.model,
+    trace.startedMs,
+    trace.latencyMs,
+    trace.status,
+    trace.error,
+    trace.stopReason,
+    trace.policyVersion,
+    json(trace.messages) ?? "null",
+    json(trace.tools),
+    json(trace.reply),
+    JSON.stringify(trace.params),
+    JSON.stringify(trace.metadata),
+    bytes(trace.promptTokens),
+    bytes(trace.tokens),
+    bytes(trace.logprobs),
+  ];
+}
+
+function sessionRow(project: string, session: TraceSession): Row {
+  return [
+    project,
+    session.session,
+    session.attempt,
+    session.startedMs,
+    session.endedMs,
+    session.taskId,
+    session.termination,
+    session.reward,
+    session.correct === null ? null : Number(session.correct),
+    session.failure,
+    JSON.stringify(session.metadata),
+  ];
+}

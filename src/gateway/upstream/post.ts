@@ -1,0 +1,70 @@
+/** One POST to an inference server. Undici's plain dispatch: its fetch and its streams cost more than the gateway itself. */
+import type { Dispatcher } from "undici";
+import { RunError } from "../../errors.ts";
+
+export interface PostOptions {
+  pool: Dispatcher;
+  path: string;
+  headers: Record<string, string>;
+  body: string;
+  signal: AbortSignal | undefined;
+  /** Told of the answer as it comes; the answer is then not gathered. */
+  onText?: (text: string) => void;
+}
+
+/**
+ * @returns the answer's text, empty with `onText`
+ * @throws RunError when the answer is an error, what the connection failed with, or the signal's reason
+ */
+export function post({ pool, path, headers, body, signal, onText }: PostOptions): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let controller: Dispatcher.DispatchController | undefined;
+    let status = 0;
+    const chunks: Buffer[] = [];
+    const decoder = onText && new TextDecoder();
+    const stop = () => {
+      controller?.abort(signal?.reason instanceof Error ? signal.reason : new Error("aborted"));
+      reject(signal?.reason);
+    };
+    const done = () => signal?.removeEventListener("abort", stop);
+    if (signal?.aborted) return reject(signal.reason);
+    signal?.addEventListener("abort", stop, { once: true });
+    const fail = (error: unknown) => {
+      done();
+      reject(error);
+    };
+    pool.dispatch(
+      { path, method: "POST", headers, body },
+      {
+        onRequestStart(started) {
+          controller = started;
+          if (signal?.aborted) stop();
+        },
+        onResponseStart(_, statusCode) {
+          status = statusCode;
+        },
+        onResponseData(_, chunk) {
+          if (decoder === undefined || status >= 400) {
+            chunks.push(chunk);
+            return;
+          }
+          try {
+            onText?.(decoder.decode(chunk, { stream: true }));
+          } catch (error) {
+            controller?.abort(error instanceof Error ? error : new Error(String(error)));
+            fail(error);
+          }
+        },
+        onResponseEnd() {
+          done();
+          const text = chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString();
+          if (status < 400) resolve(text);
+          else reject(new RunError(`the inference server answered ${status}: ${text.slice(0, 500)}`));
+        },
+        onResponseError(_, error) {
+          fail(error);
+        },
+      },
+    );
+  });
+}

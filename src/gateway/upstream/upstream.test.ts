@@ -1,0 +1,197 @@
+/** The contract with inference servers: requests and answers in the shapes that vLLM and SGLang define. */
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { Sample, SampleRequest } from "../../backends/engine.ts";
+import { type UpstreamOptions, type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
+
+let server: Server;
+let policy: UpstreamPolicy;
+let asked: { url: string; authorization: string | undefined; body: Record<string, unknown> }[];
+let answer: (body: Record<string, unknown>) => { status?: number; text: string } | undefined;
+let closed: number;
+
+beforeEach(async () => {
+  asked = [];
+  closed = 0;
+  server = createServer(async (request, response) => {
+    response.on("close", () => {
+      if (!response.writableFinished) closed++;
+    });
+    let text = "";
+    for await (const chunk of request) text += chunk;
+    const body = JSON.parse(text);
+    asked.push({ url: request.url!, authorization: request.headers.authorization, body });
+    const given = answer(body);
+    if (given === undefined) return;
+    response.writeHead(given.status ?? 200);
+    // In two pieces, cut within a line.
+    response.write(given.text.slice(0, 25));
+    setImmediate(() => response.end(given.text.slice(25)));
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+});
+afterEach(async () => {
+  await policy.close();
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+const open = (options: Partial<UpstreamOptions> = {}) => {
+  policy = upstreamPolicy({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, ...options });
+};
+const request = (more: Partial<SampleRequest> = {}): SampleRequest => ({
+  prompt: Int32Array.of(1, 2, 3),
+  params: { maxTokens: 8, temperature: 0.7, topP: 0.9, topK: 5, minP: 0, stopIds: [9], stopStrings: ["\n"], seed: 11 },
+  ...more,
+});
+const sample = async (requests: SampleRequest[], options = {}): Promise<Sample[]> => {
+  const samples: Sample[] = [];
+  for await (const one of policy.sample(requests, options)) samples.push(one);
+  return samples.sort((left, right) => left.request - right.request);
+};
+
+const choice = (more: object = {}) => ({
+  index: 0,
+  text: "Hello",
+  logprobs: {
+    text_offset: [0, 5],
+    token_logprobs: [-0.5, -0.25],
+    tokens: ["Hello", ""],
+    top_logprobs: [{ Hello: -0.5 }, { "": -0.25 }],
+  },
+  finish_reason: "stop",
+  stop_reason: null,
+  prompt_logprobs: null,
+  prompt_token_ids: [1, 2, 3],
+  token_ids: [42, 9],
+  ...more,
+});
+const completion = (more: object = {}) => ({
+  ...{ id: "cmpl-1", object: "text_completion", created: 1, model: "policy" },
+  choices: [choice(more)],
+  usage: { prompt_tokens: 3, total_tokens: 5, completion_tokens: 2 },
+});
+
+describe("vLLM", () => {
+  test("is asked by token ids and answers with token ids", async () => {
+    open({ model: "policy", apiKey: "secret", version: () => 4 });
+    answer = () => ({ text: JSON.stringify(completion()) });
+    expect(await sample([request()])).toEqual([
+      {
+        ...{ request: 0, tokens: Int32Array.of(42, 9), logprobs: Float32Array.of(-0.5, -0.25) },
+        ...{ stopReason: "stop", policyVersion: 4 },
+      },
+    ]);
+    expect(asked).toEqual([
+      {
+        url: "/v1/completions",
+        authorization: "Bearer secret",
+        body: {
+          ...{ model: "policy", prompt: [1, 2, 3], max_tokens: 8, temperature: 0.7, top_p: 0.9, top_k: 5, min_p: 0 },
+          ...{ stop: ["\n"], stop_token_ids: [9], seed: 11, logprobs: 0, return_token_ids: true },
+        },
+      },
+    ]);
+  });
+
+  test("names alternatives by id", async () => {
+    open();
+    const top_logprobs = [{ "token_id:42": -0.5, "token_id:7": -1 }, { "token_id:9": -0.25 }];
+    answer = () => ({ text: JSON.stringify(completion({ logprobs: { ...choice().logprobs, top_logprobs } })) });
+    const [one] = await sample([request({ topLogprobs: 2 })]);
+    expect(asked[0]!.body).toMatchObject({ logprobs: 2, return_tokens_as_token_ids: true });
+    expect(one!.topLogprobs).toEqual([
+      { tokens: Int32Array.of(42, 7), logprobs: Float32Array.of(-0.5, -1) },
+      { tokens: Int32Array.of(9), logprobs: Float32Array.of(-0.25) },
+    ]);
+  });
+
+  const chunk = (more: object) =>
+    `data: ${JSON.stringify({ id: "cmpl-1", choices: [choice({ finish_reason: null, ...more })] })}\n\n`;
+
+  test("streams", async () => {
+    open();
+    answer = () => ({
+      text: `${chunk({ text: "He", token_ids: [41], logprobs: { token_logprobs: [-0.5] } })}${chunk({ text: "llo", token_ids: [42, 9], logprobs: { token_logprobs: [-0.25, -1] }, finish_reason: "length" })}data: [DONE]\n\n`,
+    });
+    const tokens: [number, number, number][] = [];
+    const samples = await sample([request()], { onToken: (...told: [number, number, number]) => tokens.push(told) });
+    expect(asked[0]!.body.stream).toBe(true);
+    expect(tokens).toEqual([
+      [0, 41, -0.5],
+      [0, 42, -0.25],
+      [0, 9, -1],
+    ]);
+    expect(samples).toMatchObject([{ tokens: Int32Array.of(41, 42, 9), stopReason: "length" }]);
+  });
+
+  test("a stream that breaks off is an error", async () => {
+    open();
+    answer = () => ({ text: chunk({ token_ids: [41], logprobs: { token_logprobs: [-0.5] } }) });
+    await expect(sample([request()], { onToken: () => {} })).rejects.toThrow("stream ended before the reply did");
+  });
+
+  test("a server that gives no token ids, or no log-probabilities, is refused in one sentence", async () => {
+    open();
+    answer = () => ({ text: JSON.stringify(completion({ token_ids: undefined })) });
+    await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no token_ids/);
+    answer = () => ({ text: JSON.stringify(completion({ logprobs: null })) });
+    await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no logprobs/);
+  });
+
+  test("its errors are told with its own words", async () => {
+    open();
+    answer = () => ({ status: 400, text: '{"error":{"message":"max_tokens is too large"}}' });
+    await expect(sample([request()])).rejects.toThrow(/answered 400.*max_tokens is too large/);
+  });
+
+  test("aborting ends the server's work", async () => {
+    open();
+    answer = () => undefined;
+    const abort = new AbortController();
+    const waiting = sample([request({ signal: abort.signal }), request({ signal: abort.signal })]);
+    while (asked.length < 2) await new Promise((resolve) => setTimeout(resolve, 2));
+    abort.abort();
+    expect(await waiting).toMatchObject([{ stopReason: "aborted" }, { stopReason: "aborted" }]);
+    while (closed < 2) await new Promise((resolve) => setTimeout(resolve, 2));
+  });
+});
+
+test("SGLang is asked at /generate, and tells the version of its weights", async () => {
+  open({ kind: "sglang" });
+  answer = () => ({
+    text: JSON.stringify({
+      text: "Hello",
+      output_ids: [42, 9],
+      meta_info: {
+        ...{ id: "1", prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0, weight_version: "7" },
+        finish_reason: { type: "stop", matched: 9 },
+        output_token_logprobs: [
+          [-0.5, 42, null],
+          [-0.25, 9, null],
+        ],
+        output_top_logprobs: [[[-0.5, 42, null]], [[-0.25, 9, null]]],
+      },
+    }),
+  });
+  expect(await sample([request({ topLogprobs: 1 })])).toEqual([
+    {
+      ...{ request: 0, tokens: Int32Array.of(42, 9), logprobs: Float32Array.of(-0.5, -0.25) },
+      ...{ stopReason: "stop", policyVersion: 7 },
+      topLogprobs: [
+        { tokens: Int32Array.of(42), logprobs: Float32Array.of(-0.5) },
+        { tokens: Int32Array.of(9), logprobs: Float32Array.of(-0.25) },
+      ],
+    },
+  ]);
+  expect(asked[0]).toMatchObject({
+    url: "/generate",
+    body: {
+      input_ids: [1, 2, 3],
+      return_logprob: true,
+      top_logprobs_num: 1,
+      sampling_params: { max_new_tokens: 8, sampling_seed: 11 },
+    },
+  });
+});
