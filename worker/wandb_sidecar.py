@@ -40,6 +40,7 @@ def start_run(message: dict[str, Any]) -> Any:
     )
     try:
         return wandb.init(
+            entity=message["entity"],
             project=message["project"],
             name=message["name"],
             id=message["id"],

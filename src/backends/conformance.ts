@@ -4,9 +4,17 @@
  */
 import { gradientChecks } from "./conformance/gradients.ts";
 import { samplingChecks } from "./conformance/sampling.ts";
+import { targetChecks } from "./conformance/targets.ts";
 import type { ConformanceCheck } from "./conformance/tools.ts";
+import { valueChecks } from "./conformance/values.ts";
 import { weightChecks } from "./conformance/weights.ts";
 
 export type { ConformanceCheck, ConformanceHelpers } from "./conformance/tools.ts";
 
-export const conformance: readonly ConformanceCheck[] = [...samplingChecks, ...gradientChecks, ...weightChecks];
+export const conformance: readonly ConformanceCheck[] = [
+  ...samplingChecks,
+  ...gradientChecks,
+  ...targetChecks,
+  ...valueChecks,
+  ...weightChecks,
+];

@@ -13,7 +13,11 @@ export interface Capabilities {
   sampleLogprobs: "raw" | "processed";
   adapters: readonly ("lora" | "full" | "none")[];
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
-  outputs: readonly ("logprobs" | "entropy" | "values")[];
+  /**
+   * `values`: policies with a value head (`PolicySpec.head`); `targets`: outputs of any token at a position
+   * (`Sequence.targets`); `most_likely`: `Policy.mostLikely`.
+   */
+  outputs: readonly ("logprobs" | "entropy" | "values" | "concentration" | "targets" | "most_likely")[];
   sampling: readonly (
     | "top_p"
     | "top_k"
@@ -23,6 +27,7 @@ export interface Capabilities {
     | "seed"
     | "prompt_logprobs"
     | "top_logprobs"
+    | "tempered_logprobs"
     | "abort"
     | "tokens_streamed"
   )[];
@@ -44,6 +49,12 @@ export type AdapterSpec =
 
 export interface PolicySpec {
   adapter: AdapterSpec;
+  /**
+   * `value` makes a critic: over the adapted model one figure a position in place of a distribution, 0 everywhere
+   * before the first step. Each value is that of the state before the trained token, and the only output there is:
+   * `logprobs` are empty. It neither samples nor is exported; its head is trained and saved with the adapter.
+   */
+  head?: "value";
 }
 
 export interface SamplingParams {
@@ -73,6 +84,8 @@ export interface SampleRequest {
   promptLogprobs?: boolean;
   /** Also give the k most likely tokens at each sampled position. */
   topLogprobs?: number;
+  /** Log-probabilities of what is sampled at the sampling temperature, without filters; greedy counts as temperature 1. */
+  temperedLogprobs?: boolean;
   /**
    * Aborting ends this sequence alone, answered as "aborted". An engine that can only end a whole call
    * (`SampleOptions.signal`) may go on sampling it.
@@ -127,6 +140,14 @@ export interface Policy {
   sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
   /** Outputs under the current (trained, not necessarily published) weights; keeps no graph. */
   forward(sequences: readonly Sequence[], outputs: Outputs): Promise<TokenOutputs>;
+  /**
+   * The `count` likeliest tokens at each output's position under the current weights, most likely first: `[N * count]`
+   * each, row by row. For engines whose `outputs` name "most_likely".
+   */
+  mostLikely?(
+    sequences: readonly Sequence[],
+    count: number,
+  ): Promise<{ tokens: Int32Array; logprobs: Float32Array; count: number }>;
   /** Accumulates gradients. Sequences must be those the loss was built for, in the same order. */
   forwardBackward(sequences: readonly Sequence[], loss: Loss): Promise<ForwardBackwardResult>;
   /**
@@ -137,8 +158,11 @@ export interface Policy {
   publish(): Promise<number>;
   /** Drops accumulated gradients. */
   zeroGrad(): Promise<void>;
-  /** Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON. */
-  saveState(dir: string): Promise<void>;
+  /**
+   * Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON.
+   * `optimizer: false` leaves the optimizer out, as if it had not begun.
+   */
+  saveState(dir: string, options?: { optimizer: boolean }): Promise<void>;
   /**
    * Puts a saved state in place and publishes it under the version it was saved with. Without `optimizer` the
    * optimizer begins anew.

@@ -1,5 +1,6 @@
 /** Which engine a configuration names. The only place that lists them; each is loaded when it is chosen. */
 import type { Config } from "../config/schema.ts";
+import { UserError } from "../errors.ts";
 import type { Engine } from "./engine.ts";
 
 export interface EngineHooks {
@@ -9,7 +10,9 @@ export interface EngineHooks {
   onStatus?: (text: string) => void;
 }
 
-const engines: Record<Config["rllm"]["backend"], (config: Config, hooks: EngineHooks) => Promise<Engine>> = {
+type OpenEngine = (config: Config, hooks: EngineHooks) => Promise<Engine>;
+
+const engines: Partial<Record<Config["rllm"]["backend"], OpenEngine>> = {
   local: async (config, hooks) => {
     const [{ openLocalEngine }, { localEngineOptions }] = await Promise.all([
       import("./local/engine.ts"),
@@ -17,11 +20,29 @@ const engines: Record<Config["rllm"]["backend"], (config: Config, hooks: EngineH
     ]);
     return openLocalEngine(localEngineOptions(config, hooks));
   },
+  tinker: async (config, hooks) => {
+    const [{ openTinkerEngine }, { tinkerEngineOptions, tinkerService }] = await Promise.all([
+      import("./tinker/engine.ts"),
+      import("./tinker/options.ts"),
+    ]);
+    const service = tinkerService(config);
+    if (service) return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
+    // The server stands in front of engines; here, alone, an engine stands in front of the server.
+    const { openOwnTinkerEngine } = await import("../server/in-process.ts");
+    return openOwnTinkerEngine(config, hooks);
+  },
 };
 
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */
 export function openEngine(config: Config, hooks: EngineHooks = {}): Promise<Engine> {
-  return engines[config.rllm.backend](config, hooks);
+  return requireBackend(config)(config, hooks);
+}
+
+/** @throws UserError when the configuration names a backend that is not built */
+export function requireBackend({ rllm: { backend } }: Config): OpenEngine {
+  const open = engines[backend];
+  if (open !== undefined) return open;
+  throw new UserError(`rllm.backend=${backend}: this backend is not built yet`, { hint: "use rllm.backend=local" });
 }
 
 /** The adapter a configuration asks for. */

@@ -1,7 +1,7 @@
 """From logits to sampled tokens: temperature, filters, the draw itself, and log-probabilities.
 
-Log-probabilities are always those of the model's own distribution (temperature 1, no filter), whatever the
-draw used.
+Log-probabilities are those of the model's own distribution (temperature 1, no filter), whatever the draw used;
+where a row asks for it, those at its temperature, still without filters.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ class NotFinite(Exception):
 
 @dataclass(frozen=True)
 class Draw:
-    """How one row is drawn. `temperature` 0 is greedy; `top_p` 1, `top_k` <= 0 and `min_p` 0 are off."""
+    """How one row is drawn. `temperature` 0 is greedy; `top_p` 1, `top_k` <= 0 and `min_p` 0 are off.
+    `tempered_logprobs`: log-probabilities at its temperature (at 1 where that is 0)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
+    tempered_logprobs: bool = False
 
     @property
     def greedy(self) -> bool:
@@ -56,11 +58,13 @@ class Draw:
 
 @dataclass
 class Drawn:
-    """Lists have one entry a row; `log_sum` is the log of the sum of the exponentiated logits, `[N]`."""
+    """Lists have one entry a row; `log_sum` is the log of the sum of the exponentiated logits, `[N]`, which
+    are divided by `temperature` `[N, 1]` first where there is one."""
 
     tokens: list[int]
     logprobs: list[float]
     log_sum: Tensor
+    temperature: Tensor | None = None
 
 
 class Drawer:
@@ -86,8 +90,17 @@ class Drawer:
         # Before the tokens are used: one drawn from NaN may lie anywhere.
         if not torch.isfinite(log_sum).all():
             raise NotFinite((~torch.isfinite(log_sum)).nonzero()[:, 0].tolist())
-        logprobs = logits.gather(1, tokens[:, None])[:, 0].float() - log_sum
-        return Drawn(tokens.tolist(), logprobs.tolist(), log_sum)
+        chosen = logits.gather(1, tokens[:, None])[:, 0].float()
+        temperature = None
+        tempered = [row for row, draw in enumerate(draws) if draw.tempered and draw.tempered_logprobs]
+        if tempered:
+            temperature = torch.ones(count, 1, device=self._device)
+            temperature[tempered, 0] = torch.tensor(
+                [draws[row].temperature for row in tempered], device=self._device
+            )
+            log_sum[tempered] = (logits[tempered].float() / temperature[tempered]).logsumexp(-1)
+            chosen = chosen / temperature[:, 0]
+        return Drawn(tokens.tolist(), (chosen - log_sum).tolist(), log_sum, temperature)
 
     def _draw_part(
         self, logits: Tensor, draws: Sequence[Draw], picks: Tensor, tokens: Tensor, log_sum: Tensor

@@ -11,6 +11,7 @@ from torch import Tensor
 from .errors import UserMistake
 from .model import LanguageModel
 from .policy import TrainedPolicy
+from .value_head import ValueHead
 
 
 class FullPolicy(TrainedPolicy):
@@ -19,7 +20,7 @@ class FullPolicy(TrainedPolicy):
 
     trains_head = True
 
-    def __init__(self, model: LanguageModel, adapter: dict):
+    def __init__(self, model: LanguageModel, adapter: dict, value_head: ValueHead | None = None):
         self._weights = {
             name: weight for name, weight in model.module.named_parameters() if weight.is_floating_point()
         }
@@ -28,7 +29,7 @@ class FullPolicy(TrainedPolicy):
         ]  # the weights themselves where they are fp32
         for master in masters:
             master.grad = torch.zeros_like(master)
-        super().__init__(model, adapter, masters)
+        super().__init__(model, adapter, masters, value_head)
         self.backs_up = False  # a copy of a full gradient may be what memory has no room for
         model.owner = self
         for group in [*model.groups, model.head_group]:
@@ -61,7 +62,7 @@ class FullPolicy(TrainedPolicy):
         self._published_revision = self.revision
         return self.version
 
-    def named(self, values: list[Tensor]) -> dict[str, Tensor]:
+    def named_weights(self, values: list[Tensor]) -> dict[str, Tensor]:
         return dict(zip(self._weights, values))
 
     def before_change(self) -> None:

@@ -13,8 +13,9 @@ from torch import Tensor
 def token_outputs(
     model, hidden: Tensor, targets: Tensor, names: list[str], chunk: int, trained_head: bool
 ) -> Tensor:
-    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs` or `entropy`. `model` is
-    a LanguageModel; `trained_head` says that its output layer gets gradients too."""
+    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs`, `entropy` or, where no
+    gradient is wanted, `concentration`. `model` is a LanguageModel; `trained_head` says that its output layer
+    gets gradients too."""
     if not torch.is_grad_enabled():
         parts = [
             _outputs(model.logits(hidden[i : i + chunk]), targets[i : i + chunk], names)
@@ -33,6 +34,8 @@ def _outputs(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
     found = {"logprobs": logits.gather(1, targets[:, None])[:, 0] - total}
     if "entropy" in names:
         found["entropy"] = total - (torch.exp(logits - total[:, None]) * logits).sum(-1)
+    if "concentration" in names:
+        found["concentration"] = torch.exp(2 * (logits - total[:, None])).sum(-1)
     return torch.stack([found[name] for name in names])
 
 

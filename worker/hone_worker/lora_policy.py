@@ -12,6 +12,7 @@ from .errors import UserMistake
 from .lora import LoraOverlay
 from .model import LanguageModel
 from .policy import TrainedPolicy
+from .value_head import ValueHead
 
 _TARGETS = ("attn", "mlp", "unembed")
 
@@ -19,7 +20,7 @@ _TARGETS = ("attn", "mlp", "unembed")
 class LoraPolicy(TrainedPolicy):
     """`adapter`: `{"kind": "lora", "rank", "alpha", "targets", "seed"}`."""
 
-    def __init__(self, model: LanguageModel, adapter: dict):
+    def __init__(self, model: LanguageModel, adapter: dict, value_head: ValueHead | None = None):
         rank, targets = adapter["rank"], set(adapter["targets"])
         if rank < 1 or not targets or not targets <= set(_TARGETS):
             raise UserMistake(
@@ -33,7 +34,8 @@ class LoraPolicy(TrainedPolicy):
                 "choose other targets, or full fine-tuning",
             )
         self.overlays = [LoraOverlay(group, rank, adapter["alpha"], adapter["seed"]) for group in groups]
-        super().__init__(model, adapter, [p for overlay in self.overlays for p in overlay.parameters])
+        weights = [p for overlay in self.overlays for p in overlay.parameters]
+        super().__init__(model, adapter, weights, value_head)
         self.trains_head = any(overlay.group is model.head_group for overlay in self.overlays)
         self._kept: list[Tensor] | None = None
         """The published parameters, while they differ from the current ones."""
@@ -55,7 +57,7 @@ class LoraPolicy(TrainedPolicy):
         self._kept, self._published_revision = None, self.revision
         return self.version
 
-    def named(self, values: list[Tensor]) -> dict[str, Tensor]:
+    def named_weights(self, values: list[Tensor]) -> dict[str, Tensor]:
         return {
             name: view
             for overlay, part in self._by_overlay(values)
@@ -64,7 +66,7 @@ class LoraPolicy(TrainedPolicy):
 
     def before_change(self) -> None:
         if self._kept is None:
-            self._kept = [parameter.clone() for parameter in self.parameters]
+            self._kept = [parameter.detach().clone() for parameter in self.parameters]
 
     def after_change(self, as_published: bool) -> None:
         if as_published:

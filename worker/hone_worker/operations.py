@@ -54,6 +54,7 @@ class Operations:
             "sample": self._sample,
             "abort": self._abort,
             "forward": self._forward,
+            "most_likely": self._most_likely,
             "forward_backward": self._forward_backward,
             "zero_grad": self._zero_grad,
             "optim_step": self._optim_step,
@@ -139,7 +140,7 @@ class Operations:
         return self._policies[message.header["policy"]]
 
     def _create_policy(self, message: Message) -> Answer:
-        number = self._policies.create(message.header["adapter"])
+        number = self._policies.create(message.header["adapter"], message.header.get("head"))
         return {"policy": number, "trainable_parameters": self._policies[number].trainable_parameters}, {}
 
     def _close_policy(self, message: Message) -> Answer:
@@ -153,6 +154,8 @@ class Operations:
         model = self._model
         facts = model.info()
         header, arrays = message.header, message.arrays
+        policy = self._policy(message)
+        policy.require_language_model()
         requests = parse_requests(
             header["requests"],
             arrays["tokens"],
@@ -161,7 +164,7 @@ class Operations:
             facts["max_length"],
             facts["eos_token_ids"],
         )
-        self._sampler.add(message.id, self._policy(message), requests, bool(header.get("stream", False)))
+        self._sampler.add(message.id, policy, requests, bool(header.get("stream", False)))
 
     def _abort(self, message: Message) -> Answer:
         self._sampler.abort(message.header["sample"], message.header.get("requests"))
@@ -170,15 +173,32 @@ class Operations:
     def _sequences(self, message: Message) -> Any:
         from .packing import Sequences
 
-        return Sequences(*(message.arrays[name] for name in ("tokens", "offsets", "trained")))
+        arrays = message.arrays
+        return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
+
+    @staticmethod
+    def _wanted(message: Message, policy: Policy) -> list[str]:
+        outputs = message.header["outputs"]
+        if "values" in outputs and policy.value_head is None:
+            raise UserMistake("this policy has no value head and gives no values", "create it with head value")
+        return outputs
 
     def _forward(self, message: Message) -> Answer:
-        policy, outputs = self._policy(message), message.header["outputs"]
+        policy = self._policy(message)
+        outputs = self._wanted(message, policy)
         found = self._trainer.forward(policy, self._sequences(message), outputs)
         return {}, {name: values.numpy() for name, values in found.items()}
 
+    def _most_likely(self, message: Message) -> Answer:
+        policy, count = self._policy(message), int(message.header["count"])
+        tokens, logprobs = self._trainer.most_likely(policy, self._sequences(message), count)
+        return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
+
     def _forward_backward(self, message: Message) -> Answer:
-        policy, outputs = self._policy(message), message.header["outputs"]
+        policy = self._policy(message)
+        outputs = self._wanted(message, policy)
+        if "concentration" in outputs:
+            raise UserMistake("the concentration has no gradient", "ask for it by forward")
         try:
             self._trainer.forward_backward(
                 policy, self._sequences(message), outputs, self._exchange(message.id)
@@ -235,7 +255,8 @@ class Operations:
     def _save_state(self, message: Message) -> Answer:
         policy = self._policy(message)
         policy.require_trainable()
-        policy.save_state(Path(message.header["dir"]))
+        header = message.header
+        policy.save_state(Path(header["dir"]), optimizer=bool(header.get("optimizer", True)))
         return {}, {}
 
     def _load_state(self, message: Message) -> Answer:
@@ -245,7 +266,9 @@ class Operations:
         return {"version": policy.version}, {}
 
     def _export(self, message: Message) -> Answer:
-        self._policy(message).export(Path(message.header["dir"]), message.header["as"])
+        policy = self._policy(message)
+        policy.require_language_model()
+        policy.export(Path(message.header["dir"]), message.header["as"])
         return {}, {}
 
     def _stats(self, _: Message) -> Answer:

@@ -1,6 +1,7 @@
 """Sequences of a training call, and how they share packed rows: prompts that are equal are computed once."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from .tree import Family, Span
 @dataclass(frozen=True)
 class Sequences:
     """S sequences, flat. A sequence of L tokens has L - 1 flags: flag i says that token i + 1 is an
-    output."""
+    output. With `targets`, flag i is the number of outputs at place i instead, and `targets` says of which
+    tokens."""
 
     tokens: np.ndarray
     """int32, all sequences' tokens."""
@@ -21,6 +23,8 @@ class Sequences:
     """`[S+1]`; sequence s is `tokens[offsets[s]:offsets[s+1]]`, its flags begin at `offsets[s] - s`."""
     trained: np.ndarray
     """uint8"""
+    targets: np.ndarray | None = None
+    """int32, one for each output, in order."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -29,9 +33,22 @@ class Sequences:
         return self.tokens[self.offsets[s] : self.offsets[s + 1]]
 
     def places(self, s: int) -> np.ndarray:
-        """Positions whose next token is an output, ascending."""
+        """The position of each output, ascending."""
         start, stop = int(self.offsets[s]) - s, int(self.offsets[s + 1]) - s - 1
-        return np.flatnonzero(self.trained[start:stop])
+        flags = self.trained[start:stop]
+        places = np.flatnonzero(flags)
+        return places if self.targets is None else np.repeat(places, flags[places])
+
+    def wanted(self, s: int) -> np.ndarray:
+        """The token of each output."""
+        if self.targets is None:
+            return self.ids(s)[self.places(s) + 1]
+        return self.targets[self._starts[s] : self._starts[s + 1]]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """`[S+1]` the first output of each sequence."""
+        return np.concatenate([[0], np.cumsum(self.counts())])
 
     def counts(self) -> np.ndarray:
         """Number of outputs of each sequence."""
@@ -51,6 +68,18 @@ class Sequences:
                 f"a token id lies outside of the vocabulary of {vocabulary_size}",
                 "use the tokenizer of this model",
             )
+        if self.targets is None:
+            return
+        if len(self.targets) != int(self.trained.sum(dtype=np.int64)):
+            raise UserMistake(
+                f"{len(self.targets)} targets for {int(self.trained.sum(dtype=np.int64))} outputs",
+                "give each output a target",
+            )
+        if len(self.targets) and not 0 <= self.targets.min() <= self.targets.max() < vocabulary_size:
+            raise UserMistake(
+                f"a target lies outside of the vocabulary of {vocabulary_size}",
+                "use the tokenizer of this model",
+            )
 
 
 @dataclass(frozen=True)
@@ -63,7 +92,7 @@ class PackedRow:
     sources: Tensor
     """`[N]` tokens of the row whose hidden states give the outputs."""
     targets: Tensor
-    """`[N]` the token that follows each."""
+    """`[N]` the token whose output each is."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +155,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
             at += span.length
         trees.append(Family(prompt, tuple(branches)))
-    targets = np.concatenate([sequences.ids(s)[sequences.places(s) + 1] for s in indices])
+    targets = np.concatenate([sequences.wanted(s) for s in indices])
 
     def tensor(values: list[np.ndarray] | np.ndarray) -> Tensor:
         joined = values if isinstance(values, np.ndarray) else np.concatenate(values)

@@ -23,8 +23,8 @@ def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[l
 
 
 def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
-    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` that follow, in the order
-    of `indices`."""
+    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` of those outputs, in the
+    order of `indices`."""
     lengths = [int(sequences.places(s)[-1]) + 1 for s in indices]
     ids = np.zeros((len(indices), max(lengths)), np.int64)
     mask = np.zeros_like(ids)
@@ -33,7 +33,7 @@ def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tens
         mask[row, :length] = 1
     places = [sequences.places(s) for s in indices]
     sources = np.concatenate([row * ids.shape[1] + at for row, at in enumerate(places)])
-    targets = np.concatenate([sequences.ids(s)[at + 1] for s, at in zip(indices, places)]).astype(np.int64)
+    targets = np.concatenate([sequences.wanted(s) for s in indices]).astype(np.int64)
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(model.device)

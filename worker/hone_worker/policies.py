@@ -6,6 +6,7 @@ from .lora_policy import LoraPolicy
 from .memory import trim_heap
 from .model import LanguageModel
 from .policy import BasePolicy, Policy
+from .value_head import ValueHead
 
 
 class Policies:
@@ -17,19 +18,29 @@ class Policies:
         self._alive: dict[int, Policy] = {}
         self._next = 0
 
-    def create(self, adapter: dict) -> int:
-        """`adapter` as in the protocol. The base is loaded again if full weights took it."""
+    def create(self, adapter: dict, head: str | None = None) -> int:
+        """`adapter` and `head` as in the protocol. The base is loaded again if full weights took it."""
         kind = adapter["kind"]
+        if head not in (None, "value"):
+            raise UserMistake(f"there is no head {head}", "use value, or none")
+        if head is not None and kind == "none":
+            raise UserMistake(
+                "the base model as it is has no value head: it is never trained",
+                "create the critic with lora or full",
+            )
         model = self._base or LanguageModel(self._source)
         if kind == "full":
             if any(policy.model is model for policy in self._alive.values()):
                 model = LanguageModel(self._source)
             else:
                 self._base = None
-            policy: Policy = FullPolicy(model, adapter)
+            policy: Policy = FullPolicy(model, adapter, ValueHead(model) if head else None)
         elif kind in ("lora", "none"):
             self._base = model
-            policy = LoraPolicy(model, adapter) if kind == "lora" else BasePolicy(model, adapter)
+            if kind == "lora":
+                policy = LoraPolicy(model, adapter, ValueHead(model) if head else None)
+            else:
+                policy = BasePolicy(model, adapter)
         else:
             raise UserMistake(f"there is no adapter of kind {kind}", "use lora, full or none")
         trim_heap()  # what loading and joining weights left behind

@@ -19,6 +19,7 @@ from .checkpoint_files import read_json
 from .errors import UserMistake
 from .folders import write_folder, write_json, write_tensors
 from .model import LanguageModel
+from .value_head import ValueHead
 
 _identities = count()
 
@@ -28,6 +29,9 @@ class Policy(ABC):
 
     trains_head = False
     """Whether the output layer gets gradients."""
+
+    value_head: ValueHead | None = None
+    """What makes it a critic: it gives values, samples nothing and is not exported."""
 
     def __init__(self, model: LanguageModel, adapter: dict):
         self.model = model
@@ -55,6 +59,14 @@ class Policy(ABC):
     @abstractmethod
     def require_trainable(self) -> None:
         """Raises UserMistake for a policy that is never trained."""
+
+    def require_language_model(self) -> None:
+        """Raises UserMistake for a critic."""
+        if self.value_head is not None:
+            raise UserMistake(
+                "this policy has a value head: it gives values, samples nothing and has no export",
+                "sample from, and export, a policy without one",
+            )
 
     @abstractmethod
     def publish(self) -> int:
@@ -98,12 +110,16 @@ class BasePolicy(Policy):
 
 
 class TrainedPolicy(Policy):
-    """A policy with fp32 parameters that gradients are added to."""
+    """A policy with fp32 parameters that gradients are added to. Those of a value head come last."""
 
-    def __init__(self, model: LanguageModel, adapter: dict, parameters: list[Tensor]):
+    def __init__(
+        self, model: LanguageModel, adapter: dict, weights: list[Tensor], value_head: ValueHead | None
+    ):
         super().__init__(model, adapter)
-        self.parameters = parameters
-        self.optimizer = AdamW(parameters)
+        self.value_head = value_head
+        self._weight_count = len(weights)
+        self.parameters = [*weights, *(value_head.parameters if value_head else [])]
+        self.optimizer = AdamW(self.parameters)
         self.revision = 0
         """Counts changes of the current weights."""
         self._has_gradient = False
@@ -115,9 +131,15 @@ class TrainedPolicy(Policy):
     def trainable_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters)
 
-    @abstractmethod
     def named(self, values: list[Tensor]) -> dict[str, Tensor]:
         """Tensors shaped like the parameters, as views under the names that files use."""
+        count = self._weight_count
+        head = ValueHead.named(values[count:]) if self.value_head else {}
+        return {**self.named_weights(values[:count]), **head}
+
+    @abstractmethod
+    def named_weights(self, values: list[Tensor]) -> dict[str, Tensor]:
+        """The same without the value head."""
 
     @abstractmethod
     def before_change(self) -> None:
@@ -173,17 +195,17 @@ class TrainedPolicy(Policy):
         self.zero_grad()
         return norm, isfinite(norm)
 
-    def save_state(self, directory: Path) -> None:
+    def save_state(self, directory: Path, optimizer: bool = True) -> None:
         """Current weights, optimizer and version into a folder that does not exist yet: safetensors and
-        JSON."""
+        JSON. Without `optimizer` the state is that of one that has not begun."""
 
         def fill(folder: Path) -> None:
-            optimizer = self.optimizer
+            adam = self.optimizer
             write_tensors(folder / "weights.safetensors", self.named(self.parameters))
-            if optimizer.begun:
+            if optimizer and adam.begun:
                 moments = {
                     f"{name}.{kind}": tensor
-                    for kind, values in (("mean", optimizer.mean), ("square", optimizer.square))
+                    for kind, values in (("mean", adam.mean), ("square", adam.square))
                     for name, tensor in self.named(values).items()
                 }
                 write_tensors(folder / "optimizer.safetensors", moments)
@@ -192,8 +214,9 @@ class TrainedPolicy(Policy):
                 {
                     "adapter": self.adapter,
                     "version": self.version,
-                    "steps": optimizer.steps,
+                    "steps": adam.steps if optimizer else 0,
                     "model": self.model.source.name,
+                    **({"head": "value"} if self.value_head else {}),
                 },
             )
 
@@ -206,6 +229,12 @@ class TrainedPolicy(Policy):
         directory = Path(directory)
         state = read_json(directory / "policy.json")
         self._check_adapter(directory, state.get("adapter", {}))
+        if (state.get("head") == "value") != (self.value_head is not None):
+            theirs, ours = ("a critic", "is none") if self.value_head is None else ("no critic", "is one")
+            raise UserMistake(
+                f"{directory} holds the state of {theirs}, and this policy {ours}",
+                "a run's checkpoint has the policy in policy/ and the critic in critic/",
+            )
         weights = _tensors(directory / "weights.safetensors", self.named(self.parameters))
         moments: dict[str, Tensor] = {}
         if optimizer and state["steps"] > 0:

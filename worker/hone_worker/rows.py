@@ -132,6 +132,7 @@ def _parse(
         top_p=float(_number(fields, "top_p", 1.0, 0, 1, "between 0 and 1")),
         top_k=int(_number(fields, "top_k", -1, -1, infinite, "-1 (off) or more")),
         min_p=float(_number(fields, "min_p", 0.0, 0, 1, "between 0 and 1")),
+        tempered_logprobs=bool(fields.get("tempered_logprobs", False)),
     )
     stop_ids = frozenset(fields.get("stop_ids") or ())
     return Request(

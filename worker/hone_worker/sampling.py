@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .draw import Drawer, NotFinite, most_likely
+from .draw import Drawer, Drawn, NotFinite, most_likely
 from .errors import UserMistake
 from .memory import is_out_of_memory
 from .randoms import uniforms
@@ -163,7 +163,7 @@ class Sampler:
         seeds = np.array([row.request.seed for row in rows], np.uint64)
         picks = uniforms(seeds, np.array([len(row.tokens) for row in rows], np.uint64))
         drawn = self._drawer.draw(logits, [row.request.draw for row in rows], picks)
-        self._add_top(rows, logits, drawn.log_sum)
+        self._add_top(rows, logits, drawn)
         self.counters["decode_steps"] += 1
         self.counters["sampled_tokens"] += len(rows)
         version = queue.policy.version
@@ -177,12 +177,15 @@ class Sampler:
             self._finish(rows[place], reason)
         batch.remove([place for place, _ in ended])
 
-    def _add_top(self, rows: list[Row], logits: Tensor, log_sum: Tensor) -> None:
+    def _add_top(self, rows: list[Row], logits: Tensor, drawn: Drawn) -> None:
         wanting = [place for place, row in enumerate(rows) if row.request.top_logprobs > 0]
         if not wanting:
             return
         most = max(rows[place].request.top_logprobs for place in wanting)
-        ids, values = most_likely(logits[wanting], log_sum[wanting], most)
+        chosen = logits[wanting]
+        if drawn.temperature is not None:
+            chosen = chosen.float() / drawn.temperature[wanting]
+        ids, values = most_likely(chosen, drawn.log_sum[wanting], most)
         for place, row_ids, row_values in zip(wanting, ids.tolist(), values.tolist()):
             count = rows[place].request.top_logprobs
             rows[place].top.append((row_ids[:count], row_values[:count]))

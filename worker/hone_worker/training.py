@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention import use
+from .draw import most_likely as likeliest
 from .errors import UserMistake
 from .head import token_outputs
 from .memory import available_bytes, is_out_of_memory, release_cached, trim_heap
@@ -62,6 +63,30 @@ class Trainer:
         self._each(policy, sequences, run)
         return dict(zip(outputs, found))
 
+    @torch.no_grad()
+    def most_likely(self, policy: Policy, sequences: Sequences, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` likeliest tokens at each output's place, in order, and their log-probabilities: int32
+        and fp32 `[N, count]`."""
+        sequences.check(policy.model.vocabulary_size)
+        count = min(count, policy.model.vocabulary_size)
+        starts = np.concatenate([[0], np.cumsum(sequences.counts())])
+        tokens = torch.empty(int(starts[-1]), count, dtype=torch.int32)
+        logprobs = torch.empty(int(starts[-1]), count)
+
+        def run(indices: list[int]) -> None:
+            with policy.current() as model:
+                hidden, _, _ = self._hidden(model, sequences, indices)
+                parts = []
+                for begin in range(0, len(hidden), self._chunk):
+                    logits = model.logits(hidden[begin : begin + self._chunk]).float()
+                    parts.append(likeliest(logits, logits.logsumexp(-1), count))
+            where = torch.from_numpy(np.concatenate([np.arange(starts[s], starts[s + 1]) for s in indices]))
+            tokens[where] = torch.cat([ids for ids, _ in parts]).cpu().int()
+            logprobs[where] = torch.cat([values for _, values in parts]).cpu()
+
+        self._each(policy, sequences, run)
+        return tokens, logprobs
+
     def forward_backward(
         self, policy: Policy, sequences: Sequences, outputs: list[str], exchange: Exchange
     ) -> None:
@@ -84,18 +109,26 @@ class Trainer:
 
     def _outputs(self, policy: Policy, sequences: Sequences, indices: list[int], names: list[str]) -> _Graph:
         with policy.current() as model:
-            if model.attention == "padded":
-                context = None
-                hidden, targets = padded_hidden(model, sequences, indices)
-            else:
-                row = pack(sequences, indices, model.device)
-                context = Tree(row.families, row.positions)
-                hidden, targets = model.hidden(context, row.ids, row.positions)[row.sources], row.targets
-                self.counters["train/tokens_computed"] += len(row.ids)
+            hidden, targets, context = self._hidden(model, sequences, indices)
             self.counters["train/micro_batches"] += 1
-            return _Graph(
-                token_outputs(model, hidden, targets, names, self._chunk, policy.trains_head), context
-            )
+            found: dict[str, Tensor] = {}
+            of_tokens = [name for name in names if name != "values"]
+            if of_tokens:
+                outputs = token_outputs(model, hidden, targets, of_tokens, self._chunk, policy.trains_head)
+                found |= dict(zip(of_tokens, outputs))
+            if "values" in names:
+                found["values"] = policy.value_head(hidden)
+            return _Graph(torch.stack([found[name] for name in names]), context)
+
+    def _hidden(self, model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor, Tree | None]:
+        """Hidden states `[N,D]` of the outputs' places, the outputs' tokens `[N]`, and the packed row's
+        tree."""
+        if model.attention == "padded":
+            return *padded_hidden(model, sequences, indices), None
+        row = pack(sequences, indices, model.device)
+        context = Tree(row.families, row.positions)
+        self.counters["train/tokens_computed"] += len(row.ids)
+        return model.hidden(context, row.ids, row.positions)[row.sources], row.targets, context
 
     @staticmethod
     def _backward(policy: Policy, graph: _Graph, gradient: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Writes src/chat/fixtures: small tokenizers of several families, and what transformers makes of them.
 
-Run by hand when a case is added (needs `transformers`, no network); the tests of src/chat read the files.
+Run by hand when a case is added (needs `transformers`, no network); the tests of src/chat replay the files.
     python worker/tests/make_chat_goldens.py
 With the folder of SmolLM2-135M-Instruct, as the worker prepares it, only that model's goldens are written.
     python worker/tests/make_chat_goldens.py path/to/folder
@@ -47,13 +47,58 @@ TEXTS = [
     "control \x00\x01\x7f characters",
 ]
 
-CONVERSATIONS = [
+PLAIN = [
     *[[("user", text)] for text in TEXTS],
     [("system", "Be brief."), ("user", "Which is larger, 12 or 31?")],
     [("user", "a"), ("assistant", "b"), ("user", "c")],
     [("system", " Be brief. \n"), ("user", "a"), ("assistant", "\n b \n"), ("user", "c"), ("assistant", "d")],
     [("user", "a"), ("user", "b")],
     [("assistant", "first")],
+]
+
+TOOLS = [
+    {
+        "name": "add",
+        "description": 'Adds "two" numbers: naïve <b>café</b> & co.',
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "number", "description": "left"},
+                "b": {"type": "number", "enum": [1, 2.5]},
+            },
+            "required": ["a", "b"],
+        },
+    },
+    {"name": "now", "description": "The time", "parameters": {"type": "object", "properties": {}}},
+]
+
+
+def call(name: str, arguments: dict, number: int = 0) -> dict:
+    return {"id": f"call0000{number}", "name": name, "arguments": arguments}
+
+
+def result(content: str, number: int = 0) -> dict:
+    return {"role": "tool", "content": content, "toolCallId": f"call0000{number}"}
+
+
+QUESTION = {"role": "user", "content": "1 + 2?"}
+CALLED = {"role": "assistant", "content": "", "toolCalls": [call("add", {"a": 1, "b": [2.5, None, {"x": "é\n"}]})]}
+THOUGHT = {"role": "assistant", "content": "It is 3.", "reasoning": "One and\ntwo."}
+BOTH = {
+    **{"role": "assistant", "content": "Let me see.", "reasoning": "Two tools."},
+    "toolCalls": [call("add", {"a": 1, "b": 2}, 1), call("now", {}, 2)],
+}
+
+# Messages as Hone has them (see src/chat/messages.ts).
+CONVERSATIONS = [
+    *[[{"role": role, "content": content} for role, content in turns] for turns in PLAIN],
+    [QUESTION, CALLED],
+    [QUESTION, CALLED, result("3")],
+    [{"role": "system", "content": "Be brief."}, QUESTION, BOTH, result("3", 1), result("noon", 2), THOUGHT],
+    [QUESTION, {**CALLED, "reasoning": "Add."}, result("3"), THOUGHT, {"role": "user", "content": "sure?"}],
+    [QUESTION, THOUGHT],
+    [QUESTION, THOUGHT, {"role": "user", "content": "sure?"}, {**THOUGHT, "content": " yes "}],
+    [QUESTION, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nthree"}, QUESTION],
 ]
 
 CHATML = """{% for message in messages %}
@@ -64,30 +109,197 @@ CHATML = """{% for message in messages %}
 {% endif %}
 """
 
-QWEN = """{%- if tools %}
-    {{- raise_exception('no tools here') }}
-{%- endif %}
-{%- if messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content | trim + '<|im_end|>\\n' }}
+# The templates behave as the named models' own do; the sentences in them are made up.
+QWEN_TOOLS = """
+    {{- '\\n\\n# Functions\\n\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- '\\n</tools>\\n\\nCall as <tool_call>{...}</tool_call>.<|im_end|>\\n' }}"""
+
+QWEN_CALL = """{{- '<tool_call>\\n{"name": "' }}
+                {{- tool_call.name }}
+                {{- '", "arguments": ' }}
+                {{- tool_call.arguments | tojson }}
+                {{- '}\\n</tool_call>' }}"""
+
+QWEN_RESULT = """
+        {%- if loop.first or (messages[loop.index0 - 1].role != 'tool') %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- message.content }}
+        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != 'tool') %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}"""
+
+QWEN = (
+    """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- else %}
+        {{- 'You are a made-up model.' }}
+    {%- endif %}"""
+    + QWEN_TOOLS
+    + """
+{%- elif messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- else %}
     {{- '<|im_start|>system\\nYou are a made-up model.<|im_end|>\\n' }}
 {%- endif %}
-{%- set state = namespace(asked=0) %}
 {%- for message in messages %}
-    {%- if message.role == 'user' %}{% set state.asked = state.asked + 1 %}{% endif %}
-    {%- if message.role != 'system' or not loop.first %}
-        {{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}
+    {%- set first_system = message.role == 'system' and loop.first %}
+    {%- if not first_system and message.role != 'tool' and not message.tool_calls %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content %}
+            {{- '\\n' + message.content }}
+        {%- endif %}
+        {%- for tool_call in message.tool_calls %}
+                {%- if tool_call.function is defined %}
+                    {%- set tool_call = tool_call.function %}
+                {%- endif %}
+                {{- '\\n' }}
+                """
+    + QWEN_CALL
+    + """
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}"""
+    + QWEN_RESULT
+    + """
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-    {%- if state.asked > 1 %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {%- endif %}"""
+)
+
+QWEN3 = (
+    """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content }}
+    {%- endif %}"""
+    + QWEN_TOOLS
+    + """
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set found = namespace(searching=true, question=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- set answers = message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>') %}
+    {%- if found.searching and message.role == 'user' and not answers %}
+        {%- set found.searching = false %}
+        {%- set found.question = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set content = message.content %}
+        {%- set thinking = '' %}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {%- set thinking = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
+            {%- set before = message.content.split('</think>')[0].rstrip('\\n') %}
+            {%- set thinking = before.split('<think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > found.question and (loop.last or thinking) %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + thinking.strip('\\n') }}
+            {{- '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            {%- for tool_call in message.tool_calls %}
+                {%- if (loop.first and content) or (not loop.first) %}
+                    {{- '\\n' }}
+                {%- endif %}
+                {%- if tool_call.function %}
+                    {%- set tool_call = tool_call.function %}
+                {%- endif %}
+                """
+    + QWEN_CALL
+    + """
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == 'tool' %}"""
+    + QWEN_RESULT
+    + """
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+)
 
 LLAMA = """{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = '26 Jul 2024' %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = '' %}
+{%- endif %}
+{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}
+{%- if tools is not none %}
+    {{- 'Environment: made up\\n' }}
+{%- endif %}
+{{- 'Today: ' + date_string + '\\n\\n' }}
+{{- system_message }}
+{{- '<|eot_id|>' }}
+{%- if not tools is none %}
+    {%- if messages | length == 0 %}
+        {{- raise_exception('No user message to put the tools into') }}
+    {%- endif %}
+    {%- set asked = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\n' -}}
+    {{- 'Answer in JSON {"name": function, "parameters": arguments}.\\n\\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson(indent=4) }}
+        {{- '\\n\\n' }}
+    {%- endfor %}
+    {{- asked + '<|eot_id|>' }}
+{%- endif %}
 {%- for message in messages %}
-    {%- set header = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}
-    {{- header + message['content'] | trim + '<|eot_id|>' }}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+        {{- message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception('Only one call at a time') }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {{- '{"name": "' + tool_call.name + '", ' }}
+        {{- '"parameters": ' }}
+        {{- tool_call.arguments | tojson }}
+        {{- '}' }}
+        {{- '<|eot_id|>' }}
+    {%- else %}
+        {{- '<|start_header_id|>ipython<|end_header_id|>\\n\\n' }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- '<|eot_id|>' }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
@@ -130,7 +342,7 @@ def chatml() -> tuple[Tokenizer, dict]:
 
 
 def qwen() -> tuple[Tokenizer, dict]:
-    """As Qwen2.5: NFC, a pattern of its own, added tokens that are not special, no BOS."""
+    """As Qwen2.5 and Qwen3: NFC, a pattern of its own, added tokens that are not special, no BOS."""
     pattern = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -149,7 +361,7 @@ def llama() -> tuple[Tokenizer, dict]:
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     header = ["<|start_header_id|>", "<|end_header_id|>"]
-    specials = ["<|begin_of_text|>", "<|end_of_text|>", *header, "<|eot_id|>"]
+    specials = ["<|begin_of_text|>", "<|end_of_text|>", *header, "<|eot_id|>", "<|eom_id|>", "<|python_tag|>"]
     tokenizer = byte_level(pre.Split(Regex(pattern), "isolated"), specials, ignore_merges=True)
     template = processors.TemplateProcessing(
         single="<|begin_of_text|> $A",
@@ -179,15 +391,50 @@ def gemma() -> tuple[Tokenizer, dict]:
     return tokenizer, {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
 
-def render(tokenizer: PreTrainedTokenizerFast, conversation: list[tuple[str, str]], generate: bool) -> dict:
-    messages = [{"role": role, "content": content} for role, content in conversation]
-    case = {"messages": messages, "addGenerationPrompt": generate}
+def for_template(message: dict) -> dict:
+    """The message as transformers has it."""
+    given = {"role": message["role"], "content": message["content"]}
+    if "reasoning" in message:
+        given["reasoning_content"] = message["reasoning"]
+    if "toolCalls" in message:
+        given["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {k: call[k] for k in ("name", "arguments")}}
+            for call in message["toolCalls"]
+        ]
+    if "toolCallId" in message:
+        given["tool_call_id"] = message["toolCallId"]
+    return given
+
+
+def render(tokenizer: PreTrainedTokenizerFast, messages: list[dict], **options) -> dict:
+    generate, tools, thinking = options["addGenerationPrompt"], options.get("tools"), options.get("thinking")
+    keywords = {"add_generation_prompt": generate} | ({} if thinking is None else {"enable_thinking": thinking})
+    if tools:
+        keywords["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    given = [for_template(message) for message in messages]
+    case = {"messages": messages, "options": options}
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate)
+        text = tokenizer.apply_chat_template(given, tokenize=False, **keywords)
     except Exception as error:  # noqa: BLE001 - whatever the template raises is what is recorded
         return case | {"error": str(error)}
-    encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=generate, return_dict=True)
+    encoded = tokenizer.apply_chat_template(given, return_dict=True, **keywords)
     return case | {"text": text, "tokens": encoded["input_ids"]}
+
+
+def cases(tokenizer: PreTrainedTokenizerFast) -> list[dict]:
+    """Every conversation with and without a header for the answer; those of the model's kind with tools and thinking."""
+    template = tokenizer.chat_template
+    variants: list[dict] = [{}]
+    if "tools" in template:
+        variants.append({"tools": TOOLS})
+    if "enable_thinking" in template:
+        variants += [{"thinking": False}, {"thinking": True}]
+    return [
+        render(tokenizer, conversation, addGenerationPrompt=generate, **variant)
+        for conversation in CONVERSATIONS
+        for variant in (variants if len(conversation) > 1 else [{}])
+        for generate in (True, False)
+    ]
 
 
 def goldens(tokenizer: PreTrainedTokenizerFast) -> dict:
@@ -214,11 +461,7 @@ def goldens(tokenizer: PreTrainedTokenizerFast) -> dict:
             }
             for tokens in sequences
         ],
-        "rendered": [
-            render(tokenizer, conversation, generate)
-            for conversation in CONVERSATIONS
-            for generate in (True, False)
-        ],
+        "rendered": cases(tokenizer),
     }
 
 
@@ -231,8 +474,15 @@ def write_goldens(folder: Path, file: Path) -> None:
 def main() -> None:
     if len(sys.argv) > 1:
         return write_goldens(Path(sys.argv[1]), FIXTURES / "smollm2.json")
-    for make, template in ((chatml, CHATML), (qwen, QWEN), (llama, LLAMA), (gemma, GEMMA)):
-        folder = FIXTURES / make.__name__
+    families = {
+        "chatml": (chatml, CHATML),
+        "qwen": (qwen, QWEN),
+        "qwen3": (qwen, QWEN3),
+        "llama": (llama, LLAMA),
+        "gemma": (gemma, GEMMA),
+    }
+    for name, (make, template) in families.items():
+        folder = FIXTURES / name
         shutil.rmtree(folder, ignore_errors=True)
         backend, specials = make()
         made = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **specials)

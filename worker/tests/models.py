@@ -86,15 +86,20 @@ def _eager(folder: Path) -> str | None:
 
 
 def reference_outputs(model, sequences: Sequences) -> dict[str, Tensor]:
-    """Log-probabilities and entropies `[N]`, sequence by sequence, with autograd's graph."""
-    logprobs, entropies = [], []
+    """Log-probabilities, entropies and concentrations `[N]`, sequence by sequence, with autograd's graph."""
+    logprobs, entropies, concentrations = [], [], []
     for s in range(len(sequences)):
         ids = torch.from_numpy(sequences.ids(s).astype(np.int64))
         places = torch.from_numpy(sequences.places(s))
         log_p = model(input_ids=ids[None], use_cache=False).logits[0].float().log_softmax(-1)[places]
         logprobs.append(log_p.gather(1, ids[places + 1, None])[:, 0])
         entropies.append(-(log_p.exp() * log_p).sum(-1))
-    return {"logprobs": torch.cat(logprobs), "entropy": torch.cat(entropies)}
+        concentrations.append(log_p.exp().square().sum(-1))
+    return {
+        "logprobs": torch.cat(logprobs),
+        "entropy": torch.cat(entropies),
+        "concentration": torch.cat(concentrations),
+    }
 
 
 def sequences_of(items: list[tuple[list[int], list[int]]]) -> Sequences:

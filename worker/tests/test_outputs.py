@@ -31,8 +31,8 @@ def test_outputs_and_gradients_equal_autograd(kind, folder):
     sequences, trainer = sample_sequences(), Trainer(chunk_size=5, micro_batch_tokens=12)
     plain = reference(path)
     expected = reference_outputs(plain, sequences)
-    found = trainer.forward(policy, sequences, NAMES)
-    for name in NAMES:
+    found = trainer.forward(policy, sequences, [*NAMES, "concentration"])
+    for name in found:
         close(found[name], expected[name].detach())
     weights = {
         name: torch.randn(len(expected[name]), generator=torch.Generator().manual_seed(i))

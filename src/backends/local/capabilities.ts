@@ -6,7 +6,7 @@ export const capabilities: Capabilities = {
   sampleLogprobs: "raw",
   adapters: ["lora", "full", "none"],
   loraTargets: ["attn", "mlp", "unembed"],
-  outputs: ["logprobs", "entropy"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely"],
   sampling: [
     "top_p",
     "top_k",
@@ -16,6 +16,7 @@ export const capabilities: Capabilities = {
     "seed",
     "prompt_logprobs",
     "top_logprobs",
+    "tempered_logprobs",
     "abort",
     "tokens_streamed",
   ],

@@ -2,14 +2,23 @@
  * One loss over one batch, through the worker: its outputs come up a micro-batch at a time, the loss turns them into
  * a gradient, and the gradient goes back down while the worker's graph is alive.
  */
-import type { Loss, LossValue, OutputGradient } from "../../algorithms/types.ts";
+import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
 import { RunError } from "../../errors.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame } from "./frames.ts";
-import { emptyOutputs, gather, offsetsOf, readOutputs, scatter, sequenceArrays, trainedOffsets } from "./ragged.ts";
+import {
+  emptyOutputs,
+  gather,
+  type OutputName,
+  offsetsOf,
+  readOutputs,
+  scatter,
+  sequenceArrays,
+  trainedOffsets,
+} from "./ragged.ts";
 
 /** What one micro-batch added. */
 interface Part {
@@ -17,19 +26,36 @@ interface Part {
   value: Omit<LossValue, "gradient">;
 }
 
-export function outputNames(outputs: { entropy?: boolean }): string[] {
-  return outputs.entropy ? ["logprobs", "entropy"] : ["logprobs"];
+/** A critic gives values and nothing else. */
+function outputNames({ entropy, values, concentration }: Outputs): OutputName[] {
+  if (values) return ["values"];
+  return ["logprobs", ...(entropy ? ["entropy" as const] : []), ...(concentration ? ["concentration" as const] : [])];
 }
 
 export async function forward(
   connection: Connection,
   policy: number,
   sequences: readonly Sequence[],
-  outputs: { entropy?: boolean },
+  outputs: Outputs,
 ): Promise<TokenOutputs> {
-  const fields = { policy, outputs: outputNames(outputs) };
-  const frame = await connection.request("forward", fields, sequenceArrays(sequences)).answer;
-  return readOutputs(frame, trainedOffsets(sequences), outputs.entropy === true);
+  const names = outputNames(outputs);
+  const frame = await connection.request("forward", { policy, outputs: names }, sequenceArrays(sequences)).answer;
+  return readOutputs(frame, trainedOffsets(sequences), names);
+}
+
+/** See `Policy.mostLikely`. */
+export async function mostLikely(
+  connection: Connection,
+  policy: number,
+  sequences: readonly Sequence[],
+  count: number,
+): Promise<{ tokens: Int32Array; logprobs: Float32Array; count: number }> {
+  const { arrays } = await connection.request("most_likely", { policy, count }, sequenceArrays(sequences)).answer;
+  const [tokens, logprobs] = [arrays.tokens, arrays.logprobs];
+  if (!(tokens?.data instanceof Int32Array) || !(logprobs?.data instanceof Float32Array)) {
+    throw new RunError("the worker sent no likeliest tokens");
+  }
+  return { tokens: tokens.data, logprobs: logprobs.data, count: tokens.shape[1] ?? 0 };
 }
 
 /**
@@ -43,8 +69,8 @@ export async function forwardBackward(
   loss: Loss,
 ): Promise<ForwardBackwardResult> {
   const offsets = trainedOffsets(sequences);
-  const wantsEntropy = loss.outputs.entropy === true;
-  const outputs = emptyOutputs(offsets, wantsEntropy);
+  const names = outputNames(loss.outputs);
+  const outputs = emptyOutputs(offsets, names);
   const whole = loss.coupled ? await evaluateWhole(connection, policy, sequences, loss) : null;
   let parts: Part[] = [];
   let failure: { error: unknown } | null = null;
@@ -52,7 +78,7 @@ export async function forwardBackward(
   function pullBack(frame: Frame): OutputGradient {
     const members = readMembers(frame, sequences.length);
     const counts = Array.from(members, (sequence) => offsets[sequence + 1]! - offsets[sequence]!);
-    const part = readOutputs(frame, offsetsOf(counts), wantsEntropy);
+    const part = readOutputs(frame, offsetsOf(counts), names);
     scatter(outputs, part, members);
     if (whole !== null) return gather(whole.gradient, offsets, members);
     const { gradient, ...value } = evaluate(loss, part, members);
@@ -63,12 +89,13 @@ export async function forwardBackward(
     return gradient;
   }
 
-  const fields = { policy, outputs: outputNames(loss.outputs) };
+  const fields = { policy, outputs: names };
   const request = connection.request("forward_backward", fields, sequenceArrays(sequences), (frame) => {
     if (failure !== null) return;
     try {
-      const { logprobs, entropy } = pullBack(frame);
-      request.reply("gradient", entropy === undefined ? { logprobs } : { logprobs, entropy });
+      const gradient = pullBack(frame);
+      const given = Object.entries(gradient).filter(([name]) => names.some((one) => one === name));
+      request.reply("gradient", Object.fromEntries(given));
     } catch (error) {
       failure = { error };
       request.reply("cancel");

@@ -1,15 +1,15 @@
 /** A policy of the local engine: the interface of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
-import { UserError } from "../../errors.ts";
+import { requireFitting } from "../critic.ts";
 import type { Policy, PolicySpec } from "../engine.ts";
 import type { Connection } from "./connection.ts";
-import { forward, forwardBackward } from "./forward-backward.ts";
+import { forward, forwardBackward, mostLikely } from "./forward-backward.ts";
 import { readNumber } from "./frames.ts";
 import { sample } from "./sample.ts";
 
 /** @throws UserError when the model cannot carry this adapter */
 export async function createPolicy(connection: Connection, spec: PolicySpec): Promise<Policy> {
-  const created = await connection.request("create_policy", { adapter: spec.adapter }).answer;
+  const created = await connection.request("create_policy", { ...spec }).answer;
   const policy = created.header.policy as number;
   const call = (op: string, fields: Record<string, unknown> = {}) =>
     connection.request(op, { ...fields, policy }).answer;
@@ -21,11 +21,12 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
     },
     sample: (requests, options = {}) => sample(connection, policy, requests, options),
     async forward(sequences, outputs) {
-      refuseValues(outputs);
+      requireFitting(spec, outputs);
       return forward(connection, policy, sequences, outputs);
     },
+    mostLikely: (sequences, count) => mostLikely(connection, policy, sequences, count),
     async forwardBackward(sequences, loss) {
-      refuseValues(loss.outputs);
+      requireFitting(spec, loss.outputs);
       return forwardBackward(connection, policy, sequences, loss);
     },
     async optimStep(adam) {
@@ -46,8 +47,8 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
     async zeroGrad() {
       await call("zero_grad");
     },
-    async saveState(dir) {
-      await call("save_state", { dir: resolve(dir) });
+    async saveState(dir, { optimizer } = { optimizer: true }) {
+      await call("save_state", { dir: resolve(dir), optimizer });
     },
     async loadState(dir, { optimizer }) {
       version = readNumber((await call("load_state", { dir: resolve(dir), optimizer })).header.version);
@@ -59,12 +60,4 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       await call("close_policy");
     },
   };
-}
-
-function refuseValues(outputs: { values?: boolean }): void {
-  if (outputs.values) {
-    throw new UserError("the local engine has no critic: it gives log-probabilities and entropies, no values", {
-      hint: "Choose an advantage estimator that needs no critic, e.g. rllm.algorithm.adv_estimator=grpo.",
-    });
-  }
 }

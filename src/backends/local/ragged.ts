@@ -24,7 +24,7 @@ export function concatenate(arrays: readonly Int32Array[]): Int32Array {
   return whole;
 }
 
-/** @throws UserError when a sequence is empty or its mask does not fit its tokens */
+/** @throws UserError when a sequence is empty, or its mask or targets do not fit its tokens */
 export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
   const offsets = offsetsOf(sequences.map(({ tokens }) => tokens.length));
   const trained = new Uint8Array(offsets.at(-1)! - sequences.length);
@@ -37,18 +37,35 @@ export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
     }
     trained.set(sequence.trained, offsets[index]! - index);
   });
-  return { tokens: concatenate(sequences.map(({ tokens }) => tokens)), offsets, trained };
+  const tokens = concatenate(sequences.map((sequence) => sequence.tokens));
+  if (sequences.every(({ targets }) => targets === undefined)) return { tokens, offsets, trained };
+  return { tokens, offsets, trained, targets: concatenate(sequences.map(targetsOf)) };
 }
 
-/** Offsets of the trained tokens of each sequence. */
+function targetsOf({ tokens, trained, targets }: Sequence, index: number): Int32Array {
+  if (targets === undefined) return tokens.subarray(1).filter((_, position) => trained[position] !== 0);
+  const outputs = trained.reduce((total, count) => total + count, 0);
+  if (targets.length !== outputs) {
+    throw new UserError(`sequence ${index} has ${targets.length} targets for ${outputs} outputs`);
+  }
+  return targets;
+}
+
+/** Offsets of the outputs of each sequence: one for each trained token, or as many as it has targets. */
 export function trainedOffsets(sequences: readonly Sequence[]): Int32Array {
-  return offsetsOf(sequences.map(({ trained }) => trained.reduce((total, flag) => total + (flag === 0 ? 0 : 1), 0)));
+  return offsetsOf(
+    sequences.map(
+      ({ trained, targets }) => targets?.length ?? trained.reduce((total, flag) => total + (flag === 0 ? 0 : 1), 0),
+    ),
+  );
 }
 
-const outputNames = ["logprobs", "entropy"] as const;
+const gradientNames = ["logprobs", "entropy", "values"] as const;
+const outputNames = [...gradientNames, "concentration"] as const;
+export type OutputName = (typeof outputNames)[number];
 
 /** The outputs in a frame for sequences with these trained offsets. @throws RunError when they do not fit */
-export function readOutputs(frame: Frame, offsets: Int32Array, wantsEntropy: boolean): TokenOutputs {
+export function readOutputs(frame: Frame, offsets: Int32Array, names: readonly OutputName[]): TokenOutputs {
   const read = (name: string): Float32Array => {
     const data = frame.arrays[name]?.data;
     if (!(data instanceof Float32Array) || data.length !== offsets.at(-1)) {
@@ -56,7 +73,7 @@ export function readOutputs(frame: Frame, offsets: Int32Array, wantsEntropy: boo
     }
     return data;
   };
-  return { offsets, logprobs: read("logprobs"), ...(wantsEntropy ? { entropy: read("entropy") } : {}) };
+  return outputsOf(offsets, names, read);
 }
 
 /** Copies outputs of some sequences to their places in the whole batch's. */
@@ -64,7 +81,7 @@ export function scatter(whole: TokenOutputs, part: TokenOutputs, sequences: Int3
   for (const name of outputNames) {
     const source = part[name];
     const target = whole[name];
-    if (source === undefined || target === undefined) continue;
+    if (source === undefined || target === undefined || target.length === 0) continue;
     sequences.forEach((sequence, index) => {
       target.set(source.subarray(part.offsets[index]!, part.offsets[index + 1]!), whole.offsets[sequence]!);
     });
@@ -83,11 +100,21 @@ export function gather(whole: OutputGradient, offsets: Int32Array, sequences: In
     }
     return picked;
   };
-  return { logprobs: pick(whole.logprobs), ...(whole.entropy === undefined ? {} : { entropy: pick(whole.entropy) }) };
+  const picked = gradientNames.flatMap((name) => (whole[name] === undefined ? [] : [[name, pick(whole[name])]]));
+  return Object.fromEntries(picked) as OutputGradient;
 }
 
 /** Room for the outputs of a whole batch. */
-export function emptyOutputs(offsets: Int32Array, wantsEntropy: boolean): TokenOutputs {
-  const count = offsets.at(-1)!;
-  return { offsets, logprobs: new Float32Array(count), ...(wantsEntropy ? { entropy: new Float32Array(count) } : {}) };
+export function emptyOutputs(offsets: Int32Array, names: readonly OutputName[]): TokenOutputs {
+  return outputsOf(offsets, names, () => new Float32Array(offsets.at(-1)!));
+}
+
+/** A critic's outputs have no log-probabilities. */
+function outputsOf(
+  offsets: Int32Array,
+  names: readonly OutputName[],
+  make: (name: OutputName) => Float32Array,
+): TokenOutputs {
+  const made = Object.fromEntries(names.map((name) => [name, make(name)]));
+  return { offsets, logprobs: new Float32Array(0), ...made };
 }

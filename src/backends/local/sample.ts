@@ -82,8 +82,13 @@ function onAbort(signal: AbortSignal | undefined, listener: () => void): () => v
   return () => signal?.removeEventListener("abort", listener);
 }
 
-function encodeRequest({ params, promptLogprobs, topLogprobs }: SampleRequest): Record<string, unknown> {
-  return { ...encodeParams(params), prompt_logprobs: promptLogprobs ?? false, top_logprobs: topLogprobs ?? 0 };
+function encodeRequest(request: SampleRequest): Record<string, unknown> {
+  return {
+    ...encodeParams(request.params),
+    prompt_logprobs: request.promptLogprobs ?? false,
+    top_logprobs: request.topLogprobs ?? 0,
+    tempered_logprobs: request.temperedLogprobs ?? false,
+  };
 }
 
 function encodeParams(params: SamplingParams): Record<string, unknown> {

@@ -38,6 +38,13 @@ const keptLines = 50;
 const memoryIntervalMs = 1000;
 const graceMs = 3000;
 
+/**
+ * Compiled matrix products that torch keeps on a CPU, in its two caches. A product for each number of rows is about
+ * 0.7 MB, ragged batches never stop bringing new numbers, and a pass over a micro-batch needs some thirty at a time: the
+ * libraries' 1024 each would hold half a gigabyte after a few steps, for no speed. What the user's environment says wins.
+ */
+const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };
+
 const running = new Set<ChildProcess>();
 
 /** Signals the whole group: the worker leads one of its own. */
@@ -72,6 +79,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
     detached: process.platform !== "win32",
     stdio: ["pipe", "pipe", "pipe"],
     env: {
+      ...kernelCaches,
       ...process.env,
       ...threadEnvironment(threads, usableCores(), process.env),
       PYTHONPATH: [workerDirectory, process.env.PYTHONPATH]

@@ -1,0 +1,131 @@
+/** What outputs of chosen tokens promise: they are those of sequences that would go on with these tokens. */
+import assert from "node:assert/strict";
+import type { Sequence } from "../../trajectories/types.ts";
+import type { Engine, Policy } from "../engine.ts";
+import {
+  assertClose,
+  assertRatio,
+  type ConformanceCheck,
+  linearLoss,
+  lora,
+  madeUpSequences,
+  madeUpTokens,
+  madeUpWeights,
+  numTrained,
+  params,
+  plainDescent,
+  sampleAll,
+  step,
+  withPolicy,
+} from "./tools.ts";
+
+/** Sequences with several targets at some places, and each target as a sequence that ends with it. */
+function chosenTargets(engine: Engine): { sequences: Sequence[]; spelledOut: Sequence[] } {
+  const sequences: Sequence[] = [
+    { tokens: madeUpTokens(engine, 1, 6), trained: Uint8Array.of(1, 0, 3, 0, 2), targets: madeUpTokens(engine, 2, 6) },
+    { tokens: madeUpTokens(engine, 3, 4), trained: new Uint8Array(3), targets: new Int32Array(0) },
+    { tokens: madeUpTokens(engine, 1, 6), trained: Uint8Array.of(0, 0, 1, 1, 1), targets: madeUpTokens(engine, 4, 3) },
+  ];
+  const spelledOut = sequences.flatMap(({ tokens, trained, targets }) => {
+    let next = 0;
+    return Array.from(trained).flatMap((count, place) =>
+      Array.from({ length: count }, () => ({
+        tokens: Int32Array.of(...tokens.subarray(0, place + 1), targets![next++]!),
+        trained: Uint8Array.from({ length: place + 1 }, (_, index) => Number(index === place)),
+      })),
+    );
+  });
+  return { sequences, spelledOut };
+}
+
+/** Runs `use` with a policy whose adapter does something, published. */
+const moved = (engine: Engine, use: (policy: Policy) => Promise<void>): Promise<void> =>
+  withPolicy(engine, lora(), async (policy) => {
+    const sequences = madeUpSequences(engine, 2);
+    for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+    await policy.publish();
+    await use(policy);
+  });
+
+/** Each place of a sequence once. */
+const everywhere = (tokens: Int32Array): Sequence => ({ tokens, trained: new Uint8Array(tokens.length - 1).fill(1) });
+
+export const targetChecks: ConformanceCheck[] = [
+  {
+    name: "outputs of chosen tokens are those of sequences that go on with them, gradients too",
+    needs: ({ outputs }) => outputs.includes("targets"),
+    check: (engine, { path, tolerance }) =>
+      moved(engine, async (policy) => {
+        const { sequences, spelledOut } = chosenTargets(engine);
+        const chosen = await policy.forward(sequences, {});
+        assert.deepEqual([...chosen.offsets], [0, 6, 6, 9]);
+        assertClose(chosen.logprobs, (await policy.forward(spelledOut, {})).logprobs, tolerance, "log-probabilities");
+        const point = path("point");
+        await policy.saveState(point);
+        const weights = madeUpWeights(numTrained(sequences), 5);
+        const expected = await step(policy, spelledOut, weights, plainDescent(0));
+        const rate = 0.005 / expected.gradNorm;
+        await step(policy, spelledOut, weights, plainDescent(rate));
+        const after = await policy.forward(spelledOut, {});
+        await policy.loadState(point, { optimizer: false });
+        const { outputs } = await policy.forwardBackward(sequences, linearLoss(sequences, weights));
+        assertClose(outputs.logprobs, chosen.logprobs, tolerance, "outputs of the backward");
+        assertRatio((await policy.optimStep(plainDescent(rate))).gradNorm, expected.gradNorm, 1e-4, "the gradient");
+        assertClose((await policy.forward(spelledOut, {})).logprobs, after.logprobs, tolerance, "weights after a step");
+      }),
+  },
+  {
+    name: "the likeliest tokens at each place are sorted and have forward's log-probabilities",
+    needs: ({ outputs }) => outputs.includes("targets") && outputs.includes("most_likely"),
+    check: (engine, { tolerance }) =>
+      moved(engine, async (policy) => {
+        const sequence = everywhere(madeUpTokens(engine, 6, 7));
+        const { tokens, logprobs, count } = await policy.mostLikely!([sequence], 3);
+        assert.deepEqual([count, tokens.length], [3, 18]);
+        const asked = { ...sequence, trained: new Uint8Array(6).fill(3), targets: tokens };
+        assertClose(logprobs, (await policy.forward([asked], {})).logprobs, tolerance, "log-probabilities");
+        for (let row = 0; row < 6; row++) {
+          const own = [...logprobs.subarray(3 * row, 3 * row + 3)];
+          assert.deepEqual(
+            [...own].sort((left, right) => right - left),
+            own,
+            "most likely first",
+          );
+        }
+        const [greedy] = await sampleAll(policy, [
+          { prompt: sequence.tokens.subarray(0, 6), params: params({ temperature: 0, maxTokens: 1 }) },
+        ]);
+        assert.ok(logprobs[15]! - greedy!.logprobs[0]! <= tolerance, "the greedy choice is the likeliest");
+      }),
+  },
+  {
+    name: "tempered log-probabilities are those of the tempered distribution",
+    needs: ({ outputs, sampling }) => outputs.includes("most_likely") && sampling.includes("tempered_logprobs"),
+    check: (engine, { tolerance }) =>
+      moved(engine, async (policy) => {
+        const prompt = madeUpTokens(engine, 7, 5);
+        const next = everywhere(Int32Array.of(...prompt, 0));
+        next.trained.fill(0, 0, prompt.length - 1);
+        const all = await policy.mostLikely!([next], engine.model.vocabularySize);
+        const temperatures = [0.5, 1, 2, 0];
+        const samples = await sampleAll(
+          policy,
+          temperatures.map((temperature) => ({
+            prompt,
+            params: params({ temperature, maxTokens: 1, topK: 3 }),
+            temperedLogprobs: true,
+            topLogprobs: 2,
+          })),
+        );
+        temperatures.forEach((temperature, index) => {
+          const divisor = temperature === 0 ? 1 : temperature;
+          const total = Math.log(all.logprobs.reduce((sum, log) => sum + Math.exp(log / divisor), 0));
+          const of = (token: number) => all.logprobs[all.tokens.indexOf(token)]! / divisor - total;
+          const { tokens, logprobs, topLogprobs } = samples[index]!;
+          assertClose(logprobs, [of(tokens[0]!)], tolerance, `at temperature ${temperature}`);
+          const top = topLogprobs![0]!;
+          assertClose(top.logprobs, Array.from(top.tokens, of), tolerance, `the likeliest at ${temperature}`);
+        });
+      }),
+  },
+];

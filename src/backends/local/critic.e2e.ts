@@ -1,0 +1,83 @@
+/** The local engine's critics: their gradient beside torch's autograd on a plain model, and a run that they judge. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { valueLoss } from "../../algorithms/value-loss.ts";
+import { totalsOf } from "../../trajectories/batch.ts";
+import type { TrainingBatch } from "../../trajectories/types.ts";
+import { lora, madeUpSequences, madeUpWeights, numTrained, ordinary, plainDescent } from "../conformance/tools.ts";
+import type { AdapterSpec, Engine } from "../engine.ts";
+import { openLocalEngine } from "./engine.ts";
+import { makeTinyModel, runPython } from "./plain-python.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-critic-"));
+const at = (name: string): string => join(root, name);
+let engine: Engine;
+
+beforeAll(async () => {
+  const model = await makeTinyModel(at("model"));
+  // Micro-batches of a few sequences each, so that what is added up is seen too.
+  const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
+  engine = await openLocalEngine({ model, ...options });
+});
+afterAll(async () => {
+  await engine?.close();
+  rmSync(root, { recursive: true });
+});
+
+/** A step so large that the weights it is added to do not round it. */
+const rate = 1e4;
+
+it.each<[string, AdapterSpec, number]>([
+  ["an adapter", lora(), 2],
+  ["all weights", { kind: "full" }, 0],
+])(
+  "the value loss of %s, its gradient's norm and the step it makes are autograd's",
+  async (name, adapter, scale) => {
+    const sequences = madeUpSequences(engine, 5);
+    const noise = (seed: number, size: number) =>
+      madeUpWeights(numTrained(sequences), seed).logprobs.map((value) => size * value);
+    const critic = await engine.createPolicy({ adapter, head: "value" });
+    try {
+      const { offsets } = await critic.forward(sequences, { values: true });
+      const batch: TrainingBatch = {
+        ...{ sequences, offsets, advantages: noise(1, 1), samplerLogprobs: noise(1, 1), returns: noise(2, 2) },
+        groups: new Int32Array(sequences.length),
+        roles: sequences.map(() => "solver"),
+        totals: totalsOf(offsets),
+      };
+      for (let step = 0; step < 3; step++) {
+        await critic.forwardBackward(sequences, valueLoss(batch, { aggMode: "token-mean", clip: null }));
+        await critic.optimStep(ordinary);
+      }
+      const { values } = await critic.forward(sequences, { values: true });
+      // Old values on both sides of the clip range, so that each branch is taken.
+      const oldValues = noise(3, 0.5).map((value, index) => value + values![index]!);
+      await critic.saveState(at(`${name}-before`));
+      await critic.loadState(at(`${name}-before`), { optimizer: false });
+      const loss = valueLoss({ ...batch, oldValues }, { aggMode: "token-mean", clip: 0.2 });
+      const own = await critic.forwardBackward(sequences, loss);
+      const { gradNorm } = await critic.optimStep(plainDescent(rate));
+      await critic.saveState(at(`${name}-after`));
+      const plain = JSON.parse(
+        await runPython("check_value_loss.py", [], {
+          ...{ base: at("model"), before: at(`${name}-before`), after: at(`${name}-after`), rate, scale, clip: 0.2 },
+          sequences: sequences.map(({ tokens }) => [...tokens]),
+          trained: sequences.map(({ trained }) => [...trained]),
+          returns: [...batch.returns!],
+          old: [...oldValues],
+        }),
+      ) as { loss: number; norm: number; error: number; clipped: number };
+      expect(plain.clipped).toBeGreaterThan(0.1);
+      expect(plain.clipped).toBeLessThan(0.9);
+      expect(Math.abs(own.loss / plain.loss - 1)).toBeLessThan(1e-5);
+      expect(Math.abs(gradNorm / plain.norm - 1)).toBeLessThan(1e-5);
+      expect(plain.error).toBeLessThan(1e-5);
+      console.table({ loss: own.loss / plain.loss - 1, norm: gradNorm / plain.norm - 1, step: plain.error });
+    } finally {
+      await critic.close();
+    }
+  },
+  120_000,
+);

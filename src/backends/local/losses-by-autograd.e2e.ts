@@ -1,0 +1,136 @@
+/** Every policy loss through the engine, beside the same loss by torch's autograd on a plain model. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { markForClipCov, markForKlCov } from "../../algorithms/losses/covariance.ts";
+import { lossDefaults } from "../../algorithms/losses/sequence-loss.ts";
+import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss.ts";
+import { policyLosses } from "../../algorithms/policy-losses.ts";
+import { totalsOf } from "../../trajectories/batch.ts";
+import type { TrainingBatch } from "../../trajectories/types.ts";
+import {
+  lora,
+  madeUpSequences,
+  madeUpWeights,
+  numTrained,
+  plainDescent,
+  step,
+  withPolicy,
+} from "../conformance/tools.ts";
+import type { Engine } from "../engine.ts";
+import { openLocalEngine } from "./engine.ts";
+import { makeTinyModel, runPython } from "./plain-python.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-autograd-"));
+const at = (name: string): string => join(root, name);
+let engine: Engine;
+
+beforeAll(async () => {
+  const model = await makeTinyModel(at("model"));
+  // Micro-batches of a few sequences each, so that what is added up is seen too.
+  const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
+  engine = await openLocalEngine({ model, ...options });
+});
+afterAll(async () => {
+  await engine?.close();
+  rmSync(root, { recursive: true });
+});
+
+/** Steps so large that the weights they are added to do not round them. */
+const rate = 1e4;
+const covariance = { clipCovRatio: 0.2, clipCovLow: -5, klCovRatio: 0.3 };
+const plain: PolicyLossOptions = {
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, klBeta: 0, klEstimator: "k3" },
+  constants: { ...covariance, cpgdDrift: 0.2 },
+};
+
+interface Case {
+  options: Partial<PolicyLossOptions>;
+  /** What check_losses.py is to compute. */
+  plain: { loss: string; kl?: string; entropy?: number; high_entropy?: number };
+}
+
+const cases: Case[] = [
+  ...(Object.keys(policyLosses) as (keyof typeof policyLosses)[]).map((lossFn) => ({
+    options: { lossFn, dualClip: 1.5 },
+    plain: { loss: lossFn },
+  })),
+  { options: { lossFn: "gspo", gspoGradient: "sequence" }, plain: { loss: "gspo_sequence" } },
+  ...(["k1", "k2", "k3", "abs"] as const).map((kl) => ({
+    options: { lossFn: "gpg" as const, klBeta: 0.3, klEstimator: kl, entropyCoeff: 0.1 },
+    plain: { loss: "gpg", kl, entropy: 0.1 },
+  })),
+  ...(["ppo", "gspo"] as const).map((lossFn) => ({
+    options: { lossFn, dualClip: 1.5, highEntropyRatio: 0.5 },
+    plain: { loss: lossFn, high_entropy: 0.5 },
+  })),
+];
+
+it("each loss, its gradient's norm and the step it makes are autograd's", async () => {
+  const sequences = madeUpSequences(engine, 5);
+  const count = numTrained(sequences);
+  await withPolicy(engine, lora(), async (policy) => {
+    for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(count, seed));
+    await policy.export(at("before"), "adapter");
+    await policy.saveState(at("state"));
+    const { logprobs, offsets } = await policy.forward(sequences, {});
+    const noise = (seed: number, size: number) => madeUpWeights(count, seed).logprobs.map((value) => size * value);
+    const near = (seed: number, size: number) => noise(seed, size).map((value, index) => logprobs[index]! + value);
+    const batch: TrainingBatch = {
+      sequences,
+      offsets,
+      advantages: noise(8, 2),
+      samplerLogprobs: logprobs,
+      // Ratios on both sides of the clip range, so that each branch is taken.
+      oldLogprobs: near(7, 0.5),
+      referenceLogprobs: near(9, 0.8),
+      rolloutWeights: noise(10, 0.5).map((value) => 1 + value),
+      groups: new Int32Array(sequences.length),
+      roles: sequences.map(() => "solver"),
+      totals: totalsOf(offsets),
+    };
+    const { advantages, oldLogprobs, referenceLogprobs, rolloutWeights } = batch;
+    const tokens = { logprobs, advantages, old: oldLogprobs! };
+    const marks: Record<string, Uint8Array> = {
+      clip_cov: markForClipCov(tokens, { ...lossDefaults, ...covariance }),
+      kl_cov: markForKlCov(tokens, { ...lossDefaults, ...covariance }),
+    };
+    const asked: object[] = [];
+    const got: { loss: number; norm: number }[] = [];
+    for (const [index, { options, plain: torch }] of cases.entries()) {
+      await policy.loadState(at("state"), { optimizer: false });
+      const { loss } = await policy.forwardBackward(sequences, policyLoss(batch, { ...plain, ...options }));
+      const { gradNorm } = await policy.optimStep(plainDescent(rate));
+      await policy.export(at(`after-${index}`), "adapter");
+      got.push({ loss, norm: gradNorm });
+      const chosen = marks[torch.loss];
+      asked.push({ ...torch, after: at(`after-${index}`), ...(chosen ? { marks: [...chosen] } : {}) });
+    }
+    const expected = JSON.parse(
+      await runPython("check_losses.py", [], {
+        ...{ base: at("model"), before: at("before"), rate, cases: asked },
+        sequences: sequences.map((sequence) => [...sequence.tokens]),
+        trained: sequences.map(({ trained }) => [...trained]),
+        advantages: [...advantages],
+        old: [...oldLogprobs!],
+        reference: [...referenceLogprobs!],
+        weights: [...rolloutWeights!],
+      }),
+    ) as { loss: number; norm: number; error: number }[];
+    const table = cases.map(({ plain: torch }, index) => {
+      const [own, theirs] = [got[index]!, expected[index]!];
+      const { loss, ...more } = torch;
+      return {
+        name: [loss, ...Object.entries(more).flat()].join(" "),
+        loss: Math.abs(own.loss - theirs.loss) / Math.max(Math.abs(theirs.loss), 0.1),
+        norm: Math.abs(own.norm / theirs.norm - 1),
+        step: theirs.error,
+      };
+    });
+    console.table(table);
+    for (const { name, ...apart } of table) {
+      for (const [what, error] of Object.entries(apart)) expect(error, `${name}: ${what}`).toBeLessThan(1e-5);
+    }
+  });
+}, 240_000);

@@ -1,0 +1,239 @@
+/** HTTP to a Tinker service: keys, retries, and futures that are polled until they have ended. Knows no operation. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { z } from "zod";
+import { RunError, UserError } from "../../errors.ts";
+
+export interface ConnectionOptions {
+  /** `http://host:port`, without a final slash; only a name where `fetch` needs no network. */
+  baseUrl: string;
+  apiKey: string;
+  /** Told of what is waited for longer than usual, and of retries. */
+  onStatus?: (text: string) => void;
+  /** Answers requests; default is the network. */
+  fetch?: (url: string, init: RequestInit) => Promise<Response>;
+  /** Milliseconds before the first retry of a request; doubled up to twenty times. */
+  retryMs?: number;
+}
+
+type Body = Record<string, unknown> | Uint8Array;
+
+export interface Connection {
+  /** Posts and gives the JSON of the answer. @throws UserError for what the service blames on the request; RunError */
+  post(path: string, body: Body): Promise<Record<string, unknown>>;
+  get(path: string): Promise<Record<string, unknown>>;
+  /** Posts, then waits for the future's result: JSON, or protobuf as bytes. */
+  run(what: string, path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array>;
+  /** Waits for a future that has been posted. */
+  collect(
+    what: string,
+    answer: Record<string, unknown>,
+    signal?: AbortSignal,
+  ): Promise<Record<string, unknown> | Uint8Array>;
+  /** A file behind a signed address. */
+  download(url: string): Promise<Uint8Array>;
+  waitingFor(): { what: string; seconds: number }[];
+  readonly counts: { requests: number; retries: number };
+}
+
+/** As the service's own client: so long in all for a request, and an hour for a bill. */
+const retryForMs = 300_000;
+const billingForMs = 3_600_000;
+const billingMs = 5_000;
+const pollTimeoutMs = 45_000;
+const timeoutMs = 60_000;
+const longestDelays = 20;
+
+const tokenAnswer = z.looseObject({ jwt: z.string() });
+/** Renewed when less than this is left. */
+const tokenMarginMs = 60_000;
+
+export function createConnection(options: ConnectionOptions): Connection {
+  const { baseUrl, apiKey, onStatus = () => {}, fetch: ask = fetch, retryMs = 500 } = options;
+  const counts = { requests: 0, retries: 0 };
+  const waiting = new Map<symbol, { what: string; since: number }>();
+  let token: { jwt: string; expires: number } | null | undefined;
+
+  const url = (path: string) => `${baseUrl}/api/v1/${path}`;
+
+  async function send(
+    path: string,
+    body: Body | undefined,
+    key: string,
+    timeout: number,
+    signal?: AbortSignal,
+  ): Promise<Response> {
+    const limit = AbortSignal.timeout(timeout);
+    const headers: Record<string, string> = {
+      "x-api-key": key,
+      "content-type": body instanceof Uint8Array ? "application/x-protobuf" : "application/json",
+      accept: "application/json, application/x-protobuf",
+    };
+    counts.requests++;
+    return ask(url(path), {
+      method: body === undefined ? "GET" : "POST",
+      headers,
+      ...(body === undefined
+        ? {}
+        : { body: body instanceof Uint8Array ? Uint8Array.from(body) : JSON.stringify(body) }),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    });
+  }
+
+  /** The hosted service exchanges the key for a token of limited life where its configuration says so. */
+  async function key(): Promise<string> {
+    if (token === undefined) {
+      const config = await answered("client/config", { sdk_version: sdkVersion }, apiKey);
+      token = config.pjwt_auth_enabled === true ? { jwt: "", expires: 0 } : null;
+    }
+    if (token === null) return apiKey;
+    if (token.expires - Date.now() < tokenMarginMs) {
+      const { jwt } = tokenAnswer.parse(await answered("auth/token", {}, apiKey));
+      const claims = JSON.parse(Buffer.from(jwt.split(".")[1] ?? "", "base64url").toString()) as { exp?: number };
+      token = { jwt, expires: (claims.exp ?? 0) * 1000 };
+    }
+    return token.jwt;
+  }
+
+  /** Sends until there is an answer that another attempt would not change. */
+  async function settled(
+    path: string,
+    body: Body | undefined,
+    withKey: string,
+    signal?: AbortSignal,
+  ): Promise<Response> {
+    const begin = Date.now();
+    for (let attempt = 0; ; attempt++) {
+      let reason: string;
+      let patience = retryForMs;
+      let delay = retryMs * Math.min(2 ** attempt, longestDelays) * (1 - Math.random() / 4);
+      try {
+        const response = await send(path, body, withKey, timeoutMs, signal);
+        const { status } = response;
+        if (response.ok || (status < 500 && ![402, 408, 409, 429].includes(status))) return response;
+        reason = `${status} ${await response.text()}`.slice(0, 300);
+        if (status === 402) {
+          [patience, delay] = [billingForMs, billingMs];
+          reason = `the account has to be paid: ${reason}`;
+        }
+      } catch (error) {
+        signal?.throwIfAborted();
+        reason = describe(error);
+      }
+      if (Date.now() - begin > patience)
+        throw new RunError(`the Tinker service at ${baseUrl} does not answer ${path}: ${reason}`);
+      counts.retries++;
+      if (attempt > 1 || patience !== retryForMs) onStatus(`waiting for the Tinker service (${path}): ${reason}`);
+      await sleep(delay, undefined, signal ? { signal } : {});
+    }
+  }
+
+  async function answered(
+    path: string,
+    body: Body | undefined,
+    withKey: string,
+    signal?: AbortSignal,
+  ): Promise<Record<string, unknown>> {
+    const response = await settled(path, body, withKey, signal);
+    const text = await response.text();
+    if (response.ok) return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
+    throw refusal(path, response.status, text);
+  }
+
+  async function poll(id: string, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array | "again"> {
+    const response = await send(
+      "retrieve_future",
+      { request_id: id, allow_metadata_only: false },
+      await key(),
+      pollTimeoutMs,
+      signal,
+    );
+    if (response.ok && (response.headers.get("content-type") ?? "").includes("protobuf")) {
+      return new Uint8Array(await response.arrayBuffer());
+    }
+    const text = await response.text();
+    if (response.status === 408 || response.status >= 500) return "again";
+    if (response.status === 410) {
+      throw new RunError(`the Tinker service has lost the result of ${id}: ${detailOf(text)}`, {
+        hint: "Go on from the last checkpoint with --resume.",
+      });
+    }
+    if (!response.ok)
+      throw response.status === 429 || response.status === 402
+        ? new Busy(text)
+        : refusal("retrieve_future", response.status, text);
+    const body = JSON.parse(text) as Record<string, unknown>;
+    if (body.type === "try_again") return "again";
+    if (typeof body.error !== "string") return body;
+    throw body.category === "user"
+      ? new UserError(`Tinker: ${body.error}`)
+      : new RunError(`the Tinker service failed: ${body.error}`);
+  }
+
+  const connection: Connection = {
+    counts,
+    post: async (path, body) => answered(path, body, await key()),
+    get: async (path) => answered(path, undefined, await key()),
+    async run(what, path, body, signal) {
+      return connection.collect(what, await answered(path, body, await key(), signal), signal);
+    },
+    async collect(what, answer, signal) {
+      const id = String(answer.request_id);
+      const mark = Symbol(what);
+      waiting.set(mark, { what, since: performance.now() });
+      try {
+        for (let failures = 0; ; ) {
+          try {
+            // In process there is no network that would end a call.
+            signal?.throwIfAborted();
+            const result = await poll(id, signal);
+            if (result !== "again") return result;
+            failures = 0;
+          } catch (error) {
+            signal?.throwIfAborted();
+            if (error instanceof UserError && !(error instanceof Busy)) throw error;
+            counts.retries++;
+            // A service that restarts comes back; the result is then known to be lost.
+            if (failures > 1) onStatus(`waiting for the Tinker service (${what}): ${describe(error)}`);
+            await sleep(Math.min(30_000, 2 * retryMs * 2 ** failures++), undefined, signal ? { signal } : {});
+          }
+        }
+      } finally {
+        waiting.delete(mark);
+      }
+    },
+    async download(address) {
+      const response = await ask(address, {});
+      if (!response.ok) throw new RunError(`cannot download ${address.split("?")[0]}: ${response.status}`);
+      return new Uint8Array(await response.arrayBuffer());
+    },
+    waitingFor: () =>
+      [...waiting.values()].map(({ what, since }) => ({ what, seconds: (performance.now() - since) / 1000 })),
+  };
+  return connection;
+}
+
+/** The version of the official client whose messages this one speaks; the service chooses its answers by it. */
+export const sdkVersion = "0.38.0";
+
+/** The service is there and wants to be asked later. */
+class Busy extends RunError {}
+
+const describe = (error: unknown): string => {
+  if (!(error instanceof Error)) return String(error);
+  const { cause } = error;
+  return cause instanceof Error ? `${error.message}: ${cause.message}` : error.message;
+};
+
+function detailOf(text: string): string {
+  try {
+    const { detail } = JSON.parse(text) as { detail?: unknown };
+    return typeof detail === "string" ? detail : text;
+  } catch {
+    return text;
+  }
+}
+
+function refusal(path: string, status: number, text: string): UserError {
+  const hint = status === 401 || status === 403 ? { hint: "Check the API key in TINKER_API_KEY." } : {};
+  return new UserError(`the Tinker service refused ${path} (${status}): ${detailOf(text)}`, hint);
+}

@@ -1,0 +1,87 @@
+/** Hone's sequences as Tinker's datums, and the answers back. Pure. */
+import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import type { Datum, DatumOutput } from "./wire/training.ts";
+
+/** The most that one request carries, as the service's own client cuts it. */
+export const chunkLimits = { datums: 1024, bytes: 5_000_000 };
+
+/** A sequence that has outputs: which it is, and where its outputs lie in the datum's `[N]` or `[N, K]`. */
+export interface Planned {
+  sequence: number;
+  places: Int32Array;
+  /** Tokens that are scored at each position; 1 gives the shape `[N]`. */
+  width: number;
+}
+
+export function planDatums(sequences: readonly Sequence[]): Planned[] {
+  return sequences.flatMap(({ trained, targets }, sequence) => {
+    const width = targets ? trained.reduce((most, count) => Math.max(most, count), 1) : 1;
+    const places: number[] = [];
+    trained.forEach((count, position) => {
+      for (let index = 0; index < (targets ? count : Number(count !== 0)); index++)
+        places.push(position * width + index);
+    });
+    return places.length === 0 ? [] : [{ sequence, places: Int32Array.from(places), width }];
+  });
+}
+
+/** @param weights of the outputs of each sequence; position i of the input predicts target i */
+export function toDatum({ tokens, targets }: Sequence, { places, width }: Planned, weights: ArrayLike<number>): Datum {
+  const length = tokens.length - 1;
+  const shape = width === 1 ? [length] : [length, width];
+  const wanted = targets ? new Float64Array(length * width) : Float64Array.from(tokens.subarray(1));
+  const spread = new Float32Array(length * width);
+  places.forEach((place, index) => {
+    if (targets) wanted[place] = targets[index]!;
+    spread[place] = weights[index]!;
+  });
+  return {
+    input: [{ kind: "text", tokens: tokens.slice(0, length) }],
+    lossInputs: {
+      target_tokens: { dtype: "int64", values: wanted, shape },
+      weights: { dtype: "float32", values: spread, shape },
+    },
+  };
+}
+
+/** Cuts datums into requests. */
+export function chunksOf(datums: readonly Datum[]): Datum[][] {
+  const chunks: Datum[][] = [];
+  let bytes = 0;
+  for (const datum of datums) {
+    const own = bytesOf(datum);
+    const last = chunks.at(-1);
+    if (last && last.length < chunkLimits.datums && bytes + own <= chunkLimits.bytes) {
+      last.push(datum);
+      bytes += own;
+    } else {
+      chunks.push([datum]);
+      bytes = own;
+    }
+  }
+  return chunks;
+}
+
+function bytesOf({ input, lossInputs }: Datum): number {
+  const tokens = input.reduce((sum, chunk) => sum + (chunk.kind === "text" ? 4 * chunk.tokens.length : 0), 0);
+  return Object.values(lossInputs).reduce(
+    (sum, { dtype, values }) => sum + values.length * (dtype === "int64" ? 8 : 4),
+    tokens,
+  );
+}
+
+/** The outputs of all sequences from those of the datums, in the order of `plan`. */
+export function gatherOutputs(count: number, plan: readonly Planned[], answers: readonly DatumOutput[]): TokenOutputs {
+  const offsets = new Int32Array(count + 1);
+  for (const { sequence, places } of plan) offsets[sequence + 1] = places.length;
+  for (let index = 0; index < count; index++) offsets[index + 1]! += offsets[index]!;
+  const logprobs = new Float32Array(offsets[count]!);
+  plan.forEach(({ sequence, places }, index) => {
+    const answer = answers[index]!.logprobs;
+    logprobs.set(
+      Float32Array.from(places, (place) => answer[place]!),
+      offsets[sequence]!,
+    );
+  });
+  return { offsets, logprobs };
+}

@@ -1,0 +1,104 @@
+/** Opens a Tinker service as an engine: the hosted one, `hone serve`, or Hone's own in this process. */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { z } from "zod";
+import { UserError } from "../../errors.ts";
+import type { Engine, ModelInfo } from "../engine.ts";
+import { capabilities } from "./capabilities.ts";
+import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
+import { createBasePolicy, createTinkerPolicy } from "./policy.ts";
+import { openSession } from "./session.ts";
+
+export interface TinkerEngineOptions extends ConnectionOptions {
+  /** As the service names it. */
+  model: string;
+  /** Send the optimizer's step without waiting for the gradient's answer. */
+  overlap?: boolean;
+  /** What the session is called in the service's lists. */
+  name?: string;
+  /** Where the model's tokenizer is, when the service does not say: gives a folder. */
+  tokenizerFolder: (model: string) => Promise<string>;
+}
+
+const described = z.looseObject({
+  directory: z.string(),
+  architecture: z.string(),
+  parameters: z.number(),
+  vocabularySize: z.number(),
+  eosTokenIds: z.array(z.int()),
+  dtype: z.string(),
+  device: z.string(),
+});
+const capabilitiesAnswer = z.looseObject({
+  supported_models: z.array(
+    z.looseObject({
+      model_name: z.string().nullish(),
+      max_context_length: z.int().nullish(),
+      hone: described.optional(),
+    }),
+  ),
+});
+
+/**
+ * @throws UserError when the service refuses the key or does not have the model
+ * @throws RunError when it does not answer
+ */
+export async function openTinkerEngine(options: TinkerEngineOptions): Promise<Engine> {
+  const { baseUrl, onStatus } = options;
+  onStatus?.(`reaching the Tinker service at ${baseUrl}`);
+  const connection = createConnection(options);
+  const { supported_models: served } = capabilitiesAnswer.parse(await connection.get("get_server_capabilities"));
+  const names = served.flatMap(({ model_name }) => model_name ?? []);
+  const found = served.find(({ model_name }) => model_name === options.model);
+  if (!found) {
+    throw new UserError(`model.name: the Tinker service at ${baseUrl} does not have "${options.model}"`, {
+      hint: `It has ${names.join(", ")}.`,
+    });
+  }
+  const model = await modelInfo(options, found.max_context_length ?? 32_768, found.hone);
+  const session = await openSession(connection, {
+    isHone: found.hone !== undefined,
+    ...(options.name ? { name: options.name } : {}),
+    ...(onStatus ? { onStatus } : {}),
+  });
+  const served_ = { name: options.model, eosTokenIds: model.eosTokenIds };
+  return {
+    capabilities,
+    model,
+    versions: { "tinker protocol": sdkVersion },
+    async createPolicy({ adapter, head }) {
+      if (head !== undefined)
+        throw new UserError("Tinker has no value heads, so no critics", { hint: "rllm.backend=local" });
+      if (adapter.kind === "none") return createBasePolicy(session, served_);
+      if (adapter.kind === "lora") return createTinkerPolicy(session, served_, adapter, options.overlap ?? false);
+      throw new UserError("Tinker trains LoRA adapters, not all weights", {
+        hint: "model.lora_rank=32, or rllm.backend=local.",
+      });
+    },
+    stats: async () => ({ "tinker/requests": connection.counts.requests, "tinker/retries": connection.counts.retries }),
+    waitingFor: connection.waitingFor,
+    close: session.close,
+  };
+}
+
+async function modelInfo(
+  { model: name, tokenizerFolder }: TinkerEngineOptions,
+  maxLength: number,
+  own: z.output<typeof described> | undefined,
+): Promise<ModelInfo> {
+  const here = own !== undefined && (own.directory === "" || existsSync(join(own.directory, "tokenizer.json")));
+  const directory = here ? own.directory : await tokenizerFolder(name);
+  const common = { name, directory, maxLength, attention: "packed" as const };
+  if (own) {
+    const { architecture, parameters, vocabularySize, eosTokenIds, dtype, device } = own;
+    return { ...common, architecture, parameters, vocabularySize, eosTokenIds, dtype, device };
+  }
+  const { readTokenizerFacts } = await import("./tokenizer-facts.ts");
+  return {
+    ...common,
+    ...readTokenizerFacts(directory),
+    parameters: Number.NaN,
+    dtype: "the service's own",
+    device: "the service's own",
+  };
+}

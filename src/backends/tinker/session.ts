@@ -1,0 +1,63 @@
+/** A session with a Tinker service: what all its models share, kept alive by a heartbeat. */
+import type { Connection } from "./connection.ts";
+import { sdkVersion } from "./connection.ts";
+
+export interface TinkerSession {
+  id: string;
+  connection: Connection;
+  /** Numbers of models and of samplers count from 0. */
+  nextModel(): number;
+  nextSampler(): number;
+  /** The service is Hone's own and has what Hone adds to the protocol. */
+  isHone: boolean;
+  close(): Promise<void>;
+}
+
+const heartbeatMs = 10_000;
+/** As long may heartbeats fail before a person is told. */
+const worryMs = 120_000;
+
+export async function openSession(
+  connection: Connection,
+  options: { isHone: boolean; name?: string; onStatus?: (text: string) => void },
+): Promise<TinkerSession> {
+  const made = await connection.post("create_session", {
+    type: "create_session",
+    tags: ["hone"],
+    user_metadata: {},
+    sdk_version: sdkVersion,
+    ...(options.name ? { display_name: options.name } : {}),
+  });
+  for (const key of ["info_message", "warning_message", "error_message"]) {
+    if (typeof made[key] === "string") options.onStatus?.(made[key]);
+  }
+  const id = String(made.session_id);
+  let [models, samplers, lastHeard] = [0, 0, Date.now()];
+  const beat = setInterval(() => {
+    connection.post("session_heartbeat", { type: "session_heartbeat", session_id: id }).then(
+      () => {
+        lastHeard = Date.now();
+      },
+      (error: unknown) => {
+        if (Date.now() - lastHeard < worryMs) return;
+        options.onStatus?.(
+          `no heartbeat to the Tinker service for ${Math.round((Date.now() - lastHeard) / 1000)} s: ${error}`,
+        );
+      },
+    );
+  }, heartbeatMs);
+  // It keeps the session alive, not the process.
+  beat.unref();
+  return {
+    id,
+    connection,
+    isHone: options.isHone,
+    nextModel: () => models++,
+    nextSampler: () => samplers++,
+    async close() {
+      clearInterval(beat);
+      // A service that is gone needs no farewell.
+      await connection.post(`sessions/${id}/finish`, { reason: { type: "success" }, detail: null }).catch(() => {});
+    },
+  };
+}

@@ -1,0 +1,91 @@
+/** The message of a finished sample request, as plain values. */
+import { message, toPlain } from "./schema.ts";
+import { bytesOf, float32sOf, int32sOf, type TensorMessage } from "./tensors.ts";
+
+/** `[length, k]` row by row; empty cells are token 0 with `emptyLogprob`. */
+export interface TopLogprobs {
+  tokens: Int32Array;
+  logprobs: Float32Array;
+  k: number;
+  length: number;
+}
+
+export const emptyLogprob = -99999;
+
+export interface SampledSequence {
+  stopReason: "stop" | "length";
+  tokens: Int32Array;
+  logprobs: Float32Array;
+  top?: TopLogprobs;
+}
+
+export interface SampleResponse {
+  sequences: SampledSequence[];
+  /** `[P]`, NaN where there is none. */
+  promptLogprobs?: Float32Array;
+  topPromptLogprobs?: TopLogprobs;
+  /** `[P - 1, K]`, laid out as it was asked for. */
+  targetPromptLogprobs?: TensorMessage;
+}
+
+interface TopMessage {
+  token_ids?: Uint8Array;
+  logprobs?: Uint8Array;
+  k?: number;
+  length?: number;
+}
+interface ResponseMessage {
+  sequences?: {
+    stop_reason?: number;
+    tokens?: Uint8Array;
+    logprobs?: Uint8Array;
+    topk_sampled_logprobs?: TopMessage;
+  }[];
+  prompt_logprobs?: Uint8Array;
+}
+
+const responseType = message("SampleResponse");
+const stopReasons = ["stop", "length"] as const;
+
+const encodeTop = ({ tokens, logprobs, k, length }: TopLogprobs): TopMessage => ({
+  token_ids: bytesOf(tokens),
+  logprobs: bytesOf(logprobs),
+  k,
+  length,
+});
+
+export function encodeSampleResponse(response: SampleResponse): Uint8Array {
+  const { sequences, promptLogprobs, topPromptLogprobs, targetPromptLogprobs } = response;
+  const plain = {
+    sequences: sequences.map(({ stopReason, tokens, logprobs, top }) => ({
+      stop_reason: stopReasons.indexOf(stopReason),
+      tokens: bytesOf(tokens),
+      logprobs: bytesOf(logprobs),
+      ...(top && { topk_sampled_logprobs: encodeTop(top) }),
+    })),
+    ...(promptLogprobs && { prompt_logprobs: bytesOf(promptLogprobs) }),
+    ...(topPromptLogprobs && { topk_prompt_logprobs: encodeTop(topPromptLogprobs) }),
+    ...(targetPromptLogprobs && { target_prompt_logprobs: targetPromptLogprobs }),
+  };
+  return responseType.encode(responseType.create(plain)).finish();
+}
+
+function decodeTop({ token_ids, logprobs, k = 0, length = 0 }: TopMessage): TopLogprobs {
+  const none = new Uint8Array(0);
+  return { tokens: int32sOf(token_ids ?? none), logprobs: float32sOf(logprobs ?? none), k, length };
+}
+
+/** Of what an engine asks for: sequences and the prompt's log-probabilities. */
+export function decodeSampleResponse(bytes: Uint8Array): SampleResponse {
+  const plain = responseType.toObject(responseType.decode(bytes), toPlain) as ResponseMessage;
+  const none = new Uint8Array(0);
+  return {
+    sequences: (plain.sequences ?? []).map(({ stop_reason = 0, tokens, logprobs, topk_sampled_logprobs }) => ({
+      stopReason: stopReasons[stop_reason] ?? "stop",
+      tokens: int32sOf(tokens ?? none),
+      logprobs: float32sOf(logprobs ?? none),
+      ...(topk_sampled_logprobs && { top: decodeTop(topk_sampled_logprobs) }),
+    })),
+    ...(plain.prompt_logprobs && { promptLogprobs: float32sOf(plain.prompt_logprobs) }),
+  };
+}

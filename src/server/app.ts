@@ -1,0 +1,80 @@
+/** The HTTP face of the service: routes, keys, errors as answers, counts. */
+import { createHash, timingSafeEqual } from "node:crypto";
+import { Hono } from "hono";
+import { bodyLimit } from "hono/body-limit";
+import { RunError, UserError } from "../errors.ts";
+import { HttpError } from "./http-error.ts";
+import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
+import { futureRoutes } from "./routes/futures.ts";
+import { handshakeRoutes } from "./routes/handshake.ts";
+import { recordRoutes } from "./routes/records.ts";
+import { samplingRoutes } from "./routes/sampling.ts";
+import { trainingRoutes } from "./routes/training.ts";
+import type { Service } from "./service.ts";
+
+/** Well above what a client sends at once (5 MB of estimated tensors), a long prompt as JSON included. */
+const mostBytes = 256 * 1024 * 1024;
+
+/** @param apiKey null lets everybody in */
+export function createApp(service: Service, apiKey: string | null): Hono {
+  const { metrics, log } = service.context;
+  const api = new Hono();
+  const limit = bodyLimit({
+    maxSize: mostBytes,
+    onError: (c) => c.json({ detail: `the body is longer than ${mostBytes} bytes` }, 413),
+  });
+  api.use(limit);
+  for (const routes of [
+    handshakeRoutes(service),
+    trainingRoutes(service),
+    samplingRoutes(service),
+    futureRoutes(service),
+    checkpointRoutes(service),
+    recordRoutes(service),
+  ]) {
+    api.route("/", routes);
+  }
+
+  const app = new Hono();
+  app.use(async (c, next) => {
+    await next();
+    // The pattern, not the path: paths hold ids.
+    const route = c.res.status === 404 ? "other" : c.req.routePath;
+    metrics.add("hone_http_requests_total", { route, status: String(c.res.status) });
+  });
+  app.use(async (c, next) => {
+    // A page in a browser on this machine must not be able to use the server.
+    if (c.req.header("origin") !== undefined) throw new HttpError(403, "requests of web pages are not answered");
+    await next();
+  });
+  app.route("/", downloadRoutes(service));
+  app.use(async (c, next) => {
+    const bearer = c.req.header("authorization")?.replace(/^Bearer /i, "");
+    const given = c.req.header("x-api-key") ?? bearer ?? "";
+    if (apiKey !== null && c.req.path !== "/api/v1/healthz" && !sameKey(given, apiKey)) {
+      throw new HttpError(
+        401,
+        "the API key is not this server's: set TINKER_API_KEY to the one that it was started with",
+      );
+    }
+    await next();
+  });
+  app.get("/metrics", (c) => c.text(metrics.text()));
+  app.route("/api/v1", api);
+  app.notFound((c) => c.json({ detail: `there is no ${c.req.method} ${c.req.path} here` }, 404));
+  app.onError((error, c) => {
+    if (error instanceof HttpError) return c.json({ detail: error.message }, error.status);
+    if (error instanceof UserError && !(error instanceof RunError)) {
+      return c.json({ detail: error.hint ? `${error.message}. ${error.hint}` : error.message }, 400);
+    }
+    log.warn("", `${c.req.method} ${c.req.path}: ${error.stack ?? error.message}`);
+    return c.json({ detail: `the server failed: ${error.message}` }, 500);
+  });
+  return app;
+}
+
+/** Compared in a time that does not depend on where they differ. */
+function sameKey(given: string, expected: string): boolean {
+  const digest = (text: string) => createHash("sha256").update(text).digest();
+  return timingSafeEqual(digest(given), digest(expected));
+}

@@ -1,0 +1,67 @@
+/** The base models that are served: one engine each, under one name or several. */
+
+import { existsSync } from "node:fs";
+import { basename, resolve } from "node:path";
+import type { Engine, Policy } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import { nearest } from "../nearest.ts";
+import { createScheduler, type Scheduler } from "./scheduler.ts";
+
+export interface BaseModel {
+  /** As it is listed. */
+  name: string;
+  /** All names that clients may use. */
+  names: readonly string[];
+  engine: Engine;
+  scheduler: Scheduler;
+  /** The model as it is, for sampling; made at first use. */
+  base(): Promise<Policy>;
+}
+
+export interface ServedModel {
+  /** `name=source`: what it is called. Without it the source's own name, and for a folder also its last part. */
+  alias?: string;
+  source: string;
+}
+
+/** `my-name=./folder` or `./folder` or a hub id. */
+export function readServedModel(text: string): ServedModel {
+  const at = text.indexOf("=");
+  return at > 0 ? { alias: text.slice(0, at), source: text.slice(at + 1) } : { source: text };
+}
+
+/** The names of a model, the one that is listed first. */
+export function namesOf({ alias, source }: ServedModel): string[] {
+  const path = resolve(source);
+  const isPath = existsSync(path);
+  // An absolute path is one that a client on this machine can load the tokenizer from.
+  const own = isPath ? [path, source, basename(path)] : [source];
+  return [...new Set(alias === undefined ? own : [alias, ...own])];
+}
+
+export function createBaseModel(names: readonly string[], engine: Engine, maxWaitingRows: number): BaseModel {
+  let base: Promise<Policy> | undefined;
+  return {
+    name: names[0]!,
+    names,
+    engine,
+    scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
+    base() {
+      base ??= engine.createPolicy({ adapter: { kind: "none" } });
+      return base;
+    },
+  };
+}
+
+/** @throws UserError when no model is served under the name */
+export function findBaseModel(models: readonly BaseModel[], name: string): BaseModel {
+  const found = models.find(({ names }) => names.includes(name));
+  if (found) return found;
+  const listed = models.map((model) => model.name);
+  const near = nearest(
+    name,
+    models.flatMap(({ names }) => names),
+  );
+  const meant = near.length > 0 ? `. Did you mean ${near.join(" or ")}?` : "";
+  throw new UserError(`no base model "${name}" is served here${meant} Served: ${listed.join(", ")}`);
+}

@@ -1,0 +1,25 @@
+/** What all parts of the server share. */
+import type { BaseModel } from "./base-models.ts";
+import type { FutureStore } from "./futures.ts";
+import type { Log } from "./log.ts";
+import type { Metrics } from "./metrics.ts";
+import type { Store } from "./store.ts";
+
+export interface ServerContext {
+  store: Store;
+  models: readonly BaseModel[];
+  futures: FutureStore;
+  metrics: Metrics;
+  log: Log;
+  /** Of this start of the server: ids of futures carry it, so that one from before a restart is known as such. */
+  boot: string;
+  /** How long a missing sequence id is waited for. */
+  gapMs: number;
+  /** How long a poll is held open. */
+  pollMs: number;
+  /** Sessions without a sign of life for so long give their memory back. */
+  sessionTimeoutMs: number;
+  /** Operations of one model that may stand by. */
+  maxWaitingOperations: number;
+  now: () => Date;
+}

@@ -1,0 +1,119 @@
+/**
+ * Long operations and their results: answered with an id at once, collected by long polls later. Knows nothing of what
+ * the operations are.
+ */
+import { RunError, UserError } from "../errors.ts";
+
+export type FutureResult =
+  | { kind: "json"; body: Record<string, unknown> }
+  | { kind: "protobuf"; body: Uint8Array }
+  | { kind: "failure"; message: string; category: "user" | "server" };
+
+export interface FutureStoreOptions {
+  /** How long a result is kept that nobody has collected. */
+  keepMs?: number;
+  /** How long one is kept after it was first collected: the answer may have been lost on its way. */
+  keepCollectedMs?: number;
+  now?: () => number;
+}
+
+interface Future {
+  result?: FutureResult;
+  expires: number;
+  waiting: Set<() => void>;
+  cancel: AbortController;
+}
+
+export interface FutureStore {
+  /**
+   * Runs `work` under this id. A repeated id does nothing: it is the retry of a request whose answer was lost.
+   * Errors of `work` become failures: the user's mistakes as such, everything else as the server's.
+   */
+  start(id: string, work: (signal: AbortSignal) => Promise<FutureResult>): void;
+  has(id: string): boolean;
+  /** The result, or "pending" when `waitMs` or the signal ended first; "unknown" for an id that is not, or no longer, kept. */
+  collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown">;
+  /** Asks the work to end early; true when there was something to end. */
+  cancel(id: string): boolean;
+  /** Called when any work ends, with its result. */
+  onSettled(listener: (id: string, result: FutureResult) => void): void;
+  /** Drops results whose time is over. */
+  sweep(): void;
+  readonly size: { pending: number; settled: number };
+}
+
+export function describeFailure(error: unknown): FutureResult & { kind: "failure" } {
+  // A RunError is a UserError by inheritance and not by blame.
+  const user = error instanceof UserError && !(error instanceof RunError);
+  const message = error instanceof Error ? error.message : String(error);
+  const hint = error instanceof UserError && error.hint ? `. ${error.hint}` : "";
+  return { kind: "failure", message: `${message}${hint}`, category: user ? "user" : "server" };
+}
+
+export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
+  const { keepMs = 3_600_000, keepCollectedMs = 120_000, now = Date.now } = options;
+  const futures = new Map<string, Future>();
+  const listeners: ((id: string, result: FutureResult) => void)[] = [];
+  let pending = 0;
+
+  function settle(id: string, future: Future, result: FutureResult): void {
+    if (future.result) return;
+    pending--;
+    future.result = result;
+    future.expires = now() + keepMs;
+    for (const listener of listeners) listener(id, result);
+    for (const wake of future.waiting) wake();
+    future.waiting.clear();
+  }
+
+  return {
+    start(id, work) {
+      if (futures.has(id)) return;
+      const cancel = new AbortController();
+      const future: Future = { expires: Number.POSITIVE_INFINITY, waiting: new Set(), cancel };
+      futures.set(id, future);
+      pending++;
+      // Not in this turn of the loop: the id is answered before anything is computed.
+      void Promise.resolve()
+        .then(() => work(cancel.signal))
+        .then(
+          (result) => settle(id, future, result),
+          (error: unknown) => settle(id, future, describeFailure(error)),
+        );
+    },
+    has: (id) => futures.has(id),
+    async collect(id, waitMs, signal) {
+      const future = futures.get(id);
+      if (!future) return "unknown";
+      if (!future.result && waitMs > 0 && !signal?.aborted) {
+        await new Promise<void>((resolve) => {
+          const done = () => {
+            clearTimeout(timer);
+            future.waiting.delete(done);
+            signal?.removeEventListener("abort", done);
+            resolve();
+          };
+          const timer = setTimeout(done, waitMs);
+          future.waiting.add(done);
+          signal?.addEventListener("abort", done, { once: true });
+        });
+      }
+      if (!future.result) return "pending";
+      future.expires = Math.min(future.expires, now() + keepCollectedMs);
+      return future.result;
+    },
+    cancel(id) {
+      const future = futures.get(id);
+      if (!future || future.result) return false;
+      future.cancel.abort();
+      return true;
+    },
+    onSettled: (listener) => void listeners.push(listener),
+    sweep() {
+      for (const [id, { expires }] of futures) if (expires <= now()) futures.delete(id);
+    },
+    get size() {
+      return { pending, settled: futures.size - pending };
+    },
+  };
+}

@@ -1,0 +1,104 @@
+/**
+ * Models that are being trained: each a policy of an engine, opened when it is first needed, whose operations run in
+ * the order of their ids.
+ */
+import type { Policy } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import { type BaseModel, findBaseModel } from "./base-models.ts";
+import type { ServerContext } from "./context.ts";
+import type { ModelRecord, SessionRecord } from "./records.ts";
+import { createSequencer, type Sequencer } from "./sequencer.ts";
+
+export interface LiveModel {
+  readonly id: string;
+  readonly session: SessionRecord;
+  readonly record: ModelRecord;
+  readonly base: BaseModel;
+  readonly sequencer: Sequencer;
+  /** What has been added to the gradient since the last step; `lost`: a failure took it with it. */
+  gradient: "none" | "some" | "lost";
+  /**
+   * Runs a job on the model's policy, alone on the engine.
+   * @throws UserError when the model's weights were lost
+   */
+  compute<T>(job: (policy: Policy) => Promise<T>): Promise<T>;
+  /** Says, on disk too, that the weights are no longer those of the recorded state. */
+  markDirty(): void;
+  /** Says, on disk too, which state the model now has. `nextSeq` is the id that comes after it. */
+  markState(state: NonNullable<ModelRecord["state"]>): void;
+  /** Gives the policy's memory back; what was not saved is lost. */
+  close(): Promise<void>;
+  readonly open: boolean;
+}
+
+export const modelId = (session: string, number: number): string => `${session}:train:${number}`;
+
+export function createLiveModel(context: ServerContext, session: SessionRecord, record: ModelRecord): LiveModel {
+  const id = modelId(session.id, record.number);
+  const base = findBaseModel(context.models, record.baseModel);
+  let policy: Promise<Policy> | undefined;
+
+  async function openPolicy(): Promise<Policy> {
+    if (record.untrainable) throw new UserError(`${id} holds copied checkpoints and cannot be trained`);
+    if (record.dirty) throw new UserError(lostText(id, record));
+    const opened = await base.engine.createPolicy({ adapter: record.adapter });
+    const { state } = record;
+    if (state) await opened.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer });
+    return opened;
+  }
+
+  return {
+    id,
+    session,
+    record,
+    base,
+    gradient: "none",
+    sequencer: createSequencer({
+      first: record.nextSeq,
+      gapMs: context.gapMs,
+      capacity: context.maxWaitingOperations,
+      onSkip(from, to) {
+        context.metrics.add("hone_skipped_sequence_ids_total", {}, to - from);
+        context.log.warn(id, `request ${from} has not come for ${context.gapMs / 1000} s: going on with ${to}`);
+      },
+    }),
+    compute: (job) =>
+      base.scheduler.train(id, async () => {
+        policy ??= openPolicy();
+        try {
+          await policy;
+        } catch (error) {
+          // The next request may find more memory.
+          policy = undefined;
+          throw error;
+        }
+        return job(await policy);
+      }),
+    markDirty() {
+      if (record.dirty) return;
+      record.dirty = true;
+      context.store.saveSession(session);
+    },
+    markState(state) {
+      record.state = state;
+      record.dirty = this.gradient !== "none";
+      record.nextSeq = this.sequencer.next;
+      context.store.saveSession(session);
+    },
+    async close() {
+      const closing = policy;
+      policy = undefined;
+      await (await closing?.catch(() => undefined))?.close();
+    },
+    get open() {
+      return policy !== undefined;
+    },
+  };
+}
+
+function lostText(id: string, { lastSaved }: ModelRecord): string {
+  const rest = lastSaved
+    ? `create a training client from its last checkpoint: create_training_client_from_state_with_optimizer("${lastSaved}")`
+    : "it was never saved: create a new training client";
+  return `the weights of ${id} are gone: the server was restarted, or closed the idle session, after they had changed; ${rest}`;
+}

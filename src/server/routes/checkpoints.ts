@@ -1,0 +1,178 @@
+/** Checkpoints: listing, information, deletion, time to live, publishing, copies, downloads of exports. */
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import { createReadStream, existsSync, readdirSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { Readable } from "node:stream";
+import { Hono } from "hono";
+import { z } from "zod";
+import { allCheckpoints, checkpointsOf, expiry, requireCheckpoint } from "../checkpoints.ts";
+import { HttpError } from "../http-error.ts";
+import { modelId } from "../live-models.ts";
+import type { CheckpointRecord } from "../records.ts";
+import { readBody } from "../saving.ts";
+import type { Service } from "../service.ts";
+import { checkpointKinds, formatTinkerPath, isPathKind } from "../tinker-path.ts";
+import { countOf, jsonBody } from "./bodies.ts";
+
+const copySchema = z.looseObject({
+  source_path: z.string(),
+  session_id: z.string().nullish(),
+  model_seq_id: z.int().min(0).nullish(),
+  destination_project_id: z.string().nullish(),
+  ttl_seconds: z.number().nullish(),
+});
+
+const urlsLiveMs = 3_600_000;
+
+export function checkpointBody(checkpoint: CheckpointRecord) {
+  return {
+    checkpoint_id: `${checkpoint.kind}/${checkpoint.name}`,
+    checkpoint_type: checkpointKinds[checkpoint.kind],
+    time: checkpoint.createdAt,
+    tinker_path: formatTinkerPath(checkpoint),
+    size_bytes: checkpoint.sizeBytes,
+    public: checkpoint.public,
+    user_metadata: checkpoint.userMetadata,
+    expires_at: checkpoint.expiresAt,
+  };
+}
+
+export function checkpointRoutes({ context, sessions }: Service): Hono {
+  const { store, log } = context;
+  const copies = new Map<string, string>();
+
+  /** @throws HttpError 404 */
+  function find(params: { run: string; kind: string; name: string }): CheckpointRecord {
+    const { run, kind, name } = params;
+    const path = isPathKind(kind) ? formatTinkerPath({ run, kind, name }) : undefined;
+    try {
+      if (path) return requireCheckpoint(context, path);
+    } catch (error) {
+      throw new HttpError(404, error instanceof Error ? error.message : String(error), { cause: error });
+    }
+    throw new HttpError(404, `there is no checkpoint ${run}/${kind}/${name}`);
+  }
+
+  const path = "/training_runs/:run/checkpoints/:kind/:name";
+  return new Hono()
+    .get("/checkpoints", (c) => {
+      const [limit, offset] = [countOf(c, "limit", 100, 1000), countOf(c, "offset", 0, Number.MAX_SAFE_INTEGER)];
+      const all = allCheckpoints(context).toReversed();
+      const cursor = { offset, limit, total_count: all.length };
+      return c.json({ checkpoints: all.slice(offset, offset + limit).map(checkpointBody), cursor });
+    })
+    .get("/training_runs/:run/checkpoints", (c) => {
+      const run = c.req.param("run");
+      if (!sessions.findModel(run)) throw new HttpError(404, `there is no training run ${run}`);
+      return c.json({ checkpoints: checkpointsOf(context, run).map(checkpointBody) });
+    })
+    .post("/weights_info", async (c) => {
+      const { tinker_path } = readBody(z.looseObject({ tinker_path: z.string() }), await jsonBody(c));
+      const { baseModel, adapter } = requireCheckpoint(context, tinker_path);
+      return c.json({
+        base_model: baseModel,
+        is_lora: true,
+        lora_rank: adapter.rank,
+        train_unembed: adapter.targets.includes("unembed"),
+        train_mlp: adapter.targets.includes("mlp"),
+        train_attn: adapter.targets.includes("attn"),
+        optimizer_config: { type: "adamw" },
+      });
+    })
+    .delete(path, (c) => {
+      const checkpoint = find(c.req.param());
+      store.deleteCheckpoint(formatTinkerPath(checkpoint));
+      log.info(checkpoint.run, `deleted ${checkpoint.kind}/${checkpoint.name}`);
+      return c.body(null, 204);
+    })
+    .post(`${path}/publish`, (c) => {
+      store.saveCheckpoint({ ...find(c.req.param()), public: true });
+      return c.body(null, 204);
+    })
+    .delete(`${path}/publish`, (c) => {
+      store.saveCheckpoint({ ...find(c.req.param()), public: false });
+      return c.body(null, 204);
+    })
+    .put(`${path}/ttl`, async (c) => {
+      const checkpoint = find(c.req.param());
+      const { ttl_seconds } = readBody(z.looseObject({ ttl_seconds: z.number().nullish() }), await jsonBody(c));
+      store.saveCheckpoint({ ...checkpoint, expiresAt: expiry(context, ttl_seconds ?? null) });
+      return c.body(null, 204);
+    })
+    .get(`${path}/external_weights_urls`, (c) => {
+      const checkpoint = find(c.req.param());
+      if (checkpoint.kind !== "external_weights") throw new HttpError(400, "only external weights can be downloaded");
+      const expires = context.now().getTime() + urlsLiveMs;
+      const { origin } = new URL(c.req.url);
+      const files = filesOf(store.folderOf(checkpoint.data));
+      const urls = files.map((file) => {
+        const signature = sign(checkpoint.data, file, expires);
+        const query = new URLSearchParams({ file, expires: String(expires), signature });
+        return [file, `${origin}/downloads/${checkpoint.data}?${query}`];
+      });
+      return c.json({ urls: Object.fromEntries(urls), expires: new Date(expires).toISOString() });
+    })
+    .post("/copy_weights", async (c) => {
+      const key = c.req.header("x-idempotency-key");
+      const earlier = key === undefined ? undefined : copies.get(key);
+      if (earlier !== undefined) return c.json({ tinker_path: earlier });
+      const request = readBody(copySchema, await jsonBody(c));
+      const source = requireCheckpoint(context, request.source_path);
+      const expiresAt = expiry(context, request.ttl_seconds ?? null);
+      const session = request.session_id
+        ? sessions.touch(request.session_id)
+        : sessions.create({
+            display_name: `copy of ${request.source_path}`,
+            project_id: request.destination_project_id,
+          });
+      const number = request.model_seq_id ?? 0;
+      if (session.models.some((model) => model.number === number)) {
+        throw new HttpError(400, `the session has a model ${number} already; choose another model_seq_id`);
+      }
+      const time = context.now().toISOString();
+      const { adapter, baseModel } = source;
+      session.models.push({
+        ...{ number, adapter, baseModel, userMetadata: null, state: null, lastSaved: null },
+        ...{ createdAt: time, lastRequestAt: time, nextSeq: 1, dirty: false, untrainable: true },
+      });
+      store.saveSession(session);
+      const copy = { ...source, run: modelId(session.id, number), createdAt: time, expiresAt, public: false };
+      store.saveCheckpoint(copy);
+      const tinkerPath = formatTinkerPath(copy);
+      if (key !== undefined) copies.set(key, tinkerPath);
+      return c.json({ tinker_path: tinkerPath });
+    });
+}
+
+/** Signs the URLs of downloads, which need no key; they end with this run of the server. */
+const secret = randomBytes(32);
+
+const sign = (data: string, file: string, expires: number): string =>
+  createHmac("sha256", secret).update(`${data}\n${file}\n${expires}`).digest("hex");
+
+function filesOf(folder: string, within = ""): string[] {
+  return readdirSync(join(folder, within), { withFileTypes: true }).flatMap((entry) => {
+    const file = within === "" ? entry.name : `${within}/${entry.name}`;
+    return entry.isDirectory() ? filesOf(folder, file) : [file];
+  });
+}
+
+/** Files of exports, for whoever has a signed URL. */
+export function downloadRoutes({ context }: Service): Hono {
+  return new Hono().get("/downloads/:data", (c) => {
+    const { file = "", expires = "", signature = "" } = c.req.query();
+    const expected = Buffer.from(sign(c.req.param("data"), file, Number(expires)));
+    const given = Buffer.from(signature);
+    const valid = given.length === expected.length && timingSafeEqual(given, expected);
+    if (!valid || Number(expires) < context.now().getTime()) {
+      throw new HttpError(403, "this address is not valid, or no longer");
+    }
+    const path = join(context.store.folderOf(c.req.param("data")), file);
+    if (!existsSync(path)) throw new HttpError(404, "the file is gone");
+    const body = Readable.toWeb(createReadStream(path)) as ReadableStream;
+    return c.body(body, 200, {
+      "content-type": "application/octet-stream",
+      "content-length": String(statSync(path).size),
+    });
+  });
+}

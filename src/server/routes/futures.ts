@@ -1,0 +1,46 @@
+/** Collecting results: polls that are held open for a while. */
+import { Hono } from "hono";
+import { z } from "zod";
+import { completionTarget } from "../completions.ts";
+import { readBody } from "../saving.ts";
+import type { Service } from "../service.ts";
+import { jsonBody } from "./bodies.ts";
+
+const manySchema = z.looseObject({
+  target: z.looseObject({ sampling_session_id: z.string(), cloned_sampler_id: z.int().min(0).default(0) }),
+  prev_cursor: z.int().min(0).default(0),
+  timeout: z.number().min(0).nullish(),
+});
+
+export function futureRoutes({ context, completions, samplers }: Service): Hono {
+  const { futures, pollMs } = context;
+  return new Hono()
+    .post("/retrieve_future", async (c) => {
+      const { request_id: id } = await jsonBody(c);
+      const result = await futures.collect(String(id), pollMs, c.req.raw.signal);
+      if (result === "pending") {
+        return c.json({ type: "try_again", request_id: String(id), queue_state: "active" }, 408);
+      }
+      if (result === "unknown") {
+        // 410 makes a sampling client ask anew, and a training client say so.
+        const why = String(id).endsWith(`@${context.boot}`)
+          ? "it was collected long ago"
+          : "the server was restarted since";
+        return c.json({ detail: `the result of ${id} is gone: ${why}` }, 410);
+      }
+      if (result.kind === "failure") return c.json({ error: result.message, category: result.category });
+      if (result.kind === "json") return c.json(result.body);
+      return c.body(Uint8Array.from(result.body).buffer, 200, { "content-type": "application/x-protobuf" });
+    })
+    .post("/retrieve_futures", async (c) => {
+      const { target, prev_cursor, timeout } = readBody(manySchema, await jsonBody(c));
+      samplers.require(target.sampling_session_id);
+      const waitMs = timeout === null || timeout === undefined ? pollMs : Math.min(pollMs, timeout * 1000);
+      const name = completionTarget(target.sampling_session_id, BigInt(target.cloned_sampler_id));
+      return c.json(await completions.read(name, prev_cursor, waitMs, c.req.raw.signal));
+    })
+    .post("/cancel_future", async (c) => {
+      futures.cancel(String((await jsonBody(c)).request_id));
+      return c.json({});
+    });
+}

@@ -1,0 +1,61 @@
+/** How a client begins: what the server is like, sessions, signs of life. */
+import { Hono } from "hono";
+import { z } from "zod";
+import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
+import { readBody } from "../saving.ts";
+import type { Service } from "../service.ts";
+import { jsonBody } from "./bodies.ts";
+
+const finishSchema = z.looseObject({
+  reason: z.looseObject({ type: z.string() }).nullish(),
+  detail: z.string().nullish(),
+});
+
+/**
+ * What Hone's own client wants to know beyond the protocol; others do not look at it. That it is there also says that
+ * this server has `lora_config.alpha`, the setting `weighted_only` of cross_entropy, and `zero_grad`.
+ */
+function describeForHone(model: ModelInfo, { loraTargets }: Capabilities) {
+  const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;
+  return { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention, loraTargets };
+}
+
+export function handshakeRoutes({ sessions, context }: Service): Hono {
+  return new Hono()
+    .get("/healthz", (c) => c.json({ status: "ok" }))
+    .post("/client/config", (c) =>
+      c.json({
+        pjwt_auth_enabled: false,
+        parallel_fwdbwd_chunks: true,
+        proto_compress_fwdbwd: false,
+        custom_loss_server_side: false,
+        sample_join_sampling_session: true,
+      }),
+    )
+    .post("/client/dynamic_config", (c) => c.json({ refresh_interval_sec: 300, sample_cancel_enabled: true }))
+    .post("/create_session", async (c) => {
+      const { id } = sessions.create(await jsonBody(c));
+      return c.json({ type: "create_session", session_id: id });
+    })
+    .post("/session_heartbeat", async (c) => {
+      sessions.touch((await jsonBody(c)).session_id);
+      return c.json({ type: "session_heartbeat" });
+    })
+    .post("/sessions/:session/finish", async (c) => {
+      const { reason, detail } = readBody(finishSchema, await jsonBody(c));
+      await sessions.finish(c.req.param("session"), reason?.type ?? "unknown", detail ?? null);
+      return c.body(null, 204);
+    })
+    .post("/telemetry", (c) => c.json({ status: "accepted" }))
+    .get("/get_server_capabilities", (c) =>
+      c.json({
+        supported_models: context.models.map(({ name, engine: { model, capabilities } }) => ({
+          model_name: name,
+          max_context_length: model.maxLength,
+          trainable: capabilities.adapters.includes("lora"),
+          sampleable: true,
+          hone: describeForHone(model, capabilities),
+        })),
+      }),
+    );
+}

@@ -1,0 +1,49 @@
+/** Models and their training: every long operation is answered with the id of its future. */
+import { Hono } from "hono";
+import { HttpError } from "../http-error.ts";
+import type { Service, TrainingKind } from "../service.ts";
+import { jsonBody } from "./bodies.ts";
+
+const kinds: readonly TrainingKind[] = [
+  "zero_grad",
+  "optim_step",
+  "save_weights",
+  "save_weights_for_sampler",
+  "save_weights_external",
+];
+
+export function trainingRoutes(service: Service): Hono {
+  const routes = new Hono()
+    .post("/create_model", async (c) => c.json(service.createModel(await jsonBody(c))))
+    .post("/get_info", async (c) => {
+      const { id, record, base } = service.requireModel((await jsonBody(c)).model_id);
+      const { architecture, directory } = base.engine.model;
+      return c.json({
+        type: "get_info",
+        model_id: id,
+        model_name: record.baseModel,
+        is_lora: true,
+        lora_rank: record.adapter.rank,
+        optimizer_config: { type: "adamw" },
+        model_data: {
+          arch: architecture,
+          model_name: record.baseModel,
+          // A client on this machine loads the tokenizer from the model's own folder.
+          ...(directory === "" ? {} : { tokenizer_id: directory }),
+        },
+      });
+    })
+    .post("/forward_backward", async (c) => {
+      const encoding = c.req.header("content-encoding") ?? "identity";
+      if (encoding !== "identity")
+        throw new HttpError(415, `Content-Encoding ${encoding} is not offered: see client/config`);
+      return c.json(service.forwardBackward(new Uint8Array(await c.req.arrayBuffer())));
+    })
+    .post("/load_weights", async (c) => {
+      const body = await jsonBody(c);
+      const makes = body.session_id !== undefined && body.session_id !== null;
+      return c.json(makes ? service.createModelFrom(body) : service.train("load_weights", body));
+    });
+  for (const kind of kinds) routes.post(`/${kind}`, async (c) => c.json(service.train(kind, await jsonBody(c))));
+  return routes;
+}

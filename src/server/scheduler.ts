@@ -1,0 +1,134 @@
+/**
+ * Shares one engine: training jobs one at a time, models taking turns; samples together, clients taking turns; and
+ * neither kind keeps the other waiting for long. Knows nothing of what the jobs compute.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+
+export interface SchedulerOptions {
+  /** Sequences that are sampled at the same time. */
+  maxRows: number;
+  /** Sequences of all clients that may wait for their turn. */
+  maxWaitingRows: number;
+  now?: () => number;
+}
+
+export interface Scheduler {
+  /** Runs a job that computes on the weights; jobs of one owner in order, owners in turns. */
+  train<T>(owner: string, job: () => Promise<T>): Promise<T>;
+  /** Takes places for sequences that will be sampled; gives the function that frees them, or null when all are taken. */
+  enter(rows: number): (() => void) | null;
+  /** Runs a job that samples `rows` sequences, when there is room for them. */
+  sample<T>(owner: string, rows: number, job: () => Promise<T>): Promise<T>;
+  readonly state: { trainingWaiting: number; training: number; rowsWaiting: number; rows: number };
+}
+
+interface Job {
+  rows: number;
+  run: () => Promise<void>;
+}
+
+/** Jobs of several owners; each owner's in order, the owners in turns. */
+function turnQueue() {
+  const queues = new Map<string, Job[]>();
+  let rows = 0;
+  return {
+    get rows() {
+      return rows;
+    },
+    push(owner: string, job: Job) {
+      rows += job.rows;
+      const queue = queues.get(owner);
+      if (queue) queue.push(job);
+      else queues.set(owner, [job]);
+    },
+    /** The first job of the owner whose turn it is, if `fits`; that owner then goes to the end. */
+    take(fits: (job: Job) => boolean): Job | undefined {
+      const [owner, queue] = queues.entries().next().value ?? [];
+      const job = queue?.[0];
+      if (owner === undefined || !queue || !job || !fits(job)) return undefined;
+      rows -= job.rows;
+      queue.shift();
+      queues.delete(owner);
+      if (queue.length > 0) queues.set(owner, queue);
+      return job;
+    },
+  };
+}
+
+/** The longest that training stands back for samples under way. */
+const longestPauseMs = 30_000;
+
+export function createScheduler({
+  maxRows,
+  maxWaitingRows,
+  now = () => performance.now(),
+}: SchedulerOptions): Scheduler {
+  const training = turnQueue();
+  const sampling = turnQueue();
+  let busy = false;
+  let rows = 0;
+  let entered = 0;
+  let idle = (): void => {};
+
+  /** Training and sampling get the same time: after a job of d ms samples under way have d ms for themselves. */
+  async function standBack(ms: number): Promise<void> {
+    if (rows === 0) return;
+    const done = new AbortController();
+    idle = () => done.abort();
+    await sleep(Math.min(ms, longestPauseMs), undefined, { signal: done.signal }).catch(() => {});
+    idle = () => {};
+  }
+
+  async function trainAll(): Promise<void> {
+    if (busy) return;
+    busy = true;
+    for (let job = training.take(() => true); job; job = training.take(() => true)) {
+      const begin = now();
+      await job.run();
+      await standBack(now() - begin);
+    }
+    busy = false;
+  }
+
+  function sampleAll(): void {
+    // A request of more sequences than there are places goes alone.
+    const fits = (job: Job) => rows === 0 || rows + job.rows <= maxRows;
+    for (let job = sampling.take(fits); job; job = sampling.take(fits)) {
+      const started = job;
+      rows += started.rows;
+      void started.run().finally(() => {
+        rows -= started.rows;
+        if (rows === 0) idle();
+        sampleAll();
+      });
+    }
+  }
+
+  const queued = <T>(job: () => Promise<T>, push: (run: () => Promise<void>) => void): Promise<T> =>
+    new Promise((resolve, reject) => push(() => job().then(resolve, reject)));
+
+  return {
+    train(owner, job) {
+      const result = queued(job, (run) => training.push(owner, { rows: 1, run }));
+      void trainAll();
+      return result;
+    },
+    enter(count) {
+      if (entered > 0 && entered + count > maxRows + maxWaitingRows) return null;
+      entered += count;
+      let freed = false;
+      return () => {
+        if (!freed) entered -= count;
+        freed = true;
+      };
+    },
+    sample(owner, count, job) {
+      const result = queued(job, (run) => sampling.push(owner, { rows: count, run }));
+      sampleAll();
+      return result;
+    },
+    get state() {
+      return { trainingWaiting: training.rows, training: Number(busy), rowsWaiting: sampling.rows, rows };
+    },
+  };
+}

@@ -1,0 +1,50 @@
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { delimiter, join } from "node:path";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { runSetup } from "../backends/local/setup.ts";
+
+const project = fileURLToPath(new URL("../..", import.meta.url));
+const tests = join(project, "worker", "sdk_tests");
+const root = mkdtempSync(join(tmpdir(), "hone-sdk-"));
+let model: string;
+let python: string;
+let sdk: string;
+
+/** The SDK is in a folder of its own; numpy, torch and transformers are those of the local engine. */
+beforeAll(async () => {
+  python = (await runSetup("python")).python!;
+  sdk = (await runSetup("package", "tinker")).directory!;
+  model = await makeTinyModel(join(root, "model"));
+});
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+/** Runs a file of worker/sdk_tests, whose tests start `hone serve` from its source. */
+it.each(["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_errors.py", "test_tenants.py"])(
+  "the official SDK: %s",
+  async (file) => {
+    const tsx = fileURLToPath(import.meta.resolve("tsx"));
+    const serve = [process.execPath, "--import", tsx, join(project, "src/cli/main.ts"), "serve"];
+    const child = spawn(python, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", join(tests, file)], {
+      cwd: tests,
+      stdio: ["ignore", "pipe", "pipe"],
+      env: {
+        ...process.env,
+        HONE_MODEL: model,
+        HONE_SERVE: JSON.stringify(serve),
+        HONE_PYTHON: python,
+        OMP_NUM_THREADS: "1",
+        TINKER_TELEMETRY: "0",
+        PYTHONPATH: [sdk, process.env.PYTHONPATH].filter(Boolean).join(delimiter),
+      },
+    });
+    const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+    const [output, errors, code] = await Promise.all([text(child.stdout), text(child.stderr), ended]);
+    expect(code, `${output}\n${errors.slice(-4000)}`).toBe(0);
+  },
+  1_800_000,
+);

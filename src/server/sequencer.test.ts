@@ -1,0 +1,59 @@
+import fc from "fast-check";
+import { expect, test, vi } from "vitest";
+import { createSequencer } from "./sequencer.ts";
+
+const options = { first: 1, gapMs: 20, capacity: 100 };
+
+test("operations run in the order of their ids, one at a time, however they arrive", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.shuffledSubarray([1, 2, 3, 4, 5, 6, 7], { minLength: 7 }), async (arrivals) => {
+      const sequencer = createSequencer(options);
+      const ran: number[] = [];
+      let running = 0;
+      const all = arrivals.map((seq) =>
+        sequencer.run(seq, async () => {
+          expect(++running).toBe(1);
+          await Promise.resolve();
+          ran.push(seq);
+          running--;
+          return seq * 10;
+        }),
+      );
+      expect(await Promise.all(all)).toEqual(arrivals.map((seq) => seq * 10));
+      expect(ran).toEqual([1, 2, 3, 4, 5, 6, 7]);
+      expect([sequencer.next, sequencer.idle]).toEqual([8, true]);
+    }),
+  );
+});
+
+test("a failed operation does not hold up the next", async () => {
+  const sequencer = createSequencer(options);
+  const failed = sequencer.run(1, async () => {
+    throw new Error("no");
+  });
+  await expect(failed).rejects.toThrow("no");
+  expect(await sequencer.run(2, async () => "yes")).toBe("yes");
+});
+
+test("an id that never comes is skipped after a while, and too late after that", async () => {
+  vi.useFakeTimers();
+  const skipped: [number, number][] = [];
+  const sequencer = createSequencer({ ...options, onSkip: (from, to) => skipped.push([from, to]) });
+  const ran: number[] = [];
+  const later = [4, 3].map((seq) => sequencer.run(seq, async () => ran.push(seq)));
+  await vi.advanceTimersByTimeAsync(19);
+  expect(ran).toEqual([]);
+  await vi.advanceTimersByTimeAsync(1);
+  await Promise.all(later);
+  vi.useRealTimers();
+  expect(ran).toEqual([3, 4]);
+  expect(skipped).toEqual([[1, 3]]);
+  await expect(sequencer.run(2, async () => {})).rejects.toThrow(/too late/);
+});
+
+test("the id whose turn it is gets in where later ones find no room", () => {
+  const sequencer = createSequencer({ ...options, capacity: 2 });
+  for (const seq of [2, 3]) void sequencer.run(seq, async () => {});
+  expect([sequencer.hasRoom(4), sequencer.hasRoom(1)]).toEqual([false, true]);
+  expect(sequencer.free).toBe(4);
+});

@@ -1,0 +1,325 @@
+/** The server without HTTP: takes requests as plain values, answers at once, computes behind futures. */
+import { randomInt } from "node:crypto";
+import { z } from "zod";
+import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
+import { UserError } from "../errors.ts";
+import { findBaseModel } from "./base-models.ts";
+import { requireCheckpoint } from "./checkpoints.ts";
+import { createCompletions } from "./completions.ts";
+import type { ServerContext } from "./context.ts";
+import type { FutureResult } from "./futures.ts";
+import { HttpError } from "./http-error.ts";
+import { type LiveModel, modelId } from "./live-models.ts";
+import type { LoraAdapter, ModelRecord, SessionRecord } from "./records.ts";
+import { readSampleCall } from "./sample-request.ts";
+import { createSamplers } from "./samplers.ts";
+import { sample } from "./sampling.ts";
+import { loadableKinds, loadWeights, readBody, saveExternal, saveForSampler, saveWeights } from "./saving.ts";
+import { createSessions } from "./sessions.ts";
+import { formatTinkerPath } from "./tinker-path.ts";
+import { dropGradient, forwardBackward, optimStep } from "./training.ts";
+
+/** Tinker's own clients give no alpha: the scale is then 32 / rank at every rank. */
+const defaultAlpha = 32;
+
+const optimizer = z.looseObject({ type: z.string() }).nullish();
+const metadata = z.record(z.string(), z.unknown()).nullish();
+const slot = { session_id: z.string(), model_seq_id: z.int().min(0) };
+const createModelSchema = z.looseObject({
+  ...slot,
+  base_model: z.string(),
+  user_metadata: metadata,
+  optimizer_config: optimizer,
+  lora_config: z
+    .looseObject({
+      rank: z.int().min(1).default(32),
+      alpha: z.number().gt(0).default(defaultAlpha),
+      seed: z.int().nullish(),
+      train_unembed: z.boolean().default(true),
+      train_mlp: z.boolean().default(true),
+      train_attn: z.boolean().default(true),
+    })
+    .nullish(),
+});
+const createFromSchema = z.looseObject({
+  ...slot,
+  path: z.string(),
+  optimizer: z.boolean(),
+  base_model: z.string().nullish(),
+  user_metadata: metadata,
+  optimizer_config: optimizer,
+});
+
+/** Bytes of requests that wait, of all models together. */
+const maxWaitingBytes = 1 << 29;
+
+export type TrainingKind =
+  | "zero_grad"
+  | "optim_step"
+  | "save_weights"
+  | "save_weights_for_sampler"
+  | "save_weights_external"
+  | "load_weights";
+
+export type Service = ReturnType<typeof createService>;
+
+export function createService(context: ServerContext) {
+  const { futures, store, log, metrics } = context;
+  const sessions = createSessions(context);
+  const samplers = createSamplers(context, sessions);
+  const completions = createCompletions(futures);
+  let waitingBytes = 0;
+  const since = { sequences: 0, tokens: 0 };
+
+  /** Starts work under an id, and tells of its end. */
+  function start(
+    id: string,
+    kind: string,
+    who: string,
+    work: (signal: AbortSignal) => Promise<FutureResult>,
+    what = "",
+  ): void {
+    const begin = performance.now();
+    futures.start(id, async (signal) => {
+      let outcome = "failed";
+      try {
+        const result = await work(signal);
+        outcome = "ok";
+        if (kind !== "sample") log.info(who, `${kind}${what}, ${((performance.now() - begin) / 1000).toFixed(2)} s`);
+        return result;
+      } catch (error) {
+        const text = error instanceof Error ? error.message : String(error);
+        log.warn(who, `${kind}${what} failed: ${text}`);
+        throw error;
+      } finally {
+        metrics.add("hone_operations_total", { kind, outcome });
+        metrics.add("hone_operation_seconds_total", { kind }, (performance.now() - begin) / 1000);
+      }
+    });
+  }
+
+  function requireModel(id: unknown): LiveModel {
+    const model = typeof id === "string" ? sessions.findModel(id) : undefined;
+    if (!model) throw new HttpError(404, `there is no model ${JSON.stringify(id)}`);
+    return model;
+  }
+
+  /** Accepts an operation of a model; from here on whatever is wrong with it is told through its future. */
+  function accept(
+    model: LiveModel,
+    seq: number | null,
+    kind: string,
+    bytes: number,
+    what: string,
+    work: () => Promise<FutureResult>,
+  ): Record<string, unknown> {
+    sessions.touch(model.session.id);
+    const number = seq ?? model.sequencer.free;
+    const id = `${model.id}:${number}@${context.boot}`;
+    if (!futures.has(id)) {
+      const full = waitingBytes + bytes > maxWaitingBytes && number !== model.sequencer.next;
+      if (full || !model.sequencer.hasRoom(number)) {
+        metrics.add("hone_refused_total", { queue: "training" });
+        throw new HttpError(429, `the queue of ${model.id} is full; try again`);
+      }
+      waitingBytes += bytes;
+      model.record.lastRequestAt = context.now().toISOString();
+      const run = () => model.sequencer.run(number, work);
+      start(
+        id,
+        kind,
+        model.id,
+        () =>
+          run().finally(() => {
+            waitingBytes -= bytes;
+          }),
+        what,
+      );
+    }
+    return { request_id: id, model_id: model.id };
+  }
+
+  /** Makes a model's record and opens it; where that fails there is no model. */
+  function addModel(
+    session: SessionRecord,
+    number: number,
+    kind: string,
+    make: () => Pick<ModelRecord, "baseModel" | "adapter" | "userMetadata" | "state" | "lastSaved">,
+    answer: (id: string) => Record<string, unknown>,
+  ): Record<string, unknown> {
+    const id = modelId(session.id, number);
+    const request = `${id}:0@${context.boot}`;
+    start(request, kind, id, async () => {
+      if (!sessions.findModel(id)) {
+        const time = context.now().toISOString();
+        const times = { createdAt: time, lastRequestAt: time };
+        session.models.push({ number, ...make(), ...times, nextSeq: 1, dirty: false, untrainable: false });
+      }
+      try {
+        await requireModel(id).compute(async () => {});
+      } catch (error) {
+        session.models = session.models.filter((model) => model.number !== number);
+        sessions.forgetModel(id);
+        throw error;
+      }
+      store.saveSession(session);
+      return { kind: "json", body: answer(id) };
+    });
+    return { request_id: request, model_id: id };
+  }
+
+  const operations: Record<TrainingKind, (model: LiveModel, body: Record<string, unknown>) => Promise<FutureResult>> = {
+    optim_step: optimStep,
+    save_weights: (model, body) => saveWeights(context, model, body),
+    save_weights_external: (model, body) => saveExternal(context, model, body),
+    zero_grad: dropGradient,
+    load_weights: (model, body) => loadWeights(context, model, body),
+    save_weights_for_sampler: (model, body) =>
+      saveForSampler(context, model, body, (number, weights) =>
+        samplers.add(model.session, { number, baseModel: model.record.baseModel, modelPath: null, weights }),
+      ),
+  };
+
+  return {
+    context,
+    sessions,
+    samplers,
+    completions,
+    requireModel,
+
+    createModel(body: unknown) {
+      const request = readBody(createModelSchema, body);
+      const session = sessions.touch(request.session_id);
+      const { engine } = findBaseModel(context.models, request.base_model);
+      checkOptimizer(request.optimizer_config);
+      const {
+        rank = 32,
+        alpha = defaultAlpha,
+        seed,
+        train_attn = true,
+        train_mlp = true,
+        train_unembed = true,
+      } = request.lora_config ?? {};
+      const wanted = { attn: train_attn, mlp: train_mlp, unembed: train_unembed };
+      const targets = (["attn", "mlp", "unembed"] as const).filter((target) => wanted[target]);
+      if (targets.length === 0)
+        throw new UserError("at least one of train_attn, train_mlp and train_unembed must be true");
+      const missing = targets.filter((target) => !engine.capabilities.loraTargets.includes(target));
+      if (missing.length > 0) throw new UserError(`this engine has no LoRA on ${missing.join(", ")}`);
+      const adapter: LoraAdapter = {
+        ...{ kind: "lora", rank, alpha, targets },
+        seed: seed ?? randomInt(2 ** 47),
+      };
+      const { base_model: baseModel, user_metadata } = request;
+      const made = { baseModel, adapter, userMetadata: user_metadata ?? null, state: null, lastSaved: null };
+      return addModel(
+        session,
+        request.model_seq_id,
+        "create_model",
+        () => made,
+        (id) => ({ type: "create_model", model_id: id }),
+      );
+    },
+
+    /** A new model with the weights, and perhaps the optimizer, of a checkpoint. */
+    createModelFrom(body: unknown) {
+      const request = readBody(createFromSchema, body);
+      const session = sessions.touch(request.session_id);
+      checkOptimizer(request.optimizer_config);
+      const make = () => {
+        const checkpoint = requireCheckpoint(context, request.path, loadableKinds);
+        const base = findBaseModel(context.models, checkpoint.baseModel);
+        if (request.base_model && findBaseModel(context.models, request.base_model) !== base) {
+          throw new UserError(
+            `${request.path} is of the base model ${checkpoint.baseModel}, not of ${request.base_model}`,
+          );
+        }
+        return {
+          baseModel: request.base_model ?? checkpoint.baseModel,
+          adapter: checkpoint.adapter,
+          userMetadata: request.user_metadata ?? null,
+          state: { data: checkpoint.data, optimizer: request.optimizer },
+          lastSaved: formatTinkerPath(checkpoint),
+        };
+      };
+      return addModel(session, request.model_seq_id, "load_weights", make, (id) => ({
+        type: "load_weights",
+        path: request.path,
+        model_id: id,
+      }));
+    },
+
+    forwardBackward(bytes: Uint8Array) {
+      let request: ReturnType<typeof decodeForwardBackwardRequest>;
+      try {
+        request = decodeForwardBackwardRequest(bytes);
+      } catch (cause) {
+        throw new HttpError(400, `the body is no ForwardBackwardRequest: ${cause}`, { cause });
+      }
+      const model = requireModel(request.modelId);
+      const seq = request.seqId > 0 ? request.seqId : null;
+      const kind = request.forwardOnly ? "forward" : "forward_backward";
+      const what = ` of ${request.datums} datums`;
+      return accept(model, seq, kind, bytes.byteLength, what, async () => {
+        const content = request.content();
+        const tokens = content.data.reduce(
+          (sum, { input }) =>
+            sum + input.reduce((part, chunk) => part + (chunk.kind === "text" ? chunk.tokens.length : 0), 0),
+          0,
+        );
+        metrics.add("hone_trained_tokens_total", {}, tokens);
+        return forwardBackward(model, content);
+      });
+    },
+
+    train(kind: TrainingKind, body: Record<string, unknown>) {
+      const model = requireModel(body.model_id);
+      const seq = Number.isSafeInteger(body.seq_id) ? (body.seq_id as number) : null;
+      return accept(model, seq, kind, 0, "", () => operations[kind](model, body));
+    },
+
+    /** @param seq as digits: these ids are longer than a number can be exact */
+    sample(body: Record<string, unknown>, seq: string) {
+      const id = body.sampling_session_id;
+      const { session, base } = samplers.require(id);
+      if (session.finished) throw new HttpError(410, `the session ${session.id} is finished`);
+      sessions.touch(session.id);
+      const request = `${id}:${seq}@${context.boot}`;
+      const given = body.num_samples;
+      const count = typeof given === "number" && given >= 1 && given <= 1024 ? Math.floor(given) : 1;
+      if (!futures.has(request)) {
+        const leave = base.scheduler.enter(count);
+        if (!leave) {
+          metrics.add("hone_refused_total", { queue: "sampling" });
+          throw new HttpError(429, "too many sequences wait to be sampled; try again");
+        }
+        const work = async (signal: AbortSignal): Promise<FutureResult> => {
+          const call = readSampleCall(body, base.engine);
+          metrics.add("hone_prompt_tokens_total", {}, call.prompt.length);
+          const result = await samplers.use(String(id), (policy) =>
+            sample(policy, base.scheduler, session.id, call, signal),
+          );
+          metrics.add("hone_sampled_tokens_total", {}, result.sampledTokens);
+          since.sequences += call.requests.length;
+          since.tokens += result.sampledTokens;
+          return { kind: result.kind, body: result.body };
+        };
+        start(request, "sample", String(id), (signal) => work(signal).finally(leave));
+      }
+      const sequences = Array.from({ length: count }, (_, index) => `${request}#${index}`);
+      return { request_id: request, sample_sequence_ids: sequences };
+    },
+
+    /** One line of what was sampled since the last. */
+    logSampling() {
+      if (since.sequences === 0) return;
+      log.info("", `sampled ${since.sequences} sequences, ${since.tokens} tokens`);
+      Object.assign(since, { sequences: 0, tokens: 0 });
+    },
+  };
+}
+
+function checkOptimizer(config: { type: string } | null | undefined): void {
+  if (!config || config.type === "adamw") return;
+  throw new UserError(`the optimizer "${config.type}" is not offered; models here are trained with AdamW`);
+}

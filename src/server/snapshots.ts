@@ -1,0 +1,75 @@
+/** Frozen weights as policies to sample from: opened when a sampler first needs them, closed when others need the room. */
+import type { Policy } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import type { BaseModel } from "./base-models.ts";
+import type { Snapshot } from "./records.ts";
+import type { Store } from "./store.ts";
+
+export interface SnapshotPool {
+  /** Runs `use` with the policy of these weights. */
+  use<T>(base: BaseModel, snapshot: Snapshot, use: (policy: Policy) => Promise<T>): Promise<T>;
+  /** Folders that are in use. */
+  readonly inUse: ReadonlySet<string>;
+  readonly size: number;
+}
+
+interface Entry {
+  policy: Promise<Policy>;
+  users: number;
+}
+
+/** @param mostIdle policies that are kept open although nobody samples from them */
+export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
+  // In the order of their last use.
+  const entries = new Map<string, Entry>();
+
+  async function open(base: BaseModel, { data, adapter }: Snapshot): Promise<Policy> {
+    const policy = await base.engine.createPolicy({ adapter });
+    try {
+      await policy.loadState(store.folderOf(data), { optimizer: false });
+      return policy;
+    } catch (error) {
+      await policy.close();
+      throw error;
+    }
+  }
+
+  function closeIdle(): void {
+    const idle = [...entries].filter(([, { users }]) => users === 0);
+    for (const [data, { policy }] of idle.slice(0, Math.max(0, idle.length - mostIdle))) {
+      entries.delete(data);
+      void policy.then(
+        (opened) => opened.close(),
+        () => {},
+      );
+    }
+  }
+
+  return {
+    async use(base, snapshot, use) {
+      const { data } = snapshot;
+      const entry = entries.get(data) ?? { policy: open(base, snapshot), users: 0 };
+      entries.delete(data);
+      entries.set(data, entry);
+      entry.users++;
+      try {
+        const policy = await entry.policy.catch((cause: unknown) => {
+          entries.delete(data);
+          if (cause instanceof UserError)
+            throw new UserError(`the sampler's weights cannot be opened: ${cause.message}`, { cause });
+          throw cause;
+        });
+        return await use(policy);
+      } finally {
+        entry.users--;
+        closeIdle();
+      }
+    },
+    get inUse() {
+      return new Set(entries.keys());
+    },
+    get size() {
+      return entries.size;
+    },
+  };
+}

@@ -1,0 +1,176 @@
+/** Puts the parts together: engines, store, service, HTTP, and the clock that tidies up. */
+import { randomUUID } from "node:crypto";
+import type { AddressInfo } from "node:net";
+import { createAdaptorServer } from "@hono/node-server";
+import type { Hono } from "hono";
+import type { Engine } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import { createApp } from "./app.ts";
+import { type BaseModel, createBaseModel } from "./base-models.ts";
+import { expireCheckpoints } from "./checkpoints.ts";
+import type { ServerContext } from "./context.ts";
+import { createFutureStore, type FutureStoreOptions } from "./futures.ts";
+import { createLog } from "./log.ts";
+import { createMetrics } from "./metrics.ts";
+import { createService, type Service } from "./service.ts";
+import { openStore } from "./store.ts";
+
+export interface ServerOptions {
+  /** Each with the names that clients may use, the listed one first. */
+  engines: readonly { names: readonly string[]; engine: Engine }[];
+  /** Where sessions and checkpoints are kept. */
+  stateFolder: string;
+  apiKey?: string | null;
+  /** Seconds that a missing sequence id is waited for. */
+  gapSeconds?: number;
+  /** Seconds that a poll is held open; below the 45 s that clients wait. */
+  pollSeconds?: number;
+  /** Minutes without a sign of life after which a session's models are closed. */
+  sessionMinutes?: number;
+  /** Operations of one model that may stand by. */
+  maxWaitingOperations?: number;
+  /** Sequences that may wait to be sampled, on each base model. */
+  maxWaitingRows?: number;
+  futures?: FutureStoreOptions;
+  /** Gets the lines of the log. */
+  write?: (line: string) => void;
+  now?: () => Date;
+}
+
+export interface RunningService {
+  app: Hono;
+  service: Service;
+  /** Does what the clock does from time to time. */
+  sweep(): Promise<void>;
+  close(): Promise<void>;
+}
+
+const sweepMs = 30_000;
+
+/** The server without a port, for tests and for `startServer`. @throws UserError when the folder is in use */
+export async function openService(options: ServerOptions): Promise<RunningService> {
+  const now = options.now ?? (() => new Date());
+  const store = openStore(options.stateFolder);
+  const models: BaseModel[] = options.engines.map(({ names, engine }) =>
+    createBaseModel(names, engine, options.maxWaitingRows ?? 8192),
+  );
+  const context: ServerContext = {
+    store,
+    models,
+    futures: createFutureStore({ now: () => now().getTime(), ...options.futures }),
+    metrics: createMetrics(),
+    log: createLog(options.write ?? (() => {}), now),
+    boot: randomUUID().slice(0, 8),
+    gapMs: (options.gapSeconds ?? 30) * 1000,
+    pollMs: (options.pollSeconds ?? 25) * 1000,
+    sessionTimeoutMs: (options.sessionMinutes ?? 60) * 60_000,
+    maxWaitingOperations: options.maxWaitingOperations ?? 512,
+    now,
+  };
+  const service = createService(context);
+  defineGauges(service);
+  await store.collectGarbage();
+
+  async function sweep(): Promise<void> {
+    context.futures.sweep();
+    await service.sessions.closeIdle();
+    const inUse = service.samplers.sweep();
+    const expired = expireCheckpoints(context);
+    if (expired > 0) context.log.info("", `${expired} checkpoints have expired`);
+    await store.collectGarbage(inUse);
+  }
+  return { app: createApp(service, options.apiKey ?? null), service, sweep, close: async () => store.close() };
+}
+
+export interface RunningServer extends RunningService {
+  /** `http://host:port` */
+  url: string;
+}
+
+const loopback = new Set(["127.0.0.1", "localhost", "::1"]);
+
+/** @throws UserError for an address that others can reach without a key, or that is taken */
+export async function startServer(options: ServerOptions & { host: string; port: number }): Promise<RunningServer> {
+  const { host, port, apiKey } = options;
+  if (!loopback.has(host) && !apiKey) {
+    throw new UserError(`--host ${host} can be reached from other machines: it needs an API key`, {
+      hint: "Add --api-key tml-..., or set HONE_API_KEY; clients give the same as TINKER_API_KEY.",
+    });
+  }
+  const running = await openService(options);
+  const { context } = running.service;
+  const server = createAdaptorServer({
+    fetch: running.app.fetch,
+    // Clients keep idle connections for 90 s; a server that closes them first makes requests fail now and then.
+    serverOptions: { keepAliveTimeout: 120_000, headersTimeout: 125_000, requestTimeout: 0 },
+  });
+  try {
+    await new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      server.listen(port, host, resolve);
+    });
+  } catch (error) {
+    await running.close();
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== "EADDRINUSE" && code !== "EADDRNOTAVAIL" && code !== "EACCES") throw error;
+    throw new UserError(`cannot listen on ${host}:${port}: ${(error as Error).message}`, {
+      hint: "Choose another --port, or 0 for any that is free.",
+      cause: error,
+    });
+  }
+  const timers = [
+    setInterval(() => {
+      running.sweep().catch((error: unknown) => context.log.warn("", `tidying up failed: ${error}`));
+    }, sweepMs),
+    setInterval(() => running.service.logSampling(), 10_000),
+  ];
+  const address = server.address() as AddressInfo;
+  return {
+    ...running,
+    url: `http://${host.includes(":") ? `[${host}]` : host}:${address.port}`,
+    async close() {
+      for (const timer of timers) clearInterval(timer);
+      await new Promise<void>((resolve) => {
+        server.close(() => resolve());
+        if ("closeAllConnections" in server) server.closeAllConnections();
+      });
+      await running.close();
+    },
+  };
+}
+
+function defineGauges({ context, sessions, samplers }: Service): void {
+  const { metrics, models, futures, store } = context;
+  const one = (value: number) => [{ value }];
+  const each = (read: (model: BaseModel) => number) => () =>
+    models.map((model) => ({ labels: { model: model.name }, value: read(model) }));
+  metrics.gauge("hone_sessions", "Sessions that were heard of lately.", () => one(sessions.counts.active));
+  metrics.gauge("hone_models", "Models whose weights are in memory.", () => one(sessions.counts.models));
+  metrics.gauge("hone_samplers", "Frozen weights in memory.", () => one(samplers.open));
+  metrics.gauge("hone_checkpoints", "Checkpoints on disk.", () => one(store.checkpoints.size));
+  metrics.gauge("hone_futures", "Operations under way, and results that are kept.", () => [
+    { labels: { state: "pending" }, value: futures.size.pending },
+    { labels: { state: "settled" }, value: futures.size.settled },
+  ]);
+  metrics.gauge(
+    "hone_training_waiting",
+    "Training jobs that wait for the engine.",
+    each(({ scheduler }) => scheduler.state.trainingWaiting),
+  );
+  metrics.gauge(
+    "hone_training_running",
+    "Whether the engine trains.",
+    each(({ scheduler }) => scheduler.state.training),
+  );
+  metrics.gauge(
+    "hone_sequences_waiting",
+    "Sequences that wait to be sampled.",
+    each(({ scheduler }) => scheduler.state.rowsWaiting),
+  );
+  metrics.gauge(
+    "hone_sequences_sampling",
+    "Sequences that are sampled.",
+    each(({ scheduler }) => scheduler.state.rows),
+  );
+  metrics.gauge("hone_resident_bytes", "Memory of the server's own process.", () => one(process.memoryUsage.rss()));
+}

@@ -1,0 +1,45 @@
+/** `tinker://{run}/{kind}/{name}`: how checkpoints are named. */
+import { UserError } from "../errors.ts";
+
+export const checkpointKinds = {
+  weights: "training",
+  sampler_weights: "sampler",
+  external_weights: "external",
+} as const;
+export type PathKind = keyof typeof checkpointKinds;
+
+export interface TinkerPath {
+  /** The model that was saved, `{session}:train:{number}`. */
+  run: string;
+  kind: PathKind;
+  name: string;
+}
+
+export const formatTinkerPath = ({ run, kind, name }: TinkerPath): string => `tinker://${run}/${kind}/${name}`;
+
+/** @throws UserError when the text is no such path */
+export function parseTinkerPath(path: string): TinkerPath {
+  const parts = path.startsWith("tinker://") ? path.slice("tinker://".length).split("/") : [];
+  const [run, kind, name] = parts;
+  if (parts.length !== 3 || !run || !name || !isPathKind(kind)) {
+    throw new UserError(
+      `"${path}" is no checkpoint's path: tinker://<run>/weights/<name> or .../sampler_weights/<name>`,
+    );
+  }
+  return { run, kind, name };
+}
+
+export const isPathKind = (text: string | undefined): text is PathKind =>
+  text !== undefined && Object.hasOwn(checkpointKinds, text);
+
+/** @throws UserError when a checkpoint cannot be called that */
+export function checkName(name: unknown): string {
+  if (typeof name !== "string" || name === "" || name.length > 200) {
+    throw new UserError("a checkpoint's name has 1 to 200 characters");
+  }
+  // The name is part of a path of three segments and of a URL.
+  if (/[/\\\s?#%\p{Cc}]/u.test(name) || name === "." || name === "..") {
+    throw new UserError(`"${name}" is no name for a checkpoint: no slashes, spaces, or any of ? # %`);
+  }
+  return name;
+}

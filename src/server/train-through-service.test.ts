@@ -1,0 +1,68 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, expect, it } from "vitest";
+import { singleTurn } from "../agents/single-turn.ts";
+import { openTinkerEngine } from "../backends/tinker/engine.ts";
+import { generated } from "../data/generated.ts";
+import { tabularEngine } from "../testing/tabular-engine.ts";
+import type { Experiment } from "../trainer/experiment.ts";
+import { train } from "../trainer/train.ts";
+import { openService } from "./start-server.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-through-"));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+const experiment: Experiment<unknown> = {
+  train: generated("toy", 64, (index) => ({ index })),
+  workflow: singleTurn({
+    prompt: () => "b",
+    reward: (_row, reply) => [...reply.text].filter((letter) => letter === "a").length / 4,
+  }),
+  config: {
+    model: { name: "tiny" },
+    rllm: { trainer: { total_batches: 5, logger: [] }, rollout: { n: 8 } },
+    training: { learning_rate: 0.3 },
+    data: { train_batch_size: 4, max_response_length: 4 },
+  },
+};
+
+/** Trains through a service; what it keeps outlives each client. */
+async function trainThrough(...overrides: string[]) {
+  const inner = tabularEngine({ alphabet: "abc" });
+  const running = await openService({
+    engines: [{ names: ["tiny"], engine: inner }],
+    stateFolder: join(root, "state"),
+  });
+  const engine = await openTinkerEngine({
+    model: "tiny",
+    baseUrl: "http://in-process",
+    apiKey: "tml-local",
+    overlap: false,
+    fetch: async (url, init) => running.app.request(url, init),
+    tokenizerFolder: async () => "",
+  });
+  try {
+    const all = ["rllm/backend=tinker", "tinker_base_url=http://in-process", ...overrides];
+    const { history } = await train(experiment, { overrides: all, engine: { engine, chat: inner.chat } });
+    return history.map(({ metrics }) => metrics["reward/mean"]!);
+  } finally {
+    await engine.close();
+    await running.close();
+  }
+}
+
+it("learns, keeps its folder where default_local_dir says, and goes on from a path of the service", async () => {
+  const folder = join(root, "run");
+  const rewards = await trainThrough(`training.default_local_dir=${folder}`);
+  expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
+
+  const saved = readFileSync(join(folder, "checkpoints", "step-000005", "policy", "tinker.json"), "utf8");
+  const { path } = JSON.parse(saved) as { path: string };
+  const [first] = await trainThrough(
+    `training.resume_from_tinker_id=${path}`,
+    `rllm.trainer.run_dir=${join(root, "later")}`,
+    "rllm.trainer.total_batches=1",
+  );
+  expect(first! - rewards[0]!).toBeGreaterThan(0.3);
+});

@@ -1,0 +1,145 @@
+/** What a training client can ask of a model: forward, forward_backward, optim_step. */
+import { z } from "zod";
+import { NonFiniteLossError } from "../backends/check-loss-value.ts";
+import type { AdamParams } from "../backends/engine.ts";
+import {
+  type DatumOutput,
+  encodeForwardBackwardOutput,
+  type ForwardBackwardRequest,
+} from "../backends/tinker/wire/training.ts";
+import { UserError } from "../errors.ts";
+import type { TokenOutputs } from "../trajectories/types.ts";
+import { readTrainingCall, type TrainingCall } from "./datums.ts";
+import type { FutureResult } from "./futures.ts";
+import type { LiveModel } from "./live-models.ts";
+
+/**
+ * Tokens that are computed before others get their turn. A sequence of operations is cut by what it holds alone, so
+ * its figures do not depend on who else is there.
+ */
+const turnTokens = 8192;
+
+interface Turn {
+  from: number;
+  to: number;
+}
+
+function turnsOf({ sequences }: TrainingCall): Turn[] {
+  const turns: Turn[] = [];
+  let tokens = 0;
+  sequences.forEach((sequence, index) => {
+    const last = turns.at(-1);
+    if (last && tokens + sequence.tokens.length <= turnTokens) last.to = index + 1;
+    else {
+      turns.push({ from: index, to: index + 1 });
+      tokens = 0;
+    }
+    tokens += sequence.tokens.length;
+  });
+  return turns;
+}
+
+/** @throws UserError when the request's data, loss or settings are wrong; the model is then as it was */
+export async function forwardBackward(model: LiveModel, request: ForwardBackwardRequest): Promise<FutureResult> {
+  const call = readTrainingCall(request, model.base.engine.model, model.base.engine.capabilities);
+  const outputs: DatumOutput[] = [];
+  let loss = 0;
+  const collect = (turn: Turn, found: TokenOutputs, value: number) => {
+    loss += value;
+    for (let index = turn.from; index < turn.to; index++) {
+      const [from, to] = [found.offsets[index - turn.from]!, found.offsets[index - turn.from + 1]!];
+      outputs.push({
+        logprobs: call.spread(index, found.logprobs.subarray(from, to)),
+        trailingShape: call.trailingShapes[index]!,
+      });
+    }
+  };
+  for (const turn of turnsOf(call)) {
+    const sequences = call.sequences.slice(turn.from, turn.to);
+    const turnLoss = call.loss(turn.from, turn.to);
+    if (request.forwardOnly) {
+      const found = await model.compute((policy) => policy.forward(sequences, {}));
+      collect(turn, found, turnLoss.evaluate(found, Int32Array.from(sequences.keys())).loss);
+    } else {
+      const { outputs: found, loss: value } = await backward(model, sequences, turnLoss, turn.from > 0);
+      collect(turn, found, value);
+    }
+  }
+  return { kind: "protobuf", body: encodeForwardBackwardOutput({ outputs, metrics: { "loss:sum": loss } }) };
+}
+
+/** A backward that fails leaves no part of its gradient; what was there before it goes too, which the next step says. */
+async function backward(
+  model: LiveModel,
+  sequences: TrainingCall["sequences"],
+  loss: ReturnType<TrainingCall["loss"]>,
+  continues: boolean,
+) {
+  return model.compute(async (policy) => {
+    const before = model.gradient;
+    model.markDirty();
+    try {
+      const result = await policy.forwardBackward(sequences, loss);
+      if (model.gradient === "none") model.gradient = "some";
+      return result;
+    } catch (error) {
+      await policy.zeroGrad();
+      model.gradient = before === "none" && !continues ? "none" : "lost";
+      if (!(error instanceof NonFiniteLossError)) throw error;
+      // The engine's own hint speaks of its trainer's settings.
+      throw new UserError(`${error.message}; look for large values in this request's logprobs, advantages or weights`);
+    }
+  });
+}
+
+/** Not of the protocol: for Hone's own client. */
+export async function dropGradient(model: LiveModel): Promise<FutureResult> {
+  return model.compute(async (policy) => {
+    await policy.zeroGrad();
+    model.gradient = "none";
+    return { kind: "json", body: { type: "zero_grad" } };
+  });
+}
+
+const finite = z.number("it must be a finite number");
+const adamSchema = z.strictObject({
+  learning_rate: finite.min(0),
+  beta1: finite.min(0).lt(1).default(0.9),
+  beta2: finite.min(0).lt(1).default(0.95),
+  eps: finite.gt(0).default(1e-12),
+  weight_decay: finite.min(0).default(0),
+  grad_clip_norm: finite.min(0).default(0),
+});
+
+/** @throws UserError naming the parameter that is wrong */
+function readAdam(body: Record<string, unknown>): AdamParams {
+  if (body.optimizer_params !== undefined) {
+    const { type } = body.optimizer_params as { type?: unknown };
+    throw new UserError(
+      `the optimizer ${JSON.stringify(type)} is not offered; models here are trained with AdamW: AdamParams`,
+    );
+  }
+  const parsed = adamSchema.safeParse(body.adam_params);
+  if (!parsed.success) throw new UserError(`adam_params: ${z.prettifyError(parsed.error)}`);
+  const { learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm } = parsed.data;
+  return { learningRate: learning_rate, beta1, beta2, eps, weightDecay: weight_decay, maxGradNorm: grad_clip_norm };
+}
+
+/** @throws UserError for wrong parameters, and for a gradient that is not finite or was lost: no step is taken then */
+export async function optimStep(model: LiveModel, body: Record<string, unknown>): Promise<FutureResult> {
+  const adam = readAdam(body);
+  if (model.gradient === "lost") {
+    model.gradient = "none";
+    throw new UserError(
+      "a forward_backward since the last step failed and the gradient added up to then was dropped, so no step was taken; run the forward_backward calls of this step again",
+    );
+  }
+  return model.compute(async (policy) => {
+    model.markDirty();
+    const { gradNorm, applied } = await policy.optimStep(adam);
+    model.gradient = "none";
+    if (!applied)
+      throw new UserError(`the gradient's norm is ${gradNorm}: no step was taken and the gradient was dropped`);
+    return { kind: "json", body: { metrics: { grad_norm: gradNorm } } };
+  });
+}

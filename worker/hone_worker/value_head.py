@@ -1,0 +1,32 @@
+"""From hidden states to values: what a critic has on top of the base model instead of a sampler."""
+
+import torch
+from torch import Tensor
+
+from .model import LanguageModel
+
+
+class ValueHead:
+    """A linear layer from a hidden state to one figure, in fp32. It begins at zero, so that all first values are
+    0 and the first step trains the head alone."""
+
+    def __init__(self, model: LanguageModel):
+        self.weight = torch.zeros(1, model.head.in_features, device=model.device, requires_grad=True)
+        self.bias = torch.zeros(1, device=model.device, requires_grad=True)
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """`[1, D]` and `[1]`."""
+        return [self.weight, self.bias]
+
+    @staticmethod
+    def named(values: list[Tensor]) -> dict[str, Tensor]:
+        """Tensors shaped like `parameters` under the names that files use."""
+        return dict(zip(("value_head.weight", "value_head.bias"), values, strict=True))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """hidden `[N,D]` -> fp32 `[N]`: the values of the states before the tokens that these hidden states
+        predict."""
+        return torch.nn.functional.linear(hidden.float(), self.weight, self.bias)[:, 0]
