@@ -92,7 +92,6 @@ test.each([
 ])("total_batches=%d and total_epochs=%d make %d steps", (total_batches, total_epochs, steps) => {
   const config = configSchema.parse({
     rllm: { trainer: { total_batches, total_epochs } },
-    data: { train_batch_size: 4 },
   });
-  expect(totalSteps(config, 43)).toBe(steps);
+  expect(totalSteps(config, 10)).toBe(steps);
 });

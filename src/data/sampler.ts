@@ -42,20 +42,20 @@ export function taskIndices(options: SamplerOptions, step: number): { epoch: num
 
 /**
  * Whole batches in the dataset; a remainder does not count.
+ * @param key what sets the batch's size
  * @throws UserError when there is not even one
  */
-export function stepsPerEpoch(size: number, batchSize: number): number {
+export function stepsPerEpoch(size: number, batchSize: number, key = "data.train_batch_size"): number {
   if (batchSize > size) {
-    throw new UserError(`data.train_batch_size is ${batchSize}, but the dataset has only ${size} tasks`, {
-      hint: `Set data.train_batch_size=${size} or less, or add tasks.`,
+    throw new UserError(`${key} is ${batchSize}, but the dataset has only ${size} tasks`, {
+      hint: `Set ${key}=${size} or less, or add tasks.`,
     });
   }
   return Math.floor(size / batchSize);
 }
 
-/** Training steps of a run: `total_batches` where it is set (> 0), else whole epochs. */
-export function totalSteps(config: Config, size: number): number {
+/** Training steps of a run: `total_batches` where it is set (> 0), else whole epochs of so many steps each. */
+export function totalSteps(config: Config, perEpoch: number): number {
   const { total_batches, total_epochs } = config.rllm.trainer;
-  const perEpoch = stepsPerEpoch(size, config.data.train_batch_size);
-  return total_batches > 0 ? total_batches : total_epochs * perEpoch;
+  return total_batches !== null && total_batches > 0 ? total_batches : total_epochs * perEpoch;
 }

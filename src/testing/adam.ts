@@ -14,6 +14,26 @@ export const freshAdam = (count: number): AdamState => ({
   second: new Float64Array(count),
 });
 
+/** A step with clipping of the gradient's norm; what is not finite is dropped. */
+export function clippedAdamStep(
+  parameters: Float64Array,
+  gradient: Float64Array,
+  state: AdamState,
+  params: AdamParams,
+): { gradNorm: number; applied: boolean } {
+  // In single precision, as an engine of real size has it: what overflows there is not finite here either.
+  const gradNorm = Math.fround(Math.sqrt(gradient.reduce((sum, slope) => sum + slope * slope, 0)));
+  if (!Number.isFinite(gradNorm)) return { gradNorm, applied: false };
+  const scale = params.maxGradNorm > 0 ? Math.min(1, params.maxGradNorm / gradNorm) : 1;
+  adamStep(
+    parameters,
+    gradient.map((slope) => slope * scale),
+    state,
+    params,
+  );
+  return { gradNorm, applied: true };
+}
+
 /** One step of AdamW (Loshchilov and Hutter 2019), in place; bias correction as in PyTorch. */
 export function adamStep(parameters: Float64Array, gradient: Float64Array, state: AdamState, params: AdamParams): void {
   const { learningRate, beta1, beta2, eps, weightDecay } = params;

@@ -1,5 +1,6 @@
 /** The arithmetic of the smallest language model there is: one row of logits for each previous token. */
 import type { OutputGradient } from "../algorithms/types.ts";
+import { offsetsOf } from "../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 
 /** `[V * V]`; entry `previous * V + next` is the logit of `next` after `previous`. */
@@ -17,33 +18,63 @@ export function logProbabilities(table: Table, size: number, previous: number): 
 export const entropyOf = (logs: Float64Array): number =>
   -logs.reduce((sum, log) => sum + (Number.isFinite(log) ? Math.exp(log) * log : 0), 0);
 
-/** Calls `visit` with each trained position in order: its index among the outputs, the token before, and its token. */
-function eachTrained(sequences: readonly Sequence[], visit: (output: number, previous: number, token: number) => void) {
+/** Calls `visit` with each output in order: its index, the token before, and its token. */
+export function eachTrained(
+  sequences: readonly Sequence[],
+  visit: (output: number, previous: number, token: number) => void,
+): void {
   let output = 0;
-  for (const { tokens, trained } of sequences) {
+  for (const { tokens, trained, targets } of sequences) {
+    let own = 0;
     trained.forEach((flag, position) => {
-      if (flag) visit(output++, tokens[position]!, tokens[position + 1]!);
+      const count = targets ? flag : Number(flag !== 0);
+      for (let index = 0; index < count; index++) {
+        visit(output++, tokens[position]!, targets ? targets[own++]! : tokens[position + 1]!);
+      }
     });
   }
 }
 
-/** Log-probability and entropy at each trained position. */
+/** The `count` likeliest tokens at each output's position, most likely first, and their log-probabilities. */
+export function tableMostLikely(table: Table, size: number, sequences: readonly Sequence[], count: number) {
+  const tokens: number[] = [];
+  const logprobs: number[] = [];
+  const width = Math.min(count, size);
+  eachTrained(sequences, (_, previous) => {
+    const logs = logProbabilities(table, size, previous);
+    const ranked = Array.from(logs.keys()).sort((left, right) => logs[right]! - logs[left]! || left - right);
+    for (const token of ranked.slice(0, width)) {
+      tokens.push(token);
+      logprobs.push(logs[token]!);
+    }
+  });
+  return { tokens: Int32Array.from(tokens), logprobs: Float32Array.from(logprobs), count: width };
+}
+
+/** `[S + 1]` where each sequence's outputs begin. */
+export function outputOffsets(sequences: readonly Sequence[]): Int32Array {
+  return offsetsOf(
+    sequences.map(({ trained, targets }) => targets?.length ?? trained.reduce((sum, flag) => sum + (flag ? 1 : 0), 0)),
+  );
+}
+
+/** Log-probability, entropy and concentration at each trained position. */
 export function tableOutputs(
   table: Table,
   size: number,
   sequences: readonly Sequence[],
 ): Required<Omit<TokenOutputs, "values">> {
-  const counts = sequences.map(({ trained }) => trained.reduce((sum, flag) => sum + (flag ? 1 : 0), 0));
-  const offsets = Int32Array.from([0, ...counts]);
-  for (let index = 1; index < offsets.length; index++) offsets[index]! += offsets[index - 1]!;
+  const offsets = outputOffsets(sequences);
   const logprobs = new Float32Array(offsets.at(-1)!);
   const entropy = new Float32Array(logprobs.length);
+  const concentration = new Float32Array(logprobs.length);
   eachTrained(sequences, (output, previous, token) => {
     const logs = logProbabilities(table, size, previous);
     logprobs[output] = logs[token]!;
     entropy[output] = entropyOf(logs);
+    concentration[output] = logs.reduce((sum, log) => sum + Math.exp(2 * log), 0);
   });
-  return { offsets, logprobs, entropy };
+  return { offsets, logprobs, entropy, concentration };
 }
 
 /**

@@ -1,8 +1,10 @@
 /** A chat whose tokens are characters, so that a test can read tokens and needs no tokenizer file. */
-import { incrementalDecoder } from "../chat/incremental-decoder.ts";
-import type { Chat } from "../chat/types.ts";
+import { assembleChat } from "../chat/assemble-chat.ts";
+import { hermes } from "../chat/formats/hermes.ts";
+import type { ChatMessage } from "../chat/messages.ts";
+import { toTemplateTool } from "../chat/template-messages.ts";
+import type { Chat, RenderOptions } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import type { ChatMessage } from "../trajectories/types.ts";
 
 const roles = ["system", "user", "assistant", "tool"] as const;
 /** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
@@ -17,7 +19,9 @@ export interface CharacterChat extends Chat {
 }
 
 /**
- * A conversation reads `<|user|>hello<|end|><|assistant|>`, each mark one token and each character one token.
+ * A conversation reads `<|user|>hello<|end|><|assistant|>`, each mark one token and each character one token. Tools
+ * that are offered are a system message of their own, in front; thinking stands in `<think>`, tool calls as JSON in
+ * `<tool_call>`.
  *
  * @param alphabet the characters of a small vocabulary; without it every Unicode character is a token
  */
@@ -39,19 +43,13 @@ export function characterChat(alphabet?: string): CharacterChat {
   const encode = (text: string) => Int32Array.from(text.match(pieces) ?? [], toId);
   const decode: Chat["decode"] = (tokens, { skipSpecial = false } = {}) =>
     Array.from(tokens, (id) => (skipSpecial && id < specials.length ? "" : toPiece(id))).join("");
-  const renderText: Chat["renderText"] = (messages, { addGenerationPrompt = true } = {}) =>
-    messages.map(({ role, content }) => `<|${role}|>${content}<|end|>`).join("") +
-    (addGenerationPrompt ? "<|assistant|>" : "");
-
   return {
-    render: (messages, options) => encode(renderText(messages, options)),
-    renderText,
-    encode,
-    decode,
-    incrementalDecoder: (options) => incrementalDecoder((tokens) => decode(tokens, options)),
-    bosId: null,
+    ...assembleChat({
+      ...{ encode, decode, renderText, specials },
+      syntax: { thinks: true, calls: hermes },
+      ids: { bos: null, eos: 0, pad: null },
+    }),
     eosId: 0,
-    padId: null,
     vocabularySize: specials.length + (characters?.length ?? 0x110000),
     messagesOf(tokens) {
       const messages: ChatMessage[] = [];
@@ -67,4 +65,21 @@ export function characterChat(alphabet?: string): CharacterChat {
       return messages;
     },
   };
+}
+
+function renderText(
+  messages: readonly ChatMessage[],
+  { tools = [], addGenerationPrompt = true }: RenderOptions,
+): string {
+  const offered = tools.length > 0 ? `<|system|>tools: ${JSON.stringify(tools.map(toTemplateTool))}<|end|>` : "";
+  const written = messages.map((message) => `<|${message.role}|>${contentOf(message)}<|end|>`).join("");
+  return offered + written + (addGenerationPrompt ? "<|assistant|>" : "");
+}
+
+function contentOf({ content, reasoning, toolCalls = [] }: ChatMessage): string {
+  const thinking = reasoning ? `<think>${reasoning}</think>` : "";
+  const calls = toolCalls.map(
+    ({ name, arguments: given }) => `<tool_call>${JSON.stringify({ name, arguments: given })}</tool_call>`,
+  );
+  return thinking + content + calls.join("");
 }

@@ -1,5 +1,7 @@
 /** Runs a workflow against a script the way training runs it against a model, for users' own tests. */
 import type { Task, Workflow } from "../agents/types.ts";
+import { openGateway } from "../gateway/gateway.ts";
+import { rolloutGateway } from "../gateway/rollout-gateway.ts";
 import { rolloutSeed } from "../rollout/rollout-seed.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
@@ -33,16 +35,23 @@ export interface RunWorkflowOptions<Row> {
 export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promise<Episode[]> {
   const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
   const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
+  const scripted = scriptedPolicy(reply);
   const client = createSamplingClient({
-    ...scriptedPolicy(reply),
+    ...scripted,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
     limits: { maxPromptLength, maxResponseLength },
     seedFor: rolloutSeed(0),
   });
   const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
-  return runRollouts({
-    ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError },
-    nParallelTasks: 256,
-    retryLimit: 0,
-  });
+  const gateway = await openGateway({ chat: scripted.chat, model: "policy" });
+  try {
+    return await runRollouts({
+      ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError },
+      gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
+      nParallelTasks: 256,
+      retryLimit: 0,
+    });
+  } finally {
+    await gateway.close();
+  }
 }

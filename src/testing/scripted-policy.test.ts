@@ -1,7 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
+import { z } from "zod";
+import { defineTool } from "../agents/define-tool.ts";
+import { useTools } from "../agents/use-tools.ts";
 import type { Sample, SamplingParams } from "../backends/engine.ts";
-import { type Script, scriptedPolicy } from "./scripted-policy.ts";
+import { runWorkflow } from "./run-workflow.ts";
+import { lines, type Script, scriptedPolicy } from "./scripted-policy.ts";
 
 const params: SamplingParams = {
   maxTokens: 8,
@@ -69,4 +73,31 @@ test("a script that fails is an engine that fails; one that hangs can be aborted
 test("it refuses to be trained, and says what can be", async () => {
   const { policy } = scriptedPolicy(() => "");
   await expect(policy.publish()).rejects.toMatchObject({ hint: expect.stringContaining("tabularEngine") });
+});
+
+test("a tool agent is tested without a model: lines of a conversation, some of them calls", async () => {
+  const asked: unknown[] = [];
+  const weather = defineTool({
+    name: "weather",
+    description: "The weather.",
+    parameters: { city: z.string() },
+    run: ({ city }) => {
+      asked.push(city);
+      return `sunny in ${city}`;
+    },
+  });
+  const workflow = useTools<string>({
+    prompt: (city) => `Weather in ${city}?`,
+    tools: [weather],
+    reward: (city, reply) => Number(reply.content === `Sunny.` && asked.includes(city)),
+  });
+  const call = { reasoning: "I must look.", toolCalls: [{ name: "weather", arguments: { city: "Bern" } }] };
+  const episodes = await runWorkflow({ workflow, rows: ["Bern"], n: 2, reply: lines(call, "Sunny.") });
+  expect(asked).toEqual(["Bern", "Bern"]);
+  for (const { trajectories, metrics } of episodes) {
+    expect(trajectories).toMatchObject([
+      { reward: 1, steps: [{ reply: { reasoning: "I must look." } }, { text: "Sunny." }] },
+    ]);
+    expect(metrics).toMatchObject({ tool_calls: 1, turns: 2 });
+  }
 });

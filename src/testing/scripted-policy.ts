@@ -4,14 +4,46 @@ import { RunError } from "../errors.ts";
 import type { ChatMessage } from "../trajectories/types.ts";
 import { type CharacterChat, characterChat } from "./character-chat.ts";
 
+/** A reply in parts: thinking, then text, then calls of tools. */
+export interface ScriptedReply {
+  reasoning?: string;
+  text?: string;
+  toolCalls?: readonly { name: string; arguments?: Readonly<Record<string, unknown>> }[];
+}
+
+export type ScriptLine = string | ScriptedReply | Int32Array;
+
 /**
- * The model's part of the play: text, or exact tokens of the chat. Text is ended with the end of turn where there is
- * room for it. A script that throws is an engine that fails; one that never settles is an engine that hangs.
+ * The model's part of the play: text, a reply in parts, or exact tokens of the chat. Text is ended with the end of turn
+ * where there is room for it. A script that throws is an engine that fails; one that never settles is an engine that hangs.
  */
 export type Script = (
   messages: ChatMessage[],
   call: { prompt: Int32Array; params: SamplingParams },
-) => string | Int32Array | Promise<string | Int32Array>;
+) => ScriptLine | Promise<ScriptLine>;
+
+/**
+ * One line after another of each conversation, told by how often the model has spoken in it; the last line again when
+ * they run out.
+ *
+ * @example
+ * runWorkflow({ workflow, rows, reply: lines({ toolCalls: [{ name: "add", arguments: { a: 1, b: 2 } }] }, "It is 3.") })
+ */
+export function lines(...all: readonly [ScriptLine, ...ScriptLine[]]): Script {
+  return (messages) => {
+    const spoken = messages.filter(({ role }) => role === "assistant").length;
+    return all[Math.min(spoken, all.length - 1)]!;
+  };
+}
+
+/** As the character chat writes it. */
+function spell({ reasoning, text = "", toolCalls = [] }: ScriptedReply): string {
+  const thought = reasoning === undefined ? "" : `<think>\n${reasoning}\n</think>\n\n`;
+  const calls = toolCalls.map(({ name, arguments: given = {} }) => {
+    return `<tool_call>\n${JSON.stringify({ name, arguments: given })}\n</tool_call>`;
+  });
+  return thought + [...(text === "" ? [] : [text]), ...calls].join("\n");
+}
 
 /**
  * @example
@@ -69,10 +101,11 @@ const nothing = { tokens: new Int32Array(0), stopReason: "aborted" } as const;
 
 /** A reply within the limits that the request sets: its stop strings, stop ids and number of tokens. */
 function cut(
-  reply: string | Int32Array,
+  line: ScriptLine,
   { maxTokens, stopStrings, stopIds, ignoreEos }: SamplingParams,
   chat: CharacterChat,
 ): { tokens: Int32Array; stopReason: "stop" | "length" } {
+  const reply = typeof line === "object" && !(line instanceof Int32Array) ? spell(line) : line;
   const whole = typeof reply === "string" ? [...chat.encode(reply), chat.eosId] : [...reply];
   const ends = ignoreEos ? stopIds : [chat.eosId, ...stopIds];
   let text = "";

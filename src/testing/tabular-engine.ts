@@ -1,6 +1,8 @@
 /** A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn. */
 import type { Capabilities, Engine } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
 import { type CharacterChat, characterChat } from "./character-chat.ts";
+import { tabularCritic } from "./tabular-critic.ts";
 import { tabularPolicy } from "./tabular-policy.ts";
 
 export interface TabularEngineOptions {
@@ -16,10 +18,11 @@ const capabilities: Capabilities = {
   adapters: ["lora", "full", "none"],
   // The one table that there is.
   loraTargets: ["attn", "mlp", "unembed"],
-  outputs: ["logprobs", "entropy"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely"],
   sampling: [
     ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
-    ...(["prompt_logprobs", "top_logprobs", "abort", "tokens_streamed"] as const),
+    ...(["prompt_logprobs", "top_logprobs", "tempered_logprobs"] as const),
+    ...(["abort", "tokens_streamed"] as const),
   ],
   multiplePolicies: true,
   frozenSampler: { lora: true, full: true },
@@ -59,8 +62,10 @@ export function tabularEngine({
       device: "cpu",
       attention: "packed",
     },
-    async createPolicy({ adapter }) {
-      return tabularPolicy(base, chat, adapter);
+    async createPolicy({ adapter, head }) {
+      if (head === undefined) return tabularPolicy(base, chat, adapter);
+      if (adapter.kind !== "none") return tabularCritic(size);
+      throw new UserError("the base model as it is has no value head: it is never trained");
     },
     stats: async () => ({}),
     waitingFor: () => [],

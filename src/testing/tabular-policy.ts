@@ -1,9 +1,10 @@
 /** A bigram table that learns: exact outputs and gradients, AdamW, published weights. */
 import { checkLossValue } from "../backends/check-loss-value.ts";
+import { requireFitting } from "../backends/critic.ts";
 import type { AdapterSpec, Policy } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
-import { adamStep, freshAdam } from "./adam.ts";
-import { pullBack, type Table, tableOutputs } from "./bigram-table.ts";
+import { clippedAdamStep, freshAdam } from "./adam.ts";
+import { pullBack, type Table, tableMostLikely, tableOutputs } from "./bigram-table.ts";
 import type { CharacterChat } from "./character-chat.ts";
 import { tabularAdapter } from "./tabular-adapter.ts";
 import { tabularSample } from "./tabular-sample.ts";
@@ -30,11 +31,16 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
     },
     sample: (requests, options) => tabularSample(published, chat, version, requests, options),
     async forward(sequences, want) {
+      requireFitting({ adapter: spec }, want);
       const { entropy, ...outputs } = tableOutputs(table, size, sequences);
       return want.entropy ? { ...outputs, entropy } : outputs;
     },
+    async mostLikely(sequences, count) {
+      return tableMostLikely(table, size, sequences, count);
+    },
     async forwardBackward(sequences, loss) {
       requireTrained();
+      requireFitting({ adapter: spec }, loss.outputs);
       const { entropy, ...rest } = tableOutputs(table, size, sequences);
       const outputs = loss.outputs.entropy ? { ...rest, entropy } : rest;
       const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
@@ -46,18 +52,9 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
       requireTrained();
       const slopes = adapter.pullBack(parameters, gradient);
       gradient.fill(0);
-      // In single precision, as an engine of real size has it: what overflows there is not finite here either.
-      const gradNorm = Math.fround(Math.sqrt(slopes.reduce((sum, slope) => sum + slope * slope, 0)));
-      if (!Number.isFinite(gradNorm)) return { gradNorm, applied: false };
-      const scale = params.maxGradNorm > 0 ? Math.min(1, params.maxGradNorm / gradNorm) : 1;
-      adamStep(
-        parameters,
-        slopes.map((slope) => slope * scale),
-        adam,
-        params,
-      );
-      table = adapter.toTable(parameters);
-      return { gradNorm, applied: true };
+      const taken = clippedAdamStep(parameters, slopes, adam, params);
+      if (taken.applied) table = adapter.toTable(parameters);
+      return taken;
     },
     async publish() {
       published = table.slice();
@@ -66,7 +63,8 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
     async zeroGrad() {
       gradient.fill(0);
     },
-    saveState: (dir) => saveTabularState(dir, { version, parameters, ...adam }),
+    saveState: (dir, { optimizer } = { optimizer: true }) =>
+      saveTabularState(dir, { version, parameters, ...(optimizer ? adam : freshAdam(parameters.length)) }),
     async loadState(dir, { optimizer }) {
       const { parameters: saved, version: savedVersion, ...state } = await loadTabularState(dir, parameters.length);
       parameters = saved;

@@ -48,9 +48,10 @@ export async function* tabularSample(
     const token = drawToken(logs, row.request.params, row.uniform());
     row.last = token;
     row.tokens.push(token);
-    row.logprobs.push(logs[token]!);
-    if (row.request.topLogprobs) row.top.push(mostLikely(logs, row.request.topLogprobs));
-    onToken?.(row.index, token, Math.fround(logs[token]!));
+    const told = row.request.temperedLogprobs ? tempered(logs, row.request.params.temperature) : logs;
+    row.logprobs.push(told[token]!);
+    if (row.request.topLogprobs) row.top.push(mostLikely(told, row.request.topLogprobs));
+    onToken?.(row.index, token, Math.fround(told[token]!));
   }
 
   function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
@@ -74,6 +75,12 @@ function whyStopped({ request: { params }, tokens, last }: Row, chat: CharacterC
     if (params.stopStrings.some((stop) => text.includes(stop))) return "stop";
   }
   return tokens.length >= params.maxTokens ? "length" : undefined;
+}
+
+/** Log-probabilities at a temperature; greedy counts as 1. */
+function tempered(logs: Float64Array, temperature: number): Float64Array {
+  const scaled = temperature === 0 ? logs : logs.map((log) => log / temperature);
+  return logProbabilities(scaled, scaled.length, 0);
 }
 
 function mostLikely(logs: Float64Array, count: number): { tokens: Int32Array; logprobs: Float32Array } {

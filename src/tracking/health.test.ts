@@ -36,6 +36,16 @@ describe("health", () => {
         [6, /hit/],
       ],
     ],
+    [
+      "rewritten histories",
+      course({ "batch/num_sequences": 6, "batch/dropped_sequences/token_mismatch": 2 }),
+      [[1, /25% of sequences were dropped.*rllm\.filter_token_mismatch=false/]],
+    ],
+    [
+      "thinking left out by the template",
+      course({ "batch/num_sequences": 8, "batch/sequence_starts/reasoning_dropped": 3 }),
+      [[1, /3 turns were trained as sequences of their own; rllm\.accumulate_reasoning=true/]],
+    ],
     ["all solved", course(learning, easy, easy), [[3, /"a".*harder tasks/]]],
     ["all failed", course(learning, hard, hard, hard), [[3, /easier tasks or partial rewards.*rllm\.rollout\.n/]]],
     ["all the same", course(same, same), [[2, /sampling\.train\.temperature/]]],

@@ -101,6 +101,9 @@ const alarmingMismatch = 0.2;
 const samplerMismatch: Rule = ({ last, config }) => {
   const difference = last.metrics["rollout/logprob_diff_mean"];
   if (difference === undefined || difference <= alarmingMismatch) return undefined;
+  // What older weights have sampled the current ones see otherwise; that is no fault.
+  const { "async/staleness_max": lag = 0, "async/steps_since_sync": ahead = 1 } = last.metrics;
+  if (lag > 0 || ahead > 1) return undefined;
   const what = `sampler and trainer disagree by ${difference.toFixed(2)} nats a token on the same text (0.03 is normal)`;
   return config.local.dtype === "float32"
     ? `${what}; check with \`hone doctor\``
@@ -118,6 +121,24 @@ const lostRollouts: Rule = ({ last: { metrics } }) => {
     (metrics["groups/dropped_trajs/unknown_reward"] ?? 0) + (metrics["groups/dropped_trajs/reward_not_finite"] ?? 0);
   if (all === 0 || unknown / all < 0.1) return undefined;
   return `${percent(unknown / all)} of trajectories have no reward and were left out; see explanation in episodes/`;
+};
+
+/** Conversations that fell apart into sequences of their own, or were dropped for it. */
+const brokenConversations: Rule = ({ last: { metrics } }) => {
+  const sequences = metrics["batch/num_sequences"] ?? 0;
+  const dropped = metrics["batch/dropped_sequences/token_mismatch"] ?? 0;
+  if (dropped > 0 && dropped >= 0.1 * (sequences + dropped)) {
+    return (
+      `${percent(dropped / (sequences + dropped))} of sequences were dropped because earlier messages, tools or options were ` +
+      "changed (batch/sequence_starts says which); send the history back as it was, or set rllm.filter_token_mismatch=false"
+    );
+  }
+  const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
+  if (thinking === 0 || thinking < 0.1 * sequences) return undefined;
+  return (
+    `the chat template drops earlier thinking, so ${thinking} turns were trained as sequences of their own; ` +
+    "rllm.accumulate_reasoning=true keeps each conversation in one"
+  );
 };
 
 const gradientNotFinite: Rule = ({ last: { metrics }, config }) => {
@@ -149,6 +170,7 @@ const rewardFlat: Rule = ({ history, config }) => {
 const rules: readonly Rule[] = [
   gradientNotFinite,
   lostRollouts,
+  brokenConversations,
   repliesCutOff,
   noSignal,
   samplerMismatch,

@@ -22,6 +22,10 @@ const notFinite: Readonly<Record<string, number>> = {
   "-Infinity": Number.NEGATIVE_INFINITY,
 };
 
+/** A number of parsed JSON, as a number or as the string that stands for it. */
+export const readNumber = (value: unknown): number =>
+  typeof value === "string" && Object.hasOwn(notFinite, value) ? notFinite[value]! : Number(value);
+
 /** The numbers of a parsed JSON object, those written as strings included; everything else is left out. */
 export function figuresOf(object: Readonly<Record<string, unknown>>): Record<string, number> {
   const figures: Record<string, number> = {};

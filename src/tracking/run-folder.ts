@@ -7,6 +7,7 @@ import {
   lstatSync,
   mkdirSync,
   readdirSync,
+  readFileSync,
   realpathSync,
   renameSync,
   rmSync,
@@ -39,6 +40,8 @@ export interface RunFolder {
   readonly checkpoints: string;
   /** Where the worker's standard error goes. */
   readonly workerLog: string;
+  /** Copies the tokenizer's files of a model's folder, where it has any, so that the folder alone tells its tokens' texts. */
+  keepTokenizer(model: string): void;
   /** The resolved configuration, as config.yaml. */
   writeConfig(yaml: string): void;
   /** Appends `{step, epoch, time, ...metrics}` to metrics.jsonl. */
@@ -127,6 +130,14 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
     checkpoints: join(path, "checkpoints"),
     workerLog: join(path, "worker.log"),
     log,
+    keepTokenizer(model) {
+      for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
+        const [source, copy] = [join(model, name), join(path, "tokenizer", name)];
+        if (!existsSync(source) || existsSync(copy)) continue;
+        mkdirSync(join(path, "tokenizer"), { recursive: true });
+        writeWhole(copy, [readFileSync(source, "utf8")]);
+      }
+    },
     writeConfig(yaml) {
       writeWhole(join(path, "config.yaml"), [yaml]);
       onBegin(folder);

@@ -56,7 +56,8 @@ export function stepFigures(metrics: Metrics): StepFigures {
     gradNorm: metrics["actor/grad_norm"],
     learningRate: metrics["actor/lr"],
     entropy: metrics["actor/entropy"] ?? metrics["actor/entropy_loss"],
-    sampling: metrics["time/rollout"],
+    // Asynchronous training samples all the time: what counts is how long it is waited for.
+    sampling: metrics["time/rollout"] ?? metrics["time/buffer_wait"],
     training: metrics["time/update"],
     tokensPerSecond: metrics["perf/throughput"],
   };

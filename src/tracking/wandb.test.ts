@@ -49,6 +49,7 @@ function options(child: SidecarProcess, warnings: string[] = []) {
   return {
     start: async () => child,
     installCommand: "install-it",
+    entity: null,
     project: "hone",
     name: "first",
     id: "id1",
@@ -79,6 +80,7 @@ describe("wandbSubscriber", () => {
     expect(told).toEqual([
       {
         op: "init",
+        entity: null,
         project: "hone",
         name: "first",
         id: "id1",

@@ -23,6 +23,8 @@ export interface WandbOptions {
   start: () => Promise<SidecarProcess>;
   /** The command that installs the SDK for it, shown when it is missing. */
   installCommand: string;
+  /** Team or user; null is the account's own. */
+  entity: string | null;
   project: string;
   name: string;
   /** The same id continues the same run, so that a resumed run stays one: the run folder's name. */
@@ -52,11 +54,11 @@ type Answer =
  * @throws UserError when the SDK is missing, nobody is logged in, or the service does not answer
  */
 export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber> {
-  const { project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
+  const { entity, project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
   const sidecar = talkTo(await options.start());
   // Theirs are of letters, digits, - and _, and 64 long; the time at the end of a folder's name tells runs apart.
   const id = options.id.replace(/[^\w-]/g, "-").slice(-64);
-  const init = { op: "init", project, name, id, config, directory, mode, timeout_seconds: startSeconds };
+  const init = { op: "init", entity, project, name, id, config, directory, mode, timeout_seconds: startSeconds };
   sidecar.send(init);
   // The SDK has a time limit of its own, with a better message; this one is for a sidecar that hangs.
   const answer = await sidecar.answer(startSeconds * 2 + 15);

@@ -5,7 +5,7 @@ import { join, sep } from "node:path";
 import { UserError } from "../errors.ts";
 import { figuresOf, toJson } from "../tracking/json-lines.ts";
 
-/** What a checkpoint says besides its `policy/` folder. */
+/** What a checkpoint says besides its `policy/` folder, and `critic/` where there is one. */
 export interface CheckpointContent {
   /** Steps done. */
   step: number;

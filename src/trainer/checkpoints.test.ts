@@ -107,10 +107,12 @@ function save(
       metrics: { "val/reward": score ?? Number.NaN },
       ...(score === undefined ? {} : { score }),
     },
-    async (directory) => {
-      await mkdir(join(directory, "optimizer"), { recursive: true });
-      await writeFile(join(directory, "weights.safetensors"), mark.padEnd(bytes, "."));
-      await writeFile(join(directory, "optimizer", "state.safetensors"), mark);
+    {
+      policy: async (directory) => {
+        await mkdir(join(directory, "optimizer"), { recursive: true });
+        await writeFile(join(directory, "weights.safetensors"), mark.padEnd(bytes, "."));
+        await writeFile(join(directory, "optimizer", "state.safetensors"), mark);
+      },
     },
     { ...everything, ...keep },
   );
@@ -171,7 +173,7 @@ describe("saveCheckpoint", () => {
     const full = Object.assign(new Error("no space left on device"), { code: "ENOSPC" });
     const content = { step: 2, state: {}, metrics: {} };
     const failing = async (error: Error) =>
-      saveCheckpoint(folder, content, (directory) => mkdir(directory).then(() => Promise.reject(error)), everything);
+      saveCheckpoint(folder, content, { policy: (path) => mkdir(path).then(() => Promise.reject(error)) }, everything);
     await expect(failing(full)).rejects.toThrow(/the disk is full: .*step-000002 needs 5\.0 kB/);
     await expect(failing(new Error("the worker died"))).rejects.toThrow("the worker died");
     expect(names()).toEqual(["step-000001"]);

@@ -41,8 +41,8 @@ export interface SavedCheckpoint {
 }
 
 /**
- * Writes `{folder}/step-000012` with `policy/` (by `writePolicy`, which gets a path that does not exist yet) and
- * checkpoint.json, then removes what retention does not keep. Later checkpoints go too: the run went back to before
+ * Writes `{folder}/step-000012` with `policy/` and whatever else `parts` names (each gets a path that does not exist
+ * yet) and checkpoint.json, then removes what retention does not keep. Later checkpoints go too: the run went back to before
  * them and is now somewhere else. Only one process may save into a folder; the run folder's lock sees to that.
  *
  * @throws RunError when the disk has no room; the earlier checkpoints are untouched and nothing half-written stays
@@ -50,7 +50,7 @@ export interface SavedCheckpoint {
 export async function saveCheckpoint(
   folder: string,
   content: CheckpointContent,
-  writePolicy: (directory: string) => Promise<void>,
+  parts: Readonly<Record<string, (directory: string) => Promise<void>>>,
   retention: Retention,
 ): Promise<SavedCheckpoint> {
   const start = performance.now();
@@ -64,7 +64,7 @@ export async function saveCheckpoint(
   const temporary = join(folder, `${temporaryPrefix}${nameOf(content.step)}${owner()}`);
   try {
     await mkdir(temporary);
-    await writePolicy(join(temporary, "policy"));
+    for (const [name, write] of Object.entries(parts)) await write(join(temporary, name));
     await writeManifest(temporary, content);
   } catch (error) {
     await rm(temporary, { recursive: true, force: true });

@@ -3,77 +3,65 @@ import type { Task } from "../agents/types.ts";
 import type { Config } from "../config/schema.ts";
 import { taskIndices } from "../data/sampler.ts";
 import { UserError } from "../errors.ts";
-import { createSamplingClient, rolloutSeed, runRollouts } from "../rollout/index.ts";
+import { rolloutGateway } from "../gateway/rollout-gateway.ts";
+import {
+  createSamplingClient,
+  rolloutSeed,
+  runRollouts,
+  type SampleQueue,
+  type SamplingClient,
+} from "../rollout/index.ts";
 import type { Episode } from "../trajectories/types.ts";
-import type { Run } from "./run.ts";
+import { tasksPerDraw } from "./credit-options.ts";
+import type { Run, Waiting } from "./run.ts";
 
 export interface Collection {
   purpose: "train" | "validate";
   tasks: readonly Task[];
   /** Rollouts per task. */
   rollouts: number;
-  sampling: Config["sampling"]["train"];
+  sampling: Config["rllm"]["rollout"]["train"];
   /** Steps count from 1; 0 is before training. */
   step: number;
+  /** Which draw of tasks since training began, from 1; a step makes one or more. */
+  draw?: number;
+  /** Number of each task's first rollout; default 0. */
+  firstRollout?: number;
+  /** How often these rollouts were made and thrown away before; each time they are drawn anew. Default 0. */
+  again?: number;
+  /** Of collections that run at the same time: this one's place among them, and the queue of their model calls. */
+  beside?: { order: number; queue: SampleQueue };
 }
 
-/** The tasks of a training step: a pure function of the step, so a resumed run draws the same ones. */
-export function tasksOfStep(run: Run, step: number): { epoch: number; tasks: Task[] } {
+/** The tasks of a draw: a pure function of its number, so a resumed run draws the same ones. */
+export function tasksOfDraw(run: Run, draw: number): { epoch: number; tasks: Task[] } {
   const { train } = run.experiment;
   const { seed } = run.config.rllm.trainer;
-  const { train_batch_size: batchSize, shuffle } = run.config.data;
-  const { epoch, indices } = taskIndices({ size: train.size, batchSize, seed, shuffle }, step - 1);
+  const batchSize = tasksPerDraw(run.config);
+  const { epoch, indices } = taskIndices(
+    { size: train.size, batchSize, seed, shuffle: run.config.data.shuffle },
+    draw - 1,
+  );
   return { epoch, tasks: indices.map((index) => train.task(index)) };
 }
 
+/** Shows how far it has come, and says where prompts are too long. */
 export async function collectEpisodes(run: Run, collection: Collection): Promise<Episode[]> {
-  const { config, policy, chat, engine, experiment, signal } = run;
-  const { purpose, tasks, rollouts, sampling, step } = collection;
-  const { n_parallel_tasks, retry_limit, raise_on_error, timeout, seed } = {
-    ...config.rllm.workflow,
-    ...config.rllm.trainer,
-  };
-  const client = createSamplingClient({
-    policy,
-    chat,
-    defaults: { temperature: sampling.temperature, topP: sampling.top_p, topK: sampling.top_k, minP: sampling.min_p },
-    limits: {
-      maxPromptLength: config.data.max_prompt_length,
-      maxResponseLength: config.data.max_response_length,
-      maxLength: Math.min(config.training.max_length, engine.model.maxLength),
-    },
-    // Validation repeats its draws at every step, so that its figures differ by the weights alone.
-    seedFor: purpose === "train" ? rolloutSeed(seed, "train", step) : rolloutSeed(seed, "validate"),
-  });
-  run.watch(() =>
-    client
-      .waitingFor()
-      .map(({ taskId, rollout, what, seconds }) => ({ what: `rollout ${rollout} of ${taskId}: ${what}`, seconds })),
-  );
+  const { tasks, rollouts, step } = collection;
+  const client = openClient(run, collection);
+  run.watch(() => describeWaiting(client));
   let done = 0;
   let tokens = 0;
   const total = tasks.length * rollouts;
   run.emit({ type: "rollout-progress", step, done, total, tokens });
   try {
-    const episodes = await runRollouts({
-      tasks,
-      n: rollouts,
-      workflow: experiment.workflow,
+    const episodes = await attemptTasks(run, collection, {
       client,
-      purpose,
-      nParallelTasks: n_parallel_tasks,
-      retryLimit: retry_limit,
-      timeoutSeconds: timeout,
-      raiseOnError: raise_on_error,
-      signal,
+      signal: run.signal,
       onEpisode: (episode) => {
         done++;
         tokens += sampledTokens(episode);
         run.emit({ type: "rollout-progress", step, done, total, tokens });
-      },
-      onRetry: ({ taskId, rollout, failure }) => {
-        const text = `rollout ${rollout} of ${taskId} failed and is made again: ${failure.boundary}: ${failure.message}`;
-        run.emit({ type: "warning", text });
       },
     });
     checkPrompts(run, episodes);
@@ -83,8 +71,97 @@ export async function collectEpisodes(run: Run, collection: Collection): Promise
   }
 }
 
+export function openClient(run: Run, collection: Collection): SamplingClient {
+  const { config, policy, chat, engine } = run;
+  const { purpose, sampling, step, draw = step, again = 0, beside } = collection;
+  const { seed } = config.rllm.trainer;
+  const anew = again === 0 ? [] : ["again", again];
+  return createSamplingClient({
+    policy,
+    chat,
+    defaults: { temperature: sampling.temperature, topP: sampling.top_p, topK: sampling.top_k, minP: sampling.min_p },
+    limits: {
+      maxPromptLength: config.data.max_prompt_length,
+      maxResponseLength: sampling.max_tokens,
+      maxLength: Math.min(config.training.max_length, engine.model.maxLength),
+    },
+    // Validation repeats its draws at every step, so that its figures differ by the weights alone.
+    seedFor: purpose === "train" ? rolloutSeed(seed, "train", draw, ...anew) : rolloutSeed(seed, "validate"),
+    grouping: { groupBy: config.rllm.sdk.processing.groupby_key, nameBy: config.rllm.sdk.processing.traj_name_key },
+    ...(beside === undefined ? {} : { queue: beside.queue }),
+  });
+}
+
+/** What a client's rollouts wait for, for the progress line. */
+export function describeWaiting(client: SamplingClient): Waiting[] {
+  const waiting = client.waitingFor();
+  return waiting.map(({ taskId, rollout, what, seconds }) => ({
+    what: `rollout ${rollout} of ${taskId}: ${what}`,
+    seconds,
+  }));
+}
+
+interface Attempting {
+  client: SamplingClient;
+  signal: AbortSignal;
+  onEpisode: (episode: Episode) => void;
+}
+
+export function attemptTasks(
+  run: Run,
+  { purpose, tasks, rollouts, step, draw = step, firstRollout = 0, again = 0, beside }: Collection,
+  attempting: Attempting,
+): Promise<Episode[]> {
+  const { config, workflow } = run;
+  return runRollouts({
+    ...{ tasks, n: rollouts, firstRollout, workflow, purpose },
+    ...attempting,
+    ...rolloutOptions(config),
+    ...(beside === undefined ? {} : { firstOrder: beside.order }),
+    gateway: rolloutGateway(run.gateway, {
+      prefix: `${purpose}-${draw}${again === 0 ? "" : `-again-${again}`}/`,
+      enforceSampling: config.rllm.gateway.client_sampling === "ignore",
+      metadata: { step },
+    }),
+    onRetry: ({ taskId, rollout, failure }) => {
+      const text = `rollout ${rollout} of ${taskId} failed and is made again: ${failure.boundary}: ${failure.message}`;
+      run.emit({ type: "warning", text });
+    },
+    onTearDownProblem: ({ taskId, rollout, message }) => {
+      const text = `tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`;
+      run.emit({ type: "warning", text });
+    },
+  });
+}
+
+/** Rollouts that run at the same time. */
+export const rolloutsAtOnce = ({ rllm: { agent, workflow } }: Pick<Config, "rllm">) =>
+  agent.engine_args.n_parallel_agents ?? workflow.n_parallel_tasks;
+
+/** What `rllm.workflow` and `rllm.agent` say of how rollouts are run. */
+function rolloutOptions({ rllm }: Config) {
+  const { retry_limit, raise_on_error, workflow_args } = rllm.workflow;
+  const { set_up_timeout, score_timeout, tear_down_timeout } = rllm.workflow;
+  const { max_steps, trajectory_timeout } = rllm.agent;
+  return {
+    nParallelTasks: rolloutsAtOnce({ rllm }),
+    retryLimit: retry_limit,
+    raiseOnError: raise_on_error,
+    timeoutSeconds: workflow_args.timeout,
+    limits: {
+      ...(set_up_timeout === null ? {} : { setUpSeconds: set_up_timeout }),
+      ...(trajectory_timeout === null ? {} : { runSeconds: trajectory_timeout }),
+      ...(score_timeout === null ? {} : { scoreSeconds: score_timeout }),
+      tearDownSeconds: tear_down_timeout,
+    },
+    maxSteps: max_steps,
+    shaping: { gamma: workflow_args.gamma, rewardBonus: workflow_args.reward_bonus_coeff },
+    seed: rllm.trainer.seed,
+  };
+}
+
 /** Prompts that are too long are left out and said; when all are, nothing can be learned or measured. */
-function checkPrompts({ config, emit }: Run, episodes: readonly Episode[]): void {
+export function checkPrompts({ config, emit }: Run, episodes: readonly Episode[]): void {
   const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
   const [first] = tooLong;
   if (first === undefined) return;

@@ -1,17 +1,27 @@
 /** What a training script hands over: where tasks come from, how one is attempted and graded, and settings. */
+
+import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
+import type { CustomLoss } from "../algorithms/custom-loss.ts";
+import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 
-export interface Experiment<Row> {
+export interface Experiment<Row> extends NamedParts<Row> {
   /** Tasks to learn from. */
   train: Dataset<Row>;
   /** Tasks to measure on before, during and after training. */
   validation?: Dataset<Row>;
-  /** One attempt at one task. */
-  workflow: Workflow<Row>;
+  /** One attempt at one task. Without it: what `rllm.agent`, `rllm.env` and `rllm.workflow` name. */
+  workflow?: Workflow<Row>;
+  /** Advantage estimators of one's own, by the names that `rllm.algorithm.adv_estimator` may then have. */
+  estimators?: Readonly<Record<string, AdvantageEstimator>>;
+  /** Policy losses of one's own, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` may then have. */
+  losses?: Readonly<Record<string, CustomLoss>>;
   /** Settings of this experiment; files and command line overrides win over them. */
   config?: ConfigInput;
+  /** Called once, when the run has ended, whatever way: for servers and tools that the script opened. */
+  close?(): void | Promise<void>;
   /** Printed when the run has ended: what to try next. */
   next?: string;
 }

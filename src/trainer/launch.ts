@@ -2,12 +2,18 @@
  * How a script that calls `train` itself still hears the command line: `hone train ./train.ts key=value` leaves the
  * flags here before it imports the script. Kept on `globalThis` so that two copies of the package agree.
  */
+import type { ConfigSources } from "../config/compose.ts";
+import type { ConfigWarning } from "../config/warnings.ts";
 
 export interface Launch {
+  /** What another front door than Hone's own says, such as LightRFT's flags. */
+  frontDoor?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
   /** `a.b=value`, strongest. */
   overrides?: readonly string[];
   /** YAML files, weaker than the overrides and stronger than the script's own config. */
   files?: readonly string[];
+  /** Where named configurations are looked for, and which one composition begins with. */
+  search?: Pick<ConfigSources, "configPath" | "configDirs" | "configName">;
   /** Continue the run in this folder. */
   resume?: string;
   /** Weights to start from: a checkpoint folder. Weights only; optimizer and step count start fresh. */
@@ -16,6 +22,8 @@ export interface Launch {
   evaluate?: boolean;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
+  /** Print the configuration alone, with its references or with what they stand for, and stop. */
+  printConfig?: "written" | "resolved";
 }
 
 const key = Symbol.for("hone.launch");

@@ -21,13 +21,15 @@ type Logger = Config["rllm"]["trainer"]["logger"][number];
 
 const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | undefined>> = {
   console: async ({ waitingFor }) => consoleSubscriber({ waitingFor }),
-  tensorboard: async ({ folder }) => folder && tensorboardSubscriber(join(folder.path, "tensorboard")),
+  tensorboard: async ({ config, folder }) =>
+    folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
   wandb: async ({ config, folder, warn }) => {
     if (!folder) return undefined;
     const { startWandbSidecar, wandbInstallCommand } = await import("../backends/local/wandb-sidecar.ts");
     return wandbSubscriber({
       start: () => startWandbSidecar(join(folder.path, "wandb.log")),
       installCommand: wandbInstallCommand,
+      entity: config.rllm.trainer.wandb_entity,
       project: config.rllm.trainer.project_name,
       name: config.rllm.trainer.experiment_name,
       id: basename(folder.path),

@@ -1,8 +1,10 @@
 /** Opens everything a run needs, in order, and closes what was opened in the opposite order whatever happens. */
 import { relative } from "node:path";
+import type { Workflow } from "../agents/types.ts";
+import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
 import type { Engine } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
-import { loadChat } from "../chat/chat.ts";
+import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
@@ -10,9 +12,14 @@ import { toYaml } from "../config/to-yaml.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { subscribers } from "../tracking/events.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../tracking/run-folder.ts";
+import { checkAsync } from "./async-options.ts";
+import { checkCredit } from "./credit-options.ts";
+import { criticSpec, needsCritic } from "./critic-options.ts";
 import type { Experiment } from "./experiment.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
+import { correctionOptions, klControllerOptions, policyLossOptions, requireOutputs } from "./loss-options.ts";
+import { openRunGateway } from "./open-gateway.ts";
 import type { Plan } from "./plan.ts";
 import { restore } from "./restore.ts";
 import type { Run, Waiting } from "./run.ts";
@@ -24,7 +31,7 @@ export interface OpenedRun {
 }
 
 export async function openRun(
-  experiment: Experiment<unknown>,
+  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
   plan: Plan,
   options: TrainOptions,
@@ -58,12 +65,20 @@ export async function openRun(
 
     const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
     engine = opened.engine;
+    checkCredit(config, experiment.estimators, engine.capabilities);
+    for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
+    const comparesWithBase = checkLoss(config, experiment, engine);
     const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
-    const reference =
-      config.rllm.algorithm.kl_beta > 0 ? await engine.createPolicy({ adapter: { kind: "none" } }) : undefined;
+    const reference = comparesWithBase ? await engine.createPolicy({ adapter: { kind: "none" } }) : undefined;
+    const judges = needsCritic(config, experiment.estimators) && !config.rllm.trainer.val_only;
+    const critic = judges ? await engine.createPolicy(criticSpec(config)) : undefined;
+    const { chat } = opened;
+    const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
+    closers.push(() => gateway.close());
     const run: Run = {
-      ...{ config, experiment, plan, engine, policy, reference, folder, emit, chat: opened.chat },
-      progress: { step: 0, badSteps: 0 },
+      ...{ config, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
+      workflow: experiment.workflow,
+      progress: { step: 0, draws: 0, badSteps: 0 },
       history: [],
       validation: { step: -1, metrics: {} },
       signal: abort.signal,
@@ -73,7 +88,8 @@ export async function openRun(
       },
     };
     await restore(run, options.checkpoint);
-    folder?.writeConfig(toYaml(config, composed.origins));
+    folder?.keepTokenizer(engine.model.directory);
+    folder?.writeConfig(toYaml(composed.tree, composed.origins));
     begun = true;
     emit({
       type: "run-start",
@@ -88,6 +104,15 @@ export async function openRun(
     await close();
     throw error;
   }
+}
+
+/** Finds what is wrong with the loss before the first step. Whether it needs the reference policy. */
+function checkLoss(config: Config, { losses }: Experiment<unknown>, { capabilities }: Engine): boolean {
+  const options = policyLossOptions(config, losses);
+  correctionOptions(config);
+  const { initial } = klControllerOptions(config);
+  requireOutputs(capabilities, config, readsEntropy(options));
+  return needsReference(options) || (config.rllm.algorithm.use_kl_in_reward && initial > 0);
 }
 
 function openFolder(config: Config): RunFolder {
@@ -106,7 +131,7 @@ async function openOwnEngine(
     onStatus: (text) => emit({ type: "setup-status", text }),
   });
   closers.push(() => engine.close());
-  return { engine, chat: loadChat(engine.model.directory) };
+  return { engine, chat: openChat(engine.model.directory, config, (text) => emit({ type: "warning", text })) };
 }
 
 function describeModel({ model }: Engine, { model: wanted }: Config): string {

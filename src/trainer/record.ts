@@ -1,25 +1,25 @@
 /** What a finished step leaves in the run folder and tells its subscribers. */
 
+import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
 import { RunError } from "../errors.ts";
 import { mean } from "../statistics.ts";
 import { health } from "../tracking/health.ts";
 import { episodeMetrics } from "../trajectories/episode-metrics.ts";
-import { groupMetrics } from "../trajectories/group-metrics.ts";
-import type { Episode, TrajectoryGroup } from "../trajectories/types.ts";
+import { advantageMetrics, rewardMetrics } from "../trajectories/group-metrics.ts";
+import { type Credit, figuresOf } from "./assign-credit.ts";
 import type { Clock } from "./clock.ts";
 import { sampledTokens } from "./collect-episodes.ts";
+import type { GatheredStep } from "./gather-episodes.ts";
+import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
 import type { Update } from "./update-policy.ts";
 
 export interface FinishedStep {
-  epoch: number;
-  episodes: readonly Episode[];
-  groups: readonly TrajectoryGroup[];
-  /** `[groups][members]` */
-  advantages: readonly (readonly number[])[];
+  gathered: GatheredStep;
+  credit: Credit;
   update: Update;
   clock: Clock;
-  /** Counts of grouping and batching. */
+  /** Counts of batching. */
   metrics: Record<string, number>;
 }
 
@@ -27,7 +27,8 @@ export interface FinishedStep {
 export async function record(run: Run, finished: FinishedStep): Promise<void> {
   const { progress, plan, config, history } = run;
   const { step } = progress;
-  const { epoch, episodes, groups, advantages, update, clock } = finished;
+  const { gathered, credit, update, clock } = finished;
+  const { epoch, episodes, groups } = gathered;
   const times = clock.metrics();
   const seconds = times["time/step"]!;
   const tokens = episodes.reduce((sum, episode) => sum + sampledTokens(episode), 0);
@@ -36,20 +37,36 @@ export async function record(run: Run, finished: FinishedStep): Promise<void> {
     "progress/epoch": epoch,
     "progress/done_frac": step / plan.totalSteps,
     ...(rewards.length === 0 ? {} : { "reward/mean": mean(rewards) }),
-    ...groupMetrics(groups, advantages),
+    ...rewardMetrics(groups),
+    ...advantageMetrics(credit.groups, figuresOf(credit)),
     ...episodeMetrics(episodes),
+    ...gathered.counts,
+    ...credit.metrics,
     ...finished.metrics,
     ...update.metrics,
     ...times,
     "perf/sampled_tokens": tokens,
     "perf/throughput": tokens / seconds,
     ...(await engineFigures(run)),
+    ...gatewayFigures(run),
   };
-  run.folder?.writeEpisodes(step, episodes);
+  keepEpisodes(run, { mode: "train", step }, episodes, credit);
   history.push({ step, metrics });
   run.emit({ type: "step-end", step, total: plan.totalSteps, epoch, metrics, seconds });
   for (const text of health(history, config)) run.emit({ type: "health", text });
+  if (step === 1 && (metrics["batch/steps_per_traj/max"] ?? 0) > 1) noteTemplate(run);
   noteBadStep(run, update.failure);
+}
+
+/** Said once several turns are known to occur; what it does to thinking is a rule of health, once it has done it. */
+function noteTemplate({ chat, emit }: Run): void {
+  const found = checkTemplate(chat);
+  for (const text of describeTemplate({ ...found, dropsReasoning: false }, chat)) emit({ type: "warning", text });
+}
+
+/** Counted since the run began; a run whose agents do not use the gateway has none. */
+function gatewayFigures({ gateway }: Run): Record<string, number> {
+  return Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0));
 }
 
 /** `memory/*` as they are; the engine's own counters, which begin anew with each of its lives, under `engine/*`. */

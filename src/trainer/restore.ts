@@ -1,5 +1,7 @@
 /** Where a run begins: fresh, from given weights, or where an earlier process left it. */
+import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { isTinkerPath } from "../backends/tinker-path.ts";
 import { UserError } from "../errors.ts";
 import { type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 import { openCheckpoint } from "./open-checkpoint.ts";
@@ -13,14 +15,22 @@ import type { Progress, Run } from "./run.ts";
  */
 export async function restore(run: Run, weights: string | undefined): Promise<void> {
   const { folder, policy, progress, history, emit } = run;
-  const checkpoint = await chosenCheckpoint(run);
-  if (checkpoint) {
+  const held = heldByService(run);
+  const checkpoint = held === undefined ? await chosenCheckpoint(run) : undefined;
+  if (held !== undefined) {
+    await policy.loadState(held, { optimizer: true });
+    emit({ type: "warning", text: `weights and optimizer are those of ${held}; steps are counted from 1` });
+  } else if (checkpoint) {
     await policy.loadState(join(checkpoint.path, "policy"), { optimizer: true });
-    Object.assign(progress, checkpoint.state.progress as Progress);
+    await restoreCritic(run, checkpoint.path, true);
+    // Until a step could make several draws, it made one.
+    const saved = checkpoint.state.progress as Omit<Progress, "draws"> & { draws?: number };
+    Object.assign(progress, { draws: saved.step, ...saved });
     warnOfChanges(run, checkpoint);
   } else if (weights !== undefined) {
     const { folder: path } = await openCheckpoint(weights);
     await policy.loadState(join(path, "policy"), { optimizer: false });
+    await restoreCritic(run, path, false);
   }
   const kept = folder?.rewind(checkpoint ? progress.step : null);
   if (!kept) return;
@@ -28,6 +38,26 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
   if (kept.discarded > 0) {
     emit({ type: "warning", text: `${kept.discarded} lines of metrics after the checkpoint were set aside` });
   }
+}
+
+/** The checkpoint of a Tinker service that the run is to go on from; the service knows of no steps. */
+function heldByService({ config }: Run): string | undefined {
+  const { resume_mode, resume_from_path } = config.training;
+  if (resume_mode !== "path" || resume_from_path === null || !isTinkerPath(resume_from_path)) return undefined;
+  if (config.rllm.backend === "tinker") return resume_from_path;
+  throw new UserError(`training.resume_from_path=${resume_from_path} is held by a Tinker service`, {
+    hint: "train with rllm/backend=tinker, or name a checkpoint's folder",
+  });
+}
+
+/** A checkpoint of a run without a critic has none to go on with, and the other way round. */
+async function restoreCritic({ config, critic, emit }: Run, checkpoint: string, optimizer: boolean): Promise<void> {
+  if (config.rllm.trainer.val_only) return;
+  const saved = join(checkpoint, "critic");
+  const has = existsSync(saved);
+  if (critic && has) return critic.loadState(saved, { optimizer });
+  if (critic) emit({ type: "warning", text: "the checkpoint has no critic: the critic begins anew" });
+  else if (has) emit({ type: "warning", text: "the checkpoint's critic is left aside: no estimator asks for one" });
 }
 
 async function chosenCheckpoint({ config, folder, emit }: Run): Promise<Checkpoint | undefined> {
@@ -45,9 +75,12 @@ async function chosenCheckpoint({ config, folder, emit }: Run): Promise<Checkpoi
 /** Settings that change which tasks and draws the remaining steps see. */
 const drawKeys = [
   ["data", "train_batch_size"],
+  ["rllm", "async_training", "enable"],
+  ["rllm", "async_training", "mini_batch_size"],
   ["data", "shuffle"],
   ["rllm", "trainer", "seed"],
   ["rllm", "rollout", "n"],
+  ["rllm", "rejection_sample", "multiplier"],
 ] as const;
 
 function warnOfChanges({ config, emit }: Run, checkpoint: Checkpoint): void {

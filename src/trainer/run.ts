@@ -1,7 +1,11 @@
 /** Everything a run has at hand while it trains, and the few numbers that change from step to step. */
+
+import type { Workflow } from "../agents/types.ts";
+import type { RunningMoments } from "../algorithms/rewards/running-moments.ts";
 import type { Engine, Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
+import type { Gateway } from "../gateway/gateway.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import type { Experiment } from "./experiment.ts";
@@ -11,8 +15,34 @@ import type { Plan } from "./plan.ts";
 export interface Progress {
   /** Steps done. */
   step: number;
+  /** Draws of tasks that those steps made. */
+  draws: number;
   /** Steps in a row whose update was dropped because a loss or gradient was not finite. */
   badSteps: number;
+  /** Where an adaptive KL weight stands; absent before its first change. */
+  klWeight?: number;
+  /** Of asynchronous training. */
+  dispatch?: DispatchState;
+  /** Of all rewards so far, where they are normalised by them. */
+  rewardMoments?: RunningMoments;
+}
+
+/** One dispatch of a task: its number in the sampler's order, from 0, and how often it was made before. */
+export interface Ticket {
+  number: number;
+  again: number;
+}
+
+/** Where asynchronous training stands with its tasks. */
+export interface DispatchState {
+  /** Number of the next dispatch. */
+  next: number;
+  /** Dispatched, but not trained on. */
+  pending: Ticket[];
+  /** Counted since training began: left out by dynamic sampling, too old, updates of the sampler's weights. */
+  filtered: number;
+  stale: number;
+  syncs: number;
 }
 
 export interface Waiting {
@@ -23,11 +53,17 @@ export interface Waiting {
 export interface Run {
   readonly config: Config;
   readonly experiment: Experiment<unknown>;
+  /** The script's own, or the one that the configuration names. */
+  readonly workflow: Workflow<unknown>;
   readonly plan: Plan;
   readonly engine: Engine;
   readonly chat: Chat;
   readonly policy: Policy;
-  /** The base model, when the loss has a KL term. */
+  /** Judges what was sampled, where an estimator asks for values. */
+  readonly critic: Policy | undefined;
+  /** The model behind an HTTP address, for agents that bring clients of their own. */
+  readonly gateway: Gateway;
+  /** The base model, when it is compared with. */
   readonly reference: Policy | undefined;
   /** Undefined when the run only measures. */
   readonly folder: RunFolder | undefined;

@@ -4,7 +4,7 @@ import { saveCheckpoint } from "./checkpoints.ts";
 import type { Run } from "./run.ts";
 
 export async function saveRun(run: Run): Promise<void> {
-  const { folder, progress, policy, config, validation, emit } = run;
+  const { folder, progress, policy, critic, config, validation, emit } = run;
   if (!folder) return;
   const { best_metric, max_ckpt_num, max_ckpt_mem } = config.training;
   const measured = validation.step === progress.step ? validation.metrics : {};
@@ -17,7 +17,10 @@ export async function saveRun(run: Run): Promise<void> {
       metrics: measured,
       ...(score === undefined ? {} : { score }),
     },
-    (directory) => policy.saveState(directory),
+    {
+      policy: (directory) => policy.saveState(directory),
+      ...(critic ? { critic: (directory: string) => critic.saveState(directory) } : {}),
+    },
     { maxNumber: max_ckpt_num, maxBytes: max_ckpt_mem * 1e9 },
   );
   const path = relative(process.cwd(), saved.path);

@@ -1,67 +1,15 @@
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
-import type { Engine, Policy } from "../backends/engine.ts";
+import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
-import { generated } from "../data/generated.ts";
 import { RunError, UserError } from "../errors.ts";
-import { tabularEngine } from "../testing/index.ts";
-import type { Experiment } from "./experiment.ts";
+import { countOperations, figures, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-train-"));
-afterAll(() => rmSync(root, { recursive: true, force: true }));
-let folders = 0;
-const newFolder = () => join(root, `run-${++folders}`);
-
-const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));
-
-/** A model that knows three letters learns to answer with "a". */
-function toy(
-  config: ConfigInput = {},
-  reward = (text: string) => [...text].filter((letter) => letter === "a").length / 4,
-) {
-  const experiment: Experiment<{ index: number }> = {
-    train: rows("toy", 64),
-    validation: rows("toy-validation", 8),
-    workflow: singleTurn({ prompt: () => "b", reward: (_row, reply) => reward(reply.text) }),
-    config: {
-      ...config,
-      model: { lora_rank: 0 },
-      rllm: {
-        ...config.rllm,
-        rollout: { n: 4, ...config.rllm?.rollout },
-        trainer: { total_batches: 6, logger: [], save_freq: 2, test_freq: 3, ...config.rllm?.trainer },
-      },
-      training: { learning_rate: 0.3, ...config.training },
-      data: { train_batch_size: 4, max_response_length: 4, ...config.data },
-    },
-  };
-  return experiment;
-}
-
-function openToy(): { engine: Engine; chat: ReturnType<typeof tabularEngine>["chat"] } {
-  const engine = tabularEngine({ alphabet: "abc" });
-  return { engine, chat: engine.chat };
-}
-
-interface Line {
-  step: number;
-  kind?: string;
-  [name: string]: unknown;
-}
-
-/** metrics.jsonl without what a clock or a memory meter says. */
-function figures(folder: string): Line[] {
-  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
-  return lines.map((line) => {
-    const entries = Object.entries(JSON.parse(line) as Line);
-    return Object.fromEntries(entries.filter(([name]) => !/^(time|perf|memory|engine)/.test(name))) as Line;
-  });
-}
+const { newFolder, root, remove } = temporaryFolders("hone-train-");
+afterAll(remove);
 
 describe("train", () => {
   it("raises the reward, validates before, during and after, and keeps checkpoints", async () => {
@@ -144,6 +92,22 @@ describe("train", () => {
     expect(history[0]!.metrics["reward/mean"]).toBe(1);
   });
 
+  it("logs readable episodes and draws their lengths where that is asked for", async () => {
+    const [folder, logs] = [newFolder(), newFolder()];
+    const trainer = { total_batches: 2, plot_every: 2, run_dir: folder };
+    const episode_logging = { log_episodes: true, episode_log_dir: logs };
+    await train(toy({ rllm: { trainer, episode_logging } }), { engine: openToy() });
+    expect(readdirSync(join(folder, "plots"))).toEqual(["lengths-step-000002.svg"]);
+    expect(readdirSync(join(logs, "episodes")).sort()).toEqual([
+      "train_step_1_epoch_0",
+      "train_step_2_epoch_0",
+      "val_step_0_epoch_0",
+      "val_step_2_epoch_0",
+    ]);
+    const summary = readFileSync(join(logs, "episodes", "train_step_1_epoch_0", "batch_summary.json"), "utf8");
+    expect(JSON.parse(summary)).toMatchObject({ num_episodes: 16, mode: "train" });
+  });
+
   it("drops an update that is not finite and gives up after max_bad_steps in a row", async () => {
     const { engine, chat } = openToy();
     const sick: Engine = {
@@ -179,22 +143,3 @@ describe("train", () => {
     await expect(tooLarge).rejects.toThrow("only 64 tasks");
   });
 });
-
-/** The toy engine, counting operations; the given one fails and so do all after it, as after a kill. */
-function countOperations(killedAt = Number.POSITIVE_INFINITY) {
-  const { engine, chat } = openToy();
-  let count = 0;
-  const counted = (policy: Policy): Policy =>
-    new Proxy(policy, {
-      get(target, name) {
-        const value = Reflect.get(target, name);
-        if (typeof value !== "function") return value;
-        return (...args: unknown[]) => {
-          if (++count >= killedAt) throw new RunError("killed");
-          return Reflect.apply(value, target, args);
-        };
-      },
-    });
-  const dying: Engine = { ...engine, createPolicy: async (spec) => counted(await engine.createPolicy(spec)) };
-  return { toy: { engine: dying, chat }, count: () => count };
-}

@@ -1,14 +1,26 @@
 /** One run from its configuration to its summary. What it opens is open-run.ts's, what it repeats loop.ts's. */
 import { relative } from "node:path";
+import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Engine } from "../backends/engine.ts";
+import { requireBackend } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/types.ts";
+import {
+  type RegisteredNames,
+  requireSupport,
+  requireValues,
+  unsupportedSettings,
+  unsupportedWarning,
+} from "../config/check-support.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { toYaml } from "../config/to-yaml.ts";
+import { warningLine } from "../config/warnings.ts";
 import { stepsPerEpoch, totalSteps } from "../data/sampler.ts";
 import { UserError } from "../errors.ts";
 import type { StepMetrics } from "../tracking/events.ts";
+import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
+import { tasksPerDraw } from "./credit-options.ts";
 import type { Experiment } from "./experiment.ts";
 import { type Launch, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
@@ -46,15 +58,39 @@ export async function train<Row>(
   experiment: Experiment<Row>,
   options: TrainOptions = takeLaunch() ?? {},
 ): Promise<RunSummary> {
-  const composed = compose(experiment as Experiment<unknown>, options);
-  const plan = planOf(experiment as Experiment<unknown>, composed.config);
-  if (options.dryRun) {
-    process.stdout.write(`${toYaml(composed.config, composed.origins)}\n# ${plan.arithmetic}\n`);
-    return { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
-  }
-  const { run, close } = await openRun(experiment as Experiment<unknown>, composed, plan, options);
   try {
-    const done = await runLoop(run);
+    return await runExperiment(experiment as Experiment<unknown>, options);
+  } finally {
+    await experiment.close?.();
+  }
+}
+
+async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
+  const composed = compose(experiment, options);
+  const nothing: RunSummary = { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
+  if (options.printConfig !== undefined) {
+    for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
+    const unresolved = options.printConfig === "written";
+    process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.tree, new Map(), { unresolved }));
+    return nothing;
+  }
+  if (!options.dryRun) {
+    if (options.engine === undefined) requireBackend(composed.config);
+    requireValues(composed);
+  }
+  const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
+  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
+    process.stderr.write(`${warningLine(warning)}\n`);
+  }
+  const plan = planOf(experiment, composed.config);
+  if (options.dryRun) {
+    process.stdout.write(`${toYaml(composed.tree, composed.origins)}\n# ${plan.arithmetic}\n`);
+    return nothing;
+  }
+  const workflow = await resolveWorkflow(experiment, composed.config.rllm);
+  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, options);
+  try {
+    const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
     finish(run, done);
     const { folder, progress, history, validation } = run;
     return {
@@ -72,6 +108,12 @@ export async function train<Row>(
   }
 }
 
+type Registered = Pick<Experiment<unknown>, "estimators" | "losses">;
+
+function registeredNames({ estimators = {}, losses = {} }: Registered): RegisteredNames {
+  return { "rllm.algorithm.adv_estimator": Object.keys(estimators), "rllm.algorithm.loss_fn": Object.keys(losses) };
+}
+
 function compose(experiment: Experiment<unknown>, options: TrainOptions): ComposedConfig {
   const files = [...(options.files ?? [])];
   const overrides = [...(options.overrides ?? [])];
@@ -81,13 +123,19 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions): Compos
     overrides.push(`rllm.trainer.run_dir=${JSON.stringify(options.resume)}`);
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
-  return composeConfig({ ...(experiment.config ? { input: experiment.config } : {}), files, overrides });
+  const { warnings = [], ...layers } = options.frontDoor ?? {};
+  const input = experiment.config ? { input: experiment.config } : {};
+  const composed = composeConfig({ ...options.search, ...layers, ...input, files, overrides });
+  return { ...composed, warnings: [...warnings, ...composed.warnings] };
 }
+
+const batchKey = ({ rllm }: Config) =>
+  rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
 
 function planOf({ train: tasks, validation }: Experiment<unknown>, config: Config): Plan {
   if (!config.rllm.trainer.val_only) {
-    const perEpoch = stepsPerEpoch(tasks.size, config.data.train_batch_size);
-    return makePlan(config, { stepsPerEpoch: perEpoch, totalSteps: totalSteps(config, tasks.size) });
+    const perEpoch = stepsPerEpoch(tasks.size, tasksPerDraw(config), batchKey(config));
+    return makePlan(config, { stepsPerEpoch: perEpoch, totalSteps: totalSteps(config, perEpoch) });
   }
   if (!validation) {
     throw new UserError("there is nothing to measure on: the experiment has no validation dataset", {

@@ -2,6 +2,7 @@
 import { mean } from "../statistics.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { collectEpisodes } from "./collect-episodes.ts";
+import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
 
 /** Validates after `step` (0: before training). The figures go to `run.validation`. */
@@ -12,16 +13,17 @@ export async function validate(run: Run, step: number): Promise<void> {
   run.emit({ type: "validation-start", step });
   const episodes: Episode[] = [];
   const { val_batch_size } = run.config.data;
-  for (let first = 0; first < validation.size; first += val_batch_size) {
-    const count = Math.min(val_batch_size, validation.size - first);
+  const atOnce = val_batch_size === -1 ? validation.size : val_batch_size;
+  for (let first = 0; first < validation.size; first += atOnce) {
+    const count = Math.min(atOnce, validation.size - first);
     const tasks = Array.from({ length: count }, (_, index) => validation.task(first + index));
     const { n_val: rollouts } = run.config.rllm.rollout;
-    const sampling = run.config.sampling.val;
+    const sampling = run.config.rllm.rollout.val;
     episodes.push(...(await collectEpisodes(run, { purpose: "validate", tasks, rollouts, sampling, step })));
   }
   const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
   const seconds = (performance.now() - start) / 1000;
-  run.folder?.writeEpisodes(step, episodes, "validation");
+  keepEpisodes(run, { mode: "val", step }, episodes);
   run.validation = { step, metrics };
   run.emit({ type: "validation-end", step, metrics, seconds });
 }

@@ -1,0 +1,76 @@
+/** The tabular engine's critic: one value for each previous token, trained alone. */
+
+import { checkLossValue } from "../backends/check-loss-value.ts";
+import { requireFitting } from "../backends/critic.ts";
+import type { Policy } from "../backends/engine.ts";
+import { UserError } from "../errors.ts";
+import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+import { clippedAdamStep, freshAdam } from "./adam.ts";
+import { eachTrained, outputOffsets } from "./bigram-table.ts";
+import { loadTabularState, saveTabularState } from "./tabular-state.ts";
+
+/** @param size the vocabulary's */
+export function tabularCritic(size: number): Policy {
+  const spec = { adapter: { kind: "full" }, head: "value" } as const;
+  let parameters = new Float64Array(size);
+  let adam = freshAdam(size);
+  const gradient = new Float64Array(size);
+  let version = 0;
+
+  function valuesOf(sequences: readonly Sequence[]): TokenOutputs & { values: Float32Array } {
+    const offsets = outputOffsets(sequences);
+    const values = new Float32Array(offsets.at(-1)!);
+    eachTrained(sequences, (output, previous) => {
+      values[output] = parameters[previous]!;
+    });
+    return { offsets, logprobs: new Float32Array(0), values };
+  }
+
+  return {
+    get version() {
+      return version;
+    },
+    // biome-ignore lint/correctness/useYield: it refuses before there is anything to yield
+    async *sample() {
+      throw new UserError("this policy has a value head: it gives values and samples nothing");
+    },
+    async forward(sequences, outputs) {
+      requireFitting(spec, outputs);
+      return valuesOf(sequences);
+    },
+    async forwardBackward(sequences, loss) {
+      requireFitting(spec, loss.outputs);
+      const outputs = valuesOf(sequences);
+      const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
+      checkLossValue(loss.name, value, outputs);
+      eachTrained(sequences, (output, previous) => {
+        gradient[previous]! += value.gradient.values?.[output] ?? 0;
+      });
+      return { loss: value.loss, metrics: value.metrics, outputs };
+    },
+    async optimStep(params) {
+      const slopes = gradient.slice();
+      gradient.fill(0);
+      return clippedAdamStep(parameters, slopes, adam, params);
+    },
+    async publish() {
+      return ++version;
+    },
+    async zeroGrad() {
+      gradient.fill(0);
+    },
+    saveState: (dir, { optimizer } = { optimizer: true }) =>
+      saveTabularState(dir, { version, parameters, ...(optimizer ? adam : freshAdam(size)) }),
+    async loadState(dir, { optimizer }) {
+      const { parameters: saved, version: savedVersion, ...state } = await loadTabularState(dir, size);
+      parameters = saved as Float64Array<ArrayBuffer>;
+      adam = optimizer ? state : freshAdam(size);
+      version = savedVersion;
+      gradient.fill(0);
+    },
+    async export() {
+      throw new UserError("this policy has a value head and no export");
+    },
+    async close() {},
+  };
+}

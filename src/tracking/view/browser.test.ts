@@ -1,0 +1,110 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
+import { toJson } from "../json-lines.ts";
+import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
+import { episodeFiles, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
+import { rowText, span, wrap } from "./styled.ts";
+import { runFigures, runHead } from "./tables.ts";
+import { tokenStyle } from "./transcript.ts";
+
+const run = mkdtempSync(join(tmpdir(), "hone-view-"));
+afterAll(() => rmSync(run, { recursive: true, force: true }));
+
+const step = sampleStep([1, 2, 3], [4, 5], {
+  text: "ab",
+  messages: [{ role: "user", content: "Which letters?" }],
+});
+const trajectory = { ...sampleTrajectory({ steps: [step], reward: 1 }), advantage: 0.7 };
+mkdirSync(join(run, "episodes"));
+for (const name of ["step-000001", "step-000002", "step-000002-validation"]) {
+  const episodes = ["t/0:0", "t/0:1", "t/1:0"].map((id) => sampleEpisode(id, { trajectories: [trajectory] }));
+  writeFileSync(join(run, "episodes", `${name}.jsonl`), episodes.map((one) => `${toJson(one)}\n`).join(""));
+}
+const line = (at: number) => `${JSON.stringify({ step: at, "reward/mean": at / 2 })}\n`;
+writeFileSync(join(run, "metrics.jsonl"), line(1) + line(2));
+
+const content: BrowserContent = {
+  head: (width) => runHead(run, "a-run", width),
+  files: episodeFiles(run),
+  figures: runFigures(run),
+  episodes: readEpisodes,
+  pieces: (tokens) => tokens.map((token) => `<${token}>`),
+};
+const size = { columns: 90, rows: 30 };
+const text = (state: BrowserState) =>
+  draw(state, content, size)
+    .map((row) => rowText(row, false))
+    .join("\n");
+
+function walk(...names: string[]): BrowserState {
+  return names.reduce((state, name) => press(state, name, content, size)!, openState(content));
+}
+
+describe("the browser", () => {
+  it("begins with the run and its steps, the last one chosen", () => {
+    const shown = text(openState(content));
+    expect(shown).toContain("a-run: 2 steps");
+    expect(shown).toContain("  step    2  train       reward 1");
+    expect(shown).toContain("> step    2  validation");
+    expect(shown.split("\n")).toHaveLength(size.rows - 1);
+  });
+
+  it("leads to episodes, to the turns of one, and back", () => {
+    expect(text(walk("up", "enter"))).toMatch(/> 1 +0\.700 +1 +2 /);
+    const turns = text(walk("up", "enter", "down", "enter"));
+    expect(turns).toContain("t/0:1");
+    expect(turns).toContain("solver: reward 1, advantage +0.7");
+    expect(turns).toContain("user:\nWhich letters?\nassistant:\n<4><5>\nturn 1: 3 tokens of prompt, 2 sampled");
+    expect(walk("up", "enter", "down", "enter", "left", "left")).toEqual(walk("up", "enter", "down", "left"));
+  });
+
+  it("goes from episode to episode, and on through the colourings", () => {
+    expect(text(walk("enter", "enter", "n"))).toContain("t/0:1");
+    expect(text(walk("enter", "enter", "n", "n", "n", "p"))).toContain("t/0:1");
+    expect(text(walk("enter", "enter", "c"))).toContain("logprob:");
+    expect(walk("c", "c", "c").colouring).toBe("advantage");
+  });
+
+  it("ends by q, and stays where a key means nothing", () => {
+    expect(press(walk("enter"), "q", content, size)).toBeUndefined();
+    expect(walk("enter", "x", "")).toEqual(walk("enter"));
+  });
+
+  it("fits any terminal", () => {
+    for (const rows of [1, 2, 3, 8]) {
+      const small = { columns: 10, rows };
+      const drawn = draw(walk("enter", "enter"), content, small);
+      expect(drawn.every((row) => rowText(row, false).length <= 10)).toBe(true);
+      expect(drawn.length).toBeLessThanOrEqual(Math.max(2, rows));
+    }
+  });
+});
+
+describe("wrap", () => {
+  it("breaks full rows and line ends, keeps styles and makes control characters visible", () => {
+    const rows = wrap([span("abc\nd", "1"), span("efgh\u0007")], 3);
+    expect(rows.map((row) => rowText(row, false))).toEqual(["abc", "def", "gh\u00b7"]);
+    expect(rowText(rows[1]!, true)).toBe("\x1b[1md\x1b[0mef");
+  });
+
+  it("counts wide letters twice", () => {
+    expect(wrap([span("日本語")], 4).map((row) => rowText(row, false))).toEqual(["日本", "語"]);
+  });
+});
+
+it("finds what each token counted for, by trajectory, step or token", () => {
+  const kept = { name: "solver", reward: 1, steps: [] };
+  expect(tokenAdvantages({ ...kept, advantage: 2 }, 1, 2)).toEqual([2, 2]);
+  expect(tokenAdvantages({ ...kept, advantage: [1, [3, 4]] }, 0, 2)).toEqual([1, 1]);
+  expect(tokenAdvantages({ ...kept, advantage: [1, [3, 4]] }, 1, 2)).toEqual([3, 4]);
+  expect(tokenAdvantages(kept, 0, 2)).toBeUndefined();
+});
+
+it("colours by sign and size", () => {
+  const styles = [-2, -1, -0.1, 0, 0.1, 1, 2].map((advantage) => tokenStyle("advantage", 0, advantage));
+  expect(new Set(styles).size).toBe(7);
+  expect(new Set([0, -0.5, -1, -3, -6].map((logprob) => tokenStyle("logprob", logprob, 1))).size).toBe(5);
+});

@@ -1,0 +1,82 @@
+/** The asynchronous training loop: loop.ts on the same parts, with generation going on while the policy is trained. */
+import { toBatch } from "../trajectories/to-batch.ts";
+import { assignCredit } from "./assign-credit.ts";
+import { asyncOptions } from "./async-options.ts";
+import { startClock } from "./clock.ts";
+import { sequenceFilters } from "./credit-options.ts";
+import { type Generation, startGeneration } from "./generation.ts";
+import { sharesOfTasks } from "./passes.ts";
+import { record } from "./record.ts";
+import type { Run } from "./run.ts";
+import { saveRun } from "./save-run.ts";
+import { takeBatch } from "./take-batch.ts";
+import { updatePolicy } from "./update-policy.ts";
+import { validate } from "./validate.ts";
+
+/** Trains until the plan is done or a stop is asked for. Returns whether the plan was done. */
+export async function runAsyncLoop(run: Run): Promise<boolean> {
+  const { config, progress } = run;
+  const { val_before_train, val_only } = config.rllm.trainer;
+  if (progress.step === 0 && (val_before_train || val_only)) await validate(run, 0);
+  if (val_only) return true;
+
+  const generation = await startGeneration(run);
+  try {
+    return await trainOn(run, generation);
+  } finally {
+    await generation.close();
+  }
+}
+
+async function trainOn(run: Run, generation: Generation): Promise<boolean> {
+  const { config, plan, policy, progress } = run;
+  const { atOnce, stepsPerSync, partial, batch: tasks } = asyncOptions(config);
+  let sinceSync = 0;
+
+  while (progress.step < plan.totalSteps) {
+    const step = progress.step + 1;
+    const clock = startClock();
+    const { gathered, metrics: ages } = await takeBatch(run, generation);
+    clock.lap("buffer_wait");
+    const credit = assignCredit(run, gathered.kept);
+    const { batch, metrics } = toBatch(credit.groups, credit.advantages, sequenceFilters(config));
+    const update = await generation.during(updatePolicy(run, batch, step, sharesOfTasks(credit.groups, atOnce)));
+    clock.lap("update");
+
+    const stop = run.stopRequested();
+    const validates = plan.validateAfter(step);
+    const saves = stop || plan.saveAfter(step);
+    sinceSync++;
+    const counted = { ...ages, ...generation.metrics(), ...versions(run, sinceSync) };
+    // What is measured and saved at a step are the weights of that step, and what goes on from there samples from them.
+    if (sinceSync === stepsPerSync || validates || saves) {
+      generation.pause();
+      if (!partial || validates) await generation.drain();
+      await policy.publish();
+      generation.synced();
+      sinceSync = 0;
+    }
+    clock.lap("weight_sync");
+
+    progress.step = step;
+    progress.dispatch = generation.state();
+    progress.draws = Math.ceil(progress.dispatch.next / tasks);
+    await record(run, { gathered, credit, update, clock, metrics: { ...metrics, ...counted, ...idleness(clock) } });
+    if (validates) await validate(run, step);
+    if (saves) await saveRun(run);
+    if (stop) return step === plan.totalSteps;
+    generation.resume();
+  }
+  return true;
+}
+
+const versions = ({ policy }: Run, sinceSync: number) => ({
+  "async/weight_version": policy.version,
+  "async/steps_since_sync": sinceSync,
+});
+
+/** The share of the step in which the trainer waited for rollouts. */
+function idleness(clock: ReturnType<typeof startClock>): Record<string, number> {
+  const { "time/buffer_wait": waited = 0, "time/step": all = 0 } = clock.metrics();
+  return all > 0 ? { "async/trainer_idle_ratio": waited / all } : {};
+}

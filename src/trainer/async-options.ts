@@ -1,0 +1,111 @@
+/** `rllm.async_training` in figures, and what of it does not go together. */
+import { isCoupled } from "../algorithms/loss-choice.ts";
+import type { Capabilities } from "../backends/engine.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import { layerOf } from "../config/origin.ts";
+import type { Config } from "../config/schema.ts";
+import { UserError } from "../errors.ts";
+import type { Experiment } from "./experiment.ts";
+import { policyLossOptions } from "./loss-options.ts";
+
+export interface AsyncOptions {
+  /** Tasks of an optimizer step. */
+  batch: number;
+  /** Tasks whose sequences go into one forward and backward pass. */
+  atOnce: number;
+  /** Training steps between two updates of the sampler's weights. */
+  stepsPerSync: number;
+  /** Tasks that may be dispatched from one update of the sampler's weights to the next, those carried over included. */
+  quota: number;
+  /** Updates of the sampler's weights that the oldest token of a task may have seen and still be trained on. */
+  maxLag: number;
+  /** Running rollouts go on over an update. */
+  partial: boolean;
+}
+
+/**
+ * Of what is dispatched between two updates, `staleness_threshold` times a window's worth stays for the windows that
+ * follow: it is used up within that many updates, rounded up. Only rollouts that run on over updates can get older.
+ */
+export function asyncOptions({ rllm: { async_training: keys } }: Config): AsyncOptions {
+  const { mini_batch_size: batch, trigger_parameter_sync_step: stepsPerSync, staleness_threshold: staleness } = keys;
+  return {
+    batch,
+    atOnce: keys.fwd_bwd_group_size ?? batch,
+    stepsPerSync,
+    quota: Math.floor((1 + staleness) * stepsPerSync * batch),
+    maxLag: Math.ceil(staleness),
+    partial: keys.partial_rollout,
+  };
+}
+
+/** Whether anything is trained on that the weights of its step have not sampled. */
+const runsAhead = ({ quota, batch }: AsyncOptions) => quota > batch;
+
+/**
+ * @returns what the user should know, a sentence each
+ * @throws UserError when settings contradict each other or the engine cannot sample between two updates
+ */
+export function checkAsync(
+  { config, origins }: Pick<ComposedConfig, "config" | "origins">,
+  { losses }: Pick<Experiment<unknown>, "losses">,
+  capabilities: Capabilities,
+): string[] {
+  if (!config.rllm.async_training.enable) return [];
+  const options = asyncOptions(config);
+  const found = contradictions(config, options, isCoupled(policyLossOptions(config, losses)), capabilities).find(
+    ([, contradicts]) => contradicts,
+  );
+  if (found) throw new UserError(found[0], { hint: found[2] });
+  const { batch } = options;
+  const { train_batch_size: ignored } = config.data;
+  const asked = layerOf(origins.get("data.train_batch_size") ?? { kind: "default" }) > 0;
+  const { bypass_mode, tis_mode } = config.rllm.algorithm.rollout_correction;
+  return [
+    ...(asked && ignored !== batch
+      ? [
+          `data.train_batch_size=${ignored} has no effect: with asynchronous training a step is made of rllm.async_training.mini_batch_size=${batch} tasks`,
+        ]
+      : []),
+    ...(runsAhead(options) && !bypass_mode && tis_mode === null
+      ? [
+          "tokens that older weights have sampled are trained on as if the current ones had; rllm.algorithm.rollout_correction.bypass_mode=true compares with what the sampler said, rllm.algorithm.rollout_correction.tis_mode weighs the difference",
+        ]
+      : []),
+  ];
+}
+
+type Contradiction = [what: string, contradicts: boolean, hint: string];
+
+function contradictions(
+  config: Config,
+  options: AsyncOptions,
+  coupled: boolean,
+  { engine, frozenSampler }: Capabilities,
+): Contradiction[] {
+  const { batch, atOnce, stepsPerSync, partial } = options;
+  const { enable: rejects, mode } = config.rllm.rejection_sample;
+  const waits = !frozenSampler[config.model.lora_rank === 0 ? "full" : "lora"];
+  return [
+    [
+      `rllm.async_training.fwd_bwd_group_size=${atOnce} does not divide mini_batch_size=${batch}`,
+      batch % atOnce !== 0,
+      "set a divisor of it, or null for all at once",
+    ],
+    [
+      `rllm.async_training.fwd_bwd_group_size=${atOnce} divides a step, but the loss must see all of it at once`,
+      coupled && atOnce < batch,
+      "leave fwd_bwd_group_size null with clip_cov and kl_cov",
+    ],
+    [
+      "rllm.rejection_sample draws whole batches anew, which asynchronous training has none of",
+      rejects || mode === "episode",
+      "rllm.dynamic_sampling.enable=true replaces single tasks that teach nothing",
+    ],
+    [
+      `the ${engine} engine keeps no second copy of all weights: it samples nothing from an optimizer step to the next update of the sampler, which would wait for rollouts that wait for it`,
+      waits && (stepsPerSync > 1 || (runsAhead(options) && !partial)),
+      "train a LoRA (model.lora_rank=32), or set rllm.async_training.trigger_parameter_sync_step=1 and partial_rollout=true",
+    ],
+  ];
+}

@@ -1,0 +1,142 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { singleTurn } from "../agents/single-turn.ts";
+import { sequenceLoss, tokenLoss } from "../algorithms/custom-loss.ts";
+import { estimators } from "../algorithms/estimators/index.ts";
+import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
+import { generated } from "../data/generated.ts";
+import { tabularEngine } from "../testing/index.ts";
+import type { Experiment } from "./experiment.ts";
+import { train } from "./train.ts";
+
+const root = mkdtempSync(join(tmpdir(), "hone-every-algorithm-"));
+const table: string[] = [];
+afterAll(() => {
+  rmSync(root, { recursive: true, force: true });
+  // What each algorithm made of the same short run, for people to read.
+  process.stdout.write(`\n${["reward of the first and the last steps", ...table].join("\n")}\n`);
+});
+let folders = 0;
+
+const losses = {
+  likelihood: tokenLoss("likelihood", ["advantage", "referenceLogprob", "entropy"], (token) => ({
+    loss: -token.advantage * token.logprob,
+    slope: -token.advantage,
+  })),
+  whole_reply: sequenceLoss("whole_reply", ["advantage"], ({ logprob, advantage }) => ({
+    losses: logprob.map((value, token) => -advantage[token]! * value),
+    slopes: advantage.map((value) => -value),
+  })),
+};
+
+/** A model that knows three letters learns to answer with "a". */
+const experiment: Experiment<{ index: number }> = {
+  train: generated("letters", 64, (index) => ({ index })),
+  workflow: singleTurn({
+    prompt: () => "b",
+    reward: (_row, reply) => [...reply.text].filter((letter) => letter === "a").length / 4,
+  }),
+  losses,
+  config: {
+    model: { lora_rank: 0 },
+    rllm: { rollout: { n: 4 }, trainer: { total_batches: 8, logger: [], save_freq: 0, test_freq: 0 } },
+    training: { learning_rate: 0.3, num_minibatches: 2, ppo_epochs: 2 },
+    data: { train_batch_size: 4, max_response_length: 4 },
+  },
+};
+
+async function run(label: string, overrides: readonly string[]) {
+  const engine = tabularEngine({ alphabet: "abc" });
+  const { history } = await train(experiment, {
+    engine: { engine, chat: engine.chat },
+    overrides: [`rllm.trainer.run_dir=${join(root, `run-${++folders}`)}`, ...overrides],
+  });
+  const rewards = history.map(({ metrics }) => metrics["reward/mean"]!);
+  const mean = (some: number[]) => some.reduce((sum, reward) => sum + reward, 0) / some.length;
+  const [first, last] = [mean(rewards.slice(0, 2)), mean(rewards.slice(-2))];
+  table.push(`  ${label.padEnd(46)} ${first.toFixed(3)} -> ${last.toFixed(3)}`);
+  expect(last - first).toBeGreaterThan(0.15);
+  return { first: history[0]!.metrics, last: history.at(-1)!.metrics };
+}
+
+const acting = Object.keys(estimators);
+
+it.each(acting)("the estimator %s learns", async (name) => {
+  await run(`estimator ${name}`, [`rllm.algorithm.adv_estimator=${name}`]);
+});
+
+const settings: Partial<Record<PolicyLossName, string[]>> = {
+  cpgd: ["rllm.algorithm.policy_loss.cpgd_drift_coef=0.05"],
+  clip_cov: ["rllm.algorithm.policy_loss.clip_cov_lb=0", "rllm.algorithm.policy_loss.clip_cov_ratio=0.05"],
+  kl_cov: ["rllm.algorithm.policy_loss.kl_cov_ratio=0.05"],
+};
+it.each(Object.keys(policyLosses) as PolicyLossName[])("the loss %s learns", async (name) => {
+  await run(`loss ${name}`, [`rllm.algorithm.loss_fn=${name}`, ...(settings[name] ?? [])]);
+});
+
+describe("what comes on top", () => {
+  const algorithm = (...pairs: string[]) => pairs.map((pair) => `rllm.algorithm.${pair}`);
+
+  it.each<[string, string[]]>([
+    ["gspo, gradient of the sequence", algorithm("loss_fn=gspo", "policy_loss.gspo_gradient=sequence")],
+    [
+      "dual clip, sum by a constant",
+      algorithm("clip_ratio_c=3", "loss_agg_mode=seq-mean-token-sum-norm", "loss_scale_factor=3"),
+    ],
+    ["entropy bonus", algorithm("entropy_coeff=0.001")],
+    ["high-entropy tokens", algorithm("high_entropy_token_ratio=0.5")],
+    ["a loss of one's own", algorithm("loss_fn=likelihood")],
+    ["a loss of one's own, by sequence", algorithm("loss_fn=whole_reply")],
+    ["another loss for a role", algorithm("loss_fn_map={agent: cispo, judge: likelihood}")],
+  ])("%s", async (label, overrides) => {
+    await run(label, overrides);
+  });
+
+  it("a KL in the loss steers its weight to the target, and the weight is part of the run's progress", async () => {
+    const { first, last } = await run(
+      "adaptive KL in the loss",
+      algorithm("kl_beta=0.01", "kl_target=0.001", "kl_horizon=100"),
+    );
+    expect(first["actor/kl_coef"]).toBe(0.01);
+    expect(last["actor/kl_coef"]!).toBeGreaterThan(0.012);
+  });
+
+  it("a KL taken from the reward holds the policy near the base model", async () => {
+    const kl = algorithm("use_kl_in_reward=true", "kl_beta=0.02", "kl_estimator=k1");
+    const { last } = await run("KL in the reward", kl);
+    expect(last["actor/reward_kl_penalty"]!).toBeGreaterThan(0.1);
+    expect(last["actor/reward_kl_penalty_coeff"]).toBe(0.02);
+    expect(last["actor/kl_loss"]).toBeUndefined();
+  });
+
+  it.each(["token", "sequence"])("importance weights by %s are 1 where sampler and trainer agree", async (level) => {
+    const { last } = await run(`importance weights by ${level}`, algorithm(`rollout_correction.tis_mode=${level}`));
+    expect(last["rollout_corr/rollout_is_mean"]).toBeCloseTo(1, 3);
+    expect(last["rollout_corr/rollout_is_eff_sample_size"]).toBeCloseTo(1, 3);
+  });
+
+  it("rules reject nothing where sampler and trainer agree", async () => {
+    const rules = algorithm(
+      "rollout_correction.rs_mode=[token_k1,seq_mean_k3]",
+      "rollout_correction.rs_threshold=[2,0.1]",
+    );
+    const { last } = await run("rejection masks", rules);
+    expect(last["rollout_corr/rollout_rs_masked_fraction"]).toBe(0);
+    await run("rejection masks, bypass_mode", [...rules, "rllm.algorithm.rollout_correction.bypass_mode=true"]);
+  });
+
+  it.each<[string, string[], RegExp]>([
+    ["an unknown loss", algorithm("loss_fn=pppo"), /no such name.*ppo/],
+    ["an unknown loss of a role", algorithm("loss_fn_map={main: gsppo}"), /no policy loss "gsppo"/],
+    ["a target without a KL", algorithm("kl_target=0.1"), /no KL to adapt/],
+    [
+      "weights that could only be 1",
+      algorithm("rollout_correction.tis_mode=token", "rollout_correction.bypass_mode=true"),
+      /does nothing/,
+    ],
+  ])("%s is a mistake that is found before the first step", async (_, overrides, message) => {
+    await expect(run("", overrides)).rejects.toThrow(message);
+  });
+});

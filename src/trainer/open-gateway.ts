@@ -1,0 +1,64 @@
+/** The gateway as `rllm.gateway` and `rllm.sdk` describe it. */
+import { basename } from "node:path";
+import type { Chat } from "../chat/types.ts";
+import type { Config } from "../config/schema.ts";
+import { type Gateway, type GatewayOptions, openGateway } from "../gateway/gateway.ts";
+import type { TraceStore } from "../gateway/traces/open-trace-store.ts";
+import type { RunFolder } from "../tracking/run-folder.ts";
+
+export interface OpenRunGatewayOptions {
+  config: Config;
+  folder: RunFolder | undefined;
+  chat: Chat;
+  /** The name that the model is listed by. */
+  model: string;
+  warn: (text: string) => void;
+  /** For a gateway that stands alone. */
+  alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds">;
+}
+
+/** The documents' defaults; other values are the user's own. */
+const defaults = { tracePath: "~/.rllm/traces.db", port: 4000 };
+
+export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
+  const { config, chat, model, warn, alone = {} } = options;
+  const { gateway, sdk } = config.rllm;
+  const { proxy } = sdk;
+  // Agents that Hone starts are told the port; those that live elsewhere must know it.
+  const fixedPort = proxy.mode === "external" || proxy.port !== defaults.port;
+  const store = await openStore(options);
+  try {
+    const opened = await openGateway({
+      ...{ chat, model, log: warn, ...alone },
+      host: gateway.host ?? proxy.host,
+      port: gateway.port ?? (fixedPort ? proxy.port : 0),
+      adminToken: proxy.admin_token,
+      unenforceable: gateway.unenforceable,
+      ...(gateway.tunnel === null ? {} : { publicUrl: gateway.tunnel }),
+      ...(store === undefined ? {} : { store }),
+    });
+    return {
+      ...opened,
+      async close() {
+        await opened.close();
+        store?.close();
+      },
+    };
+  } catch (error) {
+    store?.close();
+    throw error;
+  }
+}
+
+/** Opened only where traces are asked for: nothing else loads SQLite. */
+async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promise<TraceStore | undefined> {
+  const { gateway, sdk, trainer } = config.rllm;
+  if (gateway.store !== "sqlite" && gateway.db_path === null && sdk.store.path === defaults.tracePath) return undefined;
+  const { openTraceStore } = await import("../gateway/traces/open-trace-store.ts");
+  return openTraceStore({
+    path: gateway.db_path ?? sdk.store.path,
+    project: folder === undefined ? trainer.project_name : `${trainer.project_name}/${basename(folder.path)}`,
+    retentionDays: sdk.store.retention_days,
+    onProblem: warn,
+  });
+}

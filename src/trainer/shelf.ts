@@ -1,0 +1,45 @@
+/** Where episodes wait that nobody looks at for a while: in memory, or on disk so that memory stays free. */
+import { createHash } from "node:crypto";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { toJson } from "../tracking/json-lines.ts";
+import { readEpisode } from "../tracking/read-episode.ts";
+import type { Episode } from "../trajectories/types.ts";
+
+export interface Shelf {
+  /** @param name of this lot, for its file */
+  put(name: string, episodes: Episode[]): Promise<Shelved>;
+  /** Removes what lies there still. */
+  clear(): Promise<void>;
+}
+
+/** To be called once: gives the episodes back and removes their file. */
+export type Shelved = () => Promise<Episode[]>;
+
+const memory: Shelf = { put: async (_name, episodes) => async () => episodes, clear: async () => {} };
+
+/**
+ * @param directory null: memory; else a folder of the run's own is made in it, one line of JSON an episode
+ * @param run its folder: tells the runs apart that share the directory. What an earlier life of the run left is removed
+ * @param kind of what lies there, e.g. "episodes"
+ */
+export async function openShelf(directory: string | null, run: string, kind: string): Promise<Shelf> {
+  if (directory === null) return memory;
+  const mark = createHash("sha256").update(run).digest("hex").slice(0, 8);
+  const folder = join(directory, `${basename(run)}-${mark}-${kind}`);
+  const clear = () => rm(folder, { recursive: true, force: true });
+  await clear();
+  await mkdir(folder, { recursive: true });
+  return {
+    async put(name, episodes) {
+      const file = join(folder, `${name}.jsonl`);
+      await writeFile(file, episodes.map((episode) => `${toJson(episode)}\n`).join(""));
+      return async () => {
+        const lines = (await readFile(file, "utf8")).split("\n").filter((line) => line !== "");
+        await rm(file);
+        return lines.map(readEpisode);
+      };
+    },
+    clear,
+  };
+}

@@ -1,0 +1,95 @@
+/** An experiment of milliseconds on a model that learns without Python, and what tests ask of its runs. */
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { singleTurn } from "../agents/single-turn.ts";
+import type { Workflow } from "../agents/types.ts";
+import type { Engine, Policy } from "../backends/engine.ts";
+import type { ConfigInput } from "../config/schema.ts";
+import { generated } from "../data/generated.ts";
+import { RunError } from "../errors.ts";
+import { tabularEngine } from "../testing/index.ts";
+import type { Experiment } from "./experiment.ts";
+
+/** Folders for runs, none of which exists yet. */
+export function temporaryFolders(prefix: string) {
+  const root = mkdtempSync(join(tmpdir(), prefix));
+  let folders = 0;
+  return {
+    root,
+    newFolder: () => join(root, `run-${++folders}`),
+    remove: () => rmSync(root, { recursive: true, force: true }),
+  };
+}
+
+export interface ToyRow {
+  index: number;
+}
+
+const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));
+
+/** A model that knows three letters learns to answer with "a". */
+export function toy(
+  config: ConfigInput = {},
+  reward = (text: string) => [...text].filter((letter) => letter === "a").length / 4,
+  workflow: Workflow<ToyRow> = singleTurn({ prompt: () => "b", reward: (_row, reply) => reward(reply.text) }),
+) {
+  const experiment: Experiment<ToyRow> = {
+    train: rows("toy", 64),
+    validation: rows("toy-validation", 8),
+    workflow,
+    config: {
+      ...config,
+      model: { lora_rank: 0 },
+      rllm: {
+        ...config.rllm,
+        rollout: { n: 4, ...config.rllm?.rollout },
+        trainer: { total_batches: 6, logger: [], save_freq: 2, test_freq: 3, ...config.rllm?.trainer },
+      },
+      training: { learning_rate: 0.3, ...config.training },
+      data: { train_batch_size: 4, max_response_length: 4, ...config.data },
+    },
+  };
+  return experiment;
+}
+
+export function openToy(): { engine: Engine; chat: ReturnType<typeof tabularEngine>["chat"] } {
+  const engine = tabularEngine({ alphabet: "abc" });
+  return { engine, chat: engine.chat };
+}
+
+export interface Line {
+  step: number;
+  kind?: string;
+  [name: string]: unknown;
+}
+
+/** metrics.jsonl without what a clock or a memory meter says. */
+export function figures(folder: string): Line[] {
+  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
+  return lines.map((line) => {
+    const entries = Object.entries(JSON.parse(line) as Line);
+    return Object.fromEntries(
+      entries.filter(([name]) => !/^(time|perf|memory|engine|async\/trainer_idle)/.test(name)),
+    ) as Line;
+  });
+}
+
+/** The toy engine, counting operations; the given one fails and so do all after it, as after a kill. */
+export function countOperations(killedAt = Number.POSITIVE_INFINITY) {
+  const { engine, chat } = openToy();
+  let count = 0;
+  const counted = (policy: Policy): Policy =>
+    new Proxy(policy, {
+      get(target, name) {
+        const value = Reflect.get(target, name);
+        if (typeof value !== "function") return value;
+        return (...args: unknown[]) => {
+          if (++count >= killedAt) throw new RunError("killed");
+          return Reflect.apply(value, target, args);
+        };
+      },
+    });
+  const dying: Engine = { ...engine, createPolicy: async (spec) => counted(await engine.createPolicy(spec)) };
+  return { toy: { engine: dying, chat }, count: () => count };
+}
