@@ -6,7 +6,7 @@ import pc from "picocolors";
 import type { Policy } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
-import { loadChat } from "../chat/chat.ts";
+import { openChat } from "../chat/open-chat.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
@@ -27,7 +27,7 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
   try {
     const policy = await engine.createPolicy({ adapter: checkpoint ? adapterSpec(config) : { kind: "none" } });
     if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-    const chat = loadChat(engine.model.directory);
+    const chat = openChat(engine.model.directory, config);
     status.end();
     const messages: ChatMessage[] = options.system ? [{ role: "system", content: options.system }] : [];
     if (options.message !== undefined) {
@@ -55,11 +55,11 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
 
 /** Samples one reply and prints it token by token. Returns its text. */
 async function answer(policy: Policy, chat: Chat, config: Config, messages: ChatMessage[]): Promise<string> {
-  const { temperature, top_p, top_k, min_p } = config.sampling.val;
+  const { temperature, top_p, top_k, min_p, max_tokens: maxTokens } = config.rllm.rollout.val;
   const request = {
     prompt: chat.render(messages, { addGenerationPrompt: true }),
     params: {
-      maxTokens: config.data.max_response_length,
+      maxTokens,
       temperature,
       topP: top_p,
       topK: top_k,

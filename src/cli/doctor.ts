@@ -7,12 +7,14 @@ import { policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
 import type { Engine, Policy, Sample } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
-import { loadChat } from "../chat/chat.ts";
+import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
+import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { formatBytes } from "../tracking/durable-files.ts";
-import { adamParams, policyLossOptions } from "../trainer/algorithm-options.ts";
+import { adamParams } from "../trainer/algorithm-options.ts";
+import { policyLossOptions } from "../trainer/loss-options.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { showStatus } from "./show-status.ts";
 
@@ -66,7 +68,10 @@ async function oneBatch(
   say: Say,
   complain: (name: string, detail: string, mend: string) => void,
 ): Promise<void> {
-  const chat = loadChat(engine.model.directory);
+  const chat = openChat(engine.model.directory, config, (line) => say("chat", line));
+  const findings = describeTemplate(checkTemplate(chat), chat);
+  if (findings.length === 0) say("chat", "the template keeps earlier turns as they were");
+  for (const finding of findings) say("chat", finding);
   const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
   const prompt = chat.render([{ role: "user", content: "Name three colours." }]);
   const time = stopwatch();
@@ -149,7 +154,9 @@ function batchOf(prompt: Int32Array, samples: readonly Sample[], config: Config)
 }
 
 async function trainOnce(policy: Policy, batch: ReturnType<typeof batchOf>, config: Config) {
-  const options = { ...policyLossOptions(config), klBeta: 0 };
+  // The plain loss: an experiment's own are not known here, and it is the engine that is asked.
+  const algorithm = { ...config.rllm.algorithm, loss_fn: null, loss_fn_map: {}, estimator_map: {} };
+  const options = { ...policyLossOptions({ ...config, rllm: { ...config.rllm, algorithm } }), klBeta: 0 };
   const result = await policy.forwardBackward(batch.sequences, policyLoss(batch, options));
   const { gradNorm } = await policy.optimStep({ ...adamParams(config, 1, 1), learningRate: 1e-3 });
   return { result, gradNorm };

@@ -93,7 +93,7 @@ describe("hone train", () => {
     expect(rewards).toHaveLength(8);
     expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
     expect(readdirSync(whole).sort()).toEqual(
-      ["checkpoints", "config.yaml", "episodes", "log.txt", "metrics.jsonl", "worker.log"].sort(),
+      ["checkpoints", "config.yaml", "episodes", "log.txt", "metrics.jsonl", "tokenizer", "worker.log"].sort(),
     );
     expect(output).toContain("The same prompts before and after training:");
   });
@@ -139,6 +139,20 @@ describe("hone train", () => {
     ]);
     expect(resumed.code, resumed.output).toBe(0);
     expect(resumed.output).toContain(`continuing after step ${step}`);
+  });
+
+  it("trains with a critic, and goes on with what it had learned", async () => {
+    const gae = ["rllm.algorithm.adv_estimator=gae", "rllm.critic.learning_rate=3e-3"];
+    const [judged, halved] = [join(root, "judged"), join(root, "halved")];
+    const unbroken = await hone(trainToy(judged, ...gae));
+    expect(unbroken.code, unbroken.output).toBe(0);
+    const rewards = figures(judged).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
+    expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
+    await hone(trainToy(halved, ...gae, "rllm.trainer.total_batches=4"));
+    const resumed = await hone(trainToy(halved, ...gae));
+    expect(resumed.output).toContain("continuing after step 4");
+    const last = (folder: string) => figures(folder).findLast((line) => line["critic/vf_loss"] !== undefined)!;
+    expect(last(halved)["critic/vf_loss"]).toBe(last(judged)["critic/vf_loss"]);
   });
 
   it("measures, exports and chats with the checkpoint", async () => {

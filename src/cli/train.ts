@@ -1,22 +1,41 @@
 /** `hone train` and `hone eval`: load an experiment's script, without a build step, and run it. */
 import { existsSync } from "node:fs";
-import { resolve } from "node:path";
+import { dirname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { UserError } from "../errors.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { train } from "../trainer/train.ts";
 
-interface TrainOptions {
+export interface TrainOptions {
   config?: string[];
   resume?: string;
   checkpoint?: string;
   dryRun?: boolean;
+  multirun?: boolean;
+  cfg?: string;
+  resolve?: boolean;
+  configPath?: string;
+  configName?: string;
+  configDir?: string;
 }
 
 export async function trainCommand(script: string, overrides: string[], options: TrainOptions): Promise<void> {
+  const { cfg, resolve: resolved = false } = options;
+  if (cfg !== undefined && cfg !== "job") {
+    throw new UserError(`--cfg ${cfg} is not known`, { hint: "--cfg job prints the configuration of the run" });
+  }
+  if (resolved && cfg === undefined) throw new UserError("--resolve stands beside --cfg job only");
+  const search = searchOf(script, options);
+  if (options.multirun || overrides.includes("hydra.mode=MULTIRUN")) {
+    const { multirun } = await import("./multirun.ts");
+    process.exitCode = await multirun(script, overrides, { ...options, search });
+    return;
+  }
   await runScript(script, {
     overrides,
+    search,
+    ...(cfg === undefined ? {} : { printConfig: resolved ? "resolved" : "written" }),
     files: options.config ?? [],
     ...(options.resume === undefined ? {} : { resume: options.resume }),
     ...(options.checkpoint === undefined ? {} : { checkpoint: options.checkpoint }),
@@ -33,7 +52,18 @@ export async function evalCommand(script: string, overrides: string[], options: 
   });
 }
 
-async function runScript(script: string, launch: Launch): Promise<void> {
+/** As Hydra has it, a relative --config-path begins at the script and a relative --config-dir at the working folder. */
+function searchOf(script: string, { configPath, configName, configDir }: TrainOptions): NonNullable<Launch["search"]> {
+  const isPath = configPath !== undefined && !/^[a-z]+:\/\//.test(configPath);
+  return {
+    ...(configPath === undefined ? {} : { configPath: isPath ? resolve(dirname(script), configPath) : configPath }),
+    ...(configName === undefined ? {} : { configName: configName.replace(/\.yaml$/, "") }),
+    ...(configDir === undefined ? {} : { configDirs: [configDir] }),
+  };
+}
+
+/** Runs an experiment's script, which hears `launch`, without a build step. */
+export async function runScript(script: string, launch: Launch): Promise<void> {
   const path = resolve(script);
   if (!existsSync(path)) {
     const hint = script.includes("=")
@@ -55,5 +85,5 @@ async function runScript(script: string, launch: Launch): Promise<void> {
 }
 
 function isExperiment(value: unknown): value is Experiment<unknown> {
-  return typeof value === "object" && value !== null && "train" in value && "workflow" in value;
+  return typeof value === "object" && value !== null && "train" in value;
 }

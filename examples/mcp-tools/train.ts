@@ -1,0 +1,42 @@
+/** An agent with the tools of an MCP server: it learns to ask the calculator instead of guessing. */
+import { fileURLToPath } from "node:url";
+import { defineExperiment, firstInteger, generated, openMcpTools, useTools } from "hone";
+
+interface Row {
+  left: number;
+  right: number;
+}
+
+const products = (name: string, size: number) =>
+  generated<Row>(name, size, (_index, random) => ({
+    left: 10 + Math.floor(random() * 90),
+    right: 10 + Math.floor(random() * 90),
+  }));
+
+/** One server for all rollouts: its tools keep no state. */
+const calculator = await openMcpTools({
+  command: process.execPath,
+  args: ["--import", "tsx", fileURLToPath(new URL("./server.ts", import.meta.url))],
+});
+
+export default defineExperiment<Row>({
+  train: products("products", 4096),
+  validation: products("products-validation", 32),
+  workflow: useTools<Row>({
+    prompt: (row) => `What is ${row.left} times ${row.right}?`,
+    tools: calculator.tools,
+    reward: (row, reply) => firstInteger(reply.content, row.left * row.right),
+    maxSteps: 3,
+  }),
+  close: () => calculator.close?.(),
+  config: {
+    rllm: {
+      rollout: { n: 8 },
+      trainer: { experiment_name: "mcp-tools", total_batches: 30, test_freq: 10, save_freq: 10 },
+    },
+    // The default model's own template has no place for tools.
+    rollout_engine: { renderer_name: "hermes" },
+    training: { learning_rate: 1e-4 },
+    data: { train_batch_size: 4, val_batch_size: 32, max_prompt_length: 1024, max_response_length: 64 },
+  },
+});

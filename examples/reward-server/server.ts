@@ -1,0 +1,30 @@
+/** A reward server as `remoteReward` and LightRFT's --remote_rm_url expect one: how near is a reply's length to the one asked for? */
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+
+interface Request {
+  /** Prompt and reply, special tokens included. */
+  queries: string[];
+  prompts: string[];
+  references?: string[];
+}
+
+/** @param reference the number of words wanted, as a text */
+function grade(query: string, reference: string): number {
+  const reply = query.slice(query.lastIndexOf("assistant") + "assistant".length);
+  const words = reply.match(/\p{L}+/gu)?.length ?? 0;
+  return Math.max(0, 1 - Math.abs(words - Number(reference)) / Number(reference));
+}
+
+export async function startServer(port = 0): Promise<{ url: string; server: Server }> {
+  const server = createServer(async (request, response) => {
+    let text = "";
+    for await (const piece of request) text += piece;
+    const { queries, references = [] } = JSON.parse(text) as Request;
+    const rewards = queries.map((query, index) => grade(query, references[index] ?? "1"));
+    response.writeHead(200, { "content-type": "application/json" });
+    response.end(JSON.stringify({ rewards }));
+  });
+  await new Promise<void>((resolve) => server.listen(port, "127.0.0.1", resolve));
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, server };
+}

@@ -1,0 +1,44 @@
+/** Two roles of one model learn side by side: the solver names the larger number, the judge says whether that is right. */
+import { type ChatMessage, defineExperiment, firstInteger, generated, solverJudge } from "hone";
+
+interface Row {
+  left: number;
+  right: number;
+}
+
+const pairs = (name: string, size: number) =>
+  generated<Row>(name, size, (_index, random) => {
+    const left = 10 + Math.floor(random() * 90);
+    const right = 10 + Math.floor(random() * 90);
+    return { left, right: left === right ? right + 1 : right };
+  });
+
+const question = (left: number, right: number) => `Which number is larger, ${left} or ${right}?`;
+
+/** Two answered questions show the solver the form of an answer. */
+const shown: ChatMessage[] = [
+  { role: "user", content: question(13, 75) },
+  { role: "assistant", content: "75" },
+  { role: "user", content: question(82, 91) },
+  { role: "assistant", content: "91" },
+];
+
+export default defineExperiment<Row>({
+  train: pairs("pairs", 4096),
+  validation: pairs("pairs-validation", 64),
+  workflow: solverJudge<Row>({
+    prompt: (row) => [...shown, { role: "user", content: question(row.left, row.right) }],
+    reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
+    question: (row, solution) =>
+      `${question(row.left, row.right)} Somebody says: ${solution.trim()}. Is that right? Answer yes or no.`,
+    params: { solver: { maxTokens: 8 }, judge: { maxTokens: 4 } },
+  }),
+  config: {
+    rllm: {
+      rollout: { n: 8 },
+      trainer: { experiment_name: "solver-judge", total_batches: 40, test_freq: 10, save_freq: 10 },
+    },
+    training: { learning_rate: 1e-4 },
+    data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 256, max_response_length: 16 },
+  },
+});

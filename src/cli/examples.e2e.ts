@@ -1,0 +1,59 @@
+import { execFile } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { makeTinyModel } from "../backends/local/plain-python.ts";
+
+const project = fileURLToPath(new URL("../..", import.meta.url));
+const root = mkdtempSync(join(tmpdir(), "hone-examples-"));
+let model: string;
+
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+});
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+/** As the README says it, on a tiny model and for two steps. */
+async function runExample(name: string, env: Record<string, string> = {}): Promise<Record<string, unknown>[]> {
+  const folder = join(root, name);
+  const small = [
+    ...[`model.name=${model}`, "model.lora_rank=4", `rllm.trainer.run_dir=${folder}`, "rllm.trainer.total_batches=2"],
+    ...["rllm.rollout.n=4", "data.train_batch_size=2", "data.max_prompt_length=2048", "data.max_response_length=24"],
+    ...["training.max_length=4096", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=0"],
+    ...["data.val_batch_size=8", "local.dtype=float32", "local.device=cpu", "local.threads=1"],
+  ];
+  const args = ["--import", "tsx", "src/cli/main.ts", "train", `examples/${name}/train.ts`, ...small];
+  await promisify(execFile)(process.execPath, args, { cwd: project, env: { ...process.env, ...env } });
+  const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
+  return lines.map((line) => JSON.parse(line) as Record<string, unknown>).filter((line) => !line.kind);
+}
+
+describe("examples", () => {
+  it("each has a README that names its command", () => {
+    for (const name of readdirSync(join(project, "examples"))) {
+      const readme = join(project, "examples", name, "README.md");
+      expect(existsSync(readme), readme).toBe(true);
+      expect(readFileSync(readme, "utf8")).toContain(`examples/${name}/train.ts`);
+    }
+  });
+
+  it.each<[string, string, string[], Record<string, string>]>([
+    ["grid-world", "agent", ["batch/turns", "batch/invalid_moves"], {}],
+    ["solver-judge", "judge", ["batch/judge_silent", "reward/solver/mean"], {}],
+    ["code-sandbox", "agent", ["batch/reward/tests", "batch/reward/block"], { HONE_SANDBOX: "process" }],
+    ["reward-server", "agent", ["batch/remote_reward_retries"], {}],
+    ["mcp-tools", "agent", ["batch/tool_calls", "batch/tool_errors"], {}],
+    ["ai-sdk-agent", "agent", ["gateway/calls_ok"], {}],
+    ["openai-client", "agent", ["gateway/calls_ok"], {}],
+  ])("%s trains for two steps", async (name, role, figures, env) => {
+    const lines = await runExample(name, env);
+    expect(lines.length).toBe(2);
+    for (const line of lines) {
+      expect(Object.keys(line)).toEqual(expect.arrayContaining([...figures, `reward/${role}/mean`]));
+      expect(line["batch/failed_episodes"]).toBe(0);
+    }
+  });
+});

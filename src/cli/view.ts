@@ -1,0 +1,129 @@
+/** `hone view`: a run and its episodes in the terminal, to walk through or as plain text. */
+import { existsSync, realpathSync } from "node:fs";
+import { basename, join } from "node:path";
+import { emitKeypressEvents } from "node:readline";
+import { UserError } from "../errors.ts";
+import { type BrowserContent, draw, openState, press } from "../tracking/view/browser.ts";
+import { type EpisodeFile, episodeFiles, openPieces, readEpisodes } from "../tracking/view/kept-episodes.ts";
+import { type Row, rowText, span } from "../tracking/view/styled.ts";
+import { episodeHead, episodeRow, fileRow, runFigures, runHead } from "../tracking/view/tables.ts";
+import { type Colouring, colourings, legend, transcript } from "../tracking/view/transcript.ts";
+
+interface ViewOptions {
+  step?: string;
+  validation?: boolean;
+  episode?: string;
+  color?: string;
+}
+
+/** @throws UserError when there is no such run, step or episode */
+export async function viewCommand(run: string, options: ViewOptions): Promise<void> {
+  if (!existsSync(join(run, "metrics.jsonl")) && !existsSync(join(run, "config.yaml"))) {
+    throw new UserError(`${run} is no run folder`, { hint: "hone train makes one; the last is runs/latest" });
+  }
+  const colouring = options.color ?? "advantage";
+  if (!colourings.some((one) => one === colouring)) {
+    throw new UserError(`--color ${colouring}: there are ${colourings.join(", ")}`);
+  }
+  const content = openContent(run);
+  const plain =
+    options.step !== undefined || options.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
+  if (plain) print(plainRows(content, options, colouring as Colouring));
+  else await browse(content);
+}
+
+function openContent(run: string): BrowserContent {
+  const name = basename(realpathSync(run));
+  const read = new Map<string, ReturnType<typeof readEpisodes>>();
+  return {
+    head: (width) => runHead(run, name, Math.min(width, 100)),
+    files: episodeFiles(run),
+    figures: runFigures(run),
+    episodes: (file) => {
+      const found = read.get(file.path) ?? readEpisodes(file);
+      read.clear(); // one step at a time: episodes are large
+      read.set(file.path, found);
+      return found;
+    },
+    pieces: openPieces(run),
+  };
+}
+
+function plainRows(content: BrowserContent, options: ViewOptions, colouring: Colouring): Row[] {
+  const width = process.stdout.columns ?? 100;
+  const { files, figures } = content;
+  if (options.step === undefined && options.episode === undefined) {
+    return [...content.head(width), ...files.map((file) => fileRow(file, figures))];
+  }
+  const file = chosenFile(files, options);
+  const episodes = content.episodes(file);
+  if (options.episode === undefined) {
+    return [[span(`step ${file.step}, ${file.kind}`, "1")], episodeHead, ...episodes.map(episodeRow)];
+  }
+  const episode = episodes.find(({ id }) => id === options.episode);
+  if (episode === undefined) {
+    const some = episodes.slice(0, 3).map(({ id }) => id);
+    throw new UserError(`step ${file.step} has no episode ${options.episode}`, {
+      hint: `there are ${some.join(", ")}, ...`,
+    });
+  }
+  return [...transcript(episode, { colouring, width, pieces: content.pieces }), [], legend(colouring)];
+}
+
+function chosenFile(files: readonly EpisodeFile[], { step, validation = false }: ViewOptions): EpisodeFile {
+  const kind = validation ? "validation" : "train";
+  const those = files.filter((file) => file.kind === kind);
+  const file = step === undefined ? those.at(-1) : those.find((one) => one.step === Number(step));
+  if (file !== undefined) return file;
+  throw new UserError(
+    step === undefined ? `no ${kind} episodes have been kept yet` : `there are no ${kind} episodes of step ${step}`,
+    {
+      hint: those.length === 0 ? "the run has kept none" : `steps: ${those.map((one) => one.step).join(", ")}`,
+    },
+  );
+}
+
+function print(rows: readonly Row[]): void {
+  const colours = (process.stdout.isTTY || process.env.FORCE_COLOR !== undefined) && process.env.NO_COLOR === undefined;
+  process.stdout.write(`${rows.map((row) => rowText(row, colours)).join("\n")}\n`);
+}
+
+/** The alternate screen, until the person ends it; whatever happens, the terminal is given back as it was. */
+async function browse(content: BrowserContent): Promise<void> {
+  const { stdin, stdout } = process;
+  const colours = process.env.NO_COLOR === undefined;
+  let state = openState(content);
+  const size = () => ({ columns: stdout.columns ?? 80, rows: stdout.rows ?? 24 });
+  const show = () =>
+    stdout.write(
+      `\x1b[H${draw(state, content, size())
+        .map((row) => `${rowText(row, colours)}\x1b[K`)
+        .join("\r\n")}\x1b[J`,
+    );
+  emitKeypressEvents(stdin);
+  stdin.setRawMode(true);
+  stdout.write("\x1b[?1049h\x1b[?25l");
+  try {
+    await new Promise<void>((resolve, reject) => {
+      stdin.on("keypress", (_text, key: { name?: string; ctrl?: boolean } | undefined) => {
+        try {
+          if (key?.ctrl && key.name === "c") return resolve();
+          const next = press(state, key?.name ?? "", content, size());
+          if (next === undefined) return resolve();
+          state = next;
+          show();
+        } catch (error) {
+          reject(error);
+        }
+      });
+      stdout.on("resize", show);
+      show();
+    });
+  } finally {
+    stdout.write("\x1b[?25h\x1b[?1049l");
+    stdin.setRawMode(false);
+    stdin.pause();
+    stdin.removeAllListeners("keypress");
+    stdout.removeListener("resize", show);
+  }
+}
