@@ -81,6 +81,15 @@ write(
   entries(dev).filter((entry) => !known.has(entry.split("==")[0])),
 );
 
+// Beside the environment, which has the rest.
+const tinker = join(home, "tinker.lock");
+await compile("requirements-tinker", "-c", whole, "-o", tinker);
+write(
+  "requirements-tinker.lock",
+  entries(tinker).filter((entry) => !known.has(entry.split("==")[0])),
+);
+rmSync(tinker);
+
 // Its own folder beside the environment, with all that it needs, in the versions that the environment has.
 await compile("requirements-wandb", "-c", whole, "-o", workerFile("requirements-wandb.lock"));
 for (const name of ["requirements-uv", "requirements-smollm2"]) {

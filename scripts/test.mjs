@@ -5,6 +5,7 @@
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
+import { preparePackage } from "./setup/package.mjs";
 import { packageRoot } from "./setup/paths.mjs";
 import { preparePython } from "./setup/python.mjs";
 import { SetupError, say, secondsSince } from "./setup/report.mjs";
@@ -61,6 +62,7 @@ async function main() {
 
   await setUpNode();
   const python = chosen.some((name) => needPython.includes(name)) ? await preparePython({ dev: true }) : "";
+  if (chosen.includes("e2e")) await preparePackage("tinker"); // The client that drives the server's tests.
   const results = [];
   for (const [name, command] of Object.entries(checksWith(python))) {
     if (!chosen.includes(name)) continue;

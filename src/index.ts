@@ -1,6 +1,8 @@
 /** What scripts import. */
-export { type SingleTurnOptions, singleTurn } from "./agents/single-turn.ts";
-export type { CallParams, ModelClient, Outcome, Reply, Task, Workflow, WorkflowContext } from "./agents/types.ts";
+export * from "./agents/index.ts";
+export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/custom-loss.ts";
+export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
+export { type ParsedReply, type ReplyProblem, type ToolCall, type ToolDefinition, toMessage } from "./chat/messages.ts";
 export type { Config, ConfigInput } from "./config/schema.ts";
 export { columns } from "./data/columns.ts";
 export { fromRows } from "./data/from-rows.ts";
@@ -8,7 +10,14 @@ export { generated } from "./data/generated.ts";
 export { openDataset } from "./data/open-dataset.ts";
 export type { Dataset, FileRow } from "./data/types.ts";
 export { RunError, UserError } from "./errors.ts";
+export {
+  anthropicGatewayBaseURL,
+  type GatewayContext,
+  gatewayBaseURL,
+  inGatewayContext,
+} from "./gateway/ambient.ts";
+export * from "./gateway/index.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
 export { type RunSummary, type TrainOptions, train } from "./trainer/train.ts";
-export type { ChatMessage, Episode, Step, Trajectory } from "./trajectories/types.ts";
+export type { ChatMessage, Episode, SequenceStart, Step, Trajectory } from "./trajectories/types.ts";
