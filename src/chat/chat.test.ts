@@ -5,6 +5,7 @@ import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { loadChat } from "./chat.ts";
 
 const fixture = (family: string) => fileURLToPath(new URL(`./fixtures/${family}`, import.meta.url));
@@ -16,7 +17,7 @@ beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), "hone-chat-"));
   cpSync(fixture("llama"), folder, { recursive: true });
 });
-afterEach(() => rmSync(folder, { recursive: true }));
+afterEach(() => removeFolder(folder));
 
 const edit = (file: string, change: (content: Record<string, unknown>) => void) => {
   const path = join(folder, file);

@@ -1,9 +1,10 @@
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { rendererNames } from "../config/schema/tinker.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { loadChat } from "./chat.ts";
 import { checkTemplate, describeTemplate } from "./check-template.ts";
 import type { ChatMessage } from "./messages.ts";
@@ -17,7 +18,7 @@ let folder: string;
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), "hone-renderers-"));
 });
-afterEach(() => rmSync(folder, { recursive: true }));
+afterEach(() => removeFolder(folder));
 
 /** A copy of a fixture with another template. */
 function withTemplate(family: string, template: string): string {

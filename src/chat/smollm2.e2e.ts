@@ -1,9 +1,10 @@
 /** The tokenizer and template of the first example's model, as the worker converts them, against transformers. */
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { openLocalEngine } from "../backends/local/engine.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { loadChat } from "./chat.ts";
 
 test("SmolLM2 is read as transformers reads it", async () => {
@@ -32,6 +33,6 @@ test("SmolLM2 is read as transformers reads it", async () => {
     }
   } finally {
     await engine.close();
-    rmSync(logs, { recursive: true });
+    removeFolder(logs);
   }
 });

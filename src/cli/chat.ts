@@ -2,11 +2,11 @@
 import { randomInt } from "node:crypto";
 import { join } from "node:path";
 import { createInterface } from "node:readline/promises";
-import pc from "picocolors";
 import type { Policy } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
+import { outColors } from "../colors.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
@@ -35,11 +35,11 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
       return;
     }
     const name = checkpoint ? `${engine.model.name}, step ${checkpoint.step}` : engine.model.name;
-    process.stdout.write(pc.dim(`${name}. An empty line or Ctrl-C ends the conversation.\n`));
+    process.stdout.write(outColors.dim(`${name}. An empty line or Ctrl-C ends the conversation.\n`));
     const terminal = createInterface({ input: process.stdin, output: process.stdout });
     try {
       for (;;) {
-        const text = await terminal.question(pc.bold("> ")).catch(() => "");
+        const text = await terminal.question(outColors.bold("> ")).catch(() => "");
         if (text.trim() === "") return;
         messages.push({ role: "user", content: text });
         messages.push({ role: "assistant", content: await answer(policy, chat, config, messages) });
@@ -77,7 +77,7 @@ async function answer(policy: Policy, chat: Chat, config: Config, messages: Chat
   };
   for await (const sample of policy.sample([request], { onToken: (_, token) => show(decoder.push(token)) })) {
     show(decoder.end());
-    process.stdout.write(sample.stopReason === "length" ? pc.dim(" [max_response_length]\n") : "\n");
+    process.stdout.write(sample.stopReason === "length" ? outColors.dim(" [max_response_length]\n") : "\n");
   }
   return text;
 }

@@ -7,8 +7,8 @@ const main = fileURLToPath(new URL("main.ts", import.meta.url));
 function hone(...args: string[]) {
   const { stdout, stderr, status } = spawnSync(process.execPath, ["--import", "tsx", main, ...args], {
     encoding: "utf8",
-    // The stand-in for verl's tree, wherever these tests run.
-    env: { ...process.env, HONE_PYTHON: "no-such-python" },
+    // The stand-in for verl's tree, wherever these tests run; and plain text in a pipe, whatever a build server sets.
+    env: { ...process.env, HONE_PYTHON: "no-such-python", CI: "true", FORCE_COLOR: "" },
   });
   return { stdout, lines: stderr.split("\n").filter((line) => line !== ""), status };
 }

@@ -2,7 +2,6 @@
 
 import { statfsSync } from "node:fs";
 import { freemem, totalmem } from "node:os";
-import pc from "picocolors";
 import { policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
 import type { Engine, Policy, Sample } from "../backends/engine.ts";
@@ -10,6 +9,7 @@ import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
+import { outColors } from "../colors.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { formatBytes } from "../tracking/durable-files.ts";
@@ -24,10 +24,12 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
   const { config } = composeConfig({ overrides });
   let wrong = 0;
   const say = (name: string, detail: string) =>
-    process.stdout.write(`${pc.green("ok")}    ${name.padEnd(10)} ${detail}\n`);
+    process.stdout.write(`${outColors.green("ok")}    ${name.padEnd(10)} ${detail}\n`);
   const complain = (name: string, detail: string, mend: string) => {
     wrong++;
-    process.stdout.write(`${pc.red("wrong")} ${name.padEnd(10)} ${detail}\n      ${pc.cyan("mend it:")} ${mend}\n`);
+    process.stdout.write(
+      `${outColors.red("wrong")} ${name.padEnd(10)} ${detail}\n      ${outColors.cyan("mend it:")} ${mend}\n`,
+    );
   };
 
   say("node", `${process.version} on ${process.platform} ${process.arch}`);

@@ -1,20 +1,19 @@
 import { execFile } from "node:child_process";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
-const root = mkdtempSync(join(tmpdir(), "hone-examples-"));
+const root = temporaryFolder("examples");
 let model: string;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 /** As the README says it, on a tiny model and for two steps. */
 async function runExample(name: string, env: Record<string, string> = {}): Promise<Record<string, unknown>[]> {

@@ -1,11 +1,11 @@
 /** `hone gateway`: a model, a checkpoint or an inference server behind the gateway, without training. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import pc from "picocolors";
 import type { Policy } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
+import { outColors } from "../colors.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
@@ -60,7 +60,9 @@ export async function gatewayCommand(overrides: string[], flags: GatewayFlags): 
       process.once("SIGTERM", resolve);
     });
     const kept = gateway.store === undefined ? "; calls are not stored (see rllm.sdk.store.path)" : "";
-    process.stdout.write(`${model.name} at ${pc.bold(`${gateway.origin}/s/NAME/a/0/v1`)}${kept}. Ctrl-C stops it.\n`);
+    process.stdout.write(
+      `${model.name} at ${outColors.bold(`${gateway.origin}/s/NAME/a/0/v1`)}${kept}. Ctrl-C stops it.\n`,
+    );
     await stopped;
     await gateway.close();
   } finally {

@@ -1,19 +1,18 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { beforeAll, expect, it } from "vitest";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
-const root = mkdtempSync(join(tmpdir(), "hone-multirun-"));
+const root = temporaryFolder("multirun");
 let model: string;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 function hone(...args: string[]) {
   const command = ["--import", "tsx", "src/cli/main.ts", "train", "src/cli/toy-experiment.fixture.ts", ...args];

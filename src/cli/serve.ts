@@ -1,8 +1,8 @@
 /** `hone serve`: a Tinker-compatible server on this machine's models. */
 import { join } from "node:path";
-import pc from "picocolors";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
+import { outColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
 import { namesOf, readServedModel } from "../server/base-models.ts";
 import { startServer } from "../server/start-server.ts";
@@ -64,10 +64,14 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
     });
     status.end();
     const names = engines.map(({ names: [name], engine: { model } }) => `${name} (${model.dtype}, ${model.device})`);
-    process.stdout.write(`${pc.bold(`serving ${names.join(", ")} at ${server.url}`)}\n`);
-    process.stdout.write(pc.dim(`state in ${options.state}; metrics at ${server.url}/metrics; Ctrl-C ends it\n`));
+    process.stdout.write(`${outColors.bold(`serving ${names.join(", ")} at ${server.url}`)}\n`);
     process.stdout.write(
-      pc.dim(`clients: TINKER_BASE_URL=${server.url} TINKER_API_KEY=${apiKey === null ? "tml-local" : "<the key>"}\n`),
+      outColors.dim(`state in ${options.state}; metrics at ${server.url}/metrics; Ctrl-C ends it\n`),
+    );
+    process.stdout.write(
+      outColors.dim(
+        `clients: TINKER_BASE_URL=${server.url} TINKER_API_KEY=${apiKey === null ? "tml-local" : "<the key>"}\n`,
+      ),
     );
     await untilSignal();
     process.stdout.write("ending; what training clients did not save is lost\n");

@@ -1,24 +1,23 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
 import { uniforms } from "../random.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 /** `HONE_KILLS=20` kills oftener than continuous integration has time for. */
 const kills = Number(process.env.HONE_KILLS ?? 4);
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
-const root = mkdtempSync(join(tmpdir(), "hone-cli-"));
+const root = temporaryFolder("cli");
 let model: string;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 interface Ended {
   code: number | null;

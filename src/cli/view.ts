@@ -2,6 +2,7 @@
 import { existsSync, realpathSync } from "node:fs";
 import { basename, join } from "node:path";
 import { emitKeypressEvents } from "node:readline";
+import { wantsColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
 import { type BrowserContent, draw, openState, press } from "../tracking/view/browser.ts";
 import { type EpisodeFile, episodeFiles, openPieces, readEpisodes } from "../tracking/view/kept-episodes.ts";
@@ -84,20 +85,19 @@ function chosenFile(files: readonly EpisodeFile[], { step, validation = false }:
 }
 
 function print(rows: readonly Row[]): void {
-  const colours = (process.stdout.isTTY || process.env.FORCE_COLOR !== undefined) && process.env.NO_COLOR === undefined;
-  process.stdout.write(`${rows.map((row) => rowText(row, colours)).join("\n")}\n`);
+  process.stdout.write(`${rows.map((row) => rowText(row, wantsColors(process.stdout))).join("\n")}\n`);
 }
 
 /** The alternate screen, until the person ends it; whatever happens, the terminal is given back as it was. */
 async function browse(content: BrowserContent): Promise<void> {
   const { stdin, stdout } = process;
-  const colours = process.env.NO_COLOR === undefined;
+  const colors = wantsColors(process.stdout);
   let state = openState(content);
   const size = () => ({ columns: stdout.columns ?? 80, rows: stdout.rows ?? 24 });
   const show = () =>
     stdout.write(
       `\x1b[H${draw(state, content, size())
-        .map((row) => `${rowText(row, colours)}\x1b[K`)
+        .map((row) => `${rowText(row, colors)}\x1b[K`)
         .join("\r\n")}\x1b[J`,
     );
   emitKeypressEvents(stdin);

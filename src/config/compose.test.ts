@@ -1,18 +1,17 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { UserError } from "../errors.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { configKeys } from "./describe.ts";
 import { originText } from "./origin.ts";
 import { type ConfigInput, configSchema } from "./schema.ts";
 import { valueAt } from "./value-at.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-config-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("config");
 
 let files = 0;
 function yaml(text: string | Uint8Array): string {

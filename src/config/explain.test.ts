@@ -1,9 +1,9 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { composeConfig } from "./compose.ts";
 import { configKeys, configSections, openSections } from "./describe.ts";
 import { explainConfig } from "./explain.ts";
@@ -13,8 +13,7 @@ import { type ConfigInput, configSchema } from "./schema.ts";
 import { toYaml } from "./to-yaml.ts";
 import { valueAt } from "./value-at.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-explain-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("explain");
 
 test("every key is described: a type in words, a default that passes its own check, a sentence", () => {
   for (const { key, type, default: value, description, schema } of configKeys.values()) {

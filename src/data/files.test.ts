@@ -1,10 +1,10 @@
-import { appendFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { columns } from "./columns.ts";
 import { concatenate, fileDataset } from "./file-dataset.ts";
 import { fromRows } from "./from-rows.ts";
@@ -13,8 +13,7 @@ import { openJsonl } from "./jsonl.ts";
 import { openDataset } from "./open-dataset.ts";
 import type { Dataset } from "./types.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-data-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("data");
 
 let files = 0;
 function file(text: string | Uint8Array, ending = "jsonl"): string {

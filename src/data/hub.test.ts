@@ -1,9 +1,10 @@
 /** The hub's own client and ours against a server that answers like the hub. */
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { RunError, UserError } from "../errors.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { type HubOptions, hub } from "./hub.ts";
 import {
   asked,
@@ -43,7 +44,7 @@ beforeEach(() => {
 });
 afterEach(() => {
   vi.unstubAllEnvs();
-  rmSync(cacheDir, { recursive: true, force: true });
+  removeFolder(cacheDir);
 });
 
 async function complaint(promise: Promise<unknown>): Promise<string> {
@@ -132,7 +133,7 @@ describe("hub", () => {
     fault.corrupt = 2;
     expect((await hub("org/plain", options())).size).toBe(2);
     expect(said.some((text) => text.includes("the checksum of train.jsonl is not the one the hub gives"))).toBe(true);
-    rmSync(cacheDir, { recursive: true });
+    removeFolder(cacheDir);
     fault.corrupt = 100;
     expect(await complaint(hub("org/plain", options()))).toMatch(/^failure: .*checksum.* \| Run the command again/);
     expect(existsSync(join(cacheDir, "datasets--org--plain", "hone"))).toBe(false);

@@ -1,5 +1,5 @@
 /** A server over the tabular engine and the few calls that tests make of it, without a port. */
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { decodeSampleResponse } from "../backends/tinker/wire/sampling.ts";
@@ -9,6 +9,7 @@ import {
   type ForwardBackwardRequest,
 } from "../backends/tinker/wire/training.ts";
 import { deriveSeed, uniforms } from "../random.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/tabular-engine.ts";
 import { openService, type RunningService, type ServerOptions } from "./start-server.ts";
 
@@ -121,7 +122,7 @@ export async function testClient(options: Partial<ServerOptions> & { folder?: st
     },
     async dispose() {
       await running.close();
-      if (options.folder === undefined) rmSync(folder, { recursive: true });
+      if (options.folder === undefined) removeFolder(folder);
     },
   };
   return client;

@@ -1,5 +1,5 @@
 /** What a person reads while the server runs: one line an event, with the time and whose it is. */
-import pc from "picocolors";
+import { outColors } from "../colors.ts";
 
 export interface Log {
   info(who: string, text: string): void;
@@ -14,7 +14,7 @@ export const shortId = (id: string): string => id.replace(/^([0-9a-f]{8})[0-9a-f
 export function createLog(write: (line: string) => void, now: () => Date = () => new Date()): Log {
   const line = (who: string, text: string) => {
     const time = now().toISOString().slice(11, 19);
-    write(`${pc.dim(time)} ${who === "" ? "" : `${pc.cyan(shortId(who))} `}${text}\n`);
+    write(`${outColors.dim(time)} ${who === "" ? "" : `${outColors.cyan(shortId(who))} `}${text}\n`);
   };
-  return { info: line, warn: (who, text) => line(who, pc.yellow(text)) };
+  return { info: line, warn: (who, text) => line(who, outColors.yellow(text)) };
 }

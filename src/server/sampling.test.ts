@@ -1,5 +1,5 @@
-import { rmSync } from "node:fs";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/tabular-engine.ts";
 import { adam, samplesOf, type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
 
@@ -11,7 +11,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await client.dispose();
-  rmSync(folder, { recursive: true });
+  removeFolder(folder);
 });
 
 type Json = Record<string, unknown>;

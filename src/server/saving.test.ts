@@ -1,5 +1,5 @@
-import { rmSync } from "node:fs";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { adam, type TestClient, temporaryFolder, testClient } from "./client.fixture.ts";
 
 let client: TestClient;
@@ -10,7 +10,7 @@ beforeEach(async () => {
 });
 afterEach(async () => {
   await client.dispose();
-  rmSync(folder, { recursive: true });
+  removeFolder(folder);
 });
 
 /** Ends the server as a kill does, and starts another on the same folder. */

@@ -1,16 +1,15 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { beforeAll, expect, it } from "vitest";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
 import { runSetup } from "../backends/local/setup.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
 const tests = join(project, "worker", "sdk_tests");
-const root = mkdtempSync(join(tmpdir(), "hone-sdk-"));
+const root = temporaryFolder("sdk");
 let model: string;
 let python: string;
 let sdk: string;
@@ -21,7 +20,6 @@ beforeAll(async () => {
   sdk = (await runSetup("package", "tinker")).directory!;
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 /** Runs a file of worker/sdk_tests, whose tests start `hone serve` from its source. */
 it.each(["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_errors.py", "test_tenants.py"])(

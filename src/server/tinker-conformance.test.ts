@@ -1,5 +1,3 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { conformance } from "../backends/conformance.ts";
@@ -7,11 +5,11 @@ import type { Engine } from "../backends/engine.ts";
 import { capabilities } from "../backends/tinker/capabilities.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
 import { deriveSeed, uniforms } from "../random.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/tabular-engine.ts";
 import { openService, type RunningService } from "./start-server.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-tinker-"));
-afterAll(() => rmSync(root, { recursive: true }));
+const root = temporaryFolder("tinker");
 
 /** The promises of every engine, asked of the Tinker client in front of Hone's own server. */
 describe.each([

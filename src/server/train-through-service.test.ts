@@ -1,17 +1,16 @@
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, expect, it } from "vitest";
+import { expect, it } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
 import { generated } from "../data/generated.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/tabular-engine.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { train } from "../trainer/train.ts";
 import { openService } from "./start-server.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-through-"));
-afterAll(() => rmSync(root, { recursive: true, force: true }));
+const root = temporaryFolder("through");
 
 const experiment: Experiment<unknown> = {
   train: generated("toy", 64, (index) => ({ index })),

@@ -3,6 +3,7 @@
  * the clean lines, without control codes.
  */
 import pc from "picocolors";
+import { wantsColors } from "../colors.ts";
 import { describeEvent } from "./describe-event.ts";
 import type { RunEvent, Subscriber } from "./events.ts";
 import { type LiveLine, liveLine, type Terminal } from "./live-line.ts";
@@ -35,7 +36,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
     others = out === process.stdout && process.stderr.isTTY ? [process.stderr] : [],
     waitingFor = () => [],
     live = out.isTTY === true && process.env.TERM !== "dumb",
-    colors = live && pc.isColorSupported,
+    colors = live && wantsColors(out),
     now = () => performance.now() / 1000,
   } = options;
   const styles = colors ? colored : plainStyles;

@@ -1,12 +1,13 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, expect, it } from "vitest";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { sampleEpisode } from "../trajectories/sample-episodes.fixture.ts";
 import { logEpisodes } from "./episode-log.ts";
 
 const directory = mkdtempSync(join(tmpdir(), "hone-episode-log-"));
-afterEach(() => rmSync(directory, { recursive: true, force: true }));
+afterEach(() => removeFolder(directory));
 
 const read = (folder: string, file: string) => JSON.parse(readFileSync(join(folder, file), "utf8"));
 

@@ -14,6 +14,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../errors.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
 import { runFilesSubscriber } from "./run-files.ts";
@@ -27,7 +28,7 @@ beforeEach(() => {
 });
 afterEach(() => {
   for (const folder of opened) folder.close();
-  rmSync(root, { recursive: true, force: true });
+  removeFolder(root);
 });
 
 const noted = (folder: RunFolder) => {

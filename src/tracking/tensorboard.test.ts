@@ -1,7 +1,8 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { crc32c } from "./crc32c.ts";
 import { tensorboardSubscriber } from "./tensorboard.ts";
 
@@ -65,7 +66,7 @@ describe("tensorboardSubscriber", () => {
   beforeEach(() => {
     directory = mkdtempSync(join(tmpdir(), "tensorboard-"));
   });
-  afterEach(() => rmSync(directory, { recursive: true, force: true }));
+  afterEach(() => removeFolder(directory));
   const events = () => {
     const names = readdirSync(directory);
     expect(names).toEqual([expect.stringMatching(/^events\.out\.tfevents\.1700000000\./)]);

@@ -1,22 +1,20 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Experiment } from "./experiment.ts";
 import { train } from "./train.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-async-"));
+const root = temporaryFolder("async");
 let model: string;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 interface Row {
   index: number;

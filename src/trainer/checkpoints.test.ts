@@ -14,6 +14,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { RunError, UserError } from "../errors.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { latestCheckpoint, readCheckpoint, saveCheckpoint } from "./checkpoints.ts";
 
 /** The file system as a power cut sees it: from operation `crashAt` on, nothing is done any more. */
@@ -87,7 +88,7 @@ beforeEach(() => {
 afterEach(() => {
   Object.assign(disk, { operations: 0, crashAt: Number.POSITIVE_INFINITY, tear: false, free: undefined });
   vi.restoreAllMocks();
-  rmSync(root, { recursive: true, force: true });
+  removeFolder(root);
 });
 
 const everything = { maxNumber: 100, maxBytes: 1e12 };
@@ -198,7 +199,7 @@ describe("saveCheckpoint", () => {
     cpSync(folder, original, { recursive: true });
     let crashes = 0;
     for (let crashAt = 0; ; crashAt++) {
-      rmSync(folder, { recursive: true, force: true });
+      removeFolder(folder);
       cpSync(original, folder, { recursive: true });
       Object.assign(disk, { operations: 0, crashAt, tear });
       const failure = await save(step, { mark: "new", keep: { maxNumber: 2 } }).catch((error: Error) => error);

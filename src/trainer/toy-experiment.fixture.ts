@@ -1,5 +1,5 @@
 /** An experiment of milliseconds on a model that learns without Python, and what tests ask of its runs. */
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
@@ -8,6 +8,7 @@ import type { Engine, Policy } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 
@@ -18,7 +19,7 @@ export function temporaryFolders(prefix: string) {
   return {
     root,
     newFolder: () => join(root, `run-${++folders}`),
-    remove: () => rmSync(root, { recursive: true, force: true }),
+    remove: () => removeFolder(root),
   };
 }
 

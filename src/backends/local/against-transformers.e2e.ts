@@ -1,9 +1,8 @@
 /** The engine's figures beside those of plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Loss } from "../../algorithms/types.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import {
   assertClose,
@@ -19,7 +18,7 @@ import type { Engine, Policy } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
 import { makeTinyModel, runPython } from "./plain-python.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-transformers-"));
+const root = temporaryFolder("transformers");
 const at = (name: string): string => join(root, name);
 let engine: Engine;
 
@@ -27,10 +26,7 @@ beforeAll(async () => {
   const model = await makeTinyModel(at("model"));
   engine = await openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: at("cache"), logFile: at("log") });
 });
-afterAll(async () => {
-  await engine?.close();
-  rmSync(root, { recursive: true });
-});
+afterAll(() => engine?.close());
 
 async function train(policy: Policy, ...seeds: number[]): Promise<void> {
   const sequences = madeUpSequences(engine);

@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { conformance } from "../conformance.ts";
 import type { Engine } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
@@ -14,14 +13,13 @@ const settings = {
   cramped: { maxSampleRows: 5, microBatchTokens: 24, chunkSize: 3, gradientCheckpointing: true },
 } as const;
 
-const root = mkdtempSync(join(tmpdir(), "hone-conformance-"));
+const root = temporaryFolder("conformance");
 let model: string;
 
 /** `HONE_CONFORMANCE_MODEL=smollm2-135m-instruct` asks the same of a real model; takes minutes. */
 beforeAll(async () => {
   model = process.env.HONE_CONFORMANCE_MODEL ?? (await makeTinyModel(join(root, "model")));
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 describe.each(Object.entries(settings))("the local engine, %s settings", (name, options) => {
   let engine: Engine;

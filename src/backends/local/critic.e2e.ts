@@ -1,9 +1,8 @@
 /** The local engine's critics: their gradient beside torch's autograd on a plain model, and a run that they judge. */
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { valueLoss } from "../../algorithms/value-loss.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { lora, madeUpSequences, madeUpWeights, numTrained, ordinary, plainDescent } from "../conformance/tools.ts";
@@ -11,7 +10,7 @@ import type { AdapterSpec, Engine } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
 import { makeTinyModel, runPython } from "./plain-python.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-critic-"));
+const root = temporaryFolder("critic");
 const at = (name: string): string => join(root, name);
 let engine: Engine;
 
@@ -21,10 +20,7 @@ beforeAll(async () => {
   const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
   engine = await openLocalEngine({ model, ...options });
 });
-afterAll(async () => {
-  await engine?.close();
-  rmSync(root, { recursive: true });
-});
+afterAll(() => engine?.close());
 
 /** A step so large that the weights it is added to do not round it. */
 const rate = 1e4;

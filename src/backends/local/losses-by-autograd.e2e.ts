@@ -1,12 +1,11 @@
 /** Every policy loss through the engine, beside the same loss by torch's autograd on a plain model. */
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { markForClipCov, markForKlCov } from "../../algorithms/losses/covariance.ts";
 import { lossDefaults } from "../../algorithms/losses/sequence-loss.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss.ts";
 import { policyLosses } from "../../algorithms/policy-losses.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import {
@@ -22,7 +21,7 @@ import type { Engine } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
 import { makeTinyModel, runPython } from "./plain-python.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-autograd-"));
+const root = temporaryFolder("autograd");
 const at = (name: string): string => join(root, name);
 let engine: Engine;
 
@@ -32,10 +31,7 @@ beforeAll(async () => {
   const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
   engine = await openLocalEngine({ model, ...options });
 });
-afterAll(async () => {
-  await engine?.close();
-  rmSync(root, { recursive: true });
-});
+afterAll(() => engine?.close());
 
 /** Steps so large that the weights they are added to do not round them. */
 const rate = 1e4;

@@ -1,11 +1,11 @@
-import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { beforeAll, describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { modelSource } from "./models.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-models-"));
+const root = temporaryFolder("models");
 const at = (...parts: string[]): string => join(root, ...parts);
 
 beforeAll(() => {

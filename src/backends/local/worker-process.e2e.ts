@@ -1,22 +1,21 @@
 /** The worker's end, wanted or not: what is said of it, and that nothing of it stays. */
 import { spawn } from "node:child_process";
-import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { chmodSync, existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { beforeAll, describe, expect, it } from "vitest";
 import { RunError, UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { madeUpTokens, params } from "../conformance/tools.ts";
 import { openLocalEngine } from "./engine.ts";
 import { makeTinyModel } from "./plain-python.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-worker-"));
+const root = temporaryFolder("worker");
 let model: string;
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
-afterAll(() => rmSync(root, { recursive: true }));
 
 const open = (logFile: string) =>
   openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache"), logFile });

@@ -1,17 +1,16 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { afterAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { nodeAt, plain } from "../node.ts";
 import { originText } from "../origin.ts";
 import { composeHydra, requireGiven } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree, select } from "./resolve.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "hone-hydra-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("hydra");
 
 let count = 0;
 function conf(files: Record<string, string>): string {

@@ -1,11 +1,11 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
 /** Whatever is typed or lies in a file: an answer, or a UserError that says where. `HONE_FUZZ=100000` tries more. */
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { afterAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { plain } from "../node.ts";
 import { composeHydra, requireGiven } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
@@ -13,8 +13,7 @@ import { resolveTree } from "./resolve.ts";
 
 const numRuns = Number(process.env.HONE_FUZZ ?? 1000);
 const limit = Math.max(60_000, numRuns * 20);
-const folder = mkdtempSync(join(tmpdir(), "hone-fuzz-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("fuzz");
 
 const sound = {
   "config.yaml": "defaults:\n  - db: mysql\n  - _self_\na: 1\nb: {c: '${a}', list: [1, '${b.c}']}\nname: x-${b.c}\n",

@@ -1,10 +1,10 @@
 /** Recorded compositions and sweeps of Hydra 1.3 (scripts/fixtures/hydra-compositions.py), each composed here again. */
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { gunzipSync } from "node:zlib";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { beforeAll, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { plain } from "../node.ts";
 import { composeHydra, requireGiven } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
@@ -25,8 +25,7 @@ interface Recorded {
 const file = new URL("./peer.fixture.json.gz", import.meta.url);
 const { trees, sweeps } = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8")) as Recorded;
 
-const folder = mkdtempSync(join(tmpdir(), "hone-hydra-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("hydra");
 beforeAll(() => {
   process.env.HYDRA_PEER = "from-environment";
   return () => delete process.env.HYDRA_PEER;

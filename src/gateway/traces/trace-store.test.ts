@@ -1,10 +1,11 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { openTraceStore } from "./open-trace-store.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
@@ -12,7 +13,7 @@ let folder: string;
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), "hone-traces-"));
 });
-afterEach(() => rmSync(folder, { recursive: true, force: true }));
+afterEach(() => removeFolder(folder));
 
 const trace = (id: string, more: Partial<Trace> = {}): Trace => ({
   id,

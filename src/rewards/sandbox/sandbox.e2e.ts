@@ -5,6 +5,7 @@ import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
 import { openSandbox } from "./open-sandbox.ts";
 import { listProcesses } from "./process-table.ts";
 import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
@@ -120,7 +121,7 @@ describe("claims of files and network", () => {
   afterAll(() => {
     server.close();
     rmSync(secret);
-    rmSync(outside, { recursive: true });
+    removeFolder(outside);
   });
 
   test.runIf(best.isolation.files)("the user's home cannot be read, nor any other file", async () => {

@@ -1,7 +1,7 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
 import { toJson } from "../json-lines.ts";
 import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
@@ -10,8 +10,7 @@ import { rowText, span, wrap } from "./styled.ts";
 import { runFigures, runHead } from "./tables.ts";
 import { tokenStyle } from "./transcript.ts";
 
-const run = mkdtempSync(join(tmpdir(), "hone-view-"));
-afterAll(() => rmSync(run, { recursive: true, force: true }));
+const run = temporaryFolder("view");
 
 const step = sampleStep([1, 2, 3], [4, 5], {
   text: "ab",
