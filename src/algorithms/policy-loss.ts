@@ -3,6 +3,7 @@ import { RunError } from "../errors.ts";
 import { selectSequences } from "../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import { tokenWeight } from "./aggregation.ts";
+import { hostedLoss } from "./hosted-loss.ts";
 import { klEstimators } from "./kl.ts";
 import {
   choosesByEntropy,
@@ -39,10 +40,12 @@ export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions): Lo
     throw new RunError("the loss reads log-probabilities of the reference policy, and the batch has none");
   }
   const term = policyTerm(batch, options);
+  const hosted = hostedLoss(batch, options);
   return {
     name: isCustom(options.lossFn) ? options.lossFn.name : options.lossFn,
     outputs: readsEntropy(options) ? { entropy: true } : {},
     ...(isCoupled(options) ? { coupled: true as const } : {}),
+    ...(hosted ? { hosted } : {}),
     evaluate: (outputs, sequences) => evaluate(batch, options, term, outputs, sequences),
   };
 }

@@ -40,6 +40,13 @@ export interface Loss {
   evaluate(outputs: TokenOutputs, sequences: Int32Array): LossValue;
   /** Needs the outputs of the whole batch before any gradient (clip-cov, kl-cov): the engine forwards once more. */
   coupled?: true;
-  /** The same loss under the name an engine's own implementation has (hosted Tinker), with its per-token inputs. */
-  hosted?: { name: string; config: Record<string, number>; inputs: Record<string, Float32Array> };
+  hosted?: HostedLoss;
+}
+
+/** A loss with the same gradient, under the name that an engine's own implementation has. */
+export interface HostedLoss {
+  name: string;
+  config: Readonly<Record<string, number>>;
+  /** `[N]` each, over the trained tokens of the batch. */
+  inputs: Readonly<Record<string, Float32Array>>;
 }

@@ -35,7 +35,7 @@ export interface Capabilities {
   multiplePolicies: boolean;
   /** With full weights: `sample` still answers from the last published weights after an `optimStep`. */
   frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
-  /** Losses this engine also runs by name, in one pass. */
+  /** Losses this engine also runs by name (`Loss.hosted`), in one pass. */
   hostedLosses: readonly string[];
   exports: readonly ("adapter" | "merged")[];
   vision: boolean;
@@ -133,6 +133,12 @@ export interface ForwardBackwardResult extends Omit<LossValue, "gradient"> {
   outputs: TokenOutputs;
 }
 
+export interface StepResult {
+  /** Before clipping; NaN where the engine does not tell. */
+  gradNorm: number;
+  applied: boolean;
+}
+
 export interface Policy {
   /** Version of the published weights that `sample` uses; 0 before the first `publish`. */
   readonly version: number;
@@ -154,7 +160,16 @@ export interface Policy {
    * Applies and clears the accumulated gradient. A gradient that is not finite is dropped: `applied: false`,
    * weights and optimizer untouched.
    */
-  optimStep(adam: AdamParams): Promise<{ gradNorm: number; applied: boolean }>;
+  optimStep(adam: AdamParams): Promise<StepResult>;
+  /**
+   * `forwardBackward` and `optimStep` without waiting for the one's answer before asking for the other. For engines that
+   * are far enough away that it saves time; a gradient that is not finite is no step here either.
+   */
+  trainStep?(
+    sequences: readonly Sequence[],
+    loss: Loss,
+    adam: AdamParams,
+  ): Promise<{ result: ForwardBackwardResult; step: StepResult }>;
   publish(): Promise<number>;
   /** Drops accumulated gradients. */
   zeroGrad(): Promise<void>;
@@ -170,6 +185,8 @@ export interface Policy {
   loadState(dir: string, options: { optimizer: boolean }): Promise<void>;
   /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
   export(dir: string, as: "adapter" | "merged"): Promise<void>;
+  /** Deletes what `saveState` keeps elsewhere than in `dir`, which itself stays. Absent where that is nothing. */
+  forgetState?(dir: string): Promise<void>;
   close(): Promise<void>;
 }
 

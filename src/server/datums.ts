@@ -22,7 +22,8 @@ const mostTargets = 255;
 
 /**
  * Position i of a datum's input predicts `target_tokens[i]`, so the sequence is the input with one token more, and
- * every position is an output.
+ * every position is an output. Not of the protocol: with the setting `masked` 1 each datum has a `mask`, and positions
+ * where it is 0 are left out: of the loss, and of what is computed; their log-probabilities are answered as 0.
  * @throws UserError that names the datum, when anything of it does not fit
  */
 export function readTrainingCall(
@@ -32,10 +33,11 @@ export function readTrainingCall(
 ): TrainingCall {
   const { data, lossFn } = request;
   if (data.length === 0) throw new UserError("the request holds no datum");
-  const config = lossConfig(lossFn, request.lossConfig);
+  const { masked, ...settings } = request.lossConfig;
+  const config = lossConfig(lossFn, settings);
   const read = data.map((datum, index) => {
     try {
-      return readDatum(datum, lossFn, config.weighted_only === 1, model, capabilities);
+      return readDatum(datum, lossFn, masked === 1, model, capabilities);
     } catch (error) {
       throw error instanceof UserError ? new UserError(`datum ${index}: ${error.message}`, { cause: error }) : error;
     }
@@ -91,7 +93,7 @@ interface ReadDatum {
 function readDatum(
   datum: Datum,
   lossFn: string,
-  weightedOnly: boolean,
+  masked: boolean,
   model: Pick<ModelInfo, "vocabularySize" | "maxLength">,
   { outputs }: Pick<Capabilities, "outputs">,
 ): ReadDatum {
@@ -101,16 +103,14 @@ function readDatum(
     throw new UserError(`model_input has ${input.length} tokens; this model takes ${model.maxLength}`);
   }
   const { targets, trailingShape } = readTargets(datum, lossFn, input.length, model.vocabularySize);
-  const inputs = readInputs(datum, lossFn, [input.length, ...trailingShape]);
+  const { mask, ...inputs } = readInputs(datum, lossFn, [input.length, ...trailingShape], masked);
 
   const several = trailingShape[0] ?? 1;
   const tokens = new Int32Array(input.length + 1);
   tokens.set(input);
   tokens[input.length] = targets[(input.length - 1) * several]!;
   const size = input.length * several;
-  const weights = inputs.weights;
-  const chosen =
-    weightedOnly && weights ? Int32Array.from(targets.keys()).filter((index) => weights[index] !== 0) : undefined;
+  const chosen = mask && Int32Array.from(targets.keys()).filter((index) => mask[index] !== 0);
   const trained = new Uint8Array(input.length);
   const wanted = chosen ?? Int32Array.from({ length: size }, (_, index) => index);
   for (const index of wanted) trained[Math.floor(index / several)]!++;
@@ -148,8 +148,14 @@ function readTargets(datum: Datum, lossFn: string, length: number, vocabularySiz
   return { targets: Int32Array.from(tensor.values), trailingShape };
 }
 
-function readInputs({ lossInputs }: Datum, lossFn: string, shape: readonly number[]): Record<string, Float32Array> {
-  const { inputs: names, defaults = {} } = tinkerLoss(lossFn);
+function readInputs(
+  { lossInputs }: Datum,
+  lossFn: string,
+  shape: readonly number[],
+  masked: boolean,
+): Record<string, Float32Array> {
+  const { inputs, defaults = {} } = tinkerLoss(lossFn);
+  const names = masked ? [...inputs, "mask"] : inputs;
   const expected = ["target_tokens", ...names];
   const more = Object.keys(lossInputs).filter((name) => !expected.includes(name));
   if (more.length > 0) {

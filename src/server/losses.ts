@@ -59,11 +59,11 @@ const policyInputs = ["logprobs", "advantages"] as const;
 const closeToOne = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 } as const;
 
 export const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
-  /** `-w p`. Not of the protocol: `weighted_only` 1 leaves log-probabilities of tokens without weight at 0. */
+  /** `-w p` */
   cross_entropy: {
     inputs: ["weights"],
     defaults: { weights: 1 },
-    config: { weighted_only: 0 },
+    config: {},
     severalTargets: true,
     datum(p, { weights }, _config, slopes) {
       let sum = 0;

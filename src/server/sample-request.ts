@@ -43,6 +43,8 @@ const schema = z.strictObject({
   target_prompt_logprobs: tensor.nullish(),
   prompt_alt_tokens_k: count.default(0),
   record_stability_info: z.boolean().nullish(),
+  // Not of the protocol: log-probabilities of samples are those at temperature 1.
+  raw_logprobs: z.boolean().default(false),
   base_model: z.string().nullish(),
   model_path: z.string().nullish(),
 });
@@ -117,7 +119,7 @@ export function readSampleCall(
     (_, index): SampleRequest => ({
       prompt,
       params: { ...base, seed: seedOf(seed, index) },
-      temperedLogprobs: true,
+      temperedLogprobs: !request.raw_logprobs,
       ...(request.prompt_logprobs && index === 0 ? { promptLogprobs: true } : {}),
       ...(topSample > 0 ? { topLogprobs: topSample } : {}),
     }),

@@ -1,8 +1,8 @@
 /** One step's forward and backward in several passes, where all of it at once would be too much. */
 import type { Loss } from "../algorithms/types.ts";
-import type { ForwardBackwardResult, Policy } from "../backends/engine.ts";
+import type { AdamParams, ForwardBackwardResult, Policy, StepResult } from "../backends/engine.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
-import type { TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
+import type { Sequence, TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
 
 /** Which of a batch's sequences go into each pass, in order. */
 export type Shares = (batch: TrainingBatch) => Int32Array[];
@@ -30,36 +30,52 @@ export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number)
   };
 }
 
-/** Accumulates the gradient of the whole loss: each pass evaluates its part of it. */
-export async function forwardBackwardInPasses(
+/** One optimizer step by the gradient of the whole loss, which adds up over passes that evaluate a part of it each. */
+export async function stepInPasses(
   policy: Policy,
-  { sequences }: TrainingBatch,
+  batch: TrainingBatch,
   loss: Loss,
   shares: readonly Int32Array[],
-): Promise<ForwardBackwardResult> {
-  if (shares.length <= 1) return policy.forwardBackward(sequences, loss);
-  const { hosted: _, ...own } = loss;
+  adam: AdamParams,
+): Promise<{ result: ForwardBackwardResult; step: StepResult }> {
+  const parts =
+    shares.length <= 1 ? [{ sequences: batch.sequences, loss }] : shares.map((share) => partOf(batch, loss, share));
+  const last = parts.pop()!;
   const results: ForwardBackwardResult[] = [];
-  for (const share of shares) {
-    const part: Loss = {
+  for (const part of parts) results.push(await policy.forwardBackward(part.sequences, part.loss));
+  if (policy.trainStep) {
+    const { result, step } = await policy.trainStep(last.sequences, last.loss, adam);
+    return { result: joined([...results, result]), step };
+  }
+  results.push(await policy.forwardBackward(last.sequences, last.loss));
+  return { result: joined(results), step: await policy.optimStep(adam) };
+}
+
+function partOf(
+  { sequences, offsets }: TrainingBatch,
+  loss: Loss,
+  share: Int32Array,
+): { sequences: Sequence[]; loss: Loss } {
+  const { hosted, ...own } = loss;
+  const pick = (values: Float32Array) =>
+    Float32Array.from(Array.from(share).flatMap((at) => [...values.subarray(offsets[at]!, offsets[at + 1]!)]));
+  const inputs = Object.entries(hosted?.inputs ?? {}).map(([name, values]) => [name, pick(values)] as const);
+  return {
+    sequences: Array.from(share, (at) => sequences[at]!),
+    loss: {
       ...own,
+      ...(hosted ? { hosted: { ...hosted, inputs: Object.fromEntries(inputs) } } : {}),
       evaluate: (outputs, chosen) =>
         loss.evaluate(
           outputs,
           chosen.map((at) => share[at]!),
         ),
-    };
-    results.push(
-      await policy.forwardBackward(
-        Array.from(share, (at) => sequences[at]!),
-        part,
-      ),
-    );
-  }
-  return joined(results);
+    },
+  };
 }
 
 function joined(results: readonly ForwardBackwardResult[]): ForwardBackwardResult {
+  if (results.length === 1) return results[0]!;
   const metrics: ForwardBackwardResult["metrics"] = {};
   for (const [name, { sum, count }] of results.flatMap((result) => Object.entries(result.metrics))) {
     const before = metrics[name] ?? { sum: 0, count: 0 };

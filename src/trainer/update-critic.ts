@@ -8,7 +8,7 @@ import type { TrainingBatch } from "../trajectories/types.ts";
 import { judgedPart } from "./ask-critic.ts";
 import { criticAdam, valueLossOptions } from "./critic-options.ts";
 import { mergedMetrics } from "./merged-metrics.ts";
-import { forwardBackwardInPasses, type Shares } from "./passes.ts";
+import { type Shares, stepInPasses } from "./passes.ts";
 import type { Run } from "./run.ts";
 
 export interface CriticUpdate {
@@ -31,8 +31,8 @@ export function startCriticUpdate(run: Run, step: number, shares: Shares): Criti
       const part = asWhole(selectSequences(minibatch, judgedPart(run, minibatch)));
       if (part.totals.tokens === 0) return undefined;
       try {
-        const result = await forwardBackwardInPasses(critic, part, valueLoss(part, options), shares(part));
-        const { gradNorm, applied } = await critic.optimStep(adam);
+        const { result, step } = await stepInPasses(critic, part, valueLoss(part, options), shares(part), adam);
+        const { gradNorm, applied } = step;
         if (applied) {
           results.push(result);
           gradNorms.push(gradNorm);

@@ -11,7 +11,7 @@ import type { TrainingBatch } from "../trajectories/types.ts";
 import { adamParams } from "./algorithm-options.ts";
 import { klControllerOptions, policyLossOptions } from "./loss-options.ts";
 import { mergedMetrics } from "./merged-metrics.ts";
-import { allAtOnce, forwardBackwardInPasses, type Shares } from "./passes.ts";
+import { allAtOnce, type Shares, stepInPasses } from "./passes.ts";
 import { prepareBatch } from "./prepare-batch.ts";
 import type { Run } from "./run.ts";
 import { startCriticUpdate } from "./update-critic.ts";
@@ -111,8 +111,8 @@ async function takeStep(
 ): Promise<Taken> {
   const { policy } = run;
   try {
-    const result = await forwardBackwardInPasses(policy, part, policyLoss(part, options), shares(part));
-    const { gradNorm, applied } = await policy.optimStep(adam);
+    const { result, step } = await stepInPasses(policy, part, policyLoss(part, options), shares(part), adam);
+    const { gradNorm, applied } = step;
     return applied ? { result, gradNorm } : { failure: `the gradient's norm is ${gradNorm}` };
   } catch (error) {
     if (!(error instanceof NonFiniteLossError)) throw error;

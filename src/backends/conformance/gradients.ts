@@ -162,6 +162,31 @@ export const gradientChecks: ConformanceCheck[] = [
       }),
   },
   {
+    name: "trainStep is forwardBackward and optimStep",
+    check: (engine, helpers) =>
+      atOnePoint(engine, helpers, async (policy, back) => {
+        if (!policy.trainStep) return;
+        const sequences = madeUpSequences(engine, 6);
+        const loss = linearLoss(sequences, madeUpWeights(numTrained(sequences), 42));
+        await back();
+        const result = await policy.forwardBackward(sequences, loss);
+        const taken = await policy.optimStep(ordinary);
+        const expected = await policy.forward(sequences, {});
+        await back();
+        const both = await policy.trainStep(sequences, loss, ordinary);
+        assert.deepEqual([both.result.loss, both.result.metrics], [result.loss, result.metrics]);
+        assertClose(both.result.outputs.logprobs, result.outputs.logprobs, helpers.tolerance, "outputs");
+        assertRatio(both.step.gradNorm, taken.gradNorm, 1e-4, "the norm");
+        assert.equal(both.step.applied, true);
+        assertClose(
+          (await policy.forward(sequences, {})).logprobs,
+          expected.logprobs,
+          helpers.tolerance,
+          "weights after the step",
+        );
+      }),
+  },
+  {
     name: "zeroGrad and optimStep clear the gradient; a step without one moves nothing",
     check: (engine, helpers) =>
       atOnePoint(engine, helpers, async (policy) => {

@@ -1,9 +1,12 @@
 /** What training through a Tinker service can do, as data. */
 import type { Capabilities } from "../engine.ts";
 
+/** The losses of `Loss.hosted` that every service of the protocol has. */
+export const hostedLosses: readonly string[] = ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"];
+
 export const capabilities: Capabilities = {
   engine: "tinker",
-  // Of the distribution at the sampling temperature; at 1 that is the model's own.
+  // Of the distribution at the sampling temperature; at 1 that is the model's own. Hone's own service can give raw ones.
   sampleLogprobs: "processed",
   adapters: ["lora", "none"],
   loraTargets: ["attn", "mlp", "unembed"],
@@ -21,7 +24,7 @@ export const capabilities: Capabilities = {
   ],
   multiplePolicies: true,
   frozenSampler: { lora: true, full: false },
-  hostedLosses: [],
+  hostedLosses,
   exports: ["adapter"],
   vision: false,
 };

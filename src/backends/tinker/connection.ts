@@ -15,12 +15,15 @@ export interface ConnectionOptions {
   retryMs?: number;
 }
 
+type Method = "GET" | "POST" | "DELETE";
 type Body = Record<string, unknown> | Uint8Array;
 
 export interface Connection {
   /** Posts and gives the JSON of the answer. @throws UserError for what the service blames on the request; RunError */
   post(path: string, body: Body): Promise<Record<string, unknown>>;
   get(path: string): Promise<Record<string, unknown>>;
+  /** Deletes; what is not there is deleted already. */
+  remove(path: string): Promise<void>;
   /** Posts, then waits for the future's result: JSON, or protobuf as bytes. */
   run(what: string, path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array>;
   /** Waits for a future that has been posted. */
@@ -56,6 +59,7 @@ export function createConnection(options: ConnectionOptions): Connection {
   const url = (path: string) => `${baseUrl}/api/v1/${path}`;
 
   async function send(
+    method: Method,
     path: string,
     body: Body | undefined,
     key: string,
@@ -70,7 +74,7 @@ export function createConnection(options: ConnectionOptions): Connection {
     };
     counts.requests++;
     return ask(url(path), {
-      method: body === undefined ? "GET" : "POST",
+      method,
       headers,
       ...(body === undefined
         ? {}
@@ -82,12 +86,12 @@ export function createConnection(options: ConnectionOptions): Connection {
   /** The hosted service exchanges the key for a token of limited life where its configuration says so. */
   async function key(): Promise<string> {
     if (token === undefined) {
-      const config = await answered("client/config", { sdk_version: sdkVersion }, apiKey);
+      const config = await answered("POST", "client/config", { sdk_version: sdkVersion }, apiKey);
       token = config.pjwt_auth_enabled === true ? { jwt: "", expires: 0 } : null;
     }
     if (token === null) return apiKey;
     if (token.expires - Date.now() < tokenMarginMs) {
-      const { jwt } = tokenAnswer.parse(await answered("auth/token", {}, apiKey));
+      const { jwt } = tokenAnswer.parse(await answered("POST", "auth/token", {}, apiKey));
       const claims = JSON.parse(Buffer.from(jwt.split(".")[1] ?? "", "base64url").toString()) as { exp?: number };
       token = { jwt, expires: (claims.exp ?? 0) * 1000 };
     }
@@ -96,6 +100,7 @@ export function createConnection(options: ConnectionOptions): Connection {
 
   /** Sends until there is an answer that another attempt would not change. */
   async function settled(
+    method: Method,
     path: string,
     body: Body | undefined,
     withKey: string,
@@ -107,7 +112,7 @@ export function createConnection(options: ConnectionOptions): Connection {
       let patience = retryForMs;
       let delay = retryMs * Math.min(2 ** attempt, longestDelays) * (1 - Math.random() / 4);
       try {
-        const response = await send(path, body, withKey, timeoutMs, signal);
+        const response = await send(method, path, body, withKey, timeoutMs, signal);
         const { status } = response;
         if (response.ok || (status < 500 && ![402, 408, 409, 429].includes(status))) return response;
         reason = `${status} ${await response.text()}`.slice(0, 300);
@@ -128,12 +133,13 @@ export function createConnection(options: ConnectionOptions): Connection {
   }
 
   async function answered(
+    method: Method,
     path: string,
     body: Body | undefined,
     withKey: string,
     signal?: AbortSignal,
   ): Promise<Record<string, unknown>> {
-    const response = await settled(path, body, withKey, signal);
+    const response = await settled(method, path, body, withKey, signal);
     const text = await response.text();
     if (response.ok) return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
     throw refusal(path, response.status, text);
@@ -141,6 +147,7 @@ export function createConnection(options: ConnectionOptions): Connection {
 
   async function poll(id: string, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array | "again"> {
     const response = await send(
+      "POST",
       "retrieve_future",
       { request_id: id, allow_metadata_only: false },
       await key(),
@@ -171,10 +178,15 @@ export function createConnection(options: ConnectionOptions): Connection {
 
   const connection: Connection = {
     counts,
-    post: async (path, body) => answered(path, body, await key()),
-    get: async (path) => answered(path, undefined, await key()),
+    post: async (path, body) => answered("POST", path, body, await key()),
+    get: async (path) => answered("GET", path, undefined, await key()),
+    async remove(path) {
+      const response = await settled("DELETE", path, undefined, await key());
+      const text = await response.text();
+      if (!response.ok && response.status !== 404) throw refusal(path, response.status, text);
+    },
     async run(what, path, body, signal) {
-      return connection.collect(what, await answered(path, body, await key(), signal), signal);
+      return connection.collect(what, await answered("POST", path, body, await key(), signal), signal);
     },
     async collect(what, answer, signal) {
       const id = String(answer.request_id);

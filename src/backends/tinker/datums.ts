@@ -25,21 +25,31 @@ export function planDatums(sequences: readonly Sequence[]): Planned[] {
   });
 }
 
-/** @param weights of the outputs of each sequence; position i of the input predicts target i */
-export function toDatum({ tokens, targets }: Sequence, { places, width }: Planned, weights: ArrayLike<number>): Datum {
+/** What a loss reads of each output, by name. */
+export type DatumInputs = Readonly<Record<string, ArrayLike<number>>>;
+
+/** Position i of the input predicts target i; inputs are 0 where there is no output. */
+export function toDatum({ tokens, targets }: Sequence, { places, width }: Planned, inputs: DatumInputs): Datum {
   const length = tokens.length - 1;
   const shape = width === 1 ? [length] : [length, width];
   const wanted = targets ? new Float64Array(length * width) : Float64Array.from(tokens.subarray(1));
-  const spread = new Float32Array(length * width);
-  places.forEach((place, index) => {
-    if (targets) wanted[place] = targets[index]!;
-    spread[place] = weights[index]!;
-  });
+  if (targets) {
+    places.forEach((place, index) => {
+      wanted[place] = targets[index]!;
+    });
+  }
+  const spread = (values: ArrayLike<number>) => {
+    const whole = new Float32Array(length * width);
+    places.forEach((place, index) => {
+      whole[place] = values[index]!;
+    });
+    return { dtype: "float32" as const, values: whole, shape };
+  };
   return {
     input: [{ kind: "text", tokens: tokens.slice(0, length) }],
     lossInputs: {
       target_tokens: { dtype: "int64", values: wanted, shape },
-      weights: { dtype: "float32", values: spread, shape },
+      ...Object.fromEntries(Object.entries(inputs).map(([name, values]) => [name, spread(values)])),
     },
   };
 }

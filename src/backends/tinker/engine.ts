@@ -18,6 +18,8 @@ export interface TinkerEngineOptions extends ConnectionOptions {
   name?: string;
   /** Where the model's tokenizer is, when the service does not say: gives a folder. */
   tokenizerFolder: (model: string) => Promise<string>;
+  /** What the files in that folder say; default: reads them. */
+  facts?: Pick<ModelInfo, "architecture" | "vocabularySize" | "eosTokenIds">;
 }
 
 const described = z.looseObject({
@@ -63,7 +65,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   });
   const served_ = { name: options.model, eosTokenIds: model.eosTokenIds };
   return {
-    capabilities,
+    capabilities: session.isHone ? { ...capabilities, sampleLogprobs: "raw" } : capabilities,
     model,
     versions: { "tinker protocol": sdkVersion },
     async createPolicy({ adapter, head }) {
@@ -75,14 +77,20 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
         hint: "model.lora_rank=32, or rllm.backend=local.",
       });
     },
-    stats: async () => ({ "tinker/requests": connection.counts.requests, "tinker/retries": connection.counts.retries }),
+    stats: async () => ({
+      "tinker/requests": connection.counts.requests,
+      "tinker/retries": connection.counts.retries,
+      "tinker/named_losses": session.counts.namedLosses,
+      "tinker/two_pass_losses": session.counts.twoPassLosses,
+      "tinker/deleted_checkpoints": session.counts.deletedCheckpoints,
+    }),
     waitingFor: connection.waitingFor,
     close: session.close,
   };
 }
 
 async function modelInfo(
-  { model: name, tokenizerFolder }: TinkerEngineOptions,
+  { model: name, tokenizerFolder, facts }: TinkerEngineOptions,
   maxLength: number,
   own: z.output<typeof described> | undefined,
 ): Promise<ModelInfo> {
@@ -93,10 +101,9 @@ async function modelInfo(
     const { architecture, parameters, vocabularySize, eosTokenIds, dtype, device } = own;
     return { ...common, architecture, parameters, vocabularySize, eosTokenIds, dtype, device };
   }
-  const { readTokenizerFacts } = await import("./tokenizer-facts.ts");
   return {
     ...common,
-    ...readTokenizerFacts(directory),
+    ...(facts ?? (await import("./tokenizer-facts.ts")).readTokenizerFacts(directory)),
     parameters: Number.NaN,
     dtype: "the service's own",
     device: "the service's own",

@@ -4,15 +4,16 @@ import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "
 import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { z } from "zod";
+import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
-import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
-import { checkLossValue } from "../check-loss-value.ts";
-import type { AdapterSpec, Policy } from "../engine.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import type { AdamParams, AdapterSpec, Policy, StepResult } from "../engine.ts";
 import { isTinkerPath } from "../tinker-path.ts";
-import { chunksOf, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
+import { gatherOutputs, planDatums } from "./datums.ts";
 import { type Sampler, sample } from "./sample.ts";
 import type { TinkerSession } from "./session.ts";
-import { type DatumOutput, decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "./wire/training.ts";
+import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./training.ts";
+import type { DatumOutput } from "./wire/training.ts";
 
 export interface TinkerModel {
   /** As the service names it. */
@@ -26,7 +27,7 @@ const savedSchema = z.strictObject({ path: z.string(), version: z.int(), model: 
 /** Tinker's scale of LoRA is 32 / rank. */
 const tinkerAlpha = 32;
 
-/** @param overlap send the optimizer's step without waiting for the gradient's answer */
+/** @param overlap with `trainStep`: the optimizer's step is sent without waiting for the gradient's answer */
 export async function createTinkerPolicy(
   session: TinkerSession,
   model: TinkerModel,
@@ -56,46 +57,24 @@ export async function createTinkerPolicy(
       train_unembed: adapter.targets.includes("unembed"),
     },
   });
-  let id = String((made as Record<string, unknown>).model_id);
   let seq = 1;
+  const remote: RemoteModel = { id: String((made as Record<string, unknown>).model_id), nextSeq: () => seq++ };
+  const training = remoteTraining(session, remote);
   let version = 0;
   // A fresh adapter changes nothing, so until the first publish the base model is what it samples as.
   let sampler: Promise<Sampler> | undefined;
   let gradient = false;
-  let underWay: Promise<unknown>[] = [];
 
   const operation = (kind: string, fields: Record<string, unknown> = {}) =>
-    connection.run(kind, kind, { type: kind, ...fields, model_id: id, seq_id: seq++ }) as Promise<
-      Record<string, unknown>
-    >;
+    connection.run(kind, kind, {
+      ...{ type: kind, ...fields, model_id: remote.id, seq_id: remote.nextSeq() },
+    }) as Promise<Record<string, unknown>>;
 
-  /** Sends the parts of one call, so that the service has all before it begins; the answers come later. */
-  async function crossEntropy(
-    sequences: readonly Sequence[],
-    plan: readonly Planned[],
-    weights: readonly ArrayLike<number>[],
-    forwardOnly: boolean,
-  ): Promise<{ answers: Promise<DatumOutput[]> }> {
-    const datums = plan.map((planned, index) => toDatum(sequences[planned.sequence]!, planned, weights[index]!));
-    const kind = forwardOnly ? "forward" : "forward_backward";
-    const requests = chunksOf(datums).map((data) =>
-      encodeForwardBackwardRequest({
-        ...{ modelId: id, seqId: seq++, data, forwardOnly, lossFn: "cross_entropy" },
-        lossConfig: session.isHone ? { weighted_only: 1 } : {},
-      }),
-    );
-    const accepted = await Promise.all(requests.map((request) => connection.post("forward_backward", request)));
-    const answers = Promise.all(accepted.map((answer) => connection.collect(kind, answer)));
-    const decode = (part: unknown) => decodeForwardBackwardOutput(part as Uint8Array).outputs;
-    return { answers: answers.then((results) => results.flatMap(decode)) };
-  }
-
-  async function forward(sequences: readonly Sequence[]): Promise<{ plan: Planned[]; outputs: TokenOutputs }> {
-    const plan = planDatums(sequences);
-    if (plan.length === 0) return { plan, outputs: gatherOutputs(sequences.length, plan, []) };
-    const ones = plan.map(({ places }) => new Float32Array(places.length).fill(1));
-    const { answers } = await crossEntropy(sequences, plan, ones, true);
-    return { plan, outputs: gatherOutputs(sequences.length, plan, await answers) };
+  async function startBackward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
+    refuseOutputs(loss.outputs);
+    const accepted = await training.backward(sequences, loss);
+    if (accepted.adds) gradient = true;
+    return accepted;
   }
 
   async function newSampler(fields: Record<string, unknown> | null, ofVersion: number): Promise<Sampler> {
@@ -119,6 +98,29 @@ export async function createTinkerPolicy(
     });
   }
 
+  async function optimStep(adam: AdamParams): Promise<StepResult> {
+    gradient = false;
+    try {
+      const { metrics } = await operation("optim_step", {
+        adam_params: {
+          learning_rate: adam.learningRate,
+          beta1: adam.beta1,
+          beta2: adam.beta2,
+          eps: adam.eps,
+          weight_decay: adam.weightDecay,
+          grad_clip_norm: adam.maxGradNorm,
+        },
+      });
+      const norm = (metrics as Record<string, unknown> | undefined)?.grad_norm;
+      // The hosted service tells no norm that is documented.
+      return { gradNorm: typeof norm === "number" ? norm : Number.NaN, applied: true };
+    } catch (error) {
+      const norm = error instanceof Error ? /the gradient's norm is (\S+):/.exec(error.message)?.[1] : undefined;
+      if (norm === undefined) throw error;
+      return { gradNorm: Number(norm), applied: false };
+    }
+  }
+
   return {
     get version() {
       return version;
@@ -129,63 +131,23 @@ export async function createTinkerPolicy(
     },
     async forward(sequences, outputs) {
       refuseOutputs(outputs);
-      return (await forward(sequences)).outputs;
+      return training.forward(sequences);
     },
-    /** Any loss: a forward, then cross entropy weighted by the negated gradient, whose gradient is the loss's. */
     async forwardBackward(sequences, loss) {
-      refuseOutputs(loss.outputs);
-      const { plan, outputs } = await forward(sequences);
-      const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
-      checkLossValue(loss.name, value, outputs);
-      const weights = plan.map(({ sequence }) =>
-        value.gradient.logprobs
-          .subarray(outputs.offsets[sequence]!, outputs.offsets[sequence + 1]!)
-          .map((slope) => -slope),
-      );
-      const informative = plan.flatMap((_, index) => (weights[index]!.some((weight) => weight !== 0) ? [index] : []));
-      if (informative.length > 0) {
-        const parts = informative.map((index) => [plan[index]!, weights[index]!] as const);
-        const { answers } = await crossEntropy(
-          sequences,
-          parts.map(([planned]) => planned),
-          parts.map(([, weight]) => weight),
-          false,
-        );
-        gradient = true;
-        // A failure that nobody waits for here is told by the step.
-        answers.catch(() => {});
-        if (overlap) underWay.push(answers);
-        else await answers;
-      }
-      return { loss: value.loss, metrics: value.metrics, outputs };
+      return (await startBackward(sequences, loss)).result;
     },
-    async optimStep(adam) {
-      const before = underWay;
-      underWay = [];
-      const step = operation("optim_step", {
-        adam_params: {
-          learning_rate: adam.learningRate,
-          beta1: adam.beta1,
-          beta2: adam.beta2,
-          eps: adam.eps,
-          weight_decay: adam.weightDecay,
-          grad_clip_norm: adam.maxGradNorm,
-        },
-      });
-      step.catch(() => {});
-      await Promise.all(before);
-      gradient = false;
-      try {
-        const { metrics } = await step;
-        const norm = (metrics as Record<string, unknown> | undefined)?.grad_norm;
-        // The hosted service tells no norm that is documented.
-        return { gradNorm: typeof norm === "number" ? norm : Number.NaN, applied: true };
-      } catch (error) {
-        const norm = error instanceof Error ? /the gradient's norm is (\S+):/.exec(error.message)?.[1] : undefined;
-        if (norm === undefined) throw error;
-        return { gradNorm: Number(norm), applied: false };
-      }
-    },
+    optimStep,
+    ...(overlap
+      ? {
+          async trainStep(sequences, loss, adam) {
+            const { result } = await startBackward(sequences, loss);
+            const [ended, step] = await Promise.allSettled([result, optimStep(adam)]);
+            if (ended.status === "rejected") throw ended.reason;
+            if (step.status === "rejected") throw step.reason;
+            return { result: ended.value, step: step.value };
+          },
+        }
+      : {}),
     async publish() {
       const made = await newSampler({}, version + 1);
       sampler = Promise.resolve(made);
@@ -193,8 +155,6 @@ export async function createTinkerPolicy(
       return version;
     },
     async zeroGrad() {
-      await Promise.allSettled(underWay);
-      underWay = [];
       if (!gradient) return;
       if (!session.isHone) {
         throw new RunError("Tinker cannot drop a gradient that was added up", {
@@ -223,10 +183,9 @@ export async function createTinkerPolicy(
         path: saved.path,
         optimizer,
       });
-      id = String((loaded as Record<string, unknown>).model_id ?? `${session.id}:train:${number}`);
+      remote.id = String((loaded as Record<string, unknown>).model_id ?? `${session.id}:train:${number}`);
       seq = 1;
       gradient = false;
-      underWay = [];
       version = saved.version;
       sampler = Promise.resolve(await newSampler({}, version));
     },
@@ -238,10 +197,7 @@ export async function createTinkerPolicy(
       }
       if (existsSync(dir)) throw new UserError(`${dir} exists already`);
       const { path } = await operation("save_weights_external", { path: `hone-export-${seq}` });
-      const { run, name } = parts(String(path));
-      const { urls } = await connection.get(
-        `training_runs/${run}/checkpoints/external_weights/${name}/external_weights_urls`,
-      );
+      const { urls } = await connection.get(`${addressOf(String(path))}/external_weights_urls`);
       const partial = `${dir}.partial-${process.pid}`;
       try {
         for (const [file, url] of Object.entries(urls as Record<string, string>)) {
@@ -252,6 +208,12 @@ export async function createTinkerPolicy(
       } finally {
         await rm(partial, { recursive: true, force: true });
       }
+    },
+    async forgetState(dir) {
+      const saved = readState(dir);
+      if (saved === undefined) return;
+      await connection.remove(addressOf(saved.path));
+      session.counts.deletedCheckpoints++;
     },
     async close() {},
   };
@@ -324,21 +286,27 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
 /** What a folder of `saveState` says, or a path of the service itself: `tinker://{run}/weights/{name}`. */
 function readSaved(dir: string, model: string): z.output<typeof savedSchema> {
   if (isTinkerPath(dir)) return { path: dir, version: 0, model };
-  const file = join(dir, "tinker.json");
-  if (!existsSync(file)) {
+  const saved = readState(dir);
+  if (saved === undefined) {
     throw new UserError(`${dir} holds no checkpoint of a Tinker service`, {
       hint: "It is another engine's; train on with the rllm.backend that made it.",
     });
   }
+  if (saved.model !== model) throw new UserError(`${dir} is of the model ${saved.model}, this run of ${model}`);
+  return saved;
+}
+
+/** Undefined where the folder has no such file. */
+function readState(dir: string): z.output<typeof savedSchema> | undefined {
+  const file = join(dir, "tinker.json");
+  if (!existsSync(file)) return undefined;
   const parsed = savedSchema.safeParse(JSON.parse(readFileSync(file, "utf8")));
   if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
-  if (parsed.data.model !== model)
-    throw new UserError(`${file} is of the model ${parsed.data.model}, this run of ${model}`);
   return parsed.data;
 }
 
-/** `tinker://{run}/{kind}/{name}` */
-function parts(path: string): { run: string; name: string } {
-  const [run = "", , name = ""] = path.slice("tinker://".length).split("/");
-  return { run, name };
+/** Where the service lists `tinker://{run}/{kind}/{name}`. */
+function addressOf(path: string): string {
+  const [run = "", kind = "", name = ""] = path.slice("tinker://".length).split("/");
+  return `training_runs/${run}/checkpoints/${kind}/${name}`;
 }

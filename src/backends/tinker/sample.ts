@@ -111,6 +111,7 @@ function encode(
     },
     prompt_logprobs: promptLogprobs ?? false,
     topk_sample_logprobs: topLogprobs ?? 0,
+    ...(isHone && !request.temperedLogprobs ? { raw_logprobs: true } : {}),
   };
 }
 

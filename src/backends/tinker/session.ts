@@ -2,6 +2,14 @@
 import type { Connection } from "./connection.ts";
 import { sdkVersion } from "./connection.ts";
 
+export interface Counts {
+  /** Gradients of losses that ran by their names, in one pass, and of others, which take two. */
+  namedLosses: number;
+  twoPassLosses: number;
+  /** Checkpoints deleted from the service. */
+  deletedCheckpoints: number;
+}
+
 export interface TinkerSession {
   id: string;
   connection: Connection;
@@ -10,6 +18,8 @@ export interface TinkerSession {
   nextSampler(): number;
   /** The service is Hone's own and has what Hone adds to the protocol. */
   isHone: boolean;
+  /** What was done so far. */
+  counts: Counts;
   close(): Promise<void>;
 }
 
@@ -52,6 +62,7 @@ export async function openSession(
     id,
     connection,
     isHone: options.isHone,
+    counts: { namedLosses: 0, twoPassLosses: 0, deletedCheckpoints: 0 },
     nextModel: () => models++,
     nextSampler: () => samplers++,
     async close() {

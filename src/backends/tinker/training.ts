@@ -1,0 +1,166 @@
+/**
+ * What a model of a Tinker service computes for training: forward, and a loss's gradient. A loss that the service has
+ * runs there by its name, in one pass; any other as a forward, then cross entropy weighted by the negated gradient,
+ * whose gradient is the loss's.
+ */
+import type { Loss } from "../../algorithms/types.ts";
+import { UserError } from "../../errors.ts";
+import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
+import type { ForwardBackwardResult } from "../engine.ts";
+import { hostedLosses } from "./capabilities.ts";
+import { chunksOf, type DatumInputs, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
+import type { TinkerSession } from "./session.ts";
+import { type DatumOutput, decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "./wire/training.ts";
+
+/** A model of the service; its operations are numbered from 1 and run in that order. */
+export interface RemoteModel {
+  id: string;
+  nextSeq(): number;
+}
+
+/** A backward that the service has accepted: what it adds to the gradient comes before whatever is asked for next. */
+export interface AcceptedBackward {
+  /** False where the loss has no slope at all, so that nothing was sent. */
+  adds: boolean;
+  result: Promise<ForwardBackwardResult>;
+}
+
+export interface RemoteTraining {
+  forward(sequences: readonly Sequence[]): Promise<TokenOutputs>;
+  backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward>;
+}
+
+interface Pass {
+  lossFn: string;
+  config: Readonly<Record<string, number>>;
+  /** The loss's inputs of each planned sequence. */
+  inputs: readonly DatumInputs[];
+  /** Of each planned sequence, the outputs that are wanted: 0 leaves one out. Only Hone's own service hears of it. */
+  masks: readonly ArrayLike<number>[];
+  forwardOnly: boolean;
+}
+
+const ones = ({ places }: Planned) => new Float32Array(places.length).fill(1);
+
+export function remoteTraining({ connection, isHone, counts }: TinkerSession, model: RemoteModel): RemoteTraining {
+  /** Sends the parts of one call, so that the service has all before it begins; the answers come later. */
+  async function send(
+    sequences: readonly Sequence[],
+    plan: readonly Planned[],
+    { lossFn, config, inputs, masks, forwardOnly }: Pass,
+  ): Promise<{ answers: Promise<DatumOutput[]> }> {
+    const datums = plan.map((planned, index) =>
+      toDatum(sequences[planned.sequence]!, planned, { ...inputs[index], ...(isHone ? { mask: masks[index]! } : {}) }),
+    );
+    const requests = chunksOf(datums).map((data) =>
+      encodeForwardBackwardRequest({
+        ...{ modelId: model.id, seqId: model.nextSeq(), data, lossFn, forwardOnly },
+        lossConfig: isHone ? { ...config, masked: 1 } : { ...config },
+      }),
+    );
+    const accepted = await Promise.all(requests.map((request) => connection.post("forward_backward", request)));
+    const kind = forwardOnly ? "forward" : "forward_backward";
+    const answers = Promise.all(accepted.map((answer) => connection.collect(kind, answer)));
+    // Whoever does not come to wait for them has another failure to tell.
+    answers.catch(() => {});
+    const decode = (part: unknown) => decodeForwardBackwardOutput(part as Uint8Array).outputs;
+    return { answers: answers.then((results) => results.flatMap(decode)) };
+  }
+
+  async function forward(sequences: readonly Sequence[], plan: readonly Planned[]): Promise<TokenOutputs> {
+    if (plan.length === 0) return gatherOutputs(sequences.length, plan, []);
+    const weights = plan.map(ones);
+    const inputs = weights.map((own) => ({ weights: own }));
+    const pass = { lossFn: "cross_entropy", config: {}, inputs, masks: weights, forwardOnly: true };
+    return gatherOutputs(sequences.length, plan, await (await send(sequences, plan, pass)).answers);
+  }
+
+  async function byName(
+    sequences: readonly Sequence[],
+    plan: readonly Planned[],
+    loss: Loss & Required<Pick<Loss, "hosted">>,
+  ): Promise<AcceptedBackward> {
+    const { name: lossFn, config, inputs } = loss.hosted;
+    for (const [name, values] of Object.entries(inputs)) {
+      const bad = values.find((value) => !Number.isFinite(value));
+      if (bad !== undefined) throw new NonFiniteLossError(`the loss "${loss.name}" has ${bad} among its ${name}`);
+    }
+    counts.namedLosses++;
+    const { answers } = await send(sequences, plan, {
+      ...{ lossFn, config, forwardOnly: false, masks: plan.map(ones) },
+      inputs: slicesOf(inputs, plan),
+    });
+    const result = answers.catch(asNonFinite).then((found) => {
+      const outputs = gatherOutputs(sequences.length, plan, found);
+      const { loss: value, metrics } = evaluated(sequences, loss, outputs);
+      return { loss: value, metrics, outputs };
+    });
+    result.catch(() => {});
+    return { adds: true, result };
+  }
+
+  async function byGradient(
+    sequences: readonly Sequence[],
+    plan: readonly Planned[],
+    loss: Loss,
+  ): Promise<AcceptedBackward> {
+    counts.twoPassLosses++;
+    const outputs = await forward(sequences, plan);
+    const { gradient, loss: value, metrics } = evaluated(sequences, loss, outputs);
+    const weights = plan.map(({ sequence }) =>
+      gradient.logprobs
+        .subarray(outputs.offsets[sequence]!, outputs.offsets[sequence + 1]!)
+        .map((slope) => (slope === 0 ? 0 : -slope)),
+    );
+    const informative = plan.flatMap((planned, index) =>
+      weights[index]!.some((weight) => weight !== 0) ? [{ planned, weights: weights[index]! }] : [],
+    );
+    const result = { loss: value, metrics, outputs };
+    if (informative.length === 0) return { adds: false, result: Promise.resolve(result) };
+    const masks = informative.map(({ weights: own }) => own);
+    const inputs = masks.map((own) => ({ weights: own }));
+    const parts = informative.map(({ planned }) => planned);
+    const pass = { lossFn: "cross_entropy", config: {}, inputs, masks, forwardOnly: false };
+    const { answers } = await send(sequences, parts, pass);
+    const ended = answers.then(() => result);
+    ended.catch(() => {});
+    return { adds: true, result: ended };
+  }
+
+  return {
+    forward: (sequences) => forward(sequences, planDatums(sequences)),
+    async backward(sequences, loss) {
+      const plan = planDatums(sequences);
+      const { hosted } = loss;
+      // The service's dro pulls every token of a datum towards the old policy, the prompt's too, where none may be left out.
+      const same = hosted && hostedLosses.includes(hosted.name) && (isHone || hosted.name !== "dro");
+      return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
+        ? byName(sequences, plan, { ...loss, hosted })
+        : byGradient(sequences, plan, loss);
+    },
+  };
+}
+
+function evaluated(sequences: readonly Sequence[], loss: Loss, outputs: TokenOutputs) {
+  const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
+  checkLossValue(loss.name, value, outputs);
+  return value;
+}
+
+/** The inputs of each planned sequence out of those of all. */
+function slicesOf(inputs: Readonly<Record<string, Float32Array>>, plan: readonly Planned[]): DatumInputs[] {
+  let from = 0;
+  return plan.map(({ places }) => {
+    const to = from + places.length;
+    const own = Object.entries(inputs).map(([name, values]) => [name, values.subarray(from, to)] as const);
+    from = to;
+    return Object.fromEntries(own);
+  });
+}
+
+/** Hone's own service drops what is not finite, and says so in these words. */
+function asNonFinite(error: unknown): never {
+  const found = error instanceof UserError && /the loss "\w+" (?:has the gradient|is) [^;]+/.exec(error.message);
+  throw found ? new NonFiniteLossError(found[0], { cause: error }) : error;
+}
