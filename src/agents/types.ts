@@ -24,7 +24,6 @@ export interface CallParams extends CallOptions {
   topP?: number;
   topK?: number;
   minP?: number;
-  stop?: readonly string[];
 }
 
 /** What was said, whole (`text`) and taken apart into thinking, tool calls and the rest (`content`). */

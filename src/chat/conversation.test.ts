@@ -35,6 +35,24 @@ test("a reply that was cut off is closed by the template's end of turn", () => {
   expect(text(next.prompt)).toContain("<|assistant|>hel<|end|><|user|>go on");
 });
 
+test("a client that was given a reply without its stop string goes on from the whole of it", () => {
+  const reply = "I look.\nObservation:";
+  for (const [given, starts] of [
+    ["I look.", undefined],
+    [reply, undefined],
+    ["I look", "history_rewritten"],
+  ] as const) {
+    const { conversation } = begun(reply, { stop: ["Observation:"] });
+    const next = conversation.begin([user("hi"), { role: "assistant", content: given }, user("rain")]);
+    expect(next.starts).toBe(starts);
+    if (starts === undefined) expect(text(next.prompt)).toContain(`${reply}<|end|><|user|>rain<|end|>`);
+    // And so it stays in the turns after that.
+    next.record(sample("wet"));
+    const third = [{ role: "assistant", content: given }, user("rain"), { role: "assistant", content: "wet" }] as const;
+    expect(conversation.begin([user("hi"), ...third, user("and?")]).starts).toBe(undefined);
+  }
+});
+
 describe("what a client does to a tool call", () => {
   const written = '{"name": "add",  "arguments": {"b": 2, "a": {"x": 1}}}';
   const { conversation, reply } = begun(`let me<think>${call(written)}`, { tools });

@@ -4,11 +4,15 @@
  */
 import { UserError } from "../errors.ts";
 import { bridge, hiddenThinking } from "./bridge.ts";
+import { cutAtStop } from "./cut-at-stop.ts";
 import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "./messages.ts";
-import { matchHistory, sameMessage, translated } from "./same-message.ts";
+import { matchHistory, type RecordedMessage, sameMessage, translated } from "./same-message.ts";
 import type { Chat, RenderOptions } from "./types.ts";
 
-export type CallOptions = Pick<RenderOptions, "tools" | "thinking" | "reasoningEffort">;
+export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | "reasoningEffort"> {
+  /** Strings that end the reply; who asked may have been given it without them. */
+  stop?: readonly string[];
+}
 
 /**
  * Why a model call's prompt begins a token sequence of its own instead of continuing an earlier one:
@@ -48,7 +52,7 @@ export interface Conversation {
 
 interface Recorded {
   /** The reply last. */
-  messages: readonly ChatMessage[];
+  messages: readonly RecordedMessage[];
   /** Which messages' thinking the tokens do not hold, since the template left it out. */
   hidden: ReadonlySet<number>;
   tools: string;
@@ -81,7 +85,7 @@ export function openConversation(chat: Chat): Conversation {
         record({ tokens }) {
           const reply = chat.parse(tokens, { ...options, callId: (index) => callId(turn, index) });
           recorded.push({
-            messages: [...history, toMessage(reply)],
+            messages: [...history, toRecorded(reply, options.stop)],
             hidden,
             tools: toolsKey(options.tools),
             options: optionsKey(options),
@@ -221,6 +225,11 @@ function join(...parts: readonly Int32Array[]): Int32Array {
 }
 
 const optionsKey = ({ thinking, reasoningEffort }: CallOptions) => JSON.stringify([thinking, reasoningEffort]);
+
+function toRecorded(reply: ParsedReply, stops: readonly string[] | undefined): RecordedMessage {
+  const shown = cutAtStop(reply.content, stops);
+  return shown === reply.content ? toMessage(reply) : { ...toMessage(reply), shown };
+}
 
 /** The order in which an object's keys were written does not matter. */
 const toolsKey = (tools: readonly ToolDefinition[] = []) =>

@@ -5,12 +5,17 @@
 import { isDeepStrictEqual } from "node:util";
 import type { ChatMessage, ToolCall } from "./messages.ts";
 
+/** A recorded message, or a reply with what its client was shown of it where that is less: see `cutAtStop`. */
+export interface RecordedMessage extends ChatMessage {
+  shown?: string;
+}
+
 /**
  * @returns how many of the recorded messages the given ones begin with, and by which ids the given ones name the
  * recorded calls
  */
 export function matchHistory(
-  recorded: readonly ChatMessage[],
+  recorded: readonly RecordedMessage[],
   given: readonly ChatMessage[],
 ): { matched: number; callIds: Map<string, string> } {
   const callIds = new Map<string, string>();
@@ -23,20 +28,21 @@ export function matchHistory(
 }
 
 /** @param callIds filled with the recorded id of each given call */
-export function sameMessage(recorded: ChatMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
+export function sameMessage(recorded: RecordedMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
   if (recorded.role !== given.role) return false;
   if (recorded.role === "assistant") return sameReply(recorded, given, callIds);
   if (recorded.content !== given.content) return false;
   return recorded.role !== "tool" || recorded.toolCallId === translated(given.toolCallId, callIds);
 }
 
-function sameReply(recorded: ChatMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
+function sameReply(recorded: RecordedMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
   const calls = recorded.toolCalls ?? [];
   const back = given.toolCalls ?? [];
   if (calls.length !== back.length || !calls.every((call, index) => sameCall(call, back[index]!))) return false;
   const content = given.content.trim();
+  const said = [recorded.content, recorded.shown ?? recorded.content].map((text) => text.trim());
   // Beside tool calls, text is often left out.
-  if (content !== recorded.content.trim() && !(content === "" && calls.length > 0)) return false;
+  if (!said.includes(content) && !(content === "" && calls.length > 0)) return false;
   if (given.reasoning && given.reasoning.trim() !== (recorded.reasoning ?? "").trim()) return false;
   calls.forEach((call, index) => {
     callIds.set(back[index]!.id, call.id);

@@ -1,7 +1,6 @@
 /** `hone gateway`: a model, a checkpoint or an inference server behind the gateway, without training. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import type { Policy } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
@@ -11,6 +10,7 @@ import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { policySessions } from "../gateway/policy-sessions.ts";
 import { upstreamPolicy } from "../gateway/upstream/upstream-policy.ts";
+import type { SampledPolicy } from "../rollout/sample-queue.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
 import { openRunGateway } from "../trainer/open-gateway.ts";
 import { showStatus } from "./show-status.ts";
@@ -23,7 +23,7 @@ interface GatewayFlags {
 }
 
 interface Model {
-  policy: Pick<Policy, "sample">;
+  policy: SampledPolicy;
   chat: Chat;
   name: string;
   close(): Promise<void>;

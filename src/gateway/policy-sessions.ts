@@ -1,14 +1,14 @@
 /** Sessions for a gateway that stands alone: whoever calls by a new name has a session from then on. */
 import { setMaxListeners } from "node:events";
-import type { Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import { deriveSeed } from "../random.ts";
 import type { SamplingDefaults, SamplingLimits } from "../rollout/sample-limits.ts";
+import type { SampledPolicy } from "../rollout/sample-queue.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
 import type { OpenSession } from "./sessions.ts";
 
 export interface PolicySessionsOptions {
-  policy: Pick<Policy, "sample">;
+  policy: SampledPolicy;
   chat: Chat;
   limits: SamplingLimits;
   defaults?: Partial<SamplingDefaults>;

@@ -8,6 +8,12 @@ import { setMaxListeners } from "node:events";
 import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
 import { breath } from "./breath.ts";
 
+/** Of a policy, what sampling needs. */
+export interface SampledPolicy extends Pick<Policy, "sample"> {
+  /** It gains nothing by calls that are made together: each is made alone, so that one that fails fails alone. */
+  readonly separate?: boolean;
+}
+
 /** Told of each token of one request as it is sampled, by engines that can tell. */
 export type TokenListener = (token: number, logprob: number) => void;
 
@@ -41,7 +47,7 @@ const byOrder = (left: Call, right: Call) => {
 };
 
 /** @param flushMs 0: calls are made as they come, only those of one turn of the event loop together */
-export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20): SampleQueue {
+export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQueue {
   const pending = new Set<Call>();
   /** Live rollouts that wait for no sample. */
   let busy = 0;
@@ -70,7 +76,8 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
     if (pending.size === 0) return;
     const calls = [...pending].sort(byOrder);
     pending.clear();
-    void runCall(policy, calls);
+    if (!policy.separate) void runCall(policy, calls);
+    else for (const call of calls) void runCall(policy, [call]);
   }
 
   return {
@@ -127,7 +134,7 @@ export function createSampleQueue(policy: Pick<Policy, "sample">, flushMs = 20):
 }
 
 /** Hands each caller its sample as it finishes. Ends the engine's work when nobody waits for it any more. */
-async function runCall(policy: Pick<Policy, "sample">, calls: readonly Call[]): Promise<void> {
+async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
   const abort = new AbortController();
   setMaxListeners(0, abort.signal);

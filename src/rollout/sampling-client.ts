@@ -1,9 +1,8 @@
 /** The model as all live rollouts share it: one queue, one set of limits and defaults, one list of who waits. */
-import type { Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import { openSession, type RolloutSession } from "./rollout-session.ts";
 import type { SamplingDefaults, SamplingLimits } from "./sample-limits.ts";
-import { createSampleQueue, type SampleQueue } from "./sample-queue.ts";
+import { createSampleQueue, type SampledPolicy, type SampleQueue } from "./sample-queue.ts";
 import type { TrajectoryGrouping } from "./to-trajectories.ts";
 
 /** Which model call a seed is for. `attempt` is 0 unless the rollout is being retried. */
@@ -16,7 +15,7 @@ export interface CallIdentity {
 }
 
 export interface SamplingClientOptions {
-  policy: Pick<Policy, "sample">;
+  policy: SampledPolicy;
   chat: Chat;
   defaults: SamplingDefaults;
   limits: SamplingLimits;

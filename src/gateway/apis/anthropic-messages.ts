@@ -1,5 +1,6 @@
 /** `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. */
 import { randomUUID } from "node:crypto";
+import { cutAtStop } from "../../chat/cut-at-stop.ts";
 import type { ChatMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
 import type { Generated, GenerateParams } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
@@ -21,7 +22,6 @@ import {
 import { replyStream } from "../stream-reply.ts";
 import { demand } from "./guarantees.ts";
 import { textOf, toolDefinition } from "./openai-messages.ts";
-import { cutAtStop } from "./sampling-parameters.ts";
 
 const noBearing = "it has no bearing on what is sampled";
 

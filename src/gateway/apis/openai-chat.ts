@@ -1,5 +1,6 @@
 /** `POST /v1/chat/completions` */
 import { randomUUID } from "node:crypto";
+import { cutAtStop } from "../../chat/cut-at-stop.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import type { Generated, GenerateParams } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
@@ -20,7 +21,7 @@ import { replyStream } from "../stream-reply.ts";
 import { checkedWish, countJson } from "./check-json.ts";
 import { demand, type JsonWish, withJsonInstruction } from "./guarantees.ts";
 import { fromOpenaiMessages, fromOpenaiTools, toOpenaiToolCalls } from "./openai-messages.ts";
-import { commonRules, cutAtStop, readSampling } from "./sampling-parameters.ts";
+import { commonRules, readSampling } from "./sampling-parameters.ts";
 import { chatLogprobs } from "./token-logprobs.ts";
 
 const textOnly = "only text is sampled";

@@ -1,5 +1,6 @@
 /** `POST /v1/completions` */
 import { randomUUID } from "node:crypto";
+import { cutAtStop } from "../../chat/cut-at-stop.ts";
 import type { Generated } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
@@ -14,7 +15,7 @@ import {
   readString,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
-import { commonRules, cutAtStop, readSampling } from "./sampling-parameters.ts";
+import { commonRules, readSampling } from "./sampling-parameters.ts";
 import { completionLogprobs } from "./token-logprobs.ts";
 
 export const completionRules: Readonly<Record<string, Rule>> = {

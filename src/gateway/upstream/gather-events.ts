@@ -1,5 +1,6 @@
 /** Puts a reply together that comes as a stream of server-sent events. */
 import { RunError } from "../../errors.ts";
+import { isObject } from "../read-parameters.ts";
 import type { UpstreamReply } from "./upstream-policy.ts";
 
 /**
@@ -25,7 +26,9 @@ export function gatherEvents(
           ended = true;
           continue;
         }
-        const piece = read(JSON.parse(data) as Record<string, unknown>);
+        const event = JSON.parse(data) as Record<string, unknown>;
+        if (isObject(event.error)) throw new RunError(`the inference server's stream failed: ${event.error.message}`);
+        const piece = read(event);
         onPiece(piece);
         pieces.push(piece);
       }
@@ -39,7 +42,7 @@ export function gatherEvents(
         logprobs: Float32Array.from(pieces.flatMap(({ logprobs }) => Array.from(logprobs))),
         ...(top.length === 0 ? {} : { topLogprobs: top }),
         stopReason: last.stopReason,
-        version: pieces.findLast(({ version }) => version !== undefined)?.version,
+        versions: pieces.findLast(({ versions }) => versions !== undefined)?.versions,
       };
     },
   };

@@ -1,7 +1,9 @@
 /** An inference server as a policy that samples: token ids in, token ids and log-probabilities out, over HTTP. */
 import { Pool } from "undici";
-import type { Policy, Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
+import type { SampledPolicy } from "../../rollout/sample-queue.ts";
+import { isObject } from "../read-parameters.ts";
 import { gatherEvents } from "./gather-events.ts";
 import { post } from "./post.ts";
 import { sglang } from "./sglang.ts";
@@ -29,14 +31,21 @@ export interface Dialect {
    * @throws MissingTokens when it tells no token ids
    */
   read(body: Record<string, unknown>, request: SampleRequest): UpstreamReply;
-  /** Undefined: the server's streams are not used, and tokens are told when the reply is whole. */
-  readChunk?: (chunk: Record<string, unknown>) => UpstreamReply;
+  /** @returns the reader of one reply's stream: each event's new tokens */
+  openStream(request: SampleRequest): (event: Record<string, unknown>) => UpstreamReply;
 }
 
 export interface UpstreamReply extends Pick<Sample, "tokens" | "logprobs" | "topLogprobs"> {
   /** Undefined while it is being streamed. */
   stopReason: Sample["stopReason"] | undefined;
-  version: number | undefined;
+  /** Which weights sampled which tokens, first to last and without a gap; undefined where the server does not say. */
+  versions: VersionSpan[] | undefined;
+}
+
+/** The tokens up to `end`. */
+export interface VersionSpan {
+  version: number;
+  end: number;
 }
 
 /** Thrown by dialects: what is missing, in the server's own words. */
@@ -44,7 +53,7 @@ export class MissingTokens extends Error {
   override name = "MissingTokens";
 }
 
-export interface UpstreamPolicy extends Pick<Policy, "sample"> {
+export interface UpstreamPolicy extends SampledPolicy {
   close(): Promise<void>;
 }
 
@@ -66,21 +75,22 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
 
   async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
     const stop = request.signal ?? signal;
-    const stream = onToken !== undefined && dialect.readChunk !== undefined;
+    const stream = onToken !== undefined;
     try {
       const body = JSON.stringify(dialect.write(request, options.model, stream));
       const told = (reply: UpstreamReply) => {
         for (const [at, token] of reply.tokens.entries()) onToken?.(index, token, reply.logprobs[at]!);
       };
-      const events = stream ? gatherEvents(dialect.readChunk!, told) : undefined;
+      const events = stream ? gatherEvents(dialect.openStream(request), told) : undefined;
       const posted = { pool, path: prefix + dialect.path, headers, body, signal: stop };
       const answer = await post(events ? { ...posted, onText: events.push } : posted);
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) told(reply);
-      const { tokens, logprobs, topLogprobs, stopReason = "aborted", version } = reply;
+      const { tokens, logprobs, topLogprobs, stopReason = "aborted", versions } = reply;
       return {
         ...{ request: index, tokens, logprobs, stopReason },
-        policyVersion: version ?? options.version?.() ?? 0,
+        policyVersion: versions?.at(-1)?.version ?? options.version?.() ?? 0,
+        ...(versions === undefined || versions.length < 2 ? {} : { tokenVersions: spread(versions, tokens.length) }),
         ...(topLogprobs === undefined ? {} : { topLogprobs }),
       };
     } catch (error) {
@@ -94,18 +104,68 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
   }
 
   return {
+    separate: true,
     async *sample(requests, sampleOptions = {}) {
-      const running = new Map(requests.map((request, index) => [index, one(index, request, sampleOptions)]));
-      // One that fails is thrown below; the others must not go unheard until then.
-      for (const sample of running.values()) sample.catch(() => {});
-      while (running.size > 0) {
-        const sample = await Promise.race(running.values());
-        running.delete(sample.request);
-        yield sample;
+      const done: ({ sample: Sample } | { error: unknown })[] = [];
+      let wake = () => {};
+      const finish = (result: (typeof done)[number]) => {
+        done.push(result);
+        wake();
+      };
+      for (const [index, request] of requests.entries()) {
+        one(index, request, sampleOptions).then(
+          (sample) => finish({ sample }),
+          (error: unknown) => finish({ error }),
+        );
+      }
+      for (let waiting = requests.length; waiting > 0; waiting--) {
+        if (done.length === 0) {
+          await new Promise<void>((resolve) => {
+            wake = resolve;
+          });
+        }
+        const result = done.shift()!;
+        if ("error" in result) throw result.error;
+        yield result.sample;
       }
     },
     close: () => pool.destroy(),
   };
+}
+
+/** `[T]` */
+function spread(versions: readonly VersionSpan[], length: number): Int32Array {
+  const spreadOut = new Int32Array(length);
+  let start = 0;
+  for (const { version, end } of versions) {
+    spreadOut.fill(version, start, end);
+    start = end;
+  }
+  return spreadOut;
+}
+
+/**
+ * Labels of weights are the trainer's to choose; only numbers say which are older.
+ *
+ * @param spans `[{ version: "3", start: 0, end: 17 }, ...]`
+ */
+export function readVersions(spans: unknown): VersionSpan[] | undefined {
+  if (!Array.isArray(spans) || spans.length === 0 || !spans.every(isObject)) return undefined;
+  const versions = spans.map(({ version, end }) => ({ version: toVersion(version), end: Number(end) }));
+  return versions.every((span): span is VersionSpan => span.version !== undefined) ? versions : undefined;
+}
+
+export const toVersion = (label: unknown): number | undefined =>
+  (typeof label === "number" || (typeof label === "string" && label.trim() !== "")) && Number.isInteger(Number(label))
+    ? Number(label)
+    : undefined;
+
+/** @throws MissingTokens where one is missing: null, as JSON writes what is no number, would be read as certain */
+export function toLogprobs(given: readonly unknown[], where: string): Float32Array {
+  if (!given.every((logprob) => typeof logprob === "number")) {
+    throw new MissingTokens(`${where} holds ${JSON.stringify(given.find((logprob) => typeof logprob !== "number"))}`);
+  }
+  return Float32Array.from(given);
 }
 
 const aborted = (request: number): Sample => ({

