@@ -15,7 +15,16 @@ function program(flagsHelp: string): Command {
     .description("Reinforcement-learning post-training of language models and agents, from TypeScript.")
     .version(version)
     .showHelpAfterError("(add --help for usage)")
-    .configureHelp({ sortSubcommands: false });
+    .configureHelp({ sortSubcommands: false })
+    .addHelpText(
+      "after",
+      `
+Examples:
+  hone train ./train.ts                 train a model on your own tasks; \`hone <command> --help\` tells the rest
+  hone train ./train.ts --resume runs/latest
+  hone view                             look into the newest run
+  hone doctor                           what is wrong here, and the command that mends it`,
+    );
 
   hone
     .command("train")
