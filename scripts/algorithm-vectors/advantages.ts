@@ -11,10 +11,11 @@ import { type EstimatorName, estimators } from "../../src/algorithms/estimators/
 import { optimalTokenBaseline } from "../../src/algorithms/estimators/optimal-token-baseline.ts";
 import { generalisedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
 import { whiteningOf, whitenings } from "../../src/algorithms/whitening.ts";
+import { allEqual } from "../../src/statistics.ts";
 import { advantageMetrics, rewardMetrics } from "../../src/trajectories/group-metrics.ts";
 import { rewardGroup } from "../../src/trajectories/sample-episodes.fixture.ts";
-import { consecutive, type Matrix, masked, sum, trained } from "./arrays.ts";
-import { type Deviation, type Families, type Family, family } from "./family.ts";
+import { consecutive, hasGap, type Matrix, masked, sum, trained } from "./arrays.ts";
+import { type Deviation, type Families, type Family, family, type VectorCase } from "./family.ts";
 
 interface Grouped {
   rewards_by_group: Matrix;
@@ -77,30 +78,50 @@ function compareRows(
 }
 
 /** verl's and SkyRL's: rewards by token, the figure of a row on each of its tokens. */
-const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family =>
-  family<Rows & { reward_baselines?: number[] }, StdParams>(
-    ({ inputs, params }) => {
-      const { token_level_rewards: rewards, response_mask: mask } = inputs;
-      const figures = compareRows(
-        inputs.index,
-        (groups) => estimators[name].compare(groups, { ...options, std: params.norm_adv_by_std_in_grpo ?? true }),
-        rewards.map(sum),
-        {
-          lengths: mask.map(sum),
-          ...(inputs.reward_baselines ? { baselines: inputs.reward_baselines } : {}),
-        },
-      );
+const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family => {
+  const figuresOf = ({ inputs, params }: VectorCase<Rows & { reward_baselines?: number[] }, StdParams>) =>
+    compareRows(
+      inputs.index,
+      (groups) => estimators[name].compare(groups, { ...options, std: params.norm_adv_by_std_in_grpo ?? true }),
+      inputs.token_level_rewards.map(sum),
+      {
+        lengths: inputs.response_mask.map(sum),
+        ...(inputs.reward_baselines ? { baselines: inputs.reward_baselines } : {}),
+      },
+    );
+  const whitens = name === "reinforce_plus_plus_baseline";
+  return family<Rows & { reward_baselines?: number[] }, StdParams>(
+    (vector) => {
+      const { token_level_rewards: rewards, response_mask: mask } = vector.inputs;
+      const figures = figuresOf(vector);
       const spread = masked(
         mask.map((row, index) => row.map(() => figures[index]!)),
         mask,
       );
-      const { compare: _, ...spec } = estimators[name] as (typeof estimators)["reinforce_plus_plus_baseline"];
-      const advantages = spec.whitens ? masked(whitenWhere(spread, mask), mask) : spread;
-      const returns = name === "remax" ? masked(rewards, mask).map((row) => returnsToGo(row, 1)) : advantages;
-      return { advantages, returns: name === "remax" ? masked(returns, mask) : returns };
+      const advantages = whitens ? masked(whitenWhere(spread, mask), mask) : spread;
+      if (name !== "remax") return { advantages, returns: advantages };
+      // A reward before the last token counts for the tokens up to it alone.
+      const returns = masked(rewards, mask).map((row) => Array.from(returnsToGo(row, 1)));
+      const behind = returns.map((row, index) =>
+        row.map((ahead, token) => sum(rewards[index]!) * mask[index]![token]! - ahead),
+      );
+      return {
+        advantages: spread.map((row, index) => row.map((value, token) => value - behind[index]![token]!)),
+        returns,
+      };
     },
-    ({ outputs }) => raises(outputs),
+    (vector) => (whitens && allEqual(figuresOf(vector)) ? equalWhitened(vector) : undefined) ?? raises(vector.outputs),
   );
+};
+
+function equalWhitened({ inputs, outputs, tol }: VectorCase<Rows>): Deviation | undefined {
+  const { advantages } = outputs as { advantages: Matrix };
+  if (advantages.flat().every((value) => Math.abs(value) <= tol)) return undefined;
+  return {
+    why: "upstream leaves a trace of equal returns; here they whiten to 0",
+    instead: { advantages: inputs.response_mask.map((row) => row.map(() => 0)) },
+  };
+}
 
 /** Where upstream raises, Hone gives no advantage to what cannot be compared. */
 function raises(outputs: unknown): Deviation | undefined {
@@ -134,23 +155,30 @@ const verlReturns = family<Rows, { gamma: number }>(
     const returns = masked(token_level_rewards, mask).map((row) => returnsToGo(row, params.gamma));
     return { advantages: masked(whitenWhere(returns, mask), mask), returns };
   },
-  ({ outputs, inputs: { response_mask: mask, token_level_rewards: rewards }, params }) => {
+  (vector) => {
+    const { outputs, params } = vector;
+    const { response_mask: mask, token_level_rewards: rewards } = vector.inputs;
     const instead = { advantages: mask.map((row) => row.map(() => 0)) };
     if ((outputs as { error?: string }).error !== undefined) {
       return { why: "upstream raises; here whitening one value or none gives 0", instead };
     }
+    if (hasGap(mask)) return { why: "upstream forgets what lies behind tokens of the environment", instead: {} };
     const returns = trained(
       masked(rewards, mask).map((row) => returnsToGo(row, params.gamma)),
       mask,
     );
-    return returns.every((value) => value === returns[0])
-      ? { why: "upstream leaves a trace of equal returns; here they whiten to 0", instead }
-      : undefined;
+    return allEqual(returns) ? equalWhitened(vector) : undefined;
   },
 );
 
 type OtbRows = Rows & { old_log_probs: Matrix; sum_pi_squared: Matrix };
-const verlOptimalBaseline = family<OtbRows, object>(({ inputs }) => {
+const verlOptimalBaseline = family<OtbRows, object>(evaluateOptimalBaseline, ({ inputs }) =>
+  hasGap(inputs.response_mask)
+    ? { why: "tokens are compared by their number, whatever the environment says between them", instead: {} }
+    : undefined,
+);
+
+function evaluateOptimalBaseline({ inputs }: VectorCase<OtbRows>) {
   const { token_level_rewards, response_mask: mask } = inputs;
   const returns = masked(token_level_rewards, mask).map((row) => returnsToGo(row, 1));
   const advantages: Matrix = mask.map((row) => row.map(() => 0));
@@ -170,7 +198,7 @@ const verlOptimalBaseline = family<OtbRows, object>(({ inputs }) => {
     });
   }
   return { advantages, returns };
-});
+}
 
 /** LightRFT's: consecutive rewards form a group. */
 const lightrftPreprocess = (name: EstimatorName): Family =>
@@ -229,7 +257,8 @@ interface CollectParams extends StdParams {
 const collect = family<Collected, CollectParams>(({ inputs, params }) => {
   const groups = inputs.groups.map(({ group_id, trajectories }) =>
     rewardGroup(
-      group_id,
+      // rLLM's role where an id names none; Hone's groups always have one.
+      group_id.slice(0, -1).includes(":") ? group_id : `${group_id.replace(/:$/, "")}:all_groups`,
       trajectories.map(({ reward }) => reward),
     ),
   );

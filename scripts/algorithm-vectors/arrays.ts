@@ -17,3 +17,6 @@ export function consecutive(values: readonly number[], size: number): { rewards:
     rewards: values.slice(group * size, (group + 1) * size),
   }));
 }
+
+/** Whether something that the policy did not say stands before something that it said. */
+export const hasGap = (mask: Matrix): boolean => mask.some((row) => /01/.test(row.join("")));

@@ -5,7 +5,7 @@ import type { PolicyLossOptions } from "../../src/algorithms/policy-loss.ts";
 import type { PolicyLossName } from "../../src/algorithms/policy-losses.ts";
 import { rejectionMask, rejectionRules } from "../../src/algorithms/rejection.ts";
 import type { BatchTotals } from "../../src/trajectories/types.ts";
-import { type Families, family } from "./family.ts";
+import { type Deviation, type Families, family, type VectorCase } from "./family.ts";
 import { klName } from "./kl.ts";
 import {
   batchOf,
@@ -40,6 +40,12 @@ interface VerlParams {
   kl_loss_type?: string;
   global_batch_info?: Record<"dp_size" | "batch_num_tokens" | "global_batch_size" | "loss_scale_factor", number | null>;
 }
+
+/** Where nothing is trained, or nothing is left after rejection, upstream divides by none. */
+const emptyIsNothing = ({ outputs }: VectorCase<unknown, unknown>): Deviation | undefined =>
+  Number.isNaN((outputs as { loss: number }).loss)
+    ? { why: "a batch without tokens is 0 instead of 0/0", instead: { loss: 0 } }
+    : undefined;
 
 const verlNames: Record<string, PolicyLossName> = { vanilla: "ppo", dual_clip: "ppo", geo_mean: "gmpo" };
 /** Losses that aggregate in their own way whatever verl's setting says. */
@@ -108,7 +114,7 @@ const verlLoss = family<VerlInputs, VerlParams>(({ name, inputs, params }) => {
   const metrics = verlMetrics(got);
   for (const key of ["actor/pg_clipfrac", "actor/pg_clipfrac_lower"]) metrics[key]! *= own;
   return { loss: ranks * got.loss, grad_logprob: times(ranks, got.grad_logprob), metrics };
-});
+}, emptyIsNothing);
 
 const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
   const { use_kl_loss, kl_loss_coef = 0, kl_loss_type = "k3", entropy_coeff = 0 } = params;
@@ -120,14 +126,14 @@ const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
     entropyCoeff: entropy_coeff || Number.MIN_VALUE,
   });
   return { ...got, metrics: verlMetrics(got, kl_loss_coef) };
-});
+}, emptyIsNothing);
 
 /** REINFORCE with the weights of a ratio, detached: gpg with `rolloutWeights`. */
 const verlReinforce = family<VerlInputs, VerlParams>(({ inputs, params }) => {
   const batch = { ...batchOf(inputs), ...withWeights(inputs) };
   const got = evaluateLoss(inputs, { lossFn: "gpg", aggMode: params.loss_agg_mode, countEps: 1e-8 }, batch);
   return { ...got, metrics: verlMetrics(got) };
-});
+}, emptyIsNothing);
 
 interface BypassParams extends VerlParams {
   loss_type: "ppo_clip" | "reinforce";
@@ -157,7 +163,7 @@ const verlBypass = family<LossInputs, BypassParams>(({ inputs, params }) => {
   };
   const named = Object.entries(correction).map(([key, value]) => [`rollout_corr/${key}`, value]);
   return { ...got, metrics: { ...verlMetrics(got), ...Object.fromEntries(named) } };
-});
+}, emptyIsNothing);
 
 interface AggregationParams {
   loss_agg_mode: AggregationMode;
@@ -167,32 +173,23 @@ interface AggregationParams {
   global_batch_size?: number;
 }
 
-const verlAggregation = family<{ loss_mat: Matrix; loss_mask: Matrix }, AggregationParams>(
-  ({ inputs, params }) => {
-    const { loss_mask: mask, loss_mat: losses } = inputs;
-    const counts = mask.map((row) => row.filter((flag) => flag === 1).length);
-    const totals = {
-      tokens: params.batch_num_tokens ?? counts.reduce((total, count) => total + count, 0),
-      sequences: params.global_batch_size ?? counts.filter((count) => count > 0).length,
-      longest: mask[0]!.length,
-    };
-    const scale = { countEps: 1e-8, ...(params.loss_scale_factor ? { lossScale: params.loss_scale_factor } : {}) };
-    const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (params.dp_size ?? 1);
-    const weights = mask.map((row, b) => {
-      const weight = ranks * tokenWeight(params.loss_agg_mode, counts[b]!, totals, scale);
-      return row.map((flag) => flag * weight);
-    });
-    const terms = weights.flatMap((row, b) => row.map((weight, t) => weight * losses[b]![t]!));
-    return { loss: terms.reduce((total, term) => total + term, 0), grad_loss_mat: weights };
-  },
-  ({ outputs, inputs }) =>
-    (outputs as { loss: unknown }).loss === "NaN" || Number.isNaN((outputs as { loss: number }).loss)
-      ? {
-          why: "a batch without tokens is 0 instead of 0/0",
-          instead: { loss: 0, grad_loss_mat: times(0, inputs.loss_mask) },
-        }
-      : undefined,
-);
+const verlAggregation = family<{ loss_mat: Matrix; loss_mask: Matrix }, AggregationParams>(({ inputs, params }) => {
+  const { loss_mask: mask, loss_mat: losses } = inputs;
+  const counts = mask.map((row) => row.filter((flag) => flag === 1).length);
+  const totals = {
+    tokens: params.batch_num_tokens ?? counts.reduce((total, count) => total + count, 0),
+    sequences: params.global_batch_size ?? counts.filter((count) => count > 0).length,
+    longest: mask[0]!.length,
+  };
+  const scale = { countEps: 1e-8, ...(params.loss_scale_factor ? { lossScale: params.loss_scale_factor } : {}) };
+  const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (params.dp_size ?? 1);
+  const weights = mask.map((row, b) => {
+    const weight = ranks * tokenWeight(params.loss_agg_mode, counts[b]!, totals, scale);
+    return row.map((flag) => flag * weight);
+  });
+  const terms = weights.flatMap((row, b) => row.map((weight, t) => weight * losses[b]![t]!));
+  return { loss: terms.reduce((total, term) => total + term, 0), grad_loss_mat: weights };
+}, emptyIsNothing);
 
 export const lossFamilies: Families = {
   "verl/loss": verlLoss,

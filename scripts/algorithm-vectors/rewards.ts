@@ -141,12 +141,18 @@ const cpgd = family<CpgdInputs, { weight_factor: string; epsilon: number }>(
 interface CrossBatch {
   experiences: { advantages: Matrix; mask: Matrix }[];
 }
-const crossbatch = family<CrossBatch, { estimator: string; no_advantage_std_norm: boolean }>(({ inputs, params }) => {
-  const advantages = inputs.experiences.map((experience) => experience.advantages);
-  const masks = inputs.experiences.map(({ mask }) => mask);
-  const options = { ...whitenings.lightrftBatch, scale: !params.no_advantage_std_norm };
-  return { advantages: params.estimator === "group_norm" ? advantages : acrossBatch(advantages, masks, options) };
-});
+const crossbatch = family<CrossBatch, { estimator: string; no_advantage_std_norm: boolean }>(
+  ({ inputs, params }) => {
+    const advantages = inputs.experiences.map((experience) => experience.advantages);
+    const masks = inputs.experiences.map(({ mask }) => mask);
+    const options = { ...whitenings.lightrftBatch, scale: !params.no_advantage_std_norm };
+    return { advantages: params.estimator === "group_norm" ? advantages : acrossBatch(advantages, masks, options) };
+  },
+  ({ inputs: { experiences }, params }) =>
+    params.estimator !== "group_norm" && allEqual(experiences.flatMap((one) => trained(one.advantages, one.mask)))
+      ? { why: "upstream blows up what differs from equal values; here they whiten to 0", instead: {} }
+      : undefined,
+);
 
 const runningMoments = family<{ batches: number[][] }, object, { per_batch: { std: number }[] }>(
   ({ inputs }) => {
@@ -191,14 +197,14 @@ const computeReward = family<
       }),
     };
   },
-  ({ inputs: { mask }, outputs }) =>
+  ({ inputs: { mask, kl }, params, outputs }) =>
     mask.every((row) => row.includes(1))
       ? undefined
       : {
           why: "upstream pays a row without tokens on its padding; here it gets nothing",
           instead: {
             token_rewards: outputs.token_rewards.map((row, index) =>
-              row.map((paid) => (mask[index]!.includes(1) ? paid : 0)),
+              mask[index]!.includes(1) ? row : kl[index]!.map((value) => -Math.max(params.kl_coef, 0) * value),
             ),
           },
         },

@@ -129,10 +129,12 @@ const broadcast = family<Broadcast, { normalize_by_steps: boolean }>(({ inputs, 
 
 export const trajectoryFamilies: Families = {
   "rllm/transform": transform,
-  "rllm/compact_filtering": family<{ reasons: TerminationReason[] }, CompactFiltering>(({ inputs, params }) => {
-    const reasons = maskedReasons(params);
-    return { mask: inputs.reasons.map((reason) => reasons.has(reason)) };
-  }),
+  "rllm/compact_filtering": family<{ reasons: (TerminationReason | null)[] }, CompactFiltering>(
+    ({ inputs, params }) => {
+      const reasons = maskedReasons(params);
+      return { mask: inputs.reasons.map((reason) => reasons.has(reason ?? "unknown")) };
+    },
+  ),
   "rllm/rejection": rejection,
   "rllm/stepwise_broadcast": broadcast,
   "rllm/adjust_step_rewards": family<{ step_rewards: number[] }, { gamma: number; reward_bonus_coeff: number }>(

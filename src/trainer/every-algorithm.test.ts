@@ -1,24 +1,16 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+/** What estimators and losses are combined with; each of them by itself trains a real model in every-algorithm.e2e.ts. */
 import { afterAll, describe, expect, it } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
 import { sequenceLoss, tokenLoss } from "../algorithms/custom-loss.ts";
-import { estimators } from "../algorithms/estimators/index.ts";
-import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
-import { generated } from "../data/generated.ts";
-import { tabularEngine } from "../testing/index.ts";
-import type { Experiment } from "./experiment.ts";
+import { algorithm, rewardTable } from "./every-algorithm.fixture.ts";
+import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
-const root = mkdtempSync(join(tmpdir(), "hone-every-algorithm-"));
-const table: string[] = [];
+const { newFolder, remove } = temporaryFolders("hone-every-algorithm-");
+const table = rewardTable();
 afterAll(() => {
-  rmSync(root, { recursive: true, force: true });
-  // What each algorithm made of the same short run, for people to read.
-  process.stdout.write(`\n${["reward of the first and the last steps", ...table].join("\n")}\n`);
+  remove();
+  table.print();
 });
-let folders = 0;
 
 const losses = {
   likelihood: tokenLoss("likelihood", ["advantage", "referenceLogprob", "entropy"], (token) => ({
@@ -31,54 +23,22 @@ const losses = {
   })),
 };
 
-/** A model that knows three letters learns to answer with "a". */
-const experiment: Experiment<{ index: number }> = {
-  train: generated("letters", 64, (index) => ({ index })),
-  workflow: singleTurn({
-    prompt: () => "b",
-    reward: (_row, reply) => [...reply.text].filter((letter) => letter === "a").length / 4,
+const experiment = {
+  ...toy({
+    rllm: { trainer: { total_batches: 8, save_freq: 0, test_freq: 0 } },
+    training: { num_minibatches: 2, ppo_epochs: 2 },
   }),
   losses,
-  config: {
-    model: { lora_rank: 0 },
-    rllm: { rollout: { n: 4 }, trainer: { total_batches: 8, logger: [], save_freq: 0, test_freq: 0 } },
-    training: { learning_rate: 0.3, num_minibatches: 2, ppo_epochs: 2 },
-    data: { train_batch_size: 4, max_response_length: 4 },
-  },
 };
 
 async function run(label: string, overrides: readonly string[]) {
-  const engine = tabularEngine({ alphabet: "abc" });
-  const { history } = await train(experiment, {
-    engine: { engine, chat: engine.chat },
-    overrides: [`rllm.trainer.run_dir=${join(root, `run-${++folders}`)}`, ...overrides],
-  });
-  const rewards = history.map(({ metrics }) => metrics["reward/mean"]!);
-  const mean = (some: number[]) => some.reduce((sum, reward) => sum + reward, 0) / some.length;
-  const [first, last] = [mean(rewards.slice(0, 2)), mean(rewards.slice(-2))];
-  table.push(`  ${label.padEnd(46)} ${first.toFixed(3)} -> ${last.toFixed(3)}`);
-  expect(last - first).toBeGreaterThan(0.15);
-  return { first: history[0]!.metrics, last: history.at(-1)!.metrics };
+  const folder = `rllm.trainer.run_dir=${newFolder()}`;
+  const summary = await train(experiment, { engine: openToy(), overrides: [folder, ...overrides] });
+  expect(table.add(label, summary)).toBeGreaterThan(0.15);
+  return { first: summary.history[0]!.metrics, last: summary.history.at(-1)!.metrics };
 }
 
-const acting = Object.keys(estimators);
-
-it.each(acting)("the estimator %s learns", async (name) => {
-  await run(`estimator ${name}`, [`rllm.algorithm.adv_estimator=${name}`]);
-});
-
-const settings: Partial<Record<PolicyLossName, string[]>> = {
-  cpgd: ["rllm.algorithm.policy_loss.cpgd_drift_coef=0.05"],
-  clip_cov: ["rllm.algorithm.policy_loss.clip_cov_lb=0", "rllm.algorithm.policy_loss.clip_cov_ratio=0.05"],
-  kl_cov: ["rllm.algorithm.policy_loss.kl_cov_ratio=0.05"],
-};
-it.each(Object.keys(policyLosses) as PolicyLossName[])("the loss %s learns", async (name) => {
-  await run(`loss ${name}`, [`rllm.algorithm.loss_fn=${name}`, ...(settings[name] ?? [])]);
-});
-
 describe("what comes on top", () => {
-  const algorithm = (...pairs: string[]) => pairs.map((pair) => `rllm.algorithm.${pair}`);
-
   it.each<[string, string[]]>([
     ["gspo, gradient of the sequence", algorithm("loss_fn=gspo", "policy_loss.gspo_gradient=sequence")],
     [
