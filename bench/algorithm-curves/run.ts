@@ -12,12 +12,11 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { singleTurn } from "../../src/agents/single-turn.ts";
-import { estimators } from "../../src/algorithms/estimators/index.ts";
-import { policyLosses } from "../../src/algorithms/policy-losses.ts";
-import { configSchema } from "../../src/config/schema.ts";
+import type { EstimatorName } from "../../src/algorithms/estimators/index.ts";
 import { generated } from "../../src/data/generated.ts";
 import { mean } from "../../src/statistics.ts";
 import { tabularEngine } from "../../src/testing/index.ts";
+import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/every-algorithm.fixture.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
 
@@ -34,7 +33,11 @@ const experiment = defineExperiment({
   }),
   config: {
     model: { lora_rank: 0 },
-    rllm: { rollout: { n: 6 }, trainer: { total_batches: steps, logger: [], save_freq: 0, test_freq: 0 } },
+    rllm: {
+      rollout: { n: 6 },
+      trainer: { total_batches: steps, logger: [], save_freq: 0, test_freq: 0 },
+      critic: { learning_rate: 0.1 },
+    },
     training: { learning_rate: 0.15, num_minibatches: 2, ppo_epochs: 2 },
     data: { train_batch_size: 4, max_response_length: 6 },
   },
@@ -58,12 +61,15 @@ async function curves(overrides: readonly string[]): Promise<number[][]> {
   return found;
 }
 
-const panel = { width: 160, height: 86, columns: 5, top: 18, margin: 8 };
+const panel = { width: 164, height: 90, columns: 5, top: 20, margin: 10 };
+const legendHeight = 24;
+const text = (x: number, y: number, size: number, words: string, more = "") =>
+  `<text x="${x}" y="${y}" font-family="sans-serif" font-size="${size}" fill="#444"${more}>${words}</text>`;
 
 /** Small multiples: a panel a name, thin lines for seeds and a thick one for their mean, reward 0 to 1 over the steps. */
 function drawing(title: string, panels: readonly { name: string; seeds: number[][] }[]): string {
   const rows = Math.ceil(panels.length / panel.columns);
-  const [width, height] = [panel.columns * panel.width, rows * panel.height];
+  const [width, height] = [panel.columns * panel.width, rows * panel.height + legendHeight];
   const cells = panels.map(({ name, seeds }, index) => {
     const [x, y] = [(index % panel.columns) * panel.width, Math.floor(index / panel.columns) * panel.height];
     const [w, h] = [panel.width - 2 * panel.margin, panel.height - panel.top - panel.margin];
@@ -76,23 +82,31 @@ function drawing(title: string, panels: readonly { name: string; seeds: number[]
     const middle = Array.from({ length: steps }, (_, step) => mean(seeds.map((rewards) => rewards[step]!)));
     return [
       `<g transform="translate(${x + panel.margin},${y + panel.top})">`,
-      `<text y="-5" font-family="sans-serif" font-size="10" fill="#444">${name}</text>`,
+      text(0, -5, 10, name),
+      text(-3, 5, 7, "1", ' text-anchor="end"'),
+      text(-3, h + 2, 7, "0", ' text-anchor="end"'),
       `<rect width="${w}" height="${h}" fill="none" stroke="#ddd"/>`,
       ...seeds.map((rewards) => line(rewards, 'stroke="#9bbbe0" stroke-width="1"')),
       line(middle, 'stroke="#1f5fa8" stroke-width="2"'),
       "</g>",
     ].join("");
   });
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"><title>${title}</title><rect width="${width}" height="${height}" fill="#fff"/>${cells.join("\n")}</svg>\n`;
+  const legend = text(
+    panel.margin,
+    height - 9,
+    9,
+    `mean reward, 0 to 1, over ${steps} steps; thin: ${flags.seeds} seeds, thick: their mean`,
+  );
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"><title>${title}</title><rect width="${width}" height="${height}" fill="#fff"/>${[...cells, legend].join("\n")}</svg>\n`;
 }
 
-async function draw(file: string, runs: Readonly<Record<string, readonly string[]>>): Promise<void> {
+async function draw(file: string, runs: readonly NamedRun[]): Promise<void> {
   const panels: { name: string; seeds: number[][] }[] = [];
-  for (const [name, overrides] of Object.entries(runs)) {
+  for (const [name, overrides] of runs) {
     const seeds = await curves(overrides);
     panels.push({ name, seeds });
     const ends = [seeds.map((rewards) => rewards[0]!), seeds.map((rewards) => rewards.at(-1)!)];
-    console.log(`${name.padEnd(32)} ${ends.map((rewards) => mean(rewards).toFixed(2)).join(" -> ")}`);
+    console.log(`${name.padEnd(36)} ${ends.map((rewards) => mean(rewards).toFixed(2)).join(" -> ")}`);
   }
   const directory = fileURLToPath(new URL("../../docs/guide/curves/", import.meta.url));
   mkdirSync(directory, { recursive: true });
@@ -100,24 +114,30 @@ async function draw(file: string, runs: Readonly<Record<string, readonly string[
   writeFileSync(join(directory, file), drawing(title, panels));
 }
 
-const { later } = configSchema.shape.rllm.unwrap().shape.algorithm.unwrap().shape.adv_estimator.meta() ?? {};
-const acting = Object.keys(estimators).filter((name) => !(typeof later === "object" && Object.hasOwn(later, name)));
-const key = "rllm.algorithm";
-const more: Readonly<Record<string, string[]>> = {
-  cpgd: [`${key}.policy_loss.cpgd_drift_coef=0.05`],
-  clip_cov: [`${key}.policy_loss.clip_cov_lb=0`, `${key}.policy_loss.clip_cov_ratio=0.05`],
-  kl_cov: [`${key}.policy_loss.kl_cov_ratio=0.05`],
+/** One panel for names of the same thing. */
+const aliases: Readonly<Record<string, EstimatorName>> = {
+  group_norm: "grpo",
+  reinforce_baseline: "dr_grpo",
+  cpgd: "prpo",
 };
-try {
-  await draw("estimators.svg", Object.fromEntries(acting.map((name) => [name, [`${key}.adv_estimator=${name}`]])));
-  await draw("losses.svg", {
-    ...Object.fromEntries(
-      Object.keys(policyLosses).map((name) => [name, [`${key}.loss_fn=${name}`, ...(more[name] ?? [])]]),
-    ),
-    "ppo, high_entropy_token_ratio 0.5": [`${key}.high_entropy_token_ratio=0.5`],
-    "ppo, kl_beta 0.05": [`${key}.kl_beta=0.05`],
-    "ppo, KL in the reward": [`${key}.use_kl_in_reward=true`, `${key}.kl_beta=0.02`],
+const drawnEstimators = estimatorRuns
+  .filter(([name]) => !Object.hasOwn(aliases, name))
+  .map(([name, overrides]): NamedRun => {
+    const others = Object.keys(aliases).filter((alias) => aliases[alias] === name);
+    return [[name, ...others].join(", "), overrides];
   });
+try {
+  await draw("estimators.svg", drawnEstimators);
+  await draw("losses.svg", [
+    ...lossRuns,
+    ["gspo, gspo_gradient sequence", algorithm("loss_fn=gspo", "policy_loss.gspo_gradient=sequence")],
+    ["ppo, clip_ratio_c 3", algorithm("clip_ratio_c=3")],
+    ["ppo, eps_clip_high 0.28", algorithm("eps_clip_high=0.28")],
+    ["ppo, entropy_coeff 0.01", algorithm("entropy_coeff=0.01")],
+    ["ppo, high-entropy tokens 0.5", algorithm("high_entropy_token_ratio=0.5")],
+    ["ppo, kl_beta 0.05", algorithm("kl_beta=0.05")],
+    ["ppo, KL in the reward", algorithm("use_kl_in_reward=true", "kl_beta=0.02")],
+  ]);
 } finally {
   rmSync(root, { recursive: true, force: true });
 }
