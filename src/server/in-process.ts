@@ -1,33 +1,101 @@
-/** Hone's own Tinker service without a port, for a run that names no service: the local engine behind it. */
-import { mkdtempSync } from "node:fs";
+/**
+ * Hone's own Tinker service without a port, for a run that names no service: the local engine behind it. It lives as
+ * long as its engine, so checkpoints are taken out of it whole, into the folders that ask for them.
+ */
+import { existsSync, mkdtempSync } from "node:fs";
+import { cp, mkdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
-import { ownStateFolder, tinkerEngineOptions } from "../backends/tinker/options.ts";
+import { tinkerEngineOptions } from "../backends/tinker/options.ts";
+import { type StateKeeper, stateFile } from "../backends/tinker/states.ts";
 import type { Config } from "../config/schema.ts";
-import { openService } from "./start-server.ts";
+import { UserError } from "../errors.ts";
+import { openService, type RunningService } from "./start-server.ts";
+import type { Store } from "./store.ts";
+import { formatTinkerPath, parseTinkerPath } from "./tinker-path.ts";
+
+/** As often does the service drop weights that nobody samples from any more. */
+const sweepMs = 30_000;
 
 export async function openOwnTinkerEngine(
   config: Config,
   hooks: { logFile?: string; onStatus?: (text: string) => void },
 ): Promise<Engine> {
-  const local = await openLocalEngine(localEngineOptions(config, hooks));
-  const stateFolder = ownStateFolder(hooks.logFile, () => mkdtempSync(join(tmpdir(), "hone-tinker-")));
-  const running = await openService({ engines: [{ names: [config.model.name], engine: local }], stateFolder });
-  const service = { baseUrl: "http://in-process", apiKey: "tml-local" };
-  const engine = await openTinkerEngine({
-    ...tinkerEngineOptions(config, service, hooks.onStatus ? { onStatus: hooks.onStatus } : {}),
-    fetch: async (url, init) => running.app.request(url, init),
-  });
+  const closers: (() => Promise<unknown>)[] = [];
+  const close = async () => {
+    for (const closer of closers.splice(0).reverse()) await closer();
+  };
+  try {
+    const local = await openLocalEngine(localEngineOptions(config, hooks));
+    closers.push(local.close);
+    const stateFolder = await emptyFolder(hooks.logFile);
+    closers.push(() => rm(stateFolder, { recursive: true, force: true }));
+    const { name } = config.model;
+    const running = await openService({ engines: [{ names: [name], engine: local }], stateFolder });
+    closers.push(running.close);
+    closers.push(sweepingOf(running, hooks.onStatus));
+    const service = { baseUrl: "http://in-process", apiKey: "tml-local" };
+    const engine = await openTinkerEngine({
+      ...tinkerEngineOptions(config, service, hooks.onStatus ? { onStatus: hooks.onStatus } : {}),
+      fetch: async (url, init) => running.app.request(url, init),
+      states: stateKeeper(running.service.context.store, name),
+    });
+    closers.push(engine.close);
+    return {
+      ...engine,
+      versions: { ...local.versions, ...engine.versions },
+      stats: async () => ({ ...(await local.stats()), ...(await engine.stats()) }),
+      waitingFor: () => [...local.waitingFor(), ...engine.waitingFor()],
+      close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** In the run's folder, whose disk holds the checkpoints too; what a killed run left there goes. */
+async function emptyFolder(logFile: string | undefined): Promise<string> {
+  if (logFile === undefined) return mkdtempSync(join(tmpdir(), "hone-tinker-"));
+  const folder = join(dirname(logFile), "tinker");
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(folder, { recursive: true });
+  return folder;
+}
+
+function sweepingOf(running: RunningService, onStatus: (text: string) => void = () => {}): () => Promise<void> {
+  const timer = setInterval(() => {
+    running.sweep().catch((error: unknown) => onStatus(`tidying up the Tinker service failed: ${error}`));
+  }, sweepMs);
+  timer.unref();
+  return async () => clearInterval(timer);
+}
+
+/** The files of a state are the local engine's; `tinker.json` beside them says what they were called. */
+function stateKeeper(store: Store, baseModel: string): StateKeeper {
   return {
-    ...engine,
-    async close() {
-      await engine.close();
-      await running.close();
-      await local.close();
+    async take(path, folder) {
+      const { data } = store.checkpoints.get(path)!;
+      await cp(store.folderOf(data), folder, { recursive: true });
+      store.deleteCheckpoint(path);
+    },
+    async give(folder, path, adapter) {
+      if (!existsSync(join(folder, "policy.json"))) {
+        throw new UserError(`${path} is held by another Tinker service than this process's own`, {
+          hint: "Name the one that it was saved by: tinker_base_url=http://..., or TINKER_API_KEY for the hosted one.",
+        });
+      }
+      const { data, folder: target } = store.newData();
+      await cp(folder, target, { recursive: true, filter: (file) => basename(file) !== stateFile });
+      const { run, name } = parseTinkerPath(path);
+      const record = { run, kind: "weights" as const, name, baseModel, data, sizeBytes: store.sizeOf(data) };
+      const rest = { createdAt: new Date().toISOString(), expiresAt: null, public: false, userMetadata: null };
+      store.saveCheckpoint({ ...record, ...rest, adapter: { ...adapter, targets: [...adapter.targets] } });
+      return async () => store.deleteCheckpoint(formatTinkerPath(record));
     },
   };
 }

@@ -1,4 +1,4 @@
-/** One trainer to a run folder: a file that names its holder, taken over when that process is gone. */
+/** One process to a folder, such as a run's trainer or a server's state: a file that names its holder, taken over when that process is gone. */
 import { createHash } from "node:crypto";
 import { linkSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
@@ -45,7 +45,7 @@ function readLock(file: string): string | undefined {
   }
 }
 
-/** Undefined for what no trainer wrote, such as the empty file that a power cut may leave. */
+/** Undefined for what nobody wrote whole, such as the empty file that a power cut may leave. */
 function holderOf(text: string): Holder | undefined {
   try {
     return JSON.parse(text) as Holder;
@@ -109,12 +109,9 @@ function tryLink(from: string, to: string): boolean {
 
 function inUse(folder: string, file: string, { pid, host, since }: Holder): UserError {
   const here = host === hostname();
-  return new UserError(
-    `${folder} is in use by another trainer: process ${pid}${here ? "" : ` on ${host}`}, since ${since}`,
-    {
-      hint: here
-        ? `wait for it, stop it (kill ${pid}), or train in another folder`
-        : `wait for it or train in another folder; if that machine is gone, remove ${file}`,
-    },
-  );
+  return new UserError(`${folder} is in use by another process: ${pid}${here ? "" : ` on ${host}`}, since ${since}`, {
+    hint: here
+      ? `wait for it, stop it (kill ${pid}), or use another folder`
+      : `wait for it or use another folder; if that machine is gone, remove ${file}`,
+  });
 }

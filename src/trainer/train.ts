@@ -146,7 +146,7 @@ function planOf({ train: tasks, validation }: Experiment<unknown>, config: Confi
 }
 
 /** The last words of a run: what came of it, where it lies, what to do next. */
-function finish({ folder, experiment, progress, emit }: Run, done: boolean): void {
+function finish({ folder, experiment, progress, engine, emit }: Run, done: boolean): void {
   const path = folder && relative(process.cwd(), folder.path);
   if (!done) {
     const text = `step ${progress.step} is saved; go on with --resume ${path}`;
@@ -163,7 +163,9 @@ function finish({ folder, experiment, progress, emit }: Run, done: boolean): voi
     "",
     `The run is in ${path}. Next:`,
     `  npx hone chat --checkpoint ${path}`,
-    `  npx hone export ${path} my-model --as merged`,
+    engine.capabilities.exports.includes("merged")
+      ? `  npx hone export ${path} my-model --as merged`
+      : `  npx hone export ${path} my-adapter`,
     ...(experiment.next === undefined ? [] : [`  ${experiment.next}`]),
   ];
   emit({ type: "run-end", reason: "done", report });

@@ -6,14 +6,12 @@ import { UserError } from "../../errors.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
-import { createBasePolicy, createTinkerPolicy } from "./policy.ts";
+import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
 import { openSession } from "./session.ts";
 
-export interface TinkerEngineOptions extends ConnectionOptions {
+export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** As the service names it. */
   model: string;
-  /** Send the optimizer's step without waiting for the gradient's answer. */
-  overlap?: boolean;
   /** What the session is called in the service's lists. */
   name?: string;
   /** Where the model's tokenizer is, when the service does not say: gives a folder. */
@@ -72,7 +70,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
       if (head !== undefined)
         throw new UserError("Tinker has no value heads, so no critics", { hint: "rllm.backend=local" });
       if (adapter.kind === "none") return createBasePolicy(session, served_);
-      if (adapter.kind === "lora") return createTinkerPolicy(session, served_, adapter, options.overlap ?? false);
+      if (adapter.kind === "lora") return createTinkerPolicy(session, served_, adapter, options);
       throw new UserError("Tinker trains LoRA adapters, not all weights", {
         hint: "model.lora_rank=32, or rllm.backend=local.",
       });

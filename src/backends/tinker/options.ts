@@ -1,5 +1,5 @@
 /** Which Tinker service a configuration means, and how it is reached. */
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { downloadFileToCacheDir } from "@huggingface/hub";
 import type { Config } from "../../config/schema.ts";
@@ -67,12 +67,5 @@ async function tokenizerFolder(model: string): Promise<string> {
       });
     }
   }
-  return folder;
-}
-
-/** Where Hone's own service in this process keeps what it saves: in the run's folder, so that a run is resumed from there. */
-export function ownStateFolder(logFile: string | undefined, temporary: () => string): string {
-  const folder = logFile === undefined ? temporary() : join(dirname(logFile), "tinker");
-  mkdirSync(folder, { recursive: true });
   return folder;
 }

@@ -1,17 +1,16 @@
 /** A policy trained by a Tinker service: the interface of ../engine.ts spoken over its protocol. */
 
-import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { z } from "zod";
 import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Policy, StepResult } from "../engine.ts";
-import { isTinkerPath } from "../tinker-path.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
 import { type Sampler, sample } from "./sample.ts";
 import type { TinkerSession } from "./session.ts";
+import { addressOf, findState, readState, type SavedState, type StateKeeper, stateFile } from "./states.ts";
 import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./training.ts";
 import type { DatumOutput } from "./wire/training.ts";
 
@@ -21,18 +20,21 @@ export interface TinkerModel {
   eosTokenIds: readonly number[];
 }
 
-/** What a saved policy is here: the name of a checkpoint that the service holds. */
-const savedSchema = z.strictObject({ path: z.string(), version: z.int(), model: z.string() });
-
 /** Tinker's scale of LoRA is 32 / rank. */
 const tinkerAlpha = 32;
 
-/** @param overlap with `trainStep`: the optimizer's step is sent without waiting for the gradient's answer */
+export interface PolicyOptions {
+  /** With `trainStep`: the optimizer's step is sent without waiting for the gradient's answer. */
+  overlap?: boolean;
+  /** For a service that does not outlive its client. */
+  states?: StateKeeper;
+}
+
 export async function createTinkerPolicy(
   session: TinkerSession,
   model: TinkerModel,
   adapter: AdapterSpec & { kind: "lora" },
-  overlap: boolean,
+  { overlap, states }: PolicyOptions,
 ): Promise<Policy> {
   const { connection } = session;
   if (adapter.alpha !== tinkerAlpha && !session.isHone) {
@@ -168,22 +170,33 @@ export async function createTinkerPolicy(
       if (existsSync(dir)) throw new UserError(`${dir} exists already`);
       const { path } = await operation("save_weights", { path: `hone-${version}-${seq}`, overwrite: false });
       const partial = `${dir}.partial-${process.pid}`;
-      mkdirSync(partial, { recursive: true });
-      writeFileSync(join(partial, "tinker.json"), `${JSON.stringify({ path, version, model: model.name }, null, 2)}\n`);
-      renameSync(partial, dir);
+      const saved: SavedState = { path: String(path), version, model: model.name };
+      try {
+        await mkdir(partial, { recursive: true });
+        await states?.take(saved.path, partial);
+        await writeFile(join(partial, stateFile), `${JSON.stringify(saved, null, 2)}\n`);
+        await rename(partial, dir);
+      } finally {
+        await rm(partial, { recursive: true, force: true });
+      }
     },
     async loadState(dir, { optimizer }) {
-      const saved = readSaved(dir, model.name);
-      // A new model of the service: one that has run already may not be loaded into there.
-      const number = session.nextModel();
-      const loaded = await connection.run("load_weights", "load_weights", {
-        type: "load_weights",
-        session_id: session.id,
-        model_seq_id: number,
-        path: saved.path,
-        optimizer,
-      });
-      remote.id = String((loaded as Record<string, unknown>).model_id ?? `${session.id}:train:${number}`);
+      const saved = readState(dir, model.name);
+      const takeBack = await states?.give(dir, saved.path, adapter);
+      try {
+        // A new model of the service: one that has run already may not be loaded into there.
+        const number = session.nextModel();
+        const loaded = await connection.run("load_weights", "load_weights", {
+          type: "load_weights",
+          session_id: session.id,
+          model_seq_id: number,
+          path: saved.path,
+          optimizer,
+        });
+        remote.id = String((loaded as Record<string, unknown>).model_id ?? `${session.id}:train:${number}`);
+      } finally {
+        await takeBack?.();
+      }
       seq = 1;
       gradient = false;
       version = saved.version;
@@ -196,7 +209,8 @@ export async function createTinkerPolicy(
         });
       }
       if (existsSync(dir)) throw new UserError(`${dir} exists already`);
-      const { path } = await operation("save_weights_external", { path: `hone-export-${seq}` });
+      // The files are fetched now, so the service need not keep them longer than it must.
+      const { path } = await operation("save_weights_external", { path: `hone-export-${seq}`, ttl_seconds: 3600 });
       const { urls } = await connection.get(`${addressOf(String(path))}/external_weights_urls`);
       const partial = `${dir}.partial-${process.pid}`;
       try {
@@ -209,12 +223,16 @@ export async function createTinkerPolicy(
         await rm(partial, { recursive: true, force: true });
       }
     },
-    async forgetState(dir) {
-      const saved = readState(dir);
-      if (saved === undefined) return;
-      await connection.remove(addressOf(saved.path));
-      session.counts.deletedCheckpoints++;
-    },
+    ...(states
+      ? {}
+      : {
+          async forgetState(dir) {
+            const saved = findState(dir);
+            if (saved === undefined) return;
+            await connection.remove(addressOf(saved.path));
+            session.counts.deletedCheckpoints++;
+          },
+        }),
     async close() {},
   };
 }
@@ -281,32 +299,4 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
     export: never,
     async close() {},
   };
-}
-
-/** What a folder of `saveState` says, or a path of the service itself: `tinker://{run}/weights/{name}`. */
-function readSaved(dir: string, model: string): z.output<typeof savedSchema> {
-  if (isTinkerPath(dir)) return { path: dir, version: 0, model };
-  const saved = readState(dir);
-  if (saved === undefined) {
-    throw new UserError(`${dir} holds no checkpoint of a Tinker service`, {
-      hint: "It is another engine's; train on with the rllm.backend that made it.",
-    });
-  }
-  if (saved.model !== model) throw new UserError(`${dir} is of the model ${saved.model}, this run of ${model}`);
-  return saved;
-}
-
-/** Undefined where the folder has no such file. */
-function readState(dir: string): z.output<typeof savedSchema> | undefined {
-  const file = join(dir, "tinker.json");
-  if (!existsSync(file)) return undefined;
-  const parsed = savedSchema.safeParse(JSON.parse(readFileSync(file, "utf8")));
-  if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
-  return parsed.data;
-}
-
-/** Where the service lists `tinker://{run}/{kind}/{name}`. */
-function addressOf(path: string): string {
-  const [run = "", kind = "", name = ""] = path.slice("tinker://".length).split("/");
-  return `training_runs/${run}/checkpoints/${kind}/${name}`;
 }

@@ -1,0 +1,48 @@
+/** What a saved policy is in front of a Tinker service: a folder with the name of a checkpoint that the service holds. */
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { z } from "zod";
+import { UserError } from "../../errors.ts";
+import type { AdapterSpec } from "../engine.ts";
+import { isTinkerPath } from "../tinker-path.ts";
+
+export const stateFile = "tinker.json";
+
+const savedSchema = z.strictObject({ path: z.string(), version: z.int(), model: z.string() });
+export type SavedState = z.output<typeof savedSchema>;
+
+/** Takes checkpoints out of a service that does not outlive its client. */
+export interface StateKeeper {
+  /** Moves a checkpoint into a folder that is there. */
+  take(path: string, folder: string): Promise<void>;
+  /** Puts it back for a while; gives the function that takes it away again. */
+  give(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
+}
+
+/** Undefined where the folder has no such file. */
+export function findState(folder: string): SavedState | undefined {
+  const file = join(folder, stateFile);
+  if (!existsSync(file)) return undefined;
+  const parsed = savedSchema.safeParse(JSON.parse(readFileSync(file, "utf8")));
+  if (!parsed.success) throw new UserError(`${file}: ${z.prettifyError(parsed.error)}`);
+  return parsed.data;
+}
+
+/** What a folder of `saveState` says, or a path of the service itself: `tinker://{run}/weights/{name}`. */
+export function readState(folder: string, model: string): SavedState {
+  if (isTinkerPath(folder)) return { path: folder, version: 0, model };
+  const saved = findState(folder);
+  if (saved === undefined) {
+    throw new UserError(`${folder} holds no checkpoint of a Tinker service`, {
+      hint: "It is another engine's; train on with the rllm.backend that made it.",
+    });
+  }
+  if (saved.model !== model) throw new UserError(`${folder} is of the model ${saved.model}, this run of ${model}`);
+  return saved;
+}
+
+/** Where the service lists `tinker://{run}/{kind}/{name}`. */
+export function addressOf(path: string): string {
+  const [run = "", kind = "", name = ""] = path.slice("tinker://".length).split("/");
+  return `training_runs/${run}/checkpoints/${kind}/${name}`;
+}

@@ -1,0 +1,138 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { conformance } from "../backends/conformance.ts";
+import type { Engine } from "../backends/engine.ts";
+import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { openTinkerEngine } from "../backends/tinker/engine.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
+
+const project = fileURLToPath(new URL("../..", import.meta.url));
+const root = temporaryFolder("through");
+const servers: ChildProcess[] = [];
+let model: string;
+let url: string;
+
+/** Starts the command line from its source; without a key, whatever the machine's own environment says. */
+function start(args: readonly string[]): ChildProcess {
+  const { TINKER_API_KEY: _, TINKER_BASE_URL: __, ...env } = process.env;
+  return spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project, env });
+}
+
+/** All that a command says, once it has ended, or as soon as it has said `text`. */
+function outputOf(child: ChildProcess, text?: RegExp): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let output = "";
+    for (const stream of [child.stdout!, child.stderr!]) {
+      stream.setEncoding("utf8").on("data", (piece: string) => {
+        output += piece;
+        if (text?.test(output)) resolve(output);
+      });
+    }
+    child.once("close", (code) => (code === 0 ? resolve(output) : reject(new Error(`ended with ${code}:\n${output}`))));
+  });
+}
+
+const hone = (...args: string[]) => outputOf(start(args));
+
+beforeAll(async () => {
+  model = await makeTinyModel(join(root, "model"));
+  const settings = ["--state", join(root, "state"), "--device", "cpu", "--dtype", "float32", "--threads", "1"];
+  const server = start(["serve", "--model", `tiny=${model}`, "--port", "0", ...settings]);
+  servers.push(server);
+  const said = await outputOf(server, /clients: /);
+  url = /at (http:\S+)/.exec(said)![1]!;
+});
+afterAll(async () => {
+  for (const server of servers) {
+    const ended = new Promise((resolve) => server.once("close", resolve));
+    server.kill("SIGTERM");
+    await ended;
+  }
+});
+
+type Figures = Readonly<Record<string, number>>;
+
+const figuresIn = (folder: string): Figures[] =>
+  readFileSync(join(folder, "metrics.jsonl"), "utf8")
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Figures);
+
+async function trainToy(name: string, ...more: string[]): Promise<Figures[]> {
+  const folder = join(root, name);
+  await hone("train", "src/cli/toy-experiment.fixture.ts", `rllm.trainer.run_dir=${folder}`, ...more);
+  return figuresIn(folder);
+}
+
+/** What is sampled is the same token by token; what is computed differs by rounding, which steps amplify. */
+function expectSame(found: readonly Figures[], expected: readonly Figures[]): void {
+  expect(found).toHaveLength(expected.length);
+  expected.forEach((figures, line) => {
+    for (const [name, value] of Object.entries(figures)) {
+      // Clocks and meters, and what each engine says of itself. Differences of roundings are roundings.
+      if (/^(time|perf|memory|engine)|logprob_diff|kl_sampler|ppo_kl/.test(name)) continue;
+      const same = found[line]![name];
+      if (typeof value !== "number") expect(same, name).toEqual(value);
+      else expect(Math.abs(same! - value), `${name} of line ${line}`).toBeLessThan(1e-3 * Math.max(1, Math.abs(value)));
+    }
+  });
+}
+
+describe("hone train rllm/backend=tinker", () => {
+  const steps = "rllm.trainer.total_batches=4";
+  let local: Figures[];
+  beforeAll(async () => {
+    local = await trainToy("local", steps, `model.name=${model}`);
+  });
+
+  it("gives the local engine's curve through hone serve in another process", async () => {
+    const remote = ["rllm/backend=tinker", `tinker_base_url=${url}`, "model.name=tiny"];
+    const fused = "fuse_forward_backward_and_optim_step=true";
+    for (const [name, ...more] of [["remote"], ["fused", fused]] as const) {
+      const found = await trainToy(name, steps, ...remote, ...more);
+      expectSame(found, local);
+      const last = found.findLast((line) => line["reward/mean"] !== undefined)!;
+      expect([last["engine/tinker/named_losses"], last["engine/tinker/two_pass_losses"]]).toEqual([4, 0]);
+    }
+  });
+
+  it("gives it again by Hone's own service in the same process, and goes on from there in another", async () => {
+    const own = ["rllm/backend=tinker", `model.name=${model}`];
+    expectSame(await trainToy("own", steps, ...own), local);
+    expect(readdirSync(join(root, "own"))).not.toContain("tinker");
+    const more = await trainToy("own", "rllm.trainer.total_batches=5", ...own);
+    expect(more.filter((line) => line["reward/mean"] !== undefined)).toHaveLength(5);
+  });
+});
+
+/** Those that have most between them and the weights; all of them run without a port, in front of the test engine. */
+const asked = [
+  /^a seed gives the same sample/,
+  /^an aborted call/,
+  /^gradients are linear/,
+  /^forwardBackward gives/,
+  /^trainStep/,
+  /^two policies/,
+  /^publish makes an adapter/,
+  /^a saved state restores/,
+  /^an adapter is exported/,
+];
+
+describe("the Tinker engine over a port, in front of the local engine", () => {
+  let engine: Engine;
+  beforeAll(async () => {
+    engine = await openTinkerEngine({
+      ...{ model: "tiny", baseUrl: url, apiKey: "tml-local", overlap: true },
+      tokenizerFolder: async () => model,
+    });
+  });
+  afterAll(() => engine?.close());
+
+  const checks = asked.map((name) => conformance.find((check) => name.test(check.name))!);
+  it.each(checks.map((check, index) => ({ ...check, index })))("$name", async ({ check, index }) => {
+    await check(engine, { path: (file) => join(root, `${index}-${file}`), tolerance: 1e-4 });
+  });
+});
