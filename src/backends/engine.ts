@@ -217,5 +217,7 @@ export interface Engine {
   stats(): Promise<Record<string, number>>;
   /** What the engine is busy with or waited for right now, the longest silent first; for the progress line. */
   waitingFor(): { what: string; seconds: number }[];
+  /** Resolves with the reason when the engine has ended, of itself or by `close`; absent where that cannot be seen. */
+  readonly died?: Promise<Error>;
   close(): Promise<void>;
 }

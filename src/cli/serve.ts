@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
+import type { LocalEngineOptions } from "../backends/local/options.ts";
 import { outColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
 import { namesOf, readServedModel } from "../server/base-models.ts";
@@ -36,11 +37,11 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
   }
   const served = options.model.map(readServedModel);
   const status = showStatus();
-  const engines: { names: string[]; engine: Engine }[] = [];
+  const engines: { names: string[]; engine: Engine; reopen: () => Promise<Engine> }[] = [];
   const closeAll = () => Promise.all(engines.map(({ engine }) => engine.close()));
   try {
     for (const model of served) {
-      const engine = await openLocalEngine({
+      const engineOptions: LocalEngineOptions = {
         model: model.source,
         device: options.device,
         dtype,
@@ -48,9 +49,16 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
         maxSampleRows: whole("--max-sample-rows", options.maxSampleRows, 1),
         microBatchTokens: whole("--micro-batch-tokens", options.microBatchTokens, 0),
         logFile: join(options.state, "worker.log"),
-        onStatus: status.say,
-      });
-      engines.push({ names: namesOf(model), engine });
+      };
+      const entry = {
+        names: namesOf(model),
+        engine: await openLocalEngine({ ...engineOptions, onStatus: status.say }),
+        async reopen() {
+          entry.engine = await openLocalEngine(engineOptions);
+          return entry.engine;
+        },
+      };
+      engines.push(entry);
     }
     const server = await startServer({
       engines,

@@ -2,9 +2,10 @@
 
 import { existsSync } from "node:fs";
 import { basename, resolve } from "node:path";
-import type { Engine, Policy } from "../backends/engine.ts";
+import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
 import { createScheduler, type Scheduler } from "./scheduler.ts";
 
 export interface BaseModel {
@@ -12,10 +13,12 @@ export interface BaseModel {
   name: string;
   /** All names that clients may use. */
   names: readonly string[];
-  engine: Engine;
+  /** Which model the engine holds and what it can do. */
+  engine: Pick<Engine, "model" | "capabilities">;
+  keeper: EngineKeeper;
   scheduler: Scheduler;
-  /** The model as it is, for sampling; made at first use. */
-  base(): Promise<Policy>;
+  /** The model as it is, for sampling. */
+  base: LazyPolicy;
 }
 
 export interface ServedModel {
@@ -39,17 +42,20 @@ export function namesOf({ alias, source }: ServedModel): string[] {
   return [...new Set(alias === undefined ? own : [alias, ...own])];
 }
 
-export function createBaseModel(names: readonly string[], engine: Engine, maxWaitingRows: number): BaseModel {
-  let base: Promise<Policy> | undefined;
+export function createBaseModel(
+  names: readonly string[],
+  engine: Engine,
+  maxWaitingRows: number,
+  options: KeeperOptions = {},
+): BaseModel {
+  const keeper = keepEngine(engine, options);
   return {
     name: names[0]!,
     names,
     engine,
+    keeper,
     scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
-    base() {
-      base ??= engine.createPolicy({ adapter: { kind: "none" } });
-      return base;
-    },
+    base: lazyPolicy(keeper, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),
   };
 }
 

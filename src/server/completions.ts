@@ -3,6 +3,7 @@ import type { FutureStore } from "./futures.ts";
 
 interface Completion {
   cursor: number;
+  request: string;
   body: Record<string, unknown>;
 }
 
@@ -14,6 +15,8 @@ export interface Completions {
     waitMs: number,
     signal?: AbortSignal,
   ): Promise<{ completions: Record<string, unknown>[]; cursor: number }>;
+  /** Drops what nobody reads: requests whose results are no longer kept. */
+  sweep(): void;
 }
 
 /** Copies of a sampling client count their requests from k times this. */
@@ -40,7 +43,7 @@ export function createCompletions(futures: FutureStore): Completions {
     const size = result.kind === "protobuf" ? { response_payload_uncompressed_size: result.body.byteLength } : {};
     const body =
       result.kind === "failure" ? { state: "failed", request_id: id } : { state: "finished", request_id: id, ...size };
-    list.ended.push({ cursor: list.next++, body });
+    list.ended.push({ cursor: list.next++, request: id, body });
     list.ended.splice(0, Math.max(0, list.ended.length - longestList));
     for (const wake of list.waiting) wake();
   });
@@ -64,6 +67,9 @@ export function createCompletions(futures: FutureStore): Completions {
       }
       const completions = list.ended.map(({ body }) => body);
       return { completions, cursor: list.ended.at(-1)?.cursor ?? cursor };
+    },
+    sweep() {
+      for (const list of lists.values()) list.ended = list.ended.filter(({ request }) => futures.has(request));
     },
   };
 }

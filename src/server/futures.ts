@@ -7,7 +7,9 @@ import { RunError, UserError } from "../errors.ts";
 export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
   | { kind: "protobuf"; body: Uint8Array }
-  | { kind: "failure"; message: string; category: "user" | "server" };
+  | { kind: "failure"; message: string; category: "user" | "server" }
+  /** There is no result, and the same request sent anew may have one. */
+  | { kind: "gone"; why: string };
 
 export interface FutureStoreOptions {
   /** How long a result is kept that nobody has collected. */

@@ -3,9 +3,11 @@
  * the order of their ids.
  */
 import type { Policy } from "../backends/engine.ts";
-import { UserError } from "../errors.ts";
+import { EngineDied } from "../backends/engine-died.ts";
+import { RunError, UserError } from "../errors.ts";
 import { type BaseModel, findBaseModel } from "./base-models.ts";
 import type { ServerContext } from "./context.ts";
+import { lazyPolicy } from "./engine-keeper.ts";
 import type { ModelRecord, SessionRecord } from "./records.ts";
 import { createSequencer, type Sequencer } from "./sequencer.ts";
 
@@ -19,11 +21,13 @@ export interface LiveModel {
   gradient: "none" | "some" | "lost";
   /**
    * Runs a job on the model's policy, alone on the engine.
-   * @throws UserError when the model's weights were lost
+   * @throws UserError when the model's weights were lost; RunError, with what is left, when the engine died
    */
   compute<T>(job: (policy: Policy) => Promise<T>): Promise<T>;
   /** Says, on disk too, that the weights are no longer those of the recorded state. */
   markDirty(): void;
+  /** Says what the gradient is now; on disk too, where a restart would find the weights without it. */
+  markGradient(gradient: LiveModel["gradient"]): void;
   /** Says, on disk too, which state the model now has. `nextSeq` is the id that comes after it. */
   markState(state: NonNullable<ModelRecord["state"]>): void;
   /** Gives the policy's memory back; what was not saved is lost. */
@@ -36,23 +40,30 @@ export const modelId = (session: string, number: number): string => `${session}:
 export function createLiveModel(context: ServerContext, session: SessionRecord, record: ModelRecord): LiveModel {
   const id = modelId(session.id, record.number);
   const base = findBaseModel(context.models, record.baseModel);
-  let policy: Promise<Policy> | undefined;
+  const policy = lazyPolicy(
+    base.keeper,
+    async (engine) => {
+      const opened = await engine.createPolicy({ adapter: record.adapter });
+      const { state } = record;
+      if (state) await opened.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer });
+      return opened;
+    },
+    () => {
+      if (model.gradient === "some") model.gradient = "lost";
+    },
+  );
 
-  async function openPolicy(): Promise<Policy> {
+  function requireWeights(): void {
     if (record.untrainable) throw new UserError(`${id} holds copied checkpoints and cannot be trained`);
     if (record.dirty) throw new UserError(lostText(id, record));
-    const opened = await base.engine.createPolicy({ adapter: record.adapter });
-    const { state } = record;
-    if (state) await opened.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer });
-    return opened;
   }
 
-  return {
+  const model: LiveModel = {
     id,
     session,
     record,
     base,
-    gradient: "none",
+    gradient: record.unstepped ? "lost" : "none",
     sequencer: createSequencer({
       first: record.nextSeq,
       gapMs: context.gapMs,
@@ -64,41 +75,46 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
     }),
     compute: (job) =>
       base.scheduler.train(id, async () => {
-        policy ??= openPolicy();
+        if (!policy.open) requireWeights();
         try {
-          await policy;
+          return await job(await policy.get());
         } catch (error) {
-          // The next request may find more memory.
-          policy = undefined;
-          throw error;
+          if (!(error instanceof EngineDied)) throw error;
+          const left = record.dirty ? lostText(id, record) : `${id} is as it was last saved: send the request again`;
+          throw new RunError(`the engine died during this request; ${left}`, { cause: error });
         }
-        return job(await policy);
       }),
     markDirty() {
       if (record.dirty) return;
       record.dirty = true;
       context.store.saveSession(session);
     },
-    markState(state) {
-      record.state = state;
-      record.dirty = this.gradient !== "none";
-      record.nextSeq = this.sequencer.next;
+    markGradient(gradient) {
+      model.gradient = gradient;
+      const unstepped = gradient !== "none";
+      // Where the weights are lost in any case, nothing has to be written.
+      if (record.dirty || record.unstepped === unstepped) return;
+      record.unstepped = unstepped;
       context.store.saveSession(session);
     },
-    async close() {
-      const closing = policy;
-      policy = undefined;
-      await (await closing?.catch(() => undefined))?.close();
+    markState(state) {
+      record.state = state;
+      record.dirty = false;
+      record.unstepped = model.gradient !== "none";
+      record.nextSeq = model.sequencer.next;
+      context.store.saveSession(session);
     },
+    close: policy.close,
     get open() {
-      return policy !== undefined;
+      return policy.open;
     },
   };
+  return model;
 }
 
 function lostText(id: string, { lastSaved }: ModelRecord): string {
   const rest = lastSaved
     ? `create a training client from its last checkpoint: create_training_client_from_state_with_optimizer("${lastSaved}")`
     : "it was never saved: create a new training client";
-  return `the weights of ${id} are gone: the server was restarted, or closed the idle session, after they had changed; ${rest}`;
+  return `the weights of ${id} are gone: the server or its engine was restarted, or the idle session was closed, after they had changed; ${rest}`;
 }

@@ -31,6 +31,8 @@ const modelRecord = z.strictObject({
   nextSeq: z.int().min(0).default(1),
   /** The weights have changed since: after a restart they are lost. */
   dirty: z.boolean().default(false),
+  /** A gradient has been added up since the last step: after a restart it is lost, though the weights may not be. */
+  unstepped: z.boolean().default(false),
   /** The last training checkpoint, for a person who lost what came after. */
   lastSaved: z.string().nullable().default(null),
   /** Holds copied checkpoints only. */

@@ -86,7 +86,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       const { session, sampler, base } = samplers.require(id);
       used.set(id, context.now().getTime());
       const { weights } = sampler;
-      if (weights === "base") return use(await base.base());
+      if (weights === "base") return use(await base.base.get());
       const snapshot = weights !== "gone" && "inflight" in weights ? session.inflight[weights.inflight] : weights;
       if (!snapshot || snapshot === "gone") {
         throw new UserError(

@@ -72,6 +72,18 @@ test("what was not saved is lost with the server, which the model's requests say
   expect(await step(again, 1)).toBe(expected);
 });
 
+test("a gradient that was not stepped with is lost with the server, and the weights are not", async () => {
+  const { id } = await client.model();
+  await step(id, 1);
+  await save(id, 3, "one");
+  const { logprobs } = await client.cross(id, 4);
+  await restart();
+  const failure = await client.failure("optim_step", { model_id: id, seq_id: 5, ...adam() });
+  expect(failure.error).toMatch(/run the forward_backward calls of this step again/);
+  expect((await client.cross(id, 6)).logprobs).toEqual(logprobs);
+  await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
+});
+
 test("a future from before a restart is gone, not pending for ever", async () => {
   const { id } = await client.model();
   const { request_id } = await client.post("optim_step", { model_id: id, seq_id: 1, ...adam() });

@@ -1,6 +1,7 @@
 /** The server without HTTP: takes requests as plain values, answers at once, computes behind futures. */
 import { randomInt } from "node:crypto";
 import { z } from "zod";
+import { EngineDied } from "../backends/engine-died.ts";
 import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
 import { UserError } from "../errors.ts";
 import { findBaseModel } from "./base-models.ts";
@@ -84,7 +85,7 @@ export function createService(context: ServerContext) {
       let outcome = "failed";
       try {
         const result = await work(signal);
-        outcome = "ok";
+        outcome = result.kind === "gone" ? "gone" : "ok";
         if (kind !== "sample") log.info(who, `${kind}${what}, ${((performance.now() - begin) / 1000).toFixed(2)} s`);
         return result;
       } catch (error) {
@@ -153,7 +154,15 @@ export function createService(context: ServerContext) {
       if (!sessions.findModel(id)) {
         const time = context.now().toISOString();
         const times = { createdAt: time, lastRequestAt: time };
-        session.models.push({ number, ...make(), ...times, nextSeq: 1, dirty: false, untrainable: false });
+        session.models.push({
+          number,
+          ...make(),
+          ...times,
+          nextSeq: 1,
+          dirty: false,
+          unstepped: false,
+          untrainable: false,
+        });
       }
       try {
         await requireModel(id).compute(async () => {});
@@ -296,9 +305,15 @@ export function createService(context: ServerContext) {
         const work = async (signal: AbortSignal): Promise<FutureResult> => {
           const call = readSampleCall(body, base.engine);
           metrics.add("hone_prompt_tokens_total", {}, call.prompt.length);
-          const result = await samplers.use(String(id), (policy) =>
+          const sampled = samplers.use(String(id), (policy) =>
             sample(policy, base.scheduler, session.id, call, signal),
           );
+          const result = await sampled.catch((error: unknown) => {
+            // The weights are on disk: clients ask anew, as after a restart of the server.
+            if (error instanceof EngineDied && !base.keeper.lost) return null;
+            throw error;
+          });
+          if (!result) return { kind: "gone", why: "the engine died while it was sampled" };
           metrics.add("hone_sampled_tokens_total", {}, result.sampledTokens);
           since.sequences += call.requests.length;
           since.tokens += result.sampledTokens;

@@ -48,7 +48,10 @@ export function createSessions(context: ServerContext): Sessions {
       live.delete(model.id);
       if (!model.open) continue;
       await model.close();
-      log.info(model.id, `closed: ${why}${model.record.dirty ? "; what was not saved is lost" : ""}`);
+      log.info(
+        model.id,
+        `closed: ${why}${model.record.dirty || model.record.unstepped ? "; what was not saved is lost" : ""}`,
+      );
     }
   }
 

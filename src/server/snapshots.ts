@@ -1,7 +1,8 @@
 /** Frozen weights as policies to sample from: opened when a sampler first needs them, closed when others need the room. */
-import type { Policy } from "../backends/engine.ts";
-import { UserError } from "../errors.ts";
+import type { Engine, Policy } from "../backends/engine.ts";
+import { RunError, UserError } from "../errors.ts";
 import type { BaseModel } from "./base-models.ts";
+import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
 import type { Snapshot } from "./records.ts";
 import type { Store } from "./store.ts";
 
@@ -14,7 +15,7 @@ export interface SnapshotPool {
 }
 
 interface Entry {
-  policy: Promise<Policy>;
+  policy: LazyPolicy;
   users: number;
 }
 
@@ -23,8 +24,8 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
   // In the order of their last use.
   const entries = new Map<string, Entry>();
 
-  async function open(base: BaseModel, { data, adapter }: Snapshot): Promise<Policy> {
-    const policy = await base.engine.createPolicy({ adapter });
+  async function open(engine: Engine, { data, adapter }: Snapshot): Promise<Policy> {
+    const policy = await engine.createPolicy({ adapter });
     try {
       await policy.loadState(store.folderOf(data), { optimizer: false });
       return policy;
@@ -38,24 +39,24 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
     const idle = [...entries].filter(([, { users }]) => users === 0);
     for (const [data, { policy }] of idle.slice(0, Math.max(0, idle.length - mostIdle))) {
       entries.delete(data);
-      void policy.then(
-        (opened) => opened.close(),
-        () => {},
-      );
+      // An engine that has died has closed it already.
+      policy.close().catch(() => {});
     }
   }
 
   return {
     async use(base, snapshot, use) {
       const { data } = snapshot;
-      const entry = entries.get(data) ?? { policy: open(base, snapshot), users: 0 };
+      const entry = entries.get(data) ?? {
+        policy: lazyPolicy(base.keeper, (engine) => open(engine, snapshot)),
+        users: 0,
+      };
       entries.delete(data);
       entries.set(data, entry);
       entry.users++;
       try {
-        const policy = await entry.policy.catch((cause: unknown) => {
-          entries.delete(data);
-          if (cause instanceof UserError)
+        const policy = await entry.policy.get().catch((cause: unknown) => {
+          if (cause instanceof UserError && !(cause instanceof RunError))
             throw new UserError(`the sampler's weights cannot be opened: ${cause.message}`, { cause });
           throw cause;
         });

@@ -17,7 +17,12 @@ import { openStore } from "./store.ts";
 
 export interface ServerOptions {
   /** Each with the names that clients may use, the listed one first. */
-  engines: readonly { names: readonly string[]; engine: Engine }[];
+  engines: readonly {
+    names: readonly string[];
+    engine: Engine;
+    /** Opens it again after it has died; without this a dead engine stays dead. */
+    reopen?: () => Promise<Engine>;
+  }[];
   /** Where sessions and checkpoints are kept. */
   stateFolder: string;
   apiKey?: string | null;
@@ -51,15 +56,27 @@ const sweepMs = 30_000;
 export async function openService(options: ServerOptions): Promise<RunningService> {
   const now = options.now ?? (() => new Date());
   const store = openStore(options.stateFolder);
-  const models: BaseModel[] = options.engines.map(({ names, engine }) =>
-    createBaseModel(names, engine, options.maxWaitingRows ?? 8192),
+  const metrics = createMetrics();
+  const log = createLog(options.write ?? (() => {}), now);
+  const models: BaseModel[] = options.engines.map(({ names, engine, reopen }) =>
+    createBaseModel(names, engine, options.maxWaitingRows ?? 8192, {
+      reopen,
+      onDeath(error, opensAgain) {
+        metrics.add("hone_engine_deaths_total", { model: names[0]! });
+        const next = opensAgain
+          ? "it is started again"
+          : "it is not started again: end the server and look for the cause";
+        log.warn("", `the engine of ${names[0]} died; ${next}. ${error.message}`);
+      },
+      onBack: (seconds) => log.info("", `the engine of ${names[0]} is back after ${seconds.toFixed(1)} s`),
+    }),
   );
   const context: ServerContext = {
     store,
     models,
     futures: createFutureStore({ now: () => now().getTime(), ...options.futures }),
-    metrics: createMetrics(),
-    log: createLog(options.write ?? (() => {}), now),
+    metrics,
+    log,
     boot: randomUUID().slice(0, 8),
     gapMs: (options.gapSeconds ?? 30) * 1000,
     pollMs: (options.pollSeconds ?? 25) * 1000,
@@ -73,13 +90,22 @@ export async function openService(options: ServerOptions): Promise<RunningServic
 
   async function sweep(): Promise<void> {
     context.futures.sweep();
+    service.completions.sweep();
     await service.sessions.closeIdle();
     const inUse = service.samplers.sweep();
     const expired = expireCheckpoints(context);
     if (expired > 0) context.log.info("", `${expired} checkpoints have expired`);
     await store.collectGarbage(inUse);
   }
-  return { app: createApp(service, options.apiKey ?? null), service, sweep, close: async () => store.close() };
+  return {
+    app: createApp(service, options.apiKey ?? null),
+    service,
+    sweep,
+    async close() {
+      for (const { keeper } of models) keeper.stop();
+      store.close();
+    },
+  };
 }
 
 export interface RunningServer extends RunningService {

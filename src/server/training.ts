@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { NonFiniteLossError } from "../backends/check-loss-value.ts";
 import type { AdamParams } from "../backends/engine.ts";
+import { EngineDied } from "../backends/engine-died.ts";
 import {
   type DatumOutput,
   encodeForwardBackwardOutput,
@@ -77,14 +78,13 @@ async function backward(
 ) {
   return model.compute(async (policy) => {
     const before = model.gradient;
-    model.markDirty();
+    if (before === "none") model.markGradient("some");
     try {
-      const result = await policy.forwardBackward(sequences, loss);
-      if (model.gradient === "none") model.gradient = "some";
-      return result;
+      return await policy.forwardBackward(sequences, loss);
     } catch (error) {
+      if (error instanceof EngineDied) throw error;
       await policy.zeroGrad();
-      model.gradient = before === "none" && !continues ? "none" : "lost";
+      model.markGradient(before === "none" && !continues ? "none" : "lost");
       if (!(error instanceof NonFiniteLossError)) throw error;
       // The engine's own hint speaks of its trainer's settings.
       throw new UserError(`${error.message}; look for large values in this request's logprobs, advantages or weights`);
@@ -96,7 +96,7 @@ async function backward(
 export async function dropGradient(model: LiveModel): Promise<FutureResult> {
   return model.compute(async (policy) => {
     await policy.zeroGrad();
-    model.gradient = "none";
+    model.markGradient("none");
     return { kind: "json", body: { type: "zero_grad" } };
   });
 }
@@ -128,16 +128,16 @@ function readAdam(body: Record<string, unknown>): AdamParams {
 /** @throws UserError for wrong parameters, and for a gradient that is not finite or was lost: no step is taken then */
 export async function optimStep(model: LiveModel, body: Record<string, unknown>): Promise<FutureResult> {
   const adam = readAdam(body);
-  if (model.gradient === "lost") {
-    model.gradient = "none";
-    throw new UserError(
-      "a forward_backward since the last step failed and the gradient added up to then was dropped, so no step was taken; run the forward_backward calls of this step again",
-    );
-  }
   return model.compute(async (policy) => {
+    if (model.gradient === "lost") {
+      model.markGradient("none");
+      throw new UserError(
+        "the gradient that was added up since the last step was dropped, because a forward_backward failed or the server or its engine was restarted, so no step was taken; run the forward_backward calls of this step again",
+      );
+    }
     model.markDirty();
     const { gradNorm, applied } = await policy.optimStep(adam);
-    model.gradient = "none";
+    model.markGradient("none");
     if (!applied)
       throw new UserError(`the gradient's norm is ${gradNorm}: no step was taken and the gradient was dropped`);
     return { kind: "json", body: { metrics: { grad_norm: gradNorm } } };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,29 @@ def test_a_client_whose_model_is_as_it_was_saved_goes_on_by_itself(own_server: S
     own_server.kill()
     own_server.start()
     assert [step(trainer) for _ in range(3)] == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the worker in /proc")
+def test_clients_go_on_after_the_worker_was_killed(own_server: Server):
+    service = own_server.service()
+    saved = service.create_lora_training_client("tiny", rank=4, seed=3).result()
+    step(saved)
+    path = saved.save_state("one").result().path
+    twin = service.create_training_client_from_state_with_optimizer(path).result()
+    expected = [step(twin) for _ in range(2)]
+    sampler = saved.save_weights_and_get_sampling_client().result()
+    params = types.SamplingParams(max_tokens=1500, seed=7, stop=[])
+    sampled = sampler.sample(text(TEXT), 1, params).result().sequences[0].tokens
+    future = sampler.sample(text(TEXT), 1, params)
+    time.sleep(0.3)
+    own_server.kill_worker()
+
+    # A model that is as it was saved goes on by itself, and the SDK asks again for a sample that was under way.
+    assert [step(saved) for _ in range(2)] == expected
+    assert future.result().sequences[0].tokens == sampled
+    # What was trained and not saved is lost, which is said.
+    with pytest.raises(tinker.RequestFailedError, match="create_training_client_from_state_with_optimizer"):
+        step(twin)
 
 
 # The SDK waits up to 30 s between its attempts to reach a server that is gone, so each takes a while.

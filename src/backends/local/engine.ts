@@ -54,6 +54,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       createPolicy: (spec) => createPolicy(connection, spec),
       stats: () => stats(connection),
       waitingFor: connection.waitingFor,
+      died: worker.ended,
       close: connection.close,
     };
   } catch (error) {

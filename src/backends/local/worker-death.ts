@@ -1,5 +1,5 @@
 /** What a dead worker died of, in words. Pure: the process itself is watched by worker-process.ts. */
-import { RunError } from "../../errors.ts";
+import { EngineDied } from "../engine-died.ts";
 
 export interface Death {
   code: number | null;
@@ -50,7 +50,7 @@ const signalNumbers: Record<number, NodeJS.Signals> = {
 const shownLines = 12;
 
 /** One readable error: how it ended, what that means, the log's last lines, and what to do. */
-export function describeDeath(death: Death): RunError {
+export function describeDeath(death: Death): EngineDied {
   // A shell or container that ran the worker reports a signal as 128 + its number.
   const signal =
     death.signal ?? (death.code !== null && death.code > 128 ? (signalNumbers[death.code - 128] ?? null) : null);
@@ -63,7 +63,7 @@ export function describeDeath(death: Death): RunError {
   const lines = death.lastLines.slice(-shownLines).map((line) => `    ${line}`);
   const said = lines.length > 0 ? `\n  The last it wrote:\n${lines.join("\n")}` : "";
   const log = death.logFile === undefined ? "" : ` Its log: ${death.logFile}`;
-  return new RunError(
+  return new EngineDied(
     `the local engine's worker ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
     { hint: `${known?.hint ?? "The lines above say why. `hone doctor` checks the installation."}${log}` },
   );

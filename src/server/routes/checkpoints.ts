@@ -133,7 +133,7 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
       const { adapter, baseModel } = source;
       session.models.push({
         ...{ number, adapter, baseModel, userMetadata: null, state: null, lastSaved: null },
-        ...{ createdAt: time, lastRequestAt: time, nextSeq: 1, dirty: false, untrainable: true },
+        ...{ createdAt: time, lastRequestAt: time, nextSeq: 1, dirty: false, unstepped: false, untrainable: true },
       });
       store.saveSession(session);
       const copy = { ...source, run: modelId(session.id, number), createdAt: time, expiresAt, public: false };

@@ -21,11 +21,11 @@ export function futureRoutes({ context, completions, samplers }: Service): Hono 
       if (result === "pending") {
         return c.json({ type: "try_again", request_id: String(id), queue_state: "active" }, 408);
       }
-      if (result === "unknown") {
+      if (result === "unknown" || result.kind === "gone") {
         // 410 makes a sampling client ask anew, and a training client say so.
-        const why = String(id).endsWith(`@${context.boot}`)
-          ? "it was collected long ago"
-          : "the server was restarted since";
+        const ofThisBoot = String(id).endsWith(`@${context.boot}`);
+        const forgotten = ofThisBoot ? "it was collected long ago" : "the server was restarted since";
+        const why = result === "unknown" ? forgotten : result.why;
         return c.json({ detail: `the result of ${id} is gone: ${why}` }, 410);
       }
       if (result.kind === "failure") return c.json({ error: result.message, category: result.category });
