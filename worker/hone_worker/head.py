@@ -109,9 +109,10 @@ class _TrainedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         hidden, targets = ctx.saved_tensors
-        dh = torch.empty_like(hidden)
-        for i in range(0, len(targets), ctx.chunk):
-            part = slice(i, i + ctx.chunk)
+        dh = torch.zeros_like(hidden)
+        # Often only a reply's places carry a gradient, and a prompt's outputs were asked for to be looked at.
+        (places,) = torch.nonzero((gradient != 0).any(0), as_tuple=True)
+        for part in places.split(ctx.chunk) if len(places) > 0 else ():
             with torch.enable_grad():
                 x = hidden[part].detach().requires_grad_()
                 outputs = _outputs(ctx.model.logits(x), targets[part], ctx.names)

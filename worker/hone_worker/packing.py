@@ -1,4 +1,4 @@
-"""Sequences of a training call, and how they share packed rows: prompts that are equal are computed once."""
+"""Sequences of a training call, and how they share packed rows: what they begin with alike is computed once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,91 +84,142 @@ class Sequences:
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One row of tokens: families of a prompt and its branches, and the places that give outputs."""
+    """One row of tokens: families of a prompt and its branches, and the places that give outputs. What several
+    sequences want of the same place is computed once."""
 
     ids: Tensor
     positions: Tensor
     families: list[Family]
     sources: Tensor
-    """`[N]` tokens of the row whose hidden states give the outputs."""
+    """`[U]` tokens of the row whose hidden states give outputs."""
     targets: Tensor
-    """`[N]` the token whose output each is."""
+    """`[U]` the token whose output each is."""
+    outputs: Tensor | None
+    """`[N]` which of them is each output of the sequences; None: they are the outputs, in order."""
 
 
 @dataclass(frozen=True)
 class _Part:
     """What of a sequence has to be computed: up to the last place that gives an output."""
 
-    prompt: bytes
-    """Tokens up to the first place that gives an output."""
-    prompt_length: int
-    branch_length: int
+    ids: np.ndarray
+    first: int
+    """The first place that gives an output."""
+
+
+@dataclass
+class _Shared:
+    """Sequences that begin alike, and the best way found to compute them: as one family, or as several."""
+
+    prefix: int
+    """Tokens that all of them have in common."""
+    members: list[int]
+    families: list[tuple[int, list[int]]]
+    """Prefix and members of each."""
+    saved: int
+    """Tokens that these families do not compute again."""
 
 
 def plan_packed(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
-    """Micro-batches of at most `budget` computed tokens (a longer sequence stands alone), sequences with
-    equal prompts together. Sequences without outputs are left out."""
-    families: dict[bytes, list[int]] = {}
+    """Micro-batches of at most `budget` computed tokens (a longer sequence stands alone), sequences with a
+    common beginning together. Sequences without outputs are left out."""
     parts = {s: part for s in indices if (part := _part(sequences, s)) is not None}
-    for s, part in parts.items():
-        families.setdefault(part.prompt, []).append(s)
     batches: list[list[int]] = []
     room = 0
-    for members in families.values():
-        prompt = parts[members[0]].prompt_length
-        whole = prompt + sum(parts[s].branch_length for s in members)
-        open_ = prompt <= room and whole <= room  # a family is cut only if it is larger than a micro-batch
+    for prompt, members in _families(parts):
+        branches = {s: len(parts[s].ids) - prompt for s in members}
+        open_ = prompt + sum(branches.values()) <= room  # a family is cut only if larger than a micro-batch
         if open_:
             room -= prompt
         for s in members:
-            if not open_ or parts[s].branch_length > room:
+            if not open_ or branches[s] > room:
                 batches.append([])
                 room, open_ = budget - prompt, True
             batches[-1].append(s)
-            room -= parts[s].branch_length
+            room -= branches[s]
     return batches
 
 
 def pack(sequences: Sequences, indices: list[int], device: torch.device) -> PackedRow:
     """One row of these sequences; its outputs are in the order of `indices`, places ascending."""
-    families: dict[bytes, list[int]] = {}
     parts = {s: _part(sequences, s) for s in indices}
-    for s in indices:
-        families.setdefault(parts[s].prompt, []).append(s)
     ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     sources: dict[int, np.ndarray] = {}
     trees: list[Family] = []
     at = 0
-    for members in families.values():
-        length = parts[members[0]].prompt_length
+    for length, members in _families(parts):
         prompt, branches = Span(at, length), []
-        ids.append(sequences.ids(members[0])[:length])
+        ids.append(parts[members[0]].ids[:length])
         positions.append(np.arange(length))
         at += length
         for s in members:
-            span = Span(at, parts[s].branch_length)
+            span = Span(at, len(parts[s].ids) - length)
             branches.append(span)
-            ids.append(sequences.ids(s)[length : length + span.length])
+            ids.append(parts[s].ids[length:])
             positions.append(np.arange(length, length + span.length))
             places = sequences.places(s)
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
             at += span.length
         trees.append(Family(prompt, tuple(branches)))
-    targets = np.concatenate([sequences.wanted(s) for s in indices])
 
-    def tensor(values: list[np.ndarray] | np.ndarray) -> Tensor:
-        joined = values if isinstance(values, np.ndarray) else np.concatenate(values)
-        return torch.from_numpy(joined.astype(np.int64)).to(device)
+    def tensor(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(device)
 
+    wanted = np.stack(
+        [
+            np.concatenate([sources[s] for s in indices]),
+            np.concatenate([sequences.wanted(s) for s in indices]),
+        ]
+    )
+    distinct, outputs = np.unique(wanted, axis=1, return_inverse=True)
+    repeats = distinct.shape[1] < wanted.shape[1]
     return PackedRow(
-        tensor(ids), tensor(positions), trees, tensor([sources[s] for s in indices]), tensor(targets)
+        tensor(np.concatenate(ids)),
+        tensor(np.concatenate(positions)),
+        trees,
+        *map(tensor, distinct if repeats else wanted),
+        tensor(outputs.reshape(-1)) if repeats else None,
     )
 
 
 def _part(sequences: Sequences, s: int) -> _Part | None:
     places = sequences.places(s)
-    if len(places) == 0:
-        return None
-    first, last = int(places[0]), int(places[-1])
-    return _Part(sequences.ids(s)[: first + 1].tobytes(), first + 1, last - first)
+    return _Part(sequences.ids(s)[: places[-1] + 1], int(places[0])) if len(places) > 0 else None
+
+
+def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
+    """Prompt length and sequences of each family, so that few tokens are computed more than once, and in the
+    order of the sequences. Sorted sequences that begin alike are neighbours: those with a common prefix form a
+    tree by its length, in which each node is one family or what its children are."""
+    order = sorted(parts, key=lambda s: parts[s].ids.astype(">i4").tobytes())
+    open_ = [_Shared(0, [], [], 0)]
+    for place, s in enumerate(order):
+        following = parts[order[place + 1]].ids if place + 1 < len(order) else parts[s].ids[:0]
+        common = _common(parts[s].ids, following)
+        closed = _Shared(len(parts[s].ids), [s], [(parts[s].first + 1, [s])], 0)
+        while open_[-1].prefix > common:
+            closed = _join(open_.pop(), closed)
+            saved = closed.prefix * (len(closed.members) - 1)
+            if saved > closed.saved:
+                closed.families, closed.saved = [(closed.prefix, closed.members)], saved
+        if open_[-1].prefix == common:
+            _join(open_[-1], closed)
+        else:
+            open_.append(_join(_Shared(common, [], [], 0), closed))
+    families = [(prompt, sorted(members)) for prompt, members in open_[0].families]
+    return sorted(families, key=lambda family: family[1][0])
+
+
+def _join(parent: _Shared, child: _Shared) -> _Shared:
+    parent.members += child.members
+    parent.families += child.families
+    parent.saved += child.saved
+    return parent
+
+
+def _common(left: np.ndarray, right: np.ndarray) -> int:
+    """How many tokens both begin with."""
+    length = min(len(left), len(right))
+    differing = np.flatnonzero(left[:length] != right[:length])
+    return int(differing[0]) if len(differing) > 0 else length

@@ -36,6 +36,24 @@ class _Graph:
     context: Tree | None
 
 
+@dataclass
+class _Places:
+    """Where a micro-batch's outputs come from."""
+
+    hidden: Tensor
+    """`[U,D]`"""
+    targets: Tensor
+    """`[U]`"""
+    outputs: Tensor | None
+    """As PackedRow's."""
+    context: Tree | None
+    """The packed row's."""
+
+    def of_outputs(self, values: Tensor) -> Tensor:
+        """`[N,...]` from `[U,...]`."""
+        return values if self.outputs is None else values[self.outputs]
+
+
 class Trainer:
     """Runs micro-batches; remembers how large they may be."""
 
@@ -75,14 +93,15 @@ class Trainer:
 
         def run(indices: list[int]) -> None:
             with policy.current() as model:
-                hidden, _, _ = self._hidden(model, sequences, indices)
+                places = self._hidden(model, sequences, indices)
+                hidden = places.hidden
                 parts = []
                 for begin in range(0, len(hidden), self._chunk):
                     logits = model.logits(hidden[begin : begin + self._chunk]).float()
                     parts.append(likeliest(logits, logits.logsumexp(-1), count))
             where = torch.from_numpy(np.concatenate([np.arange(starts[s], starts[s + 1]) for s in indices]))
-            tokens[where] = torch.cat([ids for ids, _ in parts]).cpu().int()
-            logprobs[where] = torch.cat([values for _, values in parts]).cpu()
+            tokens[where] = places.of_outputs(torch.cat([ids for ids, _ in parts])).cpu().int()
+            logprobs[where] = places.of_outputs(torch.cat([values for _, values in parts])).cpu()
 
         self._each(policy, sequences, run)
         return tokens, logprobs
@@ -109,7 +128,8 @@ class Trainer:
 
     def _outputs(self, policy: Policy, sequences: Sequences, indices: list[int], names: list[str]) -> _Graph:
         with policy.current() as model:
-            hidden, targets, context = self._hidden(model, sequences, indices)
+            places = self._hidden(model, sequences, indices)
+            hidden, targets = places.hidden, places.targets
             self.counters["train/micro_batches"] += 1
             found: dict[str, Tensor] = {}
             of_tokens = [name for name in names if name != "values"]
@@ -118,17 +138,17 @@ class Trainer:
                 found |= dict(zip(of_tokens, outputs))
             if "values" in names:
                 found["values"] = policy.value_head(hidden)
-            return _Graph(torch.stack([found[name] for name in names]), context)
+            outputs = torch.stack([places.of_outputs(found[name]) for name in names])
+            return _Graph(outputs, places.context)
 
-    def _hidden(self, model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor, Tree | None]:
-        """Hidden states `[N,D]` of the outputs' places, the outputs' tokens `[N]`, and the packed row's
-        tree."""
+    def _hidden(self, model, sequences: Sequences, indices: list[int]) -> _Places:
         if model.attention == "padded":
-            return *padded_hidden(model, sequences, indices), None
+            return _Places(*padded_hidden(model, sequences, indices), None, None)
         row = pack(sequences, indices, model.device)
         context = Tree(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
-        return model.hidden(context, row.ids, row.positions)[row.sources], row.targets, context
+        hidden = model.hidden(context, row.ids, row.positions)[row.sources]
+        return _Places(hidden, row.targets, row.outputs, context)
 
     @staticmethod
     def _backward(policy: Policy, graph: _Graph, gradient: Tensor) -> None:

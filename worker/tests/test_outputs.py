@@ -5,7 +5,17 @@ import torch
 
 from hone_worker.policies import Policies
 from hone_worker.training import Trainer
-from models import CONFIGS, build, load, reference, reference_outputs, sample_sequences, weighing
+from models import (
+    CONFIGS,
+    VOCABULARY,
+    build,
+    load,
+    reference,
+    reference_outputs,
+    sample_sequences,
+    sequences_of,
+    weighing,
+)
 
 PADDED = {"bloom", "mamba"}
 NAMES = ["logprobs", "entropy"]
@@ -75,3 +85,41 @@ def test_long_rows_are_cut_into_tiles(folder, monkeypatch):
     fit = tree._fit
     monkeypatch.setattr(tree, "_fit", lambda bundle, limit: fit(bundle, 24))
     close(Trainer().forward(policy, sample_sequences(), ["logprobs"])["logprobs"], expected)
+
+
+@pytest.mark.parametrize("adapter", [{"kind": "full"}, {"kind": "lora"}])
+def test_a_prompt_that_a_group_shares_is_computed_once_though_it_gives_outputs_too(adapter, folder):
+    """As a Tinker client sends a group: every place gives an output, and a prompt's carry no gradient."""
+    path = build("llama", folder / "groups")
+    draw = torch.Generator().manual_seed(2)
+    tokens = lambda n: torch.randint(3, VOCABULARY, (n,), generator=draw).tolist()  # noqa: E731
+    shown, prompts = tokens(6), [tokens(4), tokens(5)]
+    groups = [[shown + prompt + tokens(n) for n in (3, 5, 1, 3)] for prompt in prompts]
+    items = [item for pair in zip(*groups) for item in pair]
+    items += [items[0], items[0] + tokens(2), shown[:3], tokens(5)]
+    sequences = sequences_of([(item, [1] * (len(item) - 1)) for item in items])
+    plain, policies = reference(path), Policies(load(path))
+    if adapter["kind"] == "lora":
+        adapter = {"kind": "lora", "rank": 2, "alpha": 4.0, "targets": ["attn", "unembed"], "seed": 1}
+    policy = policies[policies.create(adapter)]
+    trainer = Trainer(chunk_size=4, micro_batch_tokens=1000)
+    expected = reference_outputs(plain, sequences)["logprobs"]
+    close(trainer.forward(policy, sequences, ["logprobs"])["logprobs"], expected.detach())
+    assert trainer.counters["train/tokens_computed"] < sum(map(len, items)) / 2
+    places = torch.cat([torch.arange(len(item) - 1) for item in items])
+    weights = {"logprobs": torch.where(places < 9, 0.0, torch.randn(len(places), generator=draw))}
+    (weights["logprobs"] * expected).sum().backward()
+    trainer.forward_backward(policy, sequences, ["logprobs"], weighing(sequences, weights))
+    if adapter["kind"] == "full":
+        gradients = dict(plain.named_parameters())
+        for (name, _), parameter in zip(policy.model.module.named_parameters(), policy.parameters):
+            close(parameter.grad, gradients[name].grad)
+    else:
+        together = [parameter.grad.clone() for parameter in policy.parameters]
+        policy.zero_grad()
+        # One at a time nothing is shared.
+        Trainer(chunk_size=4, micro_batch_tokens=1).forward_backward(
+            policy, sequences, ["logprobs"], weighing(sequences, weights)
+        )
+        for found, parameter in zip(together, policy.parameters):
+            close(found, parameter.grad)
