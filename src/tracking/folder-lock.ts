@@ -109,7 +109,7 @@ function tryLink(from: string, to: string): boolean {
 
 function inUse(folder: string, file: string, { pid, host, since }: Holder): UserError {
   const here = host === hostname();
-  return new UserError(`${folder} is in use by another process: ${pid}${here ? "" : ` on ${host}`}, since ${since}`, {
+  return new UserError(`${folder} is in use by process ${pid}${here ? "" : ` on ${host}`}, since ${since}`, {
     hint: here
       ? `wait for it, stop it (kill ${pid}), or use another folder`
       : `wait for it or use another folder; if that machine is gone, remove ${file}`,

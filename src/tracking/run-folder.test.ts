@@ -125,7 +125,7 @@ describe("the lock", () => {
       }
     })();
     expect(refused).toBeInstanceOf(UserError);
-    expect(refused?.message).toMatch(new RegExp(`in use by another process: ${process.pid}, since 20`));
+    expect(refused?.message).toMatch(new RegExp(`in use by process ${process.pid}, since 20`));
     expect(refused?.hint).toMatch(new RegExp(`kill ${process.pid}`));
     expect(readdirSync(folder.path).filter((name) => name.startsWith(".lock"))).toEqual([".lock"]);
   });
