@@ -1,8 +1,8 @@
 /** `hone train` and `hone eval`: load an experiment's script, without a build step, and run it. */
 import { existsSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { pathToFileURL } from "node:url";
 import { UserError } from "../errors.ts";
+import { importModule } from "../import-module.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { train } from "../trainer/train.ts";
@@ -71,10 +71,8 @@ export async function runScript(script: string, launch: Launch): Promise<void> {
       : "hone train examples/larger-number/train.ts runs the first example";
     throw new UserError(`${script}: no such file`, { hint });
   }
-  const { register } = await import("tsx/esm/api");
-  register();
   setLaunch(launch);
-  const loaded: { default?: unknown } = await import(pathToFileURL(path).href);
+  const loaded: { default?: unknown } = await importModule(path);
   const pending = takeLaunch();
   if (isExperiment(loaded.default)) process.exitCode = (await train(loaded.default, pending ?? launch)).exitCode;
   else if (pending) {

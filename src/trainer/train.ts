@@ -20,6 +20,7 @@ import { UserError } from "../errors.ts";
 import type { StepMetrics } from "../tracking/events.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
+import { checkExperiment } from "./check-experiment.ts";
 import { tasksPerDraw } from "./credit-options.ts";
 import type { Experiment } from "./experiment.ts";
 import { type Launch, takeLaunch } from "./launch.ts";
@@ -58,6 +59,7 @@ export async function train<Row>(
   experiment: Experiment<Row>,
   options: TrainOptions = takeLaunch() ?? {},
 ): Promise<RunSummary> {
+  checkExperiment(experiment);
   try {
     return await runExperiment(experiment as Experiment<unknown>, options);
   } finally {

@@ -15,6 +15,16 @@ import type { EnvironmentFactory, NamedParts } from "./parts.ts";
 
 type Fields = Readonly<Record<string, unknown>>;
 
+/** Environments that grade by the experiment's `reward`, where it has one. */
+export const gradedByReward: readonly string[] = [
+  "single_turn_env",
+  "math",
+  "code",
+  "competition_coding",
+  "countdown",
+  "tool",
+];
+
 /** By rLLM's names, and two number games. */
 export function builtInEnvironments<Row>(parts: NamedParts<Row>): Readonly<Record<string, EnvironmentFactory<Row>>> {
   const question = (name: string, own: (fields: Fields, task: Task<Row>) => Reward<Row>, attempts: number) =>

@@ -1,5 +1,4 @@
 /** The workflow that a run makes its episodes with: the script's own, else what the configuration names. */
-import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { remoteReward } from "../../rewards/remote-reward.ts";
@@ -7,11 +6,17 @@ import { cumulative, multiTurn } from "../multi-turn.ts";
 import type { Agent, Task, Workflow } from "../types.ts";
 import { builtInAgents } from "./agents.ts";
 import { checkArguments } from "./arguments.ts";
-import { builtInEnvironments } from "./environments.ts";
+import { builtInEnvironments, gradedByReward } from "./environments.ts";
 import type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./parts.ts";
-import { isModulePath, loadExport, makeWith } from "./user-module.ts";
-
-type Rllm = Config["rllm"];
+import {
+  allSettings,
+  furtherArguments,
+  type Rllm,
+  refuseFurtherArguments,
+  refuseUnreadParts,
+  refuseUnreadSettings,
+} from "./refuse-unread.ts";
+import { isClass, isModulePath, loadExport, makeWith } from "./user-module.ts";
 
 /**
  * Names are those of the script's `agents`, `environments` and `workflows`, those built in, or `./file.ts#Name`.
@@ -24,55 +29,108 @@ export async function resolveWorkflow<Row>(
   rllm: Rllm,
 ): Promise<Workflow<Row>> {
   if (parts.workflow) {
-    refuseIgnored(rllm);
+    const because = "the script brings a workflow of its own";
+    refuseUnreadParts(parts, ["agents", "environments", "workflows", "prompt", "reward", "tools"], because);
+    refuseUnreadSettings(rllm, {
+      because,
+      settings: allSettings,
+      hint:
+        rllm.reward.remote_url.length > 0
+          ? "grade with remoteReward({ url }) in the script"
+          : "leave the setting out, or leave `workflow` out of the experiment",
+    });
+    refuseFurtherArguments(rllm, because);
     return parts.workflow;
   }
   const { remote_url: url } = rllm.reward;
-  const graded = url.length > 0 && !parts.reward ? { ...parts, reward: remoteReward<Row>({ url }) } : parts;
+  if (parts.reward) {
+    const hint = "leave one of the two out; combine() and remoteReward() in the script grade by both";
+    const because = "the script brings a reward of its own";
+    refuseUnreadSettings(rllm, { because, settings: ["rllm.reward.remote_url"], hint });
+  }
+  const graded = url.length > 0 ? { ...parts, reward: remoteReward<Row>({ url }) } : parts;
   return rllm.workflow.use_workflow ? namedWorkflow(graded, rllm) : agentMode(graded, rllm);
 }
 
-async function agentMode<Row>(parts: NamedParts<Row>, { agent, env }: Rllm): Promise<Workflow<Row>> {
+async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
+  const { agent, env } = rllm;
+  const because = "rllm.workflow.use_workflow is false";
+  const hint = "set rllm.workflow.use_workflow=true, or rllm.agent and rllm.env instead";
+  const settings = allSettings.filter((key) => key.startsWith("rllm.workflow."));
+  refuseUnreadSettings(rllm, { because, settings, hint });
+  refuseFurtherArguments(rllm, because);
   // A reward is all that one question and one answer need.
   const unnamed = env.name === "custom" && parts.environments?.custom === undefined;
   const name = unnamed && parts.reward ? "single_turn_env" : env.name;
   return multiTurn<Row>({
     agent: await agentMaker(parts, agent.name, "rllm.agent.name", agent.agent_args),
-    environment: await environmentMaker(parts, name, "rllm.env.name", env.env_args),
+    environment: await environmentMaker(parts, rllm, name, "rllm.env.name", env.env_args),
   });
 }
 
-/** Keys of `workflow_args` that mean the same in every workflow. */
-const shared = ["agent_cls", "agent_args", "env_cls", "env_args", "timeout", "gamma", "reward_bonus_coeff"];
-
 async function namedWorkflow<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
   const { name, workflow_args: args } = rllm.workflow;
-  const key = "rllm.workflow.name";
   const own = parts.workflows?.[name];
-  if (own || isModulePath(name)) {
-    checkArguments(`the workflow ${name}`, args, shared);
-    return own ?? ((await loadExport(name, key)) as Workflow<Row>);
-  }
+  if (own || isModulePath(name)) return ownWorkflow(own, name, parts, rllm);
   const built = builtInWorkflows[name];
+  const key = "rllm.workflow.name";
   if (built === undefined)
     throw unknownName(name, key, [...Object.keys(parts.workflows ?? {}), ...Object.keys(builtInWorkflows)]);
-  checkArguments(`the workflow ${name}`, args, [...shared, ...(built.turns === undefined ? ["max_steps"] : [])]);
-  const maxSteps = built.turns ?? (args.max_steps as number | undefined);
+  const takes = ["agent_cls", "agent_args", "env_cls", "env_args", ...(built.turns === undefined ? ["max_steps"] : [])];
+  const given = Object.fromEntries(furtherArguments(rllm).map((argument) => [argument, args[argument]]));
+  checkArguments(`the workflow ${name}`, given, takes);
+  const maxSteps = built.turns ?? turnsOf(args.max_steps);
+  const agent = actorOf(rllm, "agent");
+  const environment = actorOf(rllm, "env");
   return built.make<Row>({
-    agent: await agentMaker(
-      parts,
-      args.agent_cls ?? rllm.agent.name,
-      "rllm.workflow.workflow_args.agent_cls",
-      args.agent_args,
-    ),
-    environment: await environmentMaker(
-      parts,
-      args.env_cls ?? rllm.env.name,
-      "rllm.workflow.workflow_args.env_cls",
-      args.env_args,
-    ),
+    agent: await agentMaker(parts, agent.name, agent.key, agent.args),
+    environment: await environmentMaker(parts, rllm, environment.name, environment.key, environment.args),
     ...(maxSteps === undefined ? {} : { maxSteps }),
   });
+}
+
+async function ownWorkflow<Row>(
+  own: Workflow<Row> | undefined,
+  name: string,
+  parts: NamedParts<Row>,
+  rllm: Rllm,
+): Promise<Workflow<Row>> {
+  const because = `the workflow ${name} is a function of your own`;
+  const settings = allSettings.filter((key) => key !== "rllm.workflow.use_workflow" && key !== "rllm.workflow.name");
+  refuseUnreadSettings(rllm, { because, settings, hint: "leave the setting out" });
+  refuseFurtherArguments(rllm, because);
+  refuseUnreadParts(parts, ["reward"], because);
+  if (own) return own;
+  const loaded = await loadExport(name, "rllm.workflow.name");
+  if (isClass(loaded)) {
+    throw new UserError(`rllm.workflow.name=${name}: that is a class, and a workflow is a function`, {
+      hint: "export an async function of (task, { model }) that returns the reward",
+    });
+  }
+  return loaded as Workflow<Row>;
+}
+
+/** Who acts in a built-in workflow: the one that `workflow_args` names, else that of agent mode. */
+function actorOf(rllm: Rllm, which: "agent" | "env") {
+  const args = rllm.workflow.workflow_args;
+  const [named, own] = which === "agent" ? [args.agent_cls, args.agent_args] : [args.env_cls, args.env_args];
+  const shared = which === "agent" ? rllm.agent.agent_args : rllm.env.env_args;
+  const key = `rllm.workflow.workflow_args.${which}_cls`;
+  if (named === null) return { name: rllm[which].name, args: { ...shared, ...own }, key: `rllm.${which}.name` };
+  refuseUnreadSettings(rllm, {
+    because: `${key} names the ${which === "agent" ? "agent" : "environment"}`,
+    settings: which === "agent" ? ["rllm.agent.name", "rllm.agent.agent_args"] : ["rllm.env.name", "rllm.env.env_args"],
+    hint: `leave one of the two out`,
+  });
+  return { name: named, args: own, key };
+}
+
+function turnsOf(value: unknown): number | undefined {
+  if (value === undefined) return undefined;
+  if (Number.isInteger(value) && (value as number) >= 1) return value as number;
+  throw new UserError(
+    `rllm.workflow.workflow_args.max_steps=${JSON.stringify(value)}: it is a whole number of turns, at least 1`,
+  );
 }
 
 const builtInWorkflows: Record<string, { make: typeof multiTurn; turns?: number }> = {
@@ -99,13 +157,29 @@ async function agentMaker<Row>(
   return () => makeWith<Agent>(maker, args);
 }
 
-async function environmentMaker<Row>(parts: NamedParts<Row>, name: string, key: string, args: NamedArguments) {
+async function environmentMaker<Row>(
+  parts: NamedParts<Row>,
+  rllm: Rllm,
+  name: string,
+  key: string,
+  args: NamedArguments,
+) {
   const known: Record<string, EnvironmentFactory<Row>> = { ...builtInEnvironments(parts), ...parts.environments };
   const factory = known[name];
+  if (factory || isModulePath(name)) {
+    const isOwn = parts.environments?.[name] !== undefined || !factory;
+    if (isOwn || !gradedByReward.includes(name)) refuseUnreadReward(parts, rllm, name);
+  }
   if (factory) return (task: Task<Row>) => factory(task, args);
   if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));
   const maker = await loadExport(name, key);
   return (task: Task<Row>) => makeWith<ReturnType<EnvironmentFactory<Row>>>(maker, task, args);
+}
+
+function refuseUnreadReward<Row>(parts: NamedParts<Row>, rllm: Rllm, name: string): void {
+  const because = `the environment ${name} gives rewards of its own`;
+  refuseUnreadSettings(rllm, { because, settings: ["rllm.reward.remote_url"], hint: "leave the setting out" });
+  refuseUnreadParts(parts, ["reward"], because);
 }
 
 function unknownName(name: string, key: string, known: readonly string[]): UserError {
@@ -122,31 +196,4 @@ function unknownName(name: string, key: string, known: readonly string[]): UserE
           : `give the experiment a \`workflow\`, name one of ${known.join(", ")}, or a module of yours: ./file.ts#Name`,
     },
   );
-}
-
-/** A setting that names something, with the value that names nothing. */
-const naming: [key: string, of: (rllm: Rllm) => unknown, unset: unknown][] = [
-  ["rllm.agent.name", ({ agent }) => agent.name, "math_agent"],
-  ["rllm.agent.agent_args", ({ agent }) => agent.agent_args, {}],
-  ["rllm.env.name", ({ env }) => env.name, "custom"],
-  ["rllm.env.env_args", ({ env }) => env.env_args, {}],
-  ["rllm.workflow.use_workflow", ({ workflow }) => workflow.use_workflow, false],
-  ["rllm.workflow.name", ({ workflow }) => workflow.name, "single_turn_workflow"],
-  ["rllm.workflow.workflow_args.agent_cls", ({ workflow }) => workflow.workflow_args.agent_cls, null],
-  ["rllm.workflow.workflow_args.agent_args", ({ workflow }) => workflow.workflow_args.agent_args, {}],
-  ["rllm.workflow.workflow_args.env_cls", ({ workflow }) => workflow.workflow_args.env_cls, null],
-  ["rllm.workflow.workflow_args.env_args", ({ workflow }) => workflow.workflow_args.env_args, {}],
-  ["rllm.reward.remote_url", ({ reward }) => reward.remote_url, []],
-];
-
-function refuseIgnored(rllm: Rllm): void {
-  const ignored = naming
-    .filter(([, of, unset]) => JSON.stringify(of(rllm)) !== JSON.stringify(unset))
-    .map(([key]) => key);
-  if (ignored.length === 0) return;
-  throw new UserError(`the script brings a workflow of its own, so ${ignored.join(", ")} would not be read`, {
-    hint: ignored.includes("rllm.reward.remote_url")
-      ? "grade with remoteReward({ url }) in the script"
-      : "leave the setting out, or leave `workflow` out of the experiment",
-  });
 }

@@ -4,8 +4,8 @@
  */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
-import { pathToFileURL } from "node:url";
 import { UserError } from "../../errors.ts";
+import { importModule } from "../../import-module.ts";
 import { nearest } from "../../nearest.ts";
 
 export const isModulePath = (name: string) => /^(?:\.{0,2}\/|[a-zA-Z]:\\)|\.[cm]?[jt]sx?(?:[#:]|$)/.test(name);
@@ -20,8 +20,7 @@ export async function loadExport(name: string, key: string): Promise<Callable> {
   const [, file, exported] = /^(.*?\.[cm]?[jt]sx?)(?:[#:](.*))?$/.exec(name) ?? [undefined, name];
   const path = resolve(file!);
   if (!existsSync(path)) throw new UserError(`${key}=${name}: there is no file ${file}`);
-  if (/\.[cm]?tsx?$/.test(path)) (await import("tsx/esm/api")).register();
-  const loaded = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
+  const loaded = await importModule(path);
   const functions = Object.keys(loaded).filter((one) => typeof loaded[one] === "function");
   if (exported === undefined && functions.length === 1) return loaded[functions[0]!] as Callable;
   if (exported !== undefined && functions.includes(exported)) return loaded[exported] as Callable;
@@ -36,8 +35,9 @@ export async function loadExport(name: string, key: string): Promise<Callable> {
   });
 }
 
+export const isClass = (maker: Callable) => /^class\b/.test(Function.prototype.toString.call(maker));
+
 /** A class is constructed, a function is called: both give a new one for every attempt. */
 export function makeWith<Made>(maker: Callable, ...args: unknown[]): Made {
-  const isClass = /^class\b/.test(Function.prototype.toString.call(maker));
-  return (isClass ? Reflect.construct(maker, args) : Reflect.apply(maker, undefined, args)) as Made;
+  return (isClass(maker) ? Reflect.construct(maker, args) : Reflect.apply(maker, undefined, args)) as Made;
 }

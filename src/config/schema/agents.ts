@@ -65,7 +65,8 @@ const workflow_args = z
       .describe("Discount with which later steps' rewards count for earlier ones; 0 leaves the steps' rewards alone."),
     reward_bonus_coeff: z.number().default(0).describe("Adds this times the rise of the reward from step to step."),
   })
-  .catchall(z.unknown().meta({ later: "workflows by name, which would take it, are not built yet" }))
+  // Those of the named workflow: `resolveWorkflow` refuses what it does not take.
+  .catchall(z.unknown())
   .prefault({});
 
 export const workflow = z

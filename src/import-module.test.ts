@@ -1,0 +1,74 @@
+import { execFile } from "node:child_process";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { describe, expect, test } from "vitest";
+import { temporaryFolder } from "./temporary-folder.fixture.ts";
+
+const here = (file: string) => new URL(file, import.meta.url).href;
+const root = temporaryFolder("import");
+
+/** What the command line does with a script, in a process of its own: hooks stay for as long as one lives. */
+const program = `import { importModule } from ${JSON.stringify(here("import-module.ts"))};
+import { reportError } from ${JSON.stringify(here("cli/report-error.ts"))};
+try {
+  console.log((await importModule(process.argv[1])).default);
+} catch (error) {
+  process.exitCode = reportError(error);
+}`;
+
+/** Loads the first of these files, which lie in a folder of their own as a user's project has them. */
+function load(name: string, files: Readonly<Record<string, string>>): Promise<{ code: number; output: string }> {
+  const folder = join(root, name);
+  mkdirSync(folder);
+  for (const [file, text] of Object.entries(files)) writeFileSync(join(folder, file), text);
+  const script = Object.keys(files)[0]!;
+  const args = ["--import", "tsx", "--input-type=module", "-e", program, join(folder, script)];
+  return new Promise((resolve) => {
+    execFile(process.execPath, args, { cwd: fileURLToPath(here("..")) }, (error, output, errors) => {
+      resolve({ code: typeof error?.code === "number" ? error.code : 0, output: output + errors });
+    });
+  });
+}
+
+const waits = `import { setTimeout } from "node:timers/promises";
+export default await setTimeout<string>(1, "waited");`;
+
+describe("a script may await at its top level", () => {
+  test.each([
+    ["no package.json", {}],
+    ["one that npm made", { "package.json": '{ "type": "commonjs" }' }],
+    ["one of modules", { "package.json": '{ "type": "module" }' }],
+  ])("beside %s", async (name, more) => {
+    const { code, output } = await load(name, { "train.ts": waits, ...more });
+    expect([code, output]).toEqual([0, expect.stringContaining("waited")]);
+  });
+});
+
+test.each<[string, Record<string, string>, string, string]>([
+  [
+    "an import that waits although it is no module",
+    { "train.ts": 'import "./side";\nexport default {};', "side.ts": "await null; export {};", "package.json": "{}" },
+    "train.ts imports a file that awaits at its top level but is no ES module",
+    '"type": "module" in the package.json',
+  ],
+  [
+    "a package that is not there",
+    { "train.ts": 'import "hone-is-not-a-package";' },
+    "Cannot find package 'hone-is-not-a-package'",
+    "npm install hone-is-not-a-package",
+  ],
+  ["a file that is not there", { "train.ts": 'import "./none.ts";' }, "Cannot find module", "relative to the file"],
+  ["words that are no program", { "train.ts": "export default = 1" }, "train.ts could not be loaded", 'Unexpected "="'],
+  [
+    "a program that fails",
+    { "train.ts": "const rows: any = undefined;\nrows.map(String);" },
+    "train.ts could not be loaded: TypeError",
+    "train.ts:2:",
+  ],
+])("%s is told as the user's own mistake", async (name, files, message, help) => {
+  const { code, output } = await load(name, files);
+  expect([code, output]).toEqual([2, expect.stringContaining(message)]);
+  expect(output).toContain(help);
+  expect(output).not.toContain("fault of Hone");
+});
