@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
-import { RunError } from "../errors.ts";
+import { RunError, UserError } from "../errors.ts";
 import type { Script } from "../testing/scripted-policy.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type Row, rewards, type Settings, setUp, tasksOf } from "./run-rollouts.fixture.ts";
@@ -117,6 +117,27 @@ describe("failures", () => {
     expect(retries).toEqual(
       [0, 1].map((attempt) => ({ taskId: "one", rollout: 0, attempt, message: "workflow threw Error: flaky" })),
     );
+  });
+
+  test("a mistake that the user must mend is not tried again, and is told without frames of a stack", async () => {
+    let attempts = 0;
+    const workflow: Workflow<Row> = () => {
+      attempts++;
+      throw new UserError("the chat template has no place for tools", { hint: "offer none" });
+    };
+    const { run } = setUp({ workflow, retryLimit: 3 });
+    const error = await run({ tasks: tasksOf("one"), n: 1, raiseOnError: true }).catch((thrown) => thrown);
+    expect(error.message).toBe(
+      "rollout 0 of task one (train.jsonl:1) failed: workflow threw UserError: the chat template has no place for tools",
+    );
+    expect(error.hint).toContain("offer none");
+    expect(attempts).toBe(1);
+    const transient: Workflow<Row> = () => {
+      attempts++;
+      throw new RunError("the server is busy");
+    };
+    const [episode] = await run({ tasks: tasksOf("one"), n: 1, workflow: transient });
+    expect([attempts, episode!.retries]).toEqual([5, 3]);
   });
 
   test("an engine that says it cannot go on ends the run with its own words", async () => {

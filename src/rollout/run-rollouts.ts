@@ -24,7 +24,7 @@ export interface RunRolloutsOptions<Row> {
   purpose: "train" | "validate";
   /** Rollouts that run at the same time. */
   nParallelTasks: number;
-  /** Further attempts after a failed one. A timeout is not retried: it would cost as long again. */
+  /** Further attempts after a failed one. Not after a timeout, which would cost as long again, nor after a `UserError`. */
   retryLimit: number;
   /** Of one attempt until its outcome. */
   timeoutSeconds: number;
@@ -144,7 +144,7 @@ async function runRollout<Row>(
     }
     if (error instanceof ModelCallError && error.cause instanceof UserError) throw error.cause;
     if (failure && failure.boundary !== "timeout") {
-      if (attempt < retryLimit) {
+      if (attempt < retryLimit && !isMistake(error)) {
         onRetry?.({ taskId: task.id, rollout, attempt, failure });
         continue;
       }
@@ -189,9 +189,12 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
   };
 }
 
+/** What its user must mend fails again, however often it is tried: a template without place for tools, a row without a column. */
+const isMistake = (error: unknown) => error instanceof UserError && !(error instanceof RunError);
+
 function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): RunError {
   const tries = retries === 0 ? "" : ` after ${retries} ${retries === 1 ? "retry" : "retries"}`;
-  const frames = failure.stack === undefined ? "" : `\n${ownFrames(failure.stack)}`;
+  const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${ownFrames(failure.stack)}`;
   const mend =
     error instanceof UserError && error.hint !== undefined
       ? error.hint
