@@ -17,6 +17,7 @@ export {
   inGatewayContext,
 } from "./gateway/ambient.ts";
 export * from "./gateway/index.ts";
+export { randomInteger } from "./random.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
 export { type RunSummary, type TrainOptions, train } from "./trainer/train.ts";

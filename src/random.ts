@@ -20,6 +20,16 @@ export function uniforms(seed: number): () => number {
   };
 }
 
+/**
+ * A whole number from `low` to `high`, both of them possible.
+ *
+ * @example
+ * const sums = generated("sums", 1000, (_index, random) => ({ left: randomInteger(random, 10, 99) }));
+ */
+export function randomInteger(random: () => number, low: number, high: number): number {
+  return low + Math.floor(random() * (high - low + 1));
+}
+
 /** A shuffled copy of 0..count-1 (Fisher-Yates), the same for the same seed. */
 export function permutation(count: number, seed: number): number[] {
   const order = Array.from({ length: count }, (_, index) => index);

@@ -1,30 +1,24 @@
 /** Trains the agent of agent.ts as it is: the AI SDK calls the model through the run's gateway, which records tokens. */
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { defineExperiment, firstInteger, gatewayBaseURL, generated } from "hone";
+import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
 import { calculate } from "./agent.ts";
 
-interface Row {
-  left: number;
-  right: number;
-}
-
 const products = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => ({
-    left: 10 + Math.floor(random() * 90),
-    right: 10 + Math.floor(random() * 90),
+  generated(name, size, (_index, random) => ({
+    left: randomInteger(random, 10, 99),
+    right: randomInteger(random, 10, 99),
   }));
 
 // Made once: what it asks is answered by the policy, and counted for the rollout that is running.
 const policy = createOpenAICompatible({ name: "hone", baseURL: gatewayBaseURL() })("policy");
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: products("products", 4096),
   validation: products("products-validation", 32),
   workflow: async ({ row: { left, right } }) =>
     firstInteger(await calculate(policy, `What is ${left} times ${right}?`), left * right),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "ai-sdk-agent", total_batches: 30, test_freq: 10, save_freq: 10 },
     },
     // The default model's own template has no place for tools.

@@ -7,6 +7,7 @@ import {
   defineExperiment,
   generated,
   openSandbox,
+  randomInteger,
   singleTurn,
 } from "hone";
 
@@ -17,8 +18,8 @@ interface Row {
 
 const rules = (name: string, size: number) =>
   generated<Row>(name, size, (_index, random) => ({
-    factor: 2 + Math.floor(random() * 8),
-    offset: 1 + Math.floor(random() * 9),
+    factor: randomInteger(random, 2, 9),
+    offset: randomInteger(random, 1, 9),
   }));
 
 const testsOf = ({ factor, offset }: Row): CodeTest[] =>
@@ -27,10 +28,10 @@ const testsOf = ({ factor, offset }: Row): CodeTest[] =>
 /** Full isolation where the machine has it. HONE_SANDBOX=process accepts a process group with limits: see the README. */
 const sandbox = await openSandbox({ atLeast: process.env.HONE_SANDBOX === "process" ? "process" : "namespaces" });
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: rules("rules", 4096),
   validation: rules("rules-validation", 32),
-  workflow: singleTurn<Row>({
+  workflow: singleTurn({
     prompt: (row) =>
       `Write a Python function rule(x) that gives x times ${row.factor} plus ${row.offset}. ` +
       "Answer with one fenced block of code that begins with ```python.",
@@ -44,7 +45,6 @@ export default defineExperiment<Row>({
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "code-sandbox", total_batches: 30, test_freq: 10, save_freq: 10 },
     },
     training: { learning_rate: 1e-4 },

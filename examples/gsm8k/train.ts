@@ -6,22 +6,20 @@ import { columns, defineExperiment, gsm8kAnswer, openDataset, singleTurn } from 
 import { z } from "zod";
 
 const shape = { question: z.string(), answer: z.string() };
-type Row = { question: string; answer: string };
 
 const open = async (split: "train" | "test", file: string | undefined) =>
   columns(await openDataset(file ?? `hub:openai/gsm8k?config=main&split=${split}`), shape);
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: await open("train", process.env.GSM8K_TRAIN),
   validation: await open("test", process.env.GSM8K_TEST),
-  workflow: singleTurn<Row>({
+  workflow: singleTurn({
     system: "Reason step by step, then give the final number after ####.",
     prompt: (row) => row.question,
     reward: (row, reply) => gsm8kAnswer(reply.text, row.answer),
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "gsm8k", total_epochs: 1, test_freq: 50, save_freq: 50 },
     },
     training: { learning_rate: 1e-5 },

@@ -1,15 +1,10 @@
 /** The first example: a 135M model learns to name the larger of two numbers. Minutes on two cores. */
-import { type ChatMessage, defineExperiment, firstInteger, generated, singleTurn } from "hone";
-
-interface Row {
-  left: number;
-  right: number;
-}
+import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, singleTurn } from "hone";
 
 const numbers = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => {
-    const left = 10 + Math.floor(random() * 90);
-    const right = 10 + Math.floor(random() * 90);
+  generated(name, size, (_index, random) => {
+    const left = randomInteger(random, 10, 99);
+    const right = randomInteger(random, 10, 99);
     return { left, right: left === right ? right + 1 : right };
   });
 
@@ -23,16 +18,15 @@ const shown: ChatMessage[] = [
   { role: "assistant", content: "91" },
 ];
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: numbers("larger-number", 4096),
   validation: numbers("larger-number-validation", 64),
-  workflow: singleTurn<Row>({
+  workflow: singleTurn({
     prompt: (row) => [...shown, { role: "user", content: question(row.left, row.right) }],
     reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "larger-number", total_batches: 16, test_freq: 0, save_freq: 5 },
     },
     training: { learning_rate: 3e-4 },

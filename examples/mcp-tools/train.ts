@@ -1,16 +1,11 @@
 /** An agent with the tools of an MCP server: it learns to ask the calculator instead of guessing. */
 import { fileURLToPath } from "node:url";
-import { defineExperiment, firstInteger, generated, openMcpTools, useTools } from "hone";
-
-interface Row {
-  left: number;
-  right: number;
-}
+import { defineExperiment, firstInteger, generated, openMcpTools, randomInteger, useTools } from "hone";
 
 const products = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => ({
-    left: 10 + Math.floor(random() * 90),
-    right: 10 + Math.floor(random() * 90),
+  generated(name, size, (_index, random) => ({
+    left: randomInteger(random, 10, 99),
+    right: randomInteger(random, 10, 99),
   }));
 
 /** One server for all rollouts: its tools keep no state. */
@@ -19,10 +14,10 @@ const calculator = await openMcpTools({
   args: ["--import", "tsx", fileURLToPath(new URL("./server.ts", import.meta.url))],
 });
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: products("products", 4096),
   validation: products("products-validation", 32),
-  workflow: useTools<Row>({
+  workflow: useTools({
     prompt: (row) => `What is ${row.left} times ${row.right}?`,
     tools: calculator.tools,
     reward: (row, reply) => firstInteger(reply.content, row.left * row.right),
@@ -31,7 +26,6 @@ export default defineExperiment<Row>({
   close: () => calculator.close?.(),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "mcp-tools", total_batches: 30, test_freq: 10, save_freq: 10 },
     },
     // The default model's own template has no place for tools.

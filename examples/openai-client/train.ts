@@ -1,16 +1,11 @@
 /** The official openai client as the agent's only model: two turns, the second to correct the first. */
-import { defineExperiment, firstInteger, gatewayBaseURL, generated } from "hone";
+import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
 import OpenAI from "openai";
 
-interface Row {
-  left: number;
-  right: number;
-}
-
 const pairs = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => ({
-    left: 10 + Math.floor(random() * 90),
-    right: 10 + Math.floor(random() * 90),
+  generated(name, size, (_index, random) => ({
+    left: randomInteger(random, 10, 99),
+    right: randomInteger(random, 10, 99),
   }));
 
 const client = new OpenAI({ baseURL: gatewayBaseURL(), apiKey: "any" });
@@ -20,7 +15,7 @@ async function ask(messages: OpenAI.ChatCompletionMessageParam[]): Promise<strin
   return choices[0]?.message.content ?? "";
 }
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: pairs("pairs", 4096),
   validation: pairs("pairs-validation", 32),
   workflow: async ({ row: { left, right } }) => {
@@ -32,7 +27,6 @@ export default defineExperiment<Row>({
   },
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "openai-client", total_batches: 20, test_freq: 10, save_freq: 10 },
     },
     training: { learning_rate: 3e-4 },

@@ -1,15 +1,10 @@
 /** Two roles of one model learn side by side: the solver names the larger number, the judge says whether that is right. */
-import { type ChatMessage, defineExperiment, firstInteger, generated, solverJudge } from "hone";
-
-interface Row {
-  left: number;
-  right: number;
-}
+import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, solverJudge } from "hone";
 
 const pairs = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => {
-    const left = 10 + Math.floor(random() * 90);
-    const right = 10 + Math.floor(random() * 90);
+  generated(name, size, (_index, random) => {
+    const left = randomInteger(random, 10, 99);
+    const right = randomInteger(random, 10, 99);
     return { left, right: left === right ? right + 1 : right };
   });
 
@@ -23,10 +18,10 @@ const shown: ChatMessage[] = [
   { role: "assistant", content: "91" },
 ];
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: pairs("pairs", 4096),
   validation: pairs("pairs-validation", 64),
-  workflow: solverJudge<Row>({
+  workflow: solverJudge({
     prompt: (row) => [...shown, { role: "user", content: question(row.left, row.right) }],
     reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
     question: (row, solution) =>
@@ -35,7 +30,6 @@ export default defineExperiment<Row>({
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "solver-judge", total_batches: 40, test_freq: 10, save_freq: 10 },
     },
     training: { learning_rate: 1e-4 },

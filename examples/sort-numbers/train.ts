@@ -1,19 +1,15 @@
 /** Sorting three numbers, graded by position: slower to learn than larger-number, with a signal throughout. */
-import { defineExperiment, generated, integersInOrder, singleTurn } from "hone";
-
-interface Row {
-  numbers: number[];
-}
+import { defineExperiment, generated, integersInOrder, randomInteger, singleTurn } from "hone";
 
 const triples = (name: string, size: number) =>
-  generated<Row>(name, size, (_index, random) => ({
-    numbers: Array.from({ length: 3 }, () => 10 + Math.floor(random() * 90)),
+  generated(name, size, (_index, random) => ({
+    numbers: [1, 2, 3].map(() => randomInteger(random, 10, 99)),
   }));
 
-export default defineExperiment<Row>({
+export default defineExperiment({
   train: triples("sort-numbers", 4096),
   validation: triples("sort-numbers-validation", 64),
-  workflow: singleTurn<Row>({
+  workflow: singleTurn({
     prompt: (row) => `Sort these numbers from smallest to largest: ${row.numbers.join(", ")}`,
     reward: (row, reply) =>
       integersInOrder(
@@ -23,7 +19,6 @@ export default defineExperiment<Row>({
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
       trainer: { experiment_name: "sort-numbers", total_batches: 40, test_freq: 10, save_freq: 10 },
     },
     training: { learning_rate: 5e-4 },

@@ -3,13 +3,18 @@ import type { ChatMessage } from "../chat/messages.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {
-  /** Put before the first observation. */
+  /** Put before everything else. */
   system?: string;
+  /** Turns as they should be, put before the first observation: they show a small model the form of an answer. */
+  shown?: readonly ChatMessage[];
 }
 
 /** Its actions are the replies themselves. */
-export function chatAgent({ system }: ChatAgentOptions = {}): Agent<Reply> {
-  const messages: ChatMessage[] = system === undefined ? [] : [{ role: "system", content: system }];
+export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<Reply> {
+  const messages: ChatMessage[] = [
+    ...(system === undefined ? [] : [{ role: "system" as const, content: system }]),
+    ...shown,
+  ];
   return {
     messages,
     observe: (observation) => void messages.push(...toMessages(observation)),

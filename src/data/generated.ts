@@ -7,7 +7,7 @@ import type { Dataset } from "./types.ts";
  * @param make must be a function of its arguments alone; `random()` gives uniforms in [0, 1) of the row's own
  * @param options.seed another seed, other rows (default 0); another name does the same
  * @example
- * const sums = generated("sums", 1000, (_index, random) => ({ left: Math.floor(random() * 100) }));
+ * const sums = generated("sums", 1000, (_index, random) => ({ left: randomInteger(random, 0, 99) }));
  */
 export function generated<Row>(
   name: string,
