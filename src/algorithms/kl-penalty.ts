@@ -30,8 +30,7 @@ export function klPenalty(
 }
 
 /**
- * Advantages less what each token's own KL, and with `gamma` above 0 the later tokens' of its sequence, cost. With
- * `center` the mean KL of the batch is free, so that the penalty shifts no advantage on the whole (Tinker's cookbook).
+ * Advantages less what each token's own KL, and with `gamma` above 0 the later tokens' of its sequence, cost.
  *
  * @param advantages `[N]`
  * @param penalties `[N]` from `klPenalty`
@@ -40,15 +39,12 @@ export function penalizeAdvantages(
   advantages: Float32Array,
   penalties: Float32Array,
   offsets: Int32Array,
-  { gamma, center = false }: { gamma: number; center?: boolean },
+  { gamma }: { gamma: number },
 ): Float32Array {
-  const free =
-    center && penalties.length > 0 ? penalties.reduce((sum, penalty) => sum + penalty, 0) / penalties.length : 0;
   const penalized = advantages.slice();
   eachSequence(offsets, (_, from, to) => {
-    const own = penalties.subarray(from, to).map((penalty) => free - penalty);
-    returnsToGo(own, gamma).forEach((cost, token) => {
-      penalized[from + token]! += cost;
+    returnsToGo(penalties.subarray(from, to), gamma).forEach((cost, token) => {
+      penalized[from + token]! -= cost;
     });
   });
   return penalized;

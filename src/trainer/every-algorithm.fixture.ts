@@ -10,7 +10,6 @@ export const algorithm = (...pairs: string[]) => pairs.map((pair) => `rllm.algor
 
 /** Constants under which a loss does more than PPO's in a batch as small as a test's. */
 const acting: Partial<Record<PolicyLossName, string[]>> = {
-  cpgd: ["policy_loss.cpgd_drift_coef=0.05"],
   clip_cov: ["policy_loss.clip_cov_lb=0", "policy_loss.clip_cov_ratio=0.05"],
   kl_cov: ["policy_loss.kl_cov_ratio=0.05"],
 };

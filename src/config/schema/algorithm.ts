@@ -112,7 +112,12 @@ const policyLoss = z
     clip_cov_ub: z.number().default(5).describe("clip_cov: upper bound of the covariance."),
     kl_cov_ratio: share.default(0.0002).describe("kl_cov: share of tokens that get the KL term."),
     ppo_kl_coef: z.number().min(0).default(0.1).describe("kl_cov: weight of the KL term."),
-    cpgd_drift_coef: z.number().min(0).default(0).describe("cpgd: weight of the KL to the old policy; 0 is off."),
+    cpgd_drift_coef: z
+      .number()
+      .min(0)
+      .default(0.1)
+      .describe("cpgd: weight of the KL to the old policy, the paper's policy drift; 0 is off.")
+      .meta({ note: "LightRFT's code has no such term." }),
   })
   .prefault({});
 
