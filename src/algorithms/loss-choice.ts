@@ -67,6 +67,9 @@ export const choosesByEntropy = ({ highEntropyRatio = 1 }: PolicyLossOptions): b
 export const readsEntropy = (options: PolicyLossOptions): boolean =>
   hasEntropyBonus(options) || choosesByEntropy(options) || reads(options, "entropy");
 
+/** Whether the loss reads the sampler's log-probabilities besides those that ratios start from. */
+export const readsSampler = (options: PolicyLossOptions): boolean => reads(options, "samplerLogprob");
+
 /** Whether the loss compares with the reference policy. */
 export const needsReference = (options: PolicyLossOptions): boolean =>
   options.klBeta > 0 || reads(options, "referenceLogprob");

@@ -22,7 +22,7 @@ import { highEntropyCount } from "./losses/high-entropy.ts";
 import { type PolicyTerm, policyTerm } from "./policy-term.ts";
 import type { Loss, LossValue } from "./types.ts";
 
-export { needsReference, type PolicyLossOptions, readsEntropy } from "./loss-choice.ts";
+export { needsReference, type PolicyLossOptions, readsEntropy, readsSampler } from "./loss-choice.ts";
 
 /**
  * `L = sum of w (policy + klBeta * KL - entropyCoeff * H)` over trained tokens, `w` by `aggMode` and `batch.totals`;

@@ -100,6 +100,8 @@ export interface Sample {
   tokens: Int32Array;
   /** `[T]` */
   logprobs: Float32Array;
+  /** The log-probabilities are of the distribution that temperature and filters made, not of the model's own. */
+  processed?: true;
   stopReason: "stop" | "length" | "aborted";
   /** Version of the weights that the last token was sampled with. */
   policyVersion: number;

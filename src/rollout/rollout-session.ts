@@ -153,11 +153,12 @@ export function openSession(
   }
 
   function toStep({ params: { tools } }: GenerateRequest, { prompt, messages, starts, record }: Begun, sample: Sample) {
-    const { tokens, logprobs, stopReason, policyVersion, tokenVersions, topLogprobs } = sample;
+    const { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions, topLogprobs } = sample;
     const text = options.chat.decode(tokens, { skipSpecial: true });
     const reply = record(sample);
     const step: Step = {
       ...{ promptTokens: prompt, tokens, logprobs, policyVersion, stopReason, text },
+      ...(processed ? { processed } : {}),
       ...(tokenVersions === undefined ? {} : { tokenVersions }),
       messages: messages.map((message) => ({ ...message })),
       ...(tools === undefined ? {} : { tools }),

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import { generated } from "../data/generated.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
@@ -29,12 +29,13 @@ const experiment: Experiment<unknown> = {
 async function trainThrough(
   overrides: readonly string[] = [],
   options: Partial<Parameters<typeof openTinker>[0]> = {},
+  trained = experiment,
 ) {
   const inner = tabularEngine({ alphabet: "abc" });
   const opened = await openTinker({ stateFolder: join(root, "state"), inner, ...options });
   try {
     const all = ["rllm/backend=tinker", "tinker_base_url=http://in-process", ...overrides];
-    const summary = await train(experiment, { overrides: all, engine: { engine: opened.engine, chat: inner.chat } });
+    const summary = await train(trained, { overrides: all, engine: { engine: opened.engine, chat: inner.chat } });
     const figures = (name: string) => summary.history.map(({ metrics }) => metrics[name]!);
     return { ...summary, rewards: figures("reward/mean"), figures, requests: opened.requests };
   } finally {
@@ -55,4 +56,57 @@ it("learns, keeps its folder where default_local_dir says, and goes on from a pa
     "rllm.trainer.total_batches=1",
   ]);
   expect(later.rewards[0]! - rewards[0]!).toBeGreaterThan(0.3);
+});
+
+describe("log-probabilities at another temperature than 1", () => {
+  const warm = "rllm.rollout.train.temperature=0.6";
+  let runs = 0;
+  const ran = (plain: boolean, ...overrides: string[]) =>
+    trainThrough([warm, `rllm.trainer.run_dir=${join(root, `warm-${++runs}`)}`, ...overrides], {
+      stateFolder: join(root, `warm-state-${runs}`),
+      plain,
+    });
+
+  it.each([
+    ["one step a batch, where every ratio is 1", [], false],
+    ["several steps a batch, by one forward", ["training.num_minibatches=2"], true],
+    ["a KL in the reward", ["rllm.algorithm.kl_beta=0.1", "rllm.algorithm.use_kl_in_reward=true"], true],
+  ])("are replaced by the model's own: %s", async (_, overrides, recomputes) => {
+    const tempered = await ran(true, ...overrides);
+    const raw = await ran(false, ...overrides);
+    const recomputed = tempered.figures("rollout/recomputed_logprobs");
+    expect(recomputed.every((count) => count > 0)).toBe(recomputes);
+    expect(raw.figures("rollout/recomputed_logprobs")).toEqual(recomputed.map(() => undefined));
+    expect(tempered.rewards).toEqual(raw.rewards);
+    for (const name of ["actor/loss", "actor/grad_norm"]) {
+      tempered.figures(name).forEach((value, step) => {
+        // A step whose rewards are all the same has none.
+        expect(value ?? 0).toBeCloseTo(raw.figures(name)[step] ?? 0, 5);
+      });
+    }
+    // Nothing of the sampler's is left that the trainer could be held against.
+    expect(tempered.figures("rollout/logprob_diff_max")).toEqual(recomputed.map(() => undefined));
+  });
+
+  const correction = "rllm.algorithm.rollout_correction.bypass_mode=false";
+  const weighs = "rllm.algorithm.rollout_correction.tis_mode=token";
+
+  it("refuse to be corrected by, before anything is sampled", async () => {
+    await expect(ran(true, correction, weighs)).rejects.toThrow(/of what temperature, top_p and top_k have made/);
+    expect((await ran(false, correction, weighs)).step).toBe(5);
+  });
+
+  it("are known as such where a call has its own temperature", async () => {
+    const calls: Experiment<unknown> = {
+      ...experiment,
+      workflow: async (_task, { model }) => {
+        const { text } = await model.chat([{ role: "user", content: "b" }], { temperature: 0.6 });
+        return [...text].filter((letter) => letter === "a").length / 4;
+      },
+    };
+    const cold = ["rllm.rollout.train.temperature=1", correction, weighs];
+    const plain = { stateFolder: join(root, "calls"), plain: true };
+    const overrides = [`rllm.trainer.run_dir=${join(root, "calls-run")}`, ...cold];
+    await expect(trainThrough(overrides, plain, calls)).rejects.toThrow(/have made of the model/);
+  });
 });

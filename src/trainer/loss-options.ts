@@ -89,6 +89,31 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
   };
 }
 
+/** Off-policy correction compares two models; a distribution that temperature and filters have changed is none. */
+export function correctsProcessed(engine: string): UserError {
+  return new UserError(
+    `rllm.algorithm.rollout_correction compares with the sampler's log-probabilities, and those of the engine "${engine}" are of what temperature, top_p and top_k have made of the model`,
+    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or leave tis_mode and rs_mode out." },
+  );
+}
+
+/**
+ * What the sampler's log-probabilities are good for, where sampling changes the model's distribution.
+ *
+ * @returns what the user should know, a sentence each
+ * @throws UserError for correction that would rely on them
+ */
+export function checkSamplerLogprobs(config: Config, { engine, sampleLogprobs }: Capabilities): string[] {
+  const { temperature, top_p, top_k } = config.rllm.rollout.train;
+  if (sampleLogprobs === "raw" || (temperature === 1 && top_p === 1 && top_k <= 0)) return [];
+  const { weights, rules } = correctionOptions(config);
+  if (weights !== undefined || rules.length > 0) throw correctsProcessed(engine);
+  if (!config.rllm.algorithm.rollout_correction.bypass_mode) return [];
+  return [
+    `rllm.algorithm.rollout_correction.bypass_mode has no effect: the engine "${engine}" gives log-probabilities of what temperature, top_p and top_k have made of the model, so ratios start from the trainer's own`,
+  ];
+}
+
 /** @throws UserError when there is a target and no KL to steer towards it */
 export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
   const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;

@@ -18,7 +18,13 @@ import { criticSpec, needsCritic } from "./critic-options.ts";
 import type { Experiment } from "./experiment.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
-import { correctionOptions, klControllerOptions, policyLossOptions, requireOutputs } from "./loss-options.ts";
+import {
+  checkSamplerLogprobs,
+  correctionOptions,
+  klControllerOptions,
+  policyLossOptions,
+  requireOutputs,
+} from "./loss-options.ts";
 import { openRunGateway } from "./open-gateway.ts";
 import type { Plan } from "./plan.ts";
 import { restore } from "./restore.ts";
@@ -67,6 +73,7 @@ export async function openRun(
     engine = opened.engine;
     checkCredit(config, experiment.estimators, engine.capabilities);
     for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
+    for (const text of checkSamplerLogprobs(config, engine.capabilities)) warn(text);
     const comparesWithBase = checkLoss(config, experiment, engine);
     const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
     const reference = comparesWithBase ? await engine.createPolicy({ adapter: { kind: "none" } }) : undefined;

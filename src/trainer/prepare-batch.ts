@@ -1,7 +1,7 @@
 /** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
 import { importanceWeights } from "../algorithms/importance-weights.ts";
 import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
-import { informativeSequences, type PolicyLossOptions } from "../algorithms/policy-loss.ts";
+import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
 import { rejectionMask } from "../algorithms/rejection.ts";
 import { discountAdvantages, normaliseAdvantages } from "../algorithms/token-advantages.ts";
 import type { Policy } from "../backends/engine.ts";
@@ -10,11 +10,13 @@ import type { TrainingBatch } from "../trajectories/types.ts";
 import { askCritic } from "./ask-critic.ts";
 import { compareByTokens } from "./compare-by-tokens.ts";
 import { advantageOptions } from "./credit-options.ts";
-import { type CorrectionOptions, correctionOptions } from "./loss-options.ts";
+import { type CorrectionOptions, correctionOptions, correctsProcessed } from "./loss-options.ts";
 import type { Run } from "./run.ts";
 
 export interface Prepared {
   batch: TrainingBatch;
+  /** Whether `samplerLogprobs` are what the sampler said of its model, so that the trainer's can be held against them. */
+  comparable: boolean;
   metrics: Record<string, number>;
   /** The KL to the reference, where it was taken from the reward. */
   kl: number | undefined;
@@ -29,7 +31,7 @@ export interface Prepared {
  */
 export async function prepareBatch(
   run: Run,
-  rawBatch: TrainingBatch,
+  givenBatch: TrainingBatch,
   options: PolicyLossOptions,
   klWeight: number,
 ): Promise<Prepared> {
@@ -39,6 +41,11 @@ export async function prepareBatch(
   const several = config.training.num_minibatches * config.training.ppo_epochs > 1;
   const correction = correctionOptions(config);
   const corrects = correction.weights !== undefined || correction.rules.length > 0;
+
+  const reliesOnSampler = (several && bypass_mode === true) || algorithm.use_kl_in_reward || readsSampler(options);
+  const told = await modelsOwnLogprobs(run, givenBatch, { corrects, needed: reliesOnSampler });
+  const rawBatch = told.batch;
+  const comparable = !givenBatch.processed;
 
   const discounted = { ...rawBatch, advantages: discountAdvantages(rawBatch, algorithm.gamma) };
   const penalized =
@@ -54,25 +61,49 @@ export async function prepareBatch(
     : { batch: penalized.batch, metrics: {} };
   const compared = await compareByTokens(run, judged.batch);
   const normalised = normaliseAdvantages(compared, advantageOptions(config, run.experiment.estimators));
-  const made = { ...penalized.metrics, ...judged.metrics, ...normalised.metrics };
+  const made = { ...told.metrics, ...penalized.metrics, ...judged.metrics, ...normalised.metrics };
   let batch: TrainingBatch = { ...compared, advantages: normalised.advantages };
   const asked = informativeSequences(batch, options);
   if (reference && batch.referenceLogprobs === undefined) {
     batch = { ...batch, referenceLogprobs: await logprobsBy(reference, batch, asked) };
   }
   const trainer = corrects || (several && !bypass_mode) ? await logprobsBy(policy, batch, asked) : undefined;
-  const oldLogprobs = bypass_mode ? batch.samplerLogprobs : trainer;
+  // Of a single step the ratio is 1 where the sampler's own words are not to be had.
+  const sampler = batch.processed ? undefined : batch.samplerLogprobs;
+  const oldLogprobs = bypass_mode ? sampler : trainer;
   if (oldLogprobs) batch = { ...batch, oldLogprobs };
-  if (!trainer || !corrects) return { batch, metrics: made, kl: penalized.kl };
+  if (!trainer || !corrects) return { batch, comparable, metrics: made, kl: penalized.kl };
   const corrected = correct(batch, trainer, asked, correction);
-  return { ...corrected, metrics: { ...made, ...corrected.metrics }, kl: penalized.kl };
+  return { ...corrected, comparable, metrics: { ...made, ...corrected.metrics }, kl: penalized.kl };
+}
+
+/**
+ * What the sampler said is replaced by what the trainer's weights say, where it is of another distribution than the
+ * model's own and something relies on it: one forward, counted in `rollout/recomputed_logprobs`.
+ *
+ * @throws UserError with off-policy correction, which would correct nothing then
+ */
+async function modelsOwnLogprobs(
+  { policy, engine }: Run,
+  batch: TrainingBatch,
+  { corrects, needed }: { corrects: boolean; needed: boolean },
+): Promise<Pick<Prepared, "batch" | "metrics">> {
+  if (!batch.processed) return { batch, metrics: {} };
+  if (corrects) throw correctsProcessed(engine.capabilities.engine);
+  if (!needed) return { batch, metrics: { "rollout/recomputed_logprobs": 0 } };
+  const { processed: _, ...rest } = batch;
+  const samplerLogprobs = await logprobsBy(policy, batch, Int32Array.from(batch.sequences.keys()));
+  return {
+    batch: { ...rest, samplerLogprobs },
+    metrics: { "rollout/recomputed_logprobs": samplerLogprobs.length },
+  };
 }
 
 async function penalize(
   batch: TrainingBatch,
   reference: Policy,
   { gamma, ...options }: Parameters<typeof klPenalty>[3] & { gamma: number },
-): Promise<Prepared & { penalties: Float32Array }> {
+): Promise<Omit<Prepared, "comparable"> & { penalties: Float32Array }> {
   const { offsets } = batch;
   const referenceLogprobs = await logprobsBy(reference, batch, Int32Array.from(batch.sequences.keys()));
   const { penalties, kl } = klPenalty(batch.samplerLogprobs, referenceLogprobs, offsets, options);

@@ -66,7 +66,8 @@ export async function updatePolicy(
           failure = taken.failure;
         } else {
           // Later minibatches are sampled under older weights than they are trained under: only the first tells.
-          if (results.length === 0) mismatch = samplerMismatch(taken.result.outputs.logprobs, part.samplerLogprobs);
+          if (results.length === 0 && prepared.comparable)
+            mismatch = samplerMismatch(taken.result.outputs.logprobs, part.samplerLogprobs);
           counts["update/optimizer_steps"]++;
           results.push(taken.result);
           gradNorms.push(taken.gradNorm);
@@ -90,7 +91,9 @@ export async function updatePolicy(
       ...(controller.initial > 0 ? { "actor/kl_coef": klWeight } : {}),
       "actor/lr": adam.learningRate,
       // What was sampled is a fair draw from the policy: its mean surprise estimates the entropy for nothing.
-      ...(batch.samplerLogprobs.length === 0 ? {} : { "actor/entropy": -mean([...batch.samplerLogprobs]) }),
+      ...(batch.samplerLogprobs.length === 0 || batch.processed
+        ? {}
+        : { "actor/entropy": -mean([...batch.samplerLogprobs]) }),
       ...(results.length === 0
         ? {}
         : { "actor/loss": mean(results.map(({ loss }) => loss)), "actor/grad_norm": mean(gradNorms) }),

@@ -34,6 +34,7 @@ export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>)
     offsets: offsetsOf(indices.map((index) => batch.offsets[index + 1]! - batch.offsets[index]!)),
     advantages: gather(batch.advantages),
     samplerLogprobs: gather(batch.samplerLogprobs),
+    ...(batch.processed ? { processed: true } : {}),
     ...optionalArrays(batch, gather),
     groups: Int32Array.from(indices, (index) => batch.groups[index]!),
     roles: indices.map((index) => batch.roles[index]!),

@@ -97,6 +97,7 @@ function packRows(rows: readonly Row[]): TrainingBatch {
     offsets,
     advantages,
     samplerLogprobs,
+    ...(rows.some(({ sequence }) => sequence.processed) ? { processed: true } : {}),
     groups: Int32Array.from(rows, ({ group }) => group),
     roles: rows.map(({ role }) => role),
     totals: totalsOf(offsets),

@@ -4,6 +4,7 @@ import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
 export interface SampledSequence extends Sequence {
   /** `[N]` log-probability under the sampler of each trained token, in order. */
   samplerLogprobs: Float32Array;
+  processed?: true;
   /** A step of it has no prompt, or not one finite log-probability per token: it cannot be trained on. */
   malformed: boolean;
   /** The trajectory's steps that it trains, by number, and how many tokens of each. */
@@ -96,7 +97,8 @@ function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
     position += step.tokens.length;
   }
   const counts = sampled.map((step) => ({ step: step.number, tokens: step.tokens.length }));
-  return { tokens, trained, samplerLogprobs, malformed: false, steps: counts, truncated };
+  const processed = sampled.some((step) => step.processed) ? { processed: true as const } : {};
+  return { tokens, trained, samplerLogprobs, ...processed, malformed: false, steps: counts, truncated };
 }
 
 function isSound({ promptTokens, tokens, logprobs, policyVersion }: Step): boolean {

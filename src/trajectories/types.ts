@@ -30,8 +30,10 @@ export interface Step {
   promptTokens: Int32Array;
   /** `[T]` sampled token ids, the stop token included where one was sampled. */
   tokens: Int32Array;
-  /** `[T]` log-probability of each sampled token under the sampler (nats; raw or processed as the engine declares). */
+  /** `[T]` log-probability of each sampled token under the sampler (nats). */
   logprobs: Float32Array;
+  /** They are of the distribution that temperature and filters made, not of the model's own. */
+  processed?: true;
   /** Version of the policy that sampled these tokens (the last of them); -1 for a model that is not being trained. */
   policyVersion: number;
   /** `[T]` version of each token's policy, where new weights were published while they were sampled. */
@@ -136,6 +138,8 @@ export interface TrainingBatch {
   advantages: Float32Array;
   /** `[N]` log-probability under the sampler. */
   samplerLogprobs: Float32Array;
+  /** Some of those are not the model's own: they are of what temperature and filters made of it. */
+  processed?: true;
   /** `[N]` log-probability under the policy that ratios start from; absent: the current policy's own, detached. */
   oldLogprobs?: Float32Array;
   /** `[N]` log-probability under the reference policy, where the loss has a KL term. */

@@ -45,7 +45,7 @@ export async function* sample(
       aborted.addEventListener("abort", cancel, { once: true });
       const result = await session.connection.collect("sample", accepted, aborted);
       aborted.removeEventListener("abort", cancel);
-      ready.push(decode(index, request, result as Uint8Array, sampler.version));
+      ready.push(decode(index, request, result as Uint8Array, sampler.version, session.isHone));
     } catch (error) {
       if (!aborted.aborted) throw error;
       // What it had sampled is not told: an aborted sample has no tokens here.
@@ -134,7 +134,15 @@ function stopOf(
   return stopIds.length > 0 ? { stop: [...new Set([...stopIds, ...eosTokenIds])] } : {};
 }
 
-function decode(index: number, request: SampleRequest, bytes: Uint8Array, policyVersion: number): Sample {
+function decode(
+  index: number,
+  request: SampleRequest,
+  bytes: Uint8Array,
+  policyVersion: number,
+  isHone: boolean,
+): Sample {
+  const { temperature, topP, topK } = request.params;
+  const processed = !isHone && (temperature !== 1 || topP < 1 || topK > 0);
   const { sequences, promptLogprobs } = decodeSampleResponse(bytes);
   const { tokens, logprobs, stopReason, top } = sequences[0]!;
   const rows =
@@ -145,6 +153,7 @@ function decode(index: number, request: SampleRequest, bytes: Uint8Array, policy
     }));
   return {
     ...{ request: index, tokens, logprobs, stopReason, policyVersion },
+    ...(processed ? { processed } : {}),
     ...(request.promptLogprobs && promptLogprobs ? { promptLogprobs } : {}),
     ...(rows ? { topLogprobs: rows } : {}),
   };
