@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { estimatorPresets } from "./estimators/estimator.ts";
+import { penalizeAdvantages } from "./kl-penalty.ts";
 import { discountAdvantages, normaliseAdvantages, type TokenAdvantageOptions } from "./token-advantages.ts";
 
 const options: TokenAdvantageOptions = {
@@ -32,6 +33,24 @@ test("an estimator that whitens does so over the tokens of its roles, and leaves
   const byVerl = normaliseAdvantages(batch, { ...baseline, ...estimatorPresets.verl }).advantages;
   expect(sum(byVerl.slice(0, 5))).toBeCloseTo(0, 6);
   expect(byVerl[5]).toBe(0);
+});
+
+test("a KL in the reward is part of what tokens return before they are whitened, as in verl", () => {
+  const penalties = Float32Array.of(0.1, 0.2, 0.3, 0, -0.4, 0.5);
+  const gamma = 0.5;
+  const penalised = penalizeAdvantages(discountAdvantages(batch, gamma), penalties, batch.offsets, { gamma });
+  // r_t = score at the last token - penalty_t, G_t = r_t + gamma G_{t+1}, by hand.
+  const returns = [0.25 - 0.1 - 0.1 - 0.075, 0.5 - 0.2 - 0.15, 1 - 0.3, -1 + 0.2, -2 + 0.4, 4 - 0.5];
+  returns.forEach((value, token) => {
+    expect(penalised[token]).toBeCloseTo(value, 6);
+  });
+  const everyone = { ...options, estimator: "reinforce_plus_plus" };
+  const { advantages } = normaliseAdvantages({ ...batch, advantages: penalised }, everyone);
+  const mean = returns.reduce((total, value) => total + value, 0) / 6;
+  const deviation = Math.sqrt(returns.reduce((total, value) => total + (value - mean) ** 2, 0) / 5);
+  returns.forEach((value, token) => {
+    expect(advantages[token]).toBeCloseTo((value - mean) / deviation, 5);
+  });
 });
 
 test("all tokens are whitened, then bounded", () => {
