@@ -45,7 +45,8 @@ test("a KL in the reward is part of what tokens return before they are whitened,
     expect(penalised[token]).toBeCloseTo(value, 6);
   });
   const everyone = { ...options, estimator: "reinforce_plus_plus" };
-  const { advantages } = normaliseAdvantages({ ...batch, advantages: penalised }, everyone);
+  const roles = batch.roles.map(() => "solver");
+  const { advantages } = normaliseAdvantages({ ...batch, roles, advantages: penalised }, everyone);
   const mean = returns.reduce((total, value) => total + value, 0) / 6;
   const deviation = Math.sqrt(returns.reduce((total, value) => total + (value - mean) ** 2, 0) / 5);
   returns.forEach((value, token) => {
