@@ -4,9 +4,10 @@
  *
  *   npm run bench -- gateway [--seconds 4] [--connections 1,64,512] [--skip-peers] [--python PYTHON] [--only NAME]
  *
- * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99). Hone is
- * measured in two places: in front of the same server, where it renders, tokenises and records by tokens, and with an
- * engine in its own process. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
+ * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
+ * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
+ * and with traces in SQLite, and with an engine in its own process. `--python` names one that has
+ * bench/gateway/requirements.txt; else one is made under .hone.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -95,7 +96,7 @@ async function listTargets(upstream: number): Promise<Target[]> {
   return [
     ...targets,
     {
-      name: "rLLM's gateway",
+      name: rllmName,
       port: rllm,
       path: (index) => `/sessions/bench-${index}/v1/chat/completions`,
       start: () => start(bin("rllm-model-gateway"), [...rllmArgs, "--log-level", "warning"], rllm),
@@ -181,16 +182,48 @@ function print(name: string, connections: number, measured: Measured, direct: Me
   );
 }
 
+interface Bar {
+  /** Undefined: against Hone's own additions. */
+  peer: string | undefined;
+  connections: number;
+  /** At least so many times the peer's requests per second, or less than so many milliseconds added at p99. */
+  limit: number;
+}
+
+const rllmName = "rLLM's gateway";
+const bars: Bar[] = [
+  { peer: rllmName, connections: 1, limit: 3 },
+  { peer: rllmName, connections: 64, limit: 10 },
+  { peer: undefined, connections: 64, limit: 50 },
+];
+
+/** Every bar for every way in which Hone was run, then the ratios that have none. */
 function compare(results: ReadonlyMap<string, Measured[]>): void {
-  for (const peer of ["rLLM's gateway", "LiteLLM"]) {
-    for (const [name, measured] of results) {
-      const other = results.get(peer);
-      if (other === undefined || !name.startsWith("Hone")) continue;
-      const ratios = counts.map((connections, index) => {
-        const ratio = measured[index]!.requestsPerSecond / other[index]!.requestsPerSecond;
-        return `${ratio.toFixed(1)}x at ${connections}`;
+  const of = (name: string, connections: number) => results.get(name)?.[counts.indexOf(connections)];
+  const hone = [...results.keys()].filter((name) => name.startsWith("Hone"));
+  const ratio = (name: string, peer: string, connections: number) => {
+    const [own, other] = [of(name, connections), of(peer, connections)];
+    return own && other ? own.requestsPerSecond / other.requestsPerSecond : undefined;
+  };
+  for (const name of hone) {
+    for (const { peer, connections, limit } of bars) {
+      const [own, direct] = [of(name, connections), of("direct", connections)];
+      const figure = peer === undefined ? own && direct && own.p99 - direct.p99 : ratio(name, peer, connections);
+      if (figure === undefined) continue;
+      const met = peer === undefined ? figure < limit : figure >= limit;
+      const told =
+        peer === undefined
+          ? `adds ${ms(figure)} at p99; the bar is below ${limit} ms`
+          : `${figure.toFixed(1)}x the requests per second of ${peer}; the bar is ${limit}x`;
+      console.log(`${met ? "met   " : "MISSED"} ${name}, ${connections} connections: ${told}`);
+    }
+    for (const peer of [rllmName, "LiteLLM"]) {
+      const without = counts.filter((count) => !bars.some((bar) => bar.peer === peer && bar.connections === count));
+      const ratios = without.flatMap((count) => {
+        const value = ratio(name, peer, count);
+        return value === undefined ? [] : [`${value.toFixed(1)}x at ${count}`];
       });
-      console.log(`${name}: ${ratios.join(", ")} of ${peer}'s requests per second`);
+      if (ratios.length > 0) console.log(`       ${name}: ${ratios.join(", ")} of ${peer}'s requests per second`);
     }
   }
 }

@@ -9,6 +9,8 @@ export interface ChatParts {
   encode: Chat["encode"];
   decode: Chat["decode"];
   renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
+  /** The same messages may be written otherwise later: the template writes the date. Default false. */
+  readsClock?: boolean;
   syntax: ReplySyntax;
   /** The tokenizer's own tokens (BOS) go before a rendered conversation; a chat template writes them itself. */
   addSpecial?: boolean;
@@ -47,7 +49,7 @@ export function assembleChat(parts: ChatParts): Chat {
     return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
   };
 
-  const remembered = rememberLatest((text) => encode(text, { addSpecial }), 64);
+  const latest = rememberLatest<Int32Array>(64);
   const turnEnd = turnEndOf(renderText, specials);
   const stopIds = [
     ...new Set([
@@ -75,7 +77,11 @@ export function assembleChat(parts: ChatParts): Chat {
   }
 
   return {
-    render: (messages, options) => remembered(renderText(messages, options)),
+    render(messages, options = {}) {
+      const tokens = () => encode(renderText(messages, options), { addSpecial });
+      const key = parts.readsClock ? undefined : openingKey(messages, options);
+      return key === undefined ? tokens() : latest(key, tokens);
+    },
     renderText,
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
       const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
@@ -101,15 +107,26 @@ export function assembleChat(parts: ChatParts): Chat {
   };
 }
 
-/** The rollouts of a group begin with the same prompt, which then is encoded, and kept, once. */
-function rememberLatest(encode: (text: string) => Int32Array, size: number): (text: string) => Int32Array {
-  const known = new Map<string, Int32Array>();
-  return (text) => {
-    const tokens = known.get(text) ?? encode(text);
-    known.delete(text);
-    known.set(text, tokens);
+/**
+ * The rollouts of a group begin with the same prompt, which then is rendered, encoded, and kept, once.
+ *
+ * @returns all that such a prompt hangs on, as text; undefined of conversations in which something was said already, which
+ * differ from rollout to rollout
+ */
+function openingKey(messages: readonly ChatMessage[], options: RenderOptions): string | undefined {
+  if (messages.some(({ role }) => role === "assistant" || role === "tool")) return undefined;
+  const { tools, thinking, reasoningEffort, addGenerationPrompt } = options;
+  return JSON.stringify([messages, tools, thinking, reasoningEffort, addGenerationPrompt]);
+}
+
+function rememberLatest<Value>(size: number): (key: string, make: () => Value) => Value {
+  const known = new Map<string, Value>();
+  return (key, make) => {
+    const value = known.get(key) ?? make();
+    known.delete(key);
+    known.set(key, value);
     if (known.size > size) known.delete(known.keys().next().value!);
-    return tokens;
+    return value;
   };
 }
 

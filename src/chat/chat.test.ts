@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { loadChat } from "./chat.ts";
@@ -134,4 +134,31 @@ describe("decoding", () => {
     expect(decoder.end()).toBe("\uFFFD");
     expect(decoder.end()).toBe("");
   });
+});
+
+test("the prompt that a group's rollouts begin with is kept once; a template that writes the date is asked each time", () => {
+  const chat = loadChat(fixture("qwen"));
+  const prompt = chat.render(hello);
+  expect(chat.render(structuredClone(hello))).toBe(prompt);
+  expect([...chat.render(hello)]).toEqual([...chat.encode(chat.renderText(hello))]);
+  const tools = [{ name: "add", description: "adds" }];
+  const others = [
+    chat.render(hello, { addGenerationPrompt: false }),
+    chat.render(hello, { tools }),
+    chat.render(hello, { tools: [{ ...tools[0]!, description: "sums" }] }),
+    chat.render([{ role: "system", content: "hello" }, ...hello]),
+  ].map((tokens) => [...tokens]);
+  expect(new Set([[...prompt], ...others].map(String)).size).toBe(5);
+
+  const file = join(folder, "chat_template.jinja");
+  writeFileSync(file, "{{ strftime_now('%Y') }} {% for m in messages %}{{ m.content }}<|eot_id|>{% endfor %}");
+  const dated = loadChat(folder);
+  vi.useFakeTimers({ now: new Date("2024-06-01") });
+  try {
+    const first = dated.decode(dated.render(hello));
+    vi.setSystemTime(new Date("2025-06-01"));
+    expect([first, dated.decode(dated.render(hello))]).toEqual(["2024 hello<|eot_id|>", "2025 hello<|eot_id|>"]);
+  } finally {
+    vi.useRealTimers();
+  }
 });

@@ -51,6 +51,7 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
   return assembleChat({
     ...{ encode, decode, specials, renderText, accumulateReasoning },
+    readsClock: writes(sources, "strftime_now"),
     syntax: renderer?.syntax ?? syntaxOf(sources),
     addSpecial: renderer?.addSpecial ?? false,
     ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },

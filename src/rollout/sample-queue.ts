@@ -136,14 +136,16 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
 /** Hands each caller its sample as it finishes. Ends the engine's work when nobody waits for it any more. */
 async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
-  const abort = new AbortController();
-  setMaxListeners(0, abort.signal);
+  // One call alone ends with its own signal.
+  const abort = calls.length === 1 ? undefined : new AbortController();
+  if (abort) setMaxListeners(0, abort.signal);
   for (const call of calls) {
     call.abandoned = () => {
       waiting.delete(call);
-      if (waiting.size === 0) abort.abort();
+      if (waiting.size === 0) abort?.abort();
     };
   }
+  const signal = abort?.signal ?? calls[0]!.request.signal;
   const settle = (call: Call, result: Parameters<Call["settle"]>[0]) => {
     if (waiting.delete(call)) call.settle(result);
   };
@@ -155,7 +157,7 @@ async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<v
       const call = calls[index];
       if (call && waiting.has(call)) call.onToken?.(token, logprob);
     };
-    const options = { signal: abort.signal, ...(calls.some((call) => call.onToken) ? { onToken } : {}) };
+    const options = { ...(signal ? { signal } : {}), ...(calls.some((call) => call.onToken) ? { onToken } : {}) };
     for await (const sample of policy.sample(requests, options)) {
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);

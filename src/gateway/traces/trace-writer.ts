@@ -30,6 +30,7 @@ export interface TraceWriterOptions {
 const mostWaiting = 2000;
 const mostTries = 3;
 
+type Statement = ReturnType<TraceDatabase["prepare"]>;
 type Row = (string | number | bigint | Buffer | null)[];
 
 export function createTraceWriter(
@@ -45,10 +46,16 @@ export function createTraceWriter(
     `INSERT OR REPLACE INTO sessions (project, session, attempt, started_ms, ended_ms, task_id, termination, reward,
       correct, failure, metadata) VALUES (${placeholders(11)})`,
   );
-  const waiting: (() => void)[] = [];
+  const waiting: { statement: Statement; row: Row }[] = [];
   const counts = { written: 0, lost: 0 };
   let tries = 0;
   let timer: NodeJS.Timeout | undefined;
+
+  function lose(count: number, error: unknown): void {
+    counts.lost += count;
+    const reason = error instanceof Error ? error.message : String(error);
+    onProblem(`${count} traces could not be written and are lost: ${reason}`);
+  }
 
   function flush(): void {
     clearTimeout(timer);
@@ -57,7 +64,7 @@ export function createTraceWriter(
     try {
       database.exec("BEGIN IMMEDIATE");
       try {
-        for (const write of waiting) write();
+        for (const { statement, row } of waiting) statement.run(row);
         database.exec("COMMIT");
       } catch (error) {
         database.exec("ROLLBACK");
@@ -67,11 +74,9 @@ export function createTraceWriter(
       waiting.length = 0;
       tries = 0;
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
       const givenUp = ++tries >= mostTries;
       if (givenUp) {
-        counts.lost += waiting.length;
-        onProblem(`${waiting.length} traces could not be written and are lost: ${reason}`);
+        lose(waiting.length, error);
         waiting.length = 0;
         tries = 0;
       } else {
@@ -80,16 +85,21 @@ export function createTraceWriter(
     }
   }
 
-  function add(write: () => void): void {
-    waiting.push(write);
+  function add(statement: Statement, toRow: () => Row): void {
+    try {
+      waiting.push({ statement, row: toRow() });
+    } catch (error) {
+      lose(1, error);
+      return;
+    }
     if (waiting.length >= mostWaiting) flush();
     else timer ??= setTimeout(flush, flushMs).unref();
   }
 
   return {
-    // Turned into columns when it is written: the call it tells of is being answered right now.
-    trace: (trace) => add(() => insertTrace.run(...traceRow(project, trace))),
-    session: (session) => add(() => putSession.run(...sessionRow(project, session))),
+    // A row of few values, made at once: what waits as objects costs the garbage collector more than writing it.
+    trace: (trace) => add(insertTrace, () => traceRow(project, trace)),
+    session: (session) => add(putSession, () => sessionRow(project, session)),
     flush() {
       for (let attempt = 0; waiting.length > 0 && attempt < mostTries; attempt++) flush();
     },
