@@ -33,6 +33,21 @@ const counts = flags.connections.split(",").map(Number);
 const folder = mkdtempSync(join(tmpdir(), "hone-bench-gateway-"));
 const children = new Set<ChildProcess>();
 
+interface Bar {
+  /** Undefined: against Hone's own additions. */
+  peer: string | undefined;
+  connections: number;
+  /** At least so many times the peer's requests per second, or less than so many milliseconds added at p99. */
+  limit: number;
+}
+
+const rllmName = "rLLM's gateway";
+const bars: Bar[] = [
+  { peer: rllmName, connections: 1, limit: 3 },
+  { peer: rllmName, connections: 64, limit: 10 },
+  { peer: undefined, connections: 64, limit: 50 },
+];
+
 interface Target {
   name: string;
   port: number;
@@ -181,21 +196,6 @@ function print(name: string, connections: number, measured: Measured, direct: Me
     `${name.padEnd(36)} ${String(connections).padStart(4)} connections ${rate} requests/s, p50 ${ms(p50)} p99 ${ms(p99)}${added}${cost}${bad}`,
   );
 }
-
-interface Bar {
-  /** Undefined: against Hone's own additions. */
-  peer: string | undefined;
-  connections: number;
-  /** At least so many times the peer's requests per second, or less than so many milliseconds added at p99. */
-  limit: number;
-}
-
-const rllmName = "rLLM's gateway";
-const bars: Bar[] = [
-  { peer: rllmName, connections: 1, limit: 3 },
-  { peer: rllmName, connections: 64, limit: 10 },
-  { peer: undefined, connections: 64, limit: 50 },
-];
 
 /** Every bar for every way in which Hone was run, then the ratios that have none. */
 function compare(results: ReadonlyMap<string, Measured[]>): void {
