@@ -76,8 +76,7 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
     if (pending.size === 0) return;
     const calls = [...pending].sort(byOrder);
     pending.clear();
-    if (!policy.separate) void runCall(policy, calls);
-    else for (const call of calls) void runCall(policy, [call]);
+    void runCall(policy, calls);
   }
 
   return {
@@ -119,7 +118,8 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
               call.abandoned?.();
             };
             signal.addEventListener("abort", giveUp, { once: true });
-            pending.add(call);
+            if (policy.separate) void runCall(policy, [call]);
+            else pending.add(call);
             change(1);
           }),
         leave() {

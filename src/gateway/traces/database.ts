@@ -71,6 +71,8 @@ function prepare(database: TraceDatabase, file: string): void {
   database.exec("PRAGMA journal_mode = WAL");
   // Commits are not forced to the disk one by one: a killed process loses nothing by it, a power cut the last moments.
   database.exec("PRAGMA synchronous = NORMAL");
+  // Copying the log back is done beside the writer (see checkpointer.ts), and here only if that falls far behind.
+  database.exec("PRAGMA wal_autocheckpoint = 16000");
   const version = versionOf(database);
   if (version === schemaVersion) return;
   const tables = database.prepare("SELECT count(*) AS tables FROM sqlite_master").get() as { tables: number };

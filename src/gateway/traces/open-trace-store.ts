@@ -1,5 +1,6 @@
 /** The trace store as the gateway and the `hone traces` command hold it. */
-import { defaultTracePath, openTraceDatabase } from "./database.ts";
+import { createCheckpointer } from "./checkpointer.ts";
+import { defaultTracePath, expandHome, openTraceDatabase } from "./database.ts";
 import { deleteBefore, listSessions, readTrace, readTraces, type TraceFilter } from "./trace-reader.ts";
 import { createTraceWriter, type TraceWriter } from "./trace-writer.ts";
 import type { SessionSummary, Trace } from "./types.ts";
@@ -38,10 +39,13 @@ export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
   const { path = defaultTracePath, project = "default", create = true, retentionDays = null } = options;
   const database = openTraceDatabase(path, { create });
   if (retentionDays !== null) deleteBefore(database, Date.now() - retentionDays * 86_400_000);
+  const onProblem = options.onProblem ?? ((text) => process.emitWarning(text));
+  const checkpointer = path === ":memory:" ? undefined : createCheckpointer(expandHome(path), onProblem);
   const writer = createTraceWriter(database, {
     project,
+    onWritten: (rows) => checkpointer?.wrote(rows),
     ...(options.flushMs === undefined ? {} : { flushMs: options.flushMs }),
-    onProblem: options.onProblem ?? ((text) => process.emitWarning(text)),
+    onProblem,
   });
   return {
     trace: writer.trace,
@@ -69,6 +73,7 @@ export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
     },
     close() {
       writer.close();
+      checkpointer?.close();
       database.close();
     },
   };

@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -95,6 +95,24 @@ describe("the trace store", () => {
     expect(store.deleteBefore(4)).toEqual({ sessions: 3, traces: 0 });
     expect(names({})).toEqual(["stray"]);
     store.close();
+  });
+
+  test("its log is copied back while it is being written", async () => {
+    const path = join(folder, "traces.db");
+    const problems: string[] = [];
+    const store = openTraceStore({ path, onProblem: (text) => problems.push(text) });
+    const begin = statSync(path).size;
+    for (let index = 0; index < 1500; index++) store.trace(trace(`call-${index}`));
+    store.flush();
+    // Only the copying makes the database itself grow.
+    while (statSync(path).size === begin) await new Promise((resolve) => setTimeout(resolve, 5));
+    for (let index = 1500; index < 3000; index++) store.trace(trace(`call-${index}`));
+    store.close();
+    const again = openTraceStore({ path, create: false });
+    expect(again.sessions()[0]?.calls).toBe(3000);
+    expect(again.find("call-2999")).toEqual(trace("call-2999"));
+    expect(problems).toEqual([]);
+    again.close();
   });
 
   test("drops what is older than its retention when it is opened", () => {

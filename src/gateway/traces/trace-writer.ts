@@ -20,8 +20,10 @@ export interface TraceWriter {
 export interface TraceWriterOptions {
   /** Named with every record; separates what several runs wrote to one file. */
   project: string;
-  /** Default 100. */
+  /** Default 50. */
   flushMs?: number;
+  /** Told how many rows were committed. */
+  onWritten?: (rows: number) => void;
   /** Told once for each batch that could not be written. */
   onProblem: (text: string) => void;
 }
@@ -35,7 +37,7 @@ type Row = (string | number | bigint | Buffer | null)[];
 
 export function createTraceWriter(
   database: TraceDatabase,
-  { project, flushMs = 100, onProblem }: TraceWriterOptions,
+  { project, flushMs = 50, onWritten, onProblem }: TraceWriterOptions,
 ): TraceWriter {
   const insertTrace = database.prepare(
     `INSERT OR IGNORE INTO traces (id, project, session, attempt, role, api, model, started_ms, latency_ms, status, error,
@@ -70,8 +72,10 @@ export function createTraceWriter(
         database.exec("ROLLBACK");
         throw error;
       }
-      counts.written += waiting.length;
+      const rows = waiting.length;
+      counts.written += rows;
       waiting.length = 0;
+      onWritten?.(rows);
       tries = 0;
     } catch (error) {
       const givenUp = ++tries >= mostTries;
