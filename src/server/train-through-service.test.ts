@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
@@ -56,6 +56,39 @@ it("learns, keeps its folder where default_local_dir says, and goes on from a pa
     "rllm.trainer.total_batches=1",
   ]);
   expect(later.rewards[0]! - rewards[0]!).toBeGreaterThan(0.3);
+});
+
+it("deletes from the service what the run's own retention deletes, and nothing else", async () => {
+  const folder = join(root, "retained");
+  const stateFolder = join(root, "retained-state");
+  const few = ["training.max_ckpt_num=2", "rllm.trainer.save_freq=1", "rllm.trainer.test_freq=0"];
+  const { figures, requests } = await trainThrough([`rllm.trainer.run_dir=${folder}`, ...few], { stateFolder });
+  const kept = readdirSync(join(folder, "checkpoints")).map((step) =>
+    JSON.parse(readFileSync(join(folder, "checkpoints", step, "policy", "tinker.json"), "utf8")),
+  ) as { path: string }[];
+  const held = readdirSync(join(stateFolder, "checkpoints")).map((file) =>
+    JSON.parse(readFileSync(join(stateFolder, "checkpoints", file), "utf8")),
+  ) as { run: string; name: string }[];
+  expect(held.map(({ run, name }) => `tinker://${run}/weights/${name}`).sort()).toEqual(
+    kept.map(({ path }) => path).sort(),
+  );
+  expect(held).toHaveLength(2);
+  expect(requests.filter((request) => request.startsWith("DELETE"))).toHaveLength(3);
+  // Of the last step, before it was saved itself.
+  expect(figures("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
+});
+
+it("goes on where the service does not delete, and says so", async () => {
+  const folder = join(root, "undeleted");
+  const few = ["training.max_ckpt_num=1", "rllm.trainer.save_freq=1"];
+  const refuse = (_path: string, { method }: RequestInit) =>
+    method === "DELETE" ? Response.json({ detail: "not yours" }, { status: 403 }) : undefined;
+  const { step } = await trainThrough([`rllm.trainer.run_dir=${folder}`, ...few], {
+    stateFolder: join(root, "undeleted-state"),
+    intercept: refuse,
+  });
+  expect(step).toBe(5);
+  expect(readFileSync(join(folder, "log.txt"), "utf8")).toMatch(/could not be deleted: .*not yours/);
 });
 
 describe("log-probabilities at another temperature than 1", () => {

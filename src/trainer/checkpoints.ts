@@ -32,6 +32,10 @@ export interface Retention {
   maxBytes: number;
 }
 
+/** Told of a checkpoint's folder while it still lies there, before it is deleted: what else belongs to it can go too. */
+export type OnDelete = (folder: string) => Promise<void>;
+const nothingElse: OnDelete = async () => {};
+
 export interface SavedCheckpoint {
   path: string;
   bytes: number;
@@ -52,10 +56,11 @@ export async function saveCheckpoint(
   content: CheckpointContent,
   parts: Readonly<Record<string, (directory: string) => Promise<void>>>,
   retention: Retention,
+  onDelete = nothingElse,
 ): Promise<SavedCheckpoint> {
   const start = performance.now();
   await mkdir(folder, { recursive: true });
-  await repair(folder, () => true);
+  await repair(folder, () => true, onDelete);
   const earlier = await listCheckpoints(folder);
   const expected = earlier.at(-1)?.bytes ?? 0;
   await checkRoom(folder, expected, content.step);
@@ -67,15 +72,15 @@ export async function saveCheckpoint(
     for (const [name, write] of Object.entries(parts)) await write(join(temporary, name));
     await writeManifest(temporary, content);
   } catch (error) {
-    await rm(temporary, { recursive: true, force: true });
+    await remove(temporary, onDelete);
     throw isOutOfSpace(error) ? outOfSpace(path, expected, error) : error;
   }
   // Between these two the new one, whole under its temporary name, is the one that `repair` finds.
-  if (existsSync(path)) await discard(path);
+  if (existsSync(path)) await discard(path, onDelete);
   await rename(temporary, path);
   await sync(folder);
 
-  const removed = await prune(folder, content.step, retention);
+  const removed = await prune(folder, content.step, retention, onDelete);
   const { bytes } = await summarize(path);
   return { path, bytes, seconds: (performance.now() - start) / 1000, removed };
 }
@@ -87,9 +92,10 @@ export async function saveCheckpoint(
 export async function latestCheckpoint(
   folder: string,
   warn: (text: string) => void = () => {},
+  onDelete = nothingElse,
 ): Promise<Checkpoint | undefined> {
   if (!existsSync(folder)) return undefined;
-  await repair(folder, isDead);
+  await repair(folder, isDead, onDelete);
   for (const name of (await checkpointNames(folder)).reverse()) {
     try {
       return await readCheckpoint(join(folder, name));
@@ -130,14 +136,14 @@ function isDead(name: string): boolean {
 }
 
 /** Takes what a kill left: a checkpoint that was whole but for its name gets it, all else is removed. */
-async function repair(folder: string, mayTake: (name: string) => boolean): Promise<void> {
+async function repair(folder: string, mayTake: (name: string) => boolean, onDelete: OnDelete): Promise<void> {
   for (const name of await readdir(folder)) {
     if (!(name.startsWith(temporaryPrefix) || name.startsWith(removedPrefix)) || !mayTake(name)) continue;
     const path = join(folder, name);
     const final = join(folder, name.slice(temporaryPrefix.length).split("@")[0]!);
     const whole = name.startsWith(temporaryPrefix) && (await readCheckpoint(path).catch(damaged));
     if (whole && !existsSync(final)) await rename(path, final);
-    else await rm(path, { recursive: true, force: true });
+    else await remove(path, onDelete);
   }
 }
 
@@ -170,7 +176,12 @@ function checkpointOf(path: string, { files, ...content }: Manifest): Checkpoint
 }
 
 /** @param newest the step that has just been saved */
-async function prune(folder: string, newest: number, { maxNumber, maxBytes }: Retention): Promise<string[]> {
+async function prune(
+  folder: string,
+  newest: number,
+  { maxNumber, maxBytes }: Retention,
+  onDelete: OnDelete,
+): Promise<string[]> {
   const checkpoints = await listCheckpoints(folder);
   const abandoned = checkpoints.filter(({ step }) => step > newest);
   const rest = checkpoints.filter(({ step }) => step <= newest);
@@ -185,7 +196,7 @@ async function prune(folder: string, newest: number, { maxNumber, maxBytes }: Re
     number--;
     bytes -= one.bytes;
   }
-  for (const { path } of doomed) await discard(path);
+  for (const { path } of doomed) await discard(path, onDelete);
   return doomed.map(({ path }) => path);
 }
 
@@ -199,10 +210,15 @@ function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
 }
 
 /** Renamed before it is emptied, so that a kill in between leaves no torn checkpoint under its own name. */
-async function discard(path: string): Promise<void> {
+async function discard(path: string, onDelete: OnDelete): Promise<void> {
   const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${owner()}`);
   await rename(path, doomed);
-  await rm(doomed, { recursive: true, force: true });
+  await remove(doomed, onDelete);
+}
+
+async function remove(path: string, onDelete: OnDelete): Promise<void> {
+  await onDelete(path);
+  await rm(path, { recursive: true, force: true });
 }
 
 /** @param needed bytes, by the size of the previous checkpoint; 0 when there is none to go by */

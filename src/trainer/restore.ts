@@ -6,6 +6,7 @@ import { UserError } from "../errors.ts";
 import { type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 import { openCheckpoint } from "./open-checkpoint.ts";
 import type { Progress, Run } from "./run.ts";
+import { forgetCheckpoint } from "./save-run.ts";
 
 /**
  * Loads what `training.resume_mode` names and brings the run folder back to that step. A run folder
@@ -60,10 +61,13 @@ async function restoreCritic({ config, critic, emit }: Run, checkpoint: string, 
   else if (has) emit({ type: "warning", text: "the checkpoint's critic is left aside: no estimator asks for one" });
 }
 
-async function chosenCheckpoint({ config, folder, emit }: Run): Promise<Checkpoint | undefined> {
+async function chosenCheckpoint(run: Run): Promise<Checkpoint | undefined> {
+  const { config, folder, emit } = run;
   const { resume_mode, resume_from_path } = config.training;
   if (resume_mode === "off" || !folder) return undefined;
-  if (resume_mode === "auto") return latestCheckpoint(folder.checkpoints, (text) => emit({ type: "warning", text }));
+  if (resume_mode === "auto") {
+    return latestCheckpoint(folder.checkpoints, (text) => emit({ type: "warning", text }), forgetCheckpoint(run));
+  }
   if (resume_from_path === null) {
     throw new UserError("training.resume_mode=path needs training.resume_from_path", {
       hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",

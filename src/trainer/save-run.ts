@@ -1,7 +1,19 @@
 /** A checkpoint of the run as it stands, complete enough to go on from or to use by itself. */
-import { relative } from "node:path";
-import { saveCheckpoint } from "./checkpoints.ts";
+import { join, relative } from "node:path";
+import { type OnDelete, saveCheckpoint } from "./checkpoints.ts";
 import type { Run } from "./run.ts";
+
+/** What an engine keeps of a checkpoint elsewhere goes with it; where that fails it is told, and stays. */
+export const forgetCheckpoint =
+  ({ policy, emit }: Pick<Run, "policy" | "emit">): OnDelete =>
+  async (folder) => {
+    try {
+      await policy.forgetState?.(join(folder, "policy"));
+    } catch (error) {
+      const text = error instanceof Error ? error.message : String(error);
+      emit({ type: "warning", text: `what belongs to a deleted checkpoint could not be deleted: ${text}` });
+    }
+  };
 
 export async function saveRun(run: Run): Promise<void> {
   const { folder, progress, policy, critic, config, validation, emit } = run;
@@ -22,6 +34,7 @@ export async function saveRun(run: Run): Promise<void> {
       ...(critic ? { critic: (directory: string) => critic.saveState(directory) } : {}),
     },
     { maxNumber: max_ckpt_num, maxBytes: max_ckpt_mem * 1e9 },
+    forgetCheckpoint(run),
   );
   const path = relative(process.cwd(), saved.path);
   emit({ type: "checkpoint-saved", step: progress.step, path, bytes: saved.bytes, seconds: saved.seconds });
