@@ -1,4 +1,5 @@
 /** HTTP to a Tinker service: keys, retries, and futures that are polled until they have ended. Knows no operation. */
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { RunError, UserError } from "../../errors.ts";
@@ -38,10 +39,12 @@ export interface Connection {
   readonly counts: { requests: number; retries: number };
 }
 
-/** As the service's own client: so long in all for a request, and an hour for a bill. */
+/** As the service's own client: so long in all for a request; an hour for a bill, or for a service that says it is busy. */
 const retryForMs = 300_000;
-const billingForMs = 3_600_000;
+const waitForMs = 3_600_000;
 const billingMs = 5_000;
+/** The longest wait that a service may ask for. */
+const longestAskedMs = 60_000;
 const pollTimeoutMs = 45_000;
 const timeoutMs = 60_000;
 const longestDelays = 20;
@@ -54,7 +57,8 @@ export function createConnection(options: ConnectionOptions): Connection {
   const { baseUrl, apiKey, onStatus = () => {}, fetch: ask = fetch, retryMs = 500 } = options;
   const counts = { requests: 0, retries: 0 };
   const waiting = new Map<symbol, { what: string; since: number }>();
-  let token: { jwt: string; expires: number } | null | undefined;
+  let exchanges: Promise<boolean> | undefined;
+  let token: Promise<{ jwt: string; expires: number }> | undefined;
 
   const url = (path: string) => `${baseUrl}/api/v1/${path}`;
 
@@ -63,7 +67,7 @@ export function createConnection(options: ConnectionOptions): Connection {
     path: string,
     body: Body | undefined,
     key: string,
-    timeout: number,
+    { timeout, once }: { timeout: number; once?: string },
     signal?: AbortSignal,
   ): Promise<Response> {
     const limit = AbortSignal.timeout(timeout);
@@ -71,6 +75,7 @@ export function createConnection(options: ConnectionOptions): Connection {
       "x-api-key": key,
       "content-type": body instanceof Uint8Array ? "application/x-protobuf" : "application/json",
       accept: "application/json, application/x-protobuf",
+      ...(once && method !== "GET" ? { "x-idempotency-key": once } : {}),
     };
     counts.requests++;
     return ask(url(path), {
@@ -83,19 +88,49 @@ export function createConnection(options: ConnectionOptions): Connection {
     });
   }
 
-  /** The hosted service exchanges the key for a token of limited life where its configuration says so. */
-  async function key(): Promise<string> {
-    if (token === undefined) {
-      const config = await answered("POST", "client/config", { sdk_version: sdkVersion }, apiKey);
-      token = config.pjwt_auth_enabled === true ? { jwt: "", expires: 0 } : null;
-    }
-    if (token === null) return apiKey;
-    if (token.expires - Date.now() < tokenMarginMs) {
+  async function exchange(): Promise<{ jwt: string; expires: number }> {
+    try {
       const { jwt } = tokenAnswer.parse(await answered("POST", "auth/token", {}, apiKey));
       const claims = JSON.parse(Buffer.from(jwt.split(".")[1] ?? "", "base64url").toString()) as { exp?: number };
-      token = { jwt, expires: (claims.exp ?? 0) * 1000 };
+      return { jwt, expires: (claims.exp ?? 0) * 1000 };
+    } catch (error) {
+      // The next request tries again.
+      token = undefined;
+      throw error;
     }
-    return token.jwt;
+  }
+
+  async function asksForTokens(): Promise<boolean> {
+    try {
+      const config = await answered("POST", "client/config", { sdk_version: sdkVersion }, apiKey);
+      return config.pjwt_auth_enabled === true;
+    } catch (error) {
+      exchanges = undefined;
+      throw error;
+    }
+  }
+
+  /** The hosted service exchanges the key for a token of limited life where its configuration says so. */
+  async function key(): Promise<string> {
+    exchanges ??= asksForTokens();
+    if (!(await exchanges)) return apiKey;
+    token ??= exchange();
+    const current = token;
+    const { jwt, expires } = await current;
+    if (expires - Date.now() >= tokenMarginMs) return jwt;
+    if (token === current) token = exchange();
+    return (await (token ?? exchange())).jwt;
+  }
+
+  /** Sends with the key; a token that the service does not take any more is exchanged anew, once. */
+  async function withKey(attempt: (key: string) => Promise<Response>): Promise<Response> {
+    const used = await key();
+    const current = token;
+    const response = await attempt(used);
+    if (response.status !== 401 || current === undefined) return response;
+    // Several requests may be refused at the same time.
+    if (token === current) token = exchange();
+    return attempt(await key());
   }
 
   /** Sends until there is an answer that another attempt would not change. */
@@ -103,21 +138,27 @@ export function createConnection(options: ConnectionOptions): Connection {
     method: Method,
     path: string,
     body: Body | undefined,
-    withKey: string,
+    ownKey: string,
     signal?: AbortSignal,
   ): Promise<Response> {
     const begin = Date.now();
+    const once = randomUUID();
     for (let attempt = 0; ; attempt++) {
       let reason: string;
       let patience = retryForMs;
       let delay = retryMs * Math.min(2 ** attempt, longestDelays) * (1 - Math.random() / 4);
       try {
-        const response = await send(method, path, body, withKey, timeoutMs, signal);
+        const response = await send(method, path, body, ownKey, { timeout: timeoutMs, once }, signal);
         const { status } = response;
-        if (response.ok || (status < 500 && ![402, 408, 409, 429].includes(status))) return response;
+        // A 400 without a word is some proxy's, not the service's.
+        const silent = status === 400 && response.headers.get("content-length") === "0";
+        if (status < 500 && ![402, 408, 409, 429].includes(status) && !silent) return response;
         reason = `${status} ${await response.text()}`.slice(0, 300);
+        const asked = 1000 * Number(response.headers.get("retry-after") ?? 0);
+        if (asked > 0 && asked <= longestAskedMs) delay = asked;
+        if (status === 429) patience = waitForMs;
         if (status === 402) {
-          [patience, delay] = [billingForMs, billingMs];
+          [patience, delay] = [waitForMs, Math.min(billingMs, 10 * retryMs)];
           reason = `the account has to be paid: ${reason}`;
         }
       } catch (error) {
@@ -136,57 +177,68 @@ export function createConnection(options: ConnectionOptions): Connection {
     method: Method,
     path: string,
     body: Body | undefined,
-    withKey: string,
+    ownKey: string,
     signal?: AbortSignal,
   ): Promise<Record<string, unknown>> {
-    const response = await settled(method, path, body, withKey, signal);
+    return readAnswer(path, await settled(method, path, body, ownKey, signal));
+  }
+
+  async function called(
+    method: Method,
+    path: string,
+    body?: Body,
+    signal?: AbortSignal,
+  ): Promise<Record<string, unknown>> {
+    return readAnswer(path, await withKey((ownKey) => settled(method, path, body, ownKey, signal)));
+  }
+
+  async function readAnswer(path: string, response: Response): Promise<Record<string, unknown>> {
     const text = await response.text();
     if (response.ok) return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
     throw refusal(path, response.status, text);
   }
 
   async function poll(id: string, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array | "again"> {
-    const response = await send(
-      "POST",
-      "retrieve_future",
-      { request_id: id, allow_metadata_only: false },
-      await key(),
-      pollTimeoutMs,
-      signal,
-    );
+    const body = { request_id: id, allow_metadata_only: false };
+    const limit = { timeout: pollTimeoutMs };
+    const response = await withKey((ownKey) => send("POST", "retrieve_future", body, ownKey, limit, signal));
     if (response.ok && (response.headers.get("content-type") ?? "").includes("protobuf")) {
       return new Uint8Array(await response.arrayBuffer());
     }
     const text = await response.text();
-    if (response.status === 408 || response.status >= 500) return "again";
+    if (response.status === 408) return "again";
     if (response.status === 410) {
       throw new RunError(`the Tinker service has lost the result of ${id}: ${detailOf(text)}`, {
         hint: "Go on from the last checkpoint with --resume.",
       });
     }
     if (!response.ok)
-      throw response.status === 429 || response.status === 402
+      throw response.status === 429 || response.status === 402 || response.status >= 500
         ? new Busy(text)
         : refusal("retrieve_future", response.status, text);
-    const body = JSON.parse(text) as Record<string, unknown>;
-    if (body.type === "try_again") return "again";
-    if (typeof body.error !== "string") return body;
-    throw body.category === "user"
-      ? new UserError(`Tinker: ${body.error}`)
-      : new RunError(`the Tinker service failed: ${body.error}`);
+    const answer = JSON.parse(text) as Record<string, unknown>;
+    if (answer.type === "try_again") {
+      const { queue_state: state, queue_state_reason: why } = answer;
+      if (state !== "active") onStatus(`the Tinker service makes this run wait: ${why ?? state}`);
+      return "again";
+    }
+    if (typeof answer.error !== "string") return answer;
+    throw answer.category === "user"
+      ? new UserError(`Tinker: ${answer.error}`)
+      : new RunError(`the Tinker service failed: ${answer.error}`);
   }
 
   const connection: Connection = {
     counts,
-    post: async (path, body) => answered("POST", path, body, await key()),
-    get: async (path) => answered("GET", path, undefined, await key()),
+    post: (path, body) => called("POST", path, body),
+    get: (path) => called("GET", path),
     async remove(path) {
-      const response = await settled("DELETE", path, undefined, await key());
+      const response = await withKey((ownKey) => settled("DELETE", path, undefined, ownKey));
       const text = await response.text();
       if (!response.ok && response.status !== 404) throw refusal(path, response.status, text);
     },
     async run(what, path, body, signal) {
-      return connection.collect(what, await answered("POST", path, body, await key(), signal), signal);
+      return connection.collect(what, await called("POST", path, body, signal), signal);
     },
     async collect(what, answer, signal) {
       const id = String(answer.request_id);

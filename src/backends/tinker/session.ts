@@ -43,19 +43,28 @@ export async function openSession(
   }
   const id = String(made.session_id);
   let [models, samplers, lastHeard] = [0, 0, Date.now()];
+  let beating = false;
   const beat = setInterval(() => {
-    connection.post("session_heartbeat", { type: "session_heartbeat", session_id: id }).then(
-      () => {
-        lastHeard = Date.now();
-      },
-      (error: unknown) => {
-        if (Date.now() - lastHeard < worryMs) return;
-        options.onStatus?.(
-          `no heartbeat to the Tinker service for ${Math.round((Date.now() - lastHeard) / 1000)} s: ${error}`,
-        );
-      },
-    );
+    // One that is still on its way says as much as another.
+    if (beating) return tell();
+    beating = true;
+    connection
+      .post("session_heartbeat", { type: "session_heartbeat", session_id: id })
+      .then(
+        () => {
+          lastHeard = Date.now();
+        },
+        (error: unknown) => tell(error instanceof Error ? `: ${error.message}` : `: ${error}`),
+      )
+      .finally(() => {
+        beating = false;
+      });
   }, heartbeatMs);
+  function tell(why = ""): void {
+    const silent = Date.now() - lastHeard;
+    if (silent < worryMs) return;
+    options.onStatus?.(`the Tinker service has not heard of this session for ${Math.round(silent / 1000)} s${why}`);
+  }
   // It keeps the session alive, not the process.
   beat.unref();
   return {

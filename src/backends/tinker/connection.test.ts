@@ -1,0 +1,189 @@
+import { describe, expect, it, vi } from "vitest";
+import { composeConfig } from "../../config/compose.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { type Connection, createConnection } from "./connection.ts";
+import { tinkerService } from "./options.ts";
+import { openSession } from "./session.ts";
+
+interface Asked {
+  path: string;
+  method: string;
+  key: string;
+  once: string | null;
+}
+type Answer = (asked: Asked, times: number) => Response | Error;
+
+/** A connection to a service that answers each path by a script of its own. */
+function connect(script: Record<string, Answer>) {
+  const asked: Asked[] = [];
+  const told: string[] = [];
+  const connection = createConnection({
+    ...{ baseUrl: "http://service", apiKey: "tml-key", retryMs: 0.01, onStatus: (text: string) => told.push(text) },
+    async fetch(url, { method = "GET", headers }) {
+      const given = new Headers(headers);
+      const path = url.replace("http://service/api/v1/", "");
+      const one = { path, method, key: given.get("x-api-key")!, once: given.get("x-idempotency-key") };
+      const times = asked.filter((other) => other.path === path).length;
+      asked.push(one);
+      const found = script[path]?.(one, times) ?? Response.json({});
+      if (found instanceof Error) throw found;
+      return found;
+    },
+  });
+  return { connection, asked, told, of: (path: string) => asked.filter((one) => one.path === path) };
+}
+
+const json = (body: unknown, status = 200, headers = {}) => Response.json(body, { status, headers });
+const jwt = (name: string, seconds: number) =>
+  `e30.${Buffer.from(JSON.stringify({ exp: Math.floor(Date.now() / 1000) + seconds })).toString("base64url")}.${name}`;
+
+describe("a request", () => {
+  it.each([
+    ["a bill (402)", 402],
+    ["a time-out (408)", 408],
+    ["a conflict (409)", 409],
+    ["too many requests (429)", 429],
+    ["a failure (503)", 503],
+    ["a connection that breaks", new Error("reset")],
+  ])("is repeated as the same one after %s, and counted", async (_, failure) => {
+    const { connection, of, told } = connect({
+      create_session: (_asked, times) => {
+        if (times === 3) return json({ session_id: "s" });
+        return failure instanceof Error ? failure : json({ detail: "later" }, failure as number);
+      },
+    });
+    expect(await connection.post("create_session", {})).toEqual({ session_id: "s" });
+    expect(connection.counts.retries).toBe(3);
+    expect(new Set(of("create_session").map(({ once }) => once)).size).toBe(1);
+    expect(told.at(-1)).toMatch(/waiting for the Tinker service \(create_session\): .*(later|reset)/);
+    if (failure === 402) expect(told.at(-1)).toContain("has to be paid");
+  });
+
+  it("is repeated after a 400 without a word, and not after one that says why", async () => {
+    const { connection, of } = connect({
+      optim_step: (_, times) =>
+        times === 0 ? new Response("", { status: 400, headers: { "content-length": "0" } }) : json({}),
+      create_model: () => json({ detail: "no such base model" }, 400),
+    });
+    await connection.post("optim_step", {});
+    expect(of("optim_step")).toHaveLength(2);
+    await expect(connection.post("create_model", {})).rejects.toThrow(
+      /refused create_model \(400\): no such base model/,
+    );
+    expect(of("create_model")).toHaveLength(1);
+  });
+
+  it("names the key where it is refused", async () => {
+    const { connection } = connect({ get_server_capabilities: () => json({ detail: "who are you" }, 401) });
+    const error: unknown = await connection.get("get_server_capabilities").catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(UserError);
+    expect(error).toMatchObject({ hint: "Check the API key in TINKER_API_KEY." });
+  });
+});
+
+describe("a future", () => {
+  const run = (answers: Answer) => {
+    const made = connect({ optim_step: () => json({ request_id: "r" }), retrieve_future: answers });
+    return { ...made, result: made.connection.run("step", "optim_step", {}) };
+  };
+
+  it("is polled on through time-outs, pauses, failures and too many requests", async () => {
+    const { result, of, told } = run(
+      (_, times) =>
+        [
+          json({ type: "try_again", queue_state: "active" }, 408),
+          json({ type: "try_again", queue_state: "paused_rate_limit", queue_state_reason: "slow down" }),
+          json({ detail: "busy" }, 429),
+          json({ detail: "restarting" }, 502),
+          new Error("reset"),
+          json({ metrics: {} }),
+        ].at(times)!,
+    );
+    expect(await result).toEqual({ metrics: {} });
+    expect(of("retrieve_future")).toHaveLength(6);
+    expect(told).toContain("the Tinker service makes this run wait: slow down");
+  });
+
+  it.each([
+    ["the user's fault", () => json({ error: "bad token", category: "user" }), UserError, /Tinker: bad token/],
+    ["the service's", () => json({ error: "broke", category: "server" }), RunError, /the Tinker service failed: broke/],
+    ["lost", () => json({ detail: "restarted" }, 410), RunError, /has lost the result/],
+  ])("that is %s says so", async (_, answer, kind, text) => {
+    const { result, of } = run(answer);
+    const error: unknown = await result.catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(kind);
+    expect(error).toMatchObject({ message: expect.stringMatching(text) });
+    expect(of("retrieve_future")).toHaveLength(1);
+  });
+});
+
+describe("the key", () => {
+  it("is exchanged once for all requests where the service asks for that, and again when refused or near its end", async () => {
+    const tokens = [jwt("first", 30), jwt("second", 3600), jwt("third", 3600)];
+    const { connection, of } = connect({
+      "client/config": () => json({ pjwt_auth_enabled: true }),
+      "auth/token": (_, times) => json({ jwt: tokens[times] }),
+      // The first is too near its end to be used; the second is refused later.
+      get_info: ({ key }, times) => (times > 3 && key === tokens[1] ? json({ detail: "expired" }, 401) : json({ key })),
+    });
+    const several = () => Promise.all([1, 2, 3].map(() => connection.post("get_info", {})));
+    expect(await several()).toEqual([1, 2, 3].map(() => ({ key: tokens[1] })));
+    expect((await several()).at(-1)).toEqual({ key: tokens[2] });
+    expect(of("client/config")).toHaveLength(1);
+    expect(of("auth/token").map(({ key }) => key)).toEqual(["tml-key", "tml-key", "tml-key"]);
+  });
+
+  const config = (...overrides: string[]) => composeConfig({ overrides: ["rllm/backend=tinker", ...overrides] }).config;
+  it.each([
+    ["no address and no key: the service in process", [], {}, null],
+    ["a key alone: the hosted service", [], { TINKER_API_KEY: "tml-x" }, { apiKey: "tml-x" }],
+    [
+      "an address on this machine: any key does",
+      ["tinker_base_url=http://127.0.0.1:8000/"],
+      {},
+      { baseUrl: "http://127.0.0.1:8000", apiKey: "tml-local" },
+    ],
+    ["an address in the environment", [], { TINKER_BASE_URL: "http://localhost:1" }, { baseUrl: "http://localhost:1" }],
+  ])("%s", (_, overrides, env, expected) => {
+    const service = tinkerService(config(...overrides), env);
+    if (expected === null) expect(service).toBeNull();
+    else expect(service).toMatchObject(expected);
+  });
+
+  it("must be given for another machine", () => {
+    expect(() => tinkerService(config("tinker_base_url=https://example.org"), {})).toThrow(/no API key/);
+    expect(() => tinkerService(config("tinker_base_url=nowhere"), {})).toThrow(/nowhere is no address/);
+  });
+});
+
+it("a session sends a sign of life every ten seconds until it is closed, and tells when none arrives", async () => {
+  vi.useFakeTimers();
+  try {
+    const told: string[] = [];
+    const posted: string[] = [];
+    let fails = false;
+    const connection = {
+      async post(path: string) {
+        posted.push(path);
+        if (fails && path === "session_heartbeat") throw new Error("gone");
+        return { session_id: "s", info_message: "welcome" };
+      },
+    } as unknown as Connection;
+    const session = await openSession(connection, { isHone: false, onStatus: (text) => told.push(text) });
+    expect(told).toEqual(["welcome"]);
+    await vi.advanceTimersByTimeAsync(35_000);
+    expect(posted.filter((path) => path === "session_heartbeat")).toHaveLength(3);
+    fails = true;
+    await vi.advanceTimersByTimeAsync(90_000);
+    expect(told).toHaveLength(1);
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(told.at(-1)).toMatch(/has not heard of this session for 1\d\d s: gone/);
+    await session.close();
+    const before = posted.length;
+    expect(posted.at(-1)).toBe("sessions/s/finish");
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(posted).toHaveLength(before);
+  } finally {
+    vi.useRealTimers();
+  }
+});
