@@ -58,6 +58,48 @@ it("learns, keeps its folder where default_local_dir says, and goes on from a pa
   expect(later.rewards[0]! - rewards[0]!).toBeGreaterThan(0.3);
 });
 
+it("asks the service for what the configuration says: group sizes, minibatches, schedules, one round trip", async () => {
+  const posted: { path: string; body: Record<string, unknown> }[] = [];
+  const note = (path: string, { body }: RequestInit) => {
+    if (typeof body === "string") posted.push({ path, body: JSON.parse(body) });
+    return undefined;
+  };
+  const settings = [
+    "training.group_size=3",
+    "training.learning_rate=0.05",
+    "training.num_minibatches=2",
+    "training.lr_schedule=linear",
+    "training.warmup_steps_ratio=0.5",
+    "training.beta2=0.9",
+    "rllm.trainer.total_batches=4",
+    "rllm.trainer.test_freq=0",
+    "rllm.trainer.val_before_train=false",
+    "fuse_forward_backward_and_optim_step=true",
+  ];
+  const { figures, requests } = await trainThrough([`rllm.trainer.run_dir=${join(root, "asks")}`, ...settings], {
+    stateFolder: join(root, "asks-state"),
+    client: { overlap: true },
+    intercept: note,
+  });
+  const of = (path: string) => posted.filter((one) => one.path === path).map(({ body }) => body);
+  expect(of("asample")).toHaveLength(4 * 4 * 3);
+  const steps = of("optim_step").map(({ adam_params }) => adam_params as Record<string, number>);
+  expect(steps).toHaveLength(figures("update/optimizer_steps").reduce((sum, count) => sum + count, 0));
+  expect(figures("update/optimizer_steps")[0]).toBe(2);
+  expect([...new Set(steps.map(({ learning_rate }) => learning_rate))]).toEqual([...new Set(figures("actor/lr"))]);
+  expect(new Set(figures("actor/lr")).size).toBeGreaterThan(2);
+  expect(steps[0]).toMatchObject({ beta1: 0.9, beta2: 0.9, eps: 1e-8, weight_decay: 0, grad_clip_norm: 1 });
+  // The step is asked for before the gradient's answer is.
+  const calls = requests.map((request) => request.replace("POST ", ""));
+  const first = calls.indexOf("forward_backward");
+  expect(calls.slice(first, first + 4)).toEqual([
+    "forward_backward",
+    "retrieve_future",
+    "optim_step",
+    "retrieve_future",
+  ]);
+});
+
 it("deletes from the service what the run's own retention deletes, and nothing else", async () => {
   const folder = join(root, "retained");
   const stateFolder = join(root, "retained-state");
