@@ -31,6 +31,6 @@ export function policySessions(options: PolicySessionsOptions) {
   setMaxListeners(0, signal);
   return ({ session: name, attempt }: { session: string; attempt: number }): OpenSession => {
     const session = client.open({ taskId: name, order: 0, rollout: 0, attempt, signal, keepSteps: false });
-    return { name, attempt, session };
+    return { name, attempt, session, onForgotten: session.close };
   };
 }

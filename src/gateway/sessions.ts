@@ -23,6 +23,8 @@ export interface OpenSession {
   session: Pick<RolloutSession, "generate">;
   metadata?: Readonly<Record<string, unknown>>;
   enforceSampling?: boolean;
+  /** Of a session that nobody opened and nobody will close: told when it has been forgotten. */
+  onForgotten?: () => void;
 }
 
 export interface Sessions {
@@ -41,6 +43,9 @@ export interface Sessions {
 /** Ended sessions that are still told from unknown ones. */
 const mostEnded = 10_000;
 
+/** Sessions that nobody opened are never closed: the one that was not called for the longest time makes room. */
+const mostUnknown = 10_000;
+
 interface Entry {
   session: LiveSession;
   posted: { result: unknown } | undefined;
@@ -51,6 +56,8 @@ interface Entry {
 export function createSessions(openUnknown?: (source: { session: string; attempt: number }) => OpenSession): Sessions {
   const entries = new Map<string, Entry>();
   const ended = new Set<string>();
+  /** Of those that nobody opened, what to do when they are forgotten; the one called last is last. */
+  const unknown = new Map<string, () => void>();
 
   function open({ name, attempt, session, metadata = {}, enforceSampling = false }: OpenSession): LiveSession {
     const live: LiveSession = {
@@ -65,15 +72,31 @@ export function createSessions(openUnknown?: (source: { session: string; attempt
   function entryOf({ session, attempt }: Pick<CallSource, "session" | "attempt">): Entry {
     const key = keyOf(session, attempt);
     const entry = entries.get(key);
-    if (entry !== undefined) return entry;
+    if (entry !== undefined) {
+      const onForgotten = unknown.get(key);
+      if (onForgotten) remember(key, onForgotten);
+      return entry;
+    }
     if (ended.has(key)) {
       throw new GatewayError("session_ended", `attempt ${attempt} of the session ${session} has ended`);
     }
     if (openUnknown === undefined) {
       throw new GatewayError("not_found", `there is no attempt ${attempt} of a session ${session}`);
     }
-    open(openUnknown({ session, attempt }));
+    const opened = openUnknown({ session, attempt });
+    open(opened);
+    remember(key, opened.onForgotten ?? (() => {}));
     return entries.get(key)!;
+  }
+
+  function remember(key: string, onForgotten: () => void): void {
+    unknown.delete(key);
+    unknown.set(key, onForgotten);
+    if (unknown.size <= mostUnknown) return;
+    const [oldest, forget] = unknown.entries().next().value!;
+    unknown.delete(oldest);
+    entries.delete(oldest);
+    forget();
   }
 
   return {
@@ -81,6 +104,7 @@ export function createSessions(openUnknown?: (source: { session: string; attempt
     close(name, attempt) {
       const key = keyOf(name, attempt);
       if (!entries.delete(key)) return;
+      unknown.delete(key);
       ended.add(key);
       if (ended.size > mostEnded) ended.delete(ended.values().next().value!);
     },

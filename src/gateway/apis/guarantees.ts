@@ -12,7 +12,7 @@ export function demand({ unenforceable, notices }: CallContext, parameter: strin
     throw badParameter(
       parameter,
       `${what} cannot be guaranteed: replies are sampled freely, so that they can be learned from. Leave it out, or ` +
-        "start the gateway with unenforceable=allow to get what was sampled",
+        "set rllm.gateway.unenforceable=allow to get what was sampled",
     );
   }
   notices.add(`unenforced/${parameter}`, `${what} is not enforced: the reply is what was sampled`);

@@ -1,0 +1,21 @@
+import { expect, test } from "vitest";
+import { createSessions } from "./sessions.ts";
+
+test("of sessions that nobody opened the one called longest ago makes room, and may come again", () => {
+  const opened: string[] = [];
+  const forgotten: string[] = [];
+  const generate = () => Promise.reject(new Error("not called"));
+  const sessions = createSessions(({ session: name, attempt }) => {
+    opened.push(name);
+    return { name, attempt, session: { generate }, onForgotten: () => forgotten.push(name) };
+  });
+  sessions.open({ name: "mine", attempt: 0, session: { generate } });
+  const call = (session: string) => sessions.get({ session, attempt: 0 }).name;
+  for (let index = 0; index < 10_000; index++) call(`s${index}`);
+  call("s0");
+  expect(forgotten).toEqual([]);
+  call("one more");
+  expect([forgotten, sessions.live.length]).toEqual([["s1"], 10_001]);
+  expect([call("mine"), call("s0"), call("s1")]).toEqual(["mine", "s0", "s1"]);
+  expect([opened.length, forgotten]).toEqual([10_002, ["s1", "s2"]]);
+});
