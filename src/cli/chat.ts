@@ -75,7 +75,14 @@ async function answer(policy: Policy, chat: Chat, config: Config, messages: Chat
     text += piece;
     process.stdout.write(piece);
   };
-  for await (const sample of policy.sample([request], { onToken: (_, token) => show(decoder.push(token)) })) {
+  let shown = 0;
+  const onToken = (_: number, token: number) => {
+    shown++;
+    show(decoder.push(token));
+  };
+  for await (const sample of policy.sample([request], { onToken })) {
+    // Not every engine tells tokens as they are sampled.
+    for (const token of sample.tokens.subarray(shown)) show(decoder.push(token));
     show(decoder.end());
     process.stdout.write(sample.stopReason === "length" ? outColors.dim(" [max_response_length]\n") : "\n");
   }

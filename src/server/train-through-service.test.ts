@@ -100,6 +100,21 @@ it("asks the service for what the configuration says: group sizes, minibatches, 
   ]);
 });
 
+it("samples while it trains, and sends each share of a step under the loss's name", async () => {
+  const settings = [
+    ...["enable=true", "mini_batch_size=4", "fwd_bwd_group_size=2", "staleness_threshold=1"].map(
+      (setting) => `rllm.async_training.${setting}`,
+    ),
+    "fuse_forward_backward_and_optim_step=true",
+    `rllm.trainer.run_dir=${join(root, "async")}`,
+  ];
+  const options = { stateFolder: join(root, "async-state"), client: { overlap: true } };
+  const { figures, rewards } = await trainThrough(settings, options);
+  expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
+  expect(figures("engine/tinker/named_losses")[0]).toBe(2);
+  expect(figures("engine/tinker/two_pass_losses").at(-1)).toBe(0);
+});
+
 it("deletes from the service what the run's own retention deletes, and nothing else", async () => {
   const folder = join(root, "retained");
   const stateFolder = join(root, "retained-state");
