@@ -39,12 +39,17 @@ const experiment: Experiment<{ index: number }> = {
     model: { lora_rank: 4, train_unembed: true },
     rllm: {
       rollout: { n: 8 },
-      trainer: { total_batches: 8, logger: [], save_freq: 0, test_freq: 0 },
+      trainer: { total_batches: 12, logger: [], save_freq: 0, test_freq: 0 },
       critic: { learning_rate: 0.02 },
     },
-    training: { learning_rate: 0.025, num_minibatches: 2, ppo_epochs: 2 },
+    training: { learning_rate: 0.015, num_minibatches: 2, ppo_epochs: 2 },
     data: { train_batch_size: 4, max_response_length: 8 },
   },
+};
+
+/** A greedy reply is often better than all that it is compared with, and then little is learned from any of them. */
+const gently: Readonly<Record<string, string[]>> = {
+  remax: ["training.learning_rate=0.005", "rllm.trainer.total_batches=24"],
 };
 
 async function rise(label: string, overrides: readonly string[]): Promise<number> {
@@ -54,7 +59,7 @@ async function rise(label: string, overrides: readonly string[]): Promise<number
 
 describe("a tiny Llama learns", () => {
   it.each(estimatorRuns)("by the estimator %s", async (name, overrides) => {
-    expect(await rise(`estimator ${name}`, overrides)).toBeGreaterThan(0.15);
+    expect(await rise(`estimator ${name}`, [...overrides, ...(gently[name] ?? [])])).toBeGreaterThan(0.15);
   });
 
   it.each(lossRuns)("by the loss %s", async (name, overrides) => {
