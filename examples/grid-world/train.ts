@@ -1,21 +1,29 @@
 /** A game of several turns: cross a frozen lake without falling into a hole. */
-import { defineExperiment, type GridWorldRow, gridWorld, gridWorlds, multiTurn } from "hone";
+import { type ChatMessage, chatAgent, defineExperiment, gridWorld, gridWorlds, multiTurn } from "hone";
 
 const lake = { size: 3, holes: 0.2, moves: 4, compass: true };
 
-export default defineExperiment<GridWorldRow>({
+/** Two answered turns show the form of an answer. */
+const shown: ChatMessage[] = [
+  { role: "user", content: "The goal lies left." },
+  { role: "assistant", content: "left" },
+  { role: "user", content: "The goal lies right and down." },
+  { role: "assistant", content: "down" },
+];
+
+export default defineExperiment({
   train: gridWorlds("lake", 4096, lake),
   validation: gridWorlds("lake-validation", 32, lake),
-  workflow: multiTurn<GridWorldRow>({
+  workflow: multiTurn({
     environment: (task) => gridWorld(task.row),
-    params: { maxTokens: 8 },
+    agent: () => chatAgent({ shown }),
+    params: { maxTokens: 4 },
   }),
   config: {
     rllm: {
-      rollout: { n: 8 },
-      trainer: { experiment_name: "grid-world", total_batches: 40, test_freq: 10, save_freq: 10 },
+      trainer: { experiment_name: "grid-world", total_batches: 48, test_freq: 16, save_freq: 16 },
     },
-    training: { learning_rate: 3e-4 },
+    training: { learning_rate: 2e-4 },
     data: { train_batch_size: 4, val_batch_size: 32, max_prompt_length: 512, max_response_length: 64 },
   },
 });
