@@ -1,11 +1,9 @@
 /** Loads a file of the user's, TypeScript or not, without a build step. Knows nothing of what it exports. */
 import * as nodeModule from "node:module";
-import { relative, sep } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { relative } from "node:path";
+import { pathToFileURL } from "node:url";
 import { UserError } from "./errors.ts";
-
-/** Where Hone's own code lies: `src/`, or `dist/` once it is built. */
-const own = fileURLToPath(new URL(".", import.meta.url));
+import { isThrownByHone } from "./stack-frames.ts";
 
 /**
  * The file is an ES module whatever its package.json says, so that `await` may stand at its top level; what it imports
@@ -56,7 +54,7 @@ function readAsModule(href: string): void {
 }
 
 function explain(error: unknown, file: string): unknown {
-  if (!(error instanceof Error) || error instanceof UserError || isFaultOfHone(error)) return error;
+  if (!(error instanceof Error) || error instanceof UserError || isThrownByHone(error.stack)) return error;
   const { code } = error as { code?: string };
   const missing = /^Cannot find (package|module) '([^']+)'/.exec(error.message);
   if (code === "ERR_MODULE_NOT_FOUND" && missing) {
@@ -79,11 +77,4 @@ function explain(error: unknown, file: string): unknown {
   return new UserError([`${file} could not be loaded: ${error.name}: ${error.message}`, ...where].join("\n"), {
     cause: error,
   });
-}
-
-/** Whether Hone's own code threw it, called by the user's. */
-function isFaultOfHone({ stack = "" }: Error): boolean {
-  const first = stack.split("\n").find((line) => /^\s+at /.test(line) && !/node:|node_modules\/(?!hone\/)/.test(line));
-  const path = first?.match(/(?:file:\/\/)?(\/[^:)]+|[a-zA-Z]:\\[^:)]+):\d+/)?.[1];
-  return path?.startsWith(own.endsWith(sep) ? own : own + sep) === true;
 }

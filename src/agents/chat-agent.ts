@@ -1,5 +1,6 @@
 /** The plain agent: all that was seen and said, in order. */
 import type { ChatMessage } from "../chat/messages.ts";
+import { BadOutcome } from "../rollout/failures.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {
@@ -25,16 +26,16 @@ export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<
   };
 }
 
-/** @throws Error when there is nothing to see: a model must not be asked about the word "undefined" */
+/** @throws BadOutcome when there is nothing to see: a model must not be asked about the word "undefined" */
 export function toMessages(observation: Observation): readonly ChatMessage[] {
   const messages = typeof observation === "string" ? [{ role: "user" as const, content: observation }] : observation;
   if (!Array.isArray(messages))
-    throw new Error(`an observation is a text or a list of messages, not ${String(observation)}`);
+    throw new BadOutcome(`gave the observation ${String(observation)}; it is a text or a list of messages`);
   for (const message of messages) {
     if (typeof message?.content !== "string")
-      throw new Error(`an observation holds a message without text: ${JSON.stringify(message)}`);
+      throw new BadOutcome(`gave an observation with a message without text: ${JSON.stringify(message)}`);
   }
   if (messages.length === 0 || messages.every(({ content }) => content === ""))
-    throw new Error("an observation is empty");
+    throw new BadOutcome("gave an empty observation");
   return messages;
 }

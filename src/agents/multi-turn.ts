@@ -1,6 +1,7 @@
 /** Agent and environment by turns, until the environment is done or a limit is met. */
 import { RolloutEnded } from "../rollout/failures.ts";
 import { chatAgent } from "./chat-agent.ts";
+import { checkStep } from "./check-step.ts";
 import type {
   Agent,
   CallParams,
@@ -62,7 +63,7 @@ export function multiTurn<Row, Action>(options: MultiTurnOptions<Row, Action>): 
       }
       const action = agent.act(reply);
       stage("environment");
-      const step = await environment.step(action, context);
+      const step = checkStep(await environment.step(action, context));
       steps.push(step);
       if (step.done) ending = { termination: "env_done" };
       else if (reply.stopReason === "length" && params.maxTokens === undefined) {

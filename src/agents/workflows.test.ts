@@ -111,7 +111,25 @@ describe("multiTurn", () => {
       "reset of nothing",
       { reset: () => undefined as never },
       "set_up",
-      "an observation is a text or a list of messages",
+      "set-up gave the observation undefined; it is a text or a list of messages",
+    ],
+    [
+      "step of nothing",
+      { step: () => undefined as never },
+      "environment",
+      "environment answered undefined (a missing return, or await?); a step is { observation, reward, done }",
+    ],
+    [
+      "step of an odd reward",
+      { step: () => ({ observation: "", reward: true as never, done: true }) },
+      "environment",
+      "environment answered the reward true; it is a finite number, or null",
+    ],
+    [
+      "step that does not say whether it is done",
+      { step: () => ({ observation: "go on", reward: 0 }) as never },
+      "environment",
+      "environment answered done: undefined, which is true or false",
     ],
     ["score", { score: () => Promise.reject(new Error("no score")) }, "reward", "reward threw Error: no score"],
   ])(

@@ -28,7 +28,7 @@ export class SessionEnded extends Error {
   }
 }
 
-/** The workflow returned something that is no outcome. */
+/** The workflow, or the environment in it, gave something that is none of what it may give: what it did, as a verb. */
 export class BadOutcome extends Error {
   override name = "BadOutcome";
 }
@@ -48,11 +48,4 @@ export function toFailure(error: unknown, stage: string): Failure {
   const boundary = boundaries[stage] ?? "workflow";
   if (error instanceof BadOutcome) return { boundary, message: `${stage} ${error.message}` };
   return { boundary, message: `${stage} threw ${text}`, ...stack };
-}
-
-/** The frames of a stack that lie in the user's files, at most eight; empty when there are none. */
-export function ownFrames(stack: string | undefined): string {
-  const frames = (stack ?? "").split("\n").filter((line) => /^\s+at /.test(line));
-  const own = frames.filter((line) => !/node:|node_modules/.test(line));
-  return (own.length > 0 ? own : frames).slice(0, 8).join("\n");
 }

@@ -1,9 +1,10 @@
 /** Many attempts at many tasks, side by side: order, concurrency, retries. What one attempt is, is run-attempt.ts's. */
 import type { Task, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
+import { userFrames } from "../stack-frames.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { breath } from "./breath.ts";
-import { type Failure, ModelCallError, ownFrames } from "./failures.ts";
+import { type Failure, ModelCallError } from "./failures.ts";
 import type { RolloutGateway } from "./gateway-door.ts";
 import { labelOf } from "./label.ts";
 import { defaultRole } from "./rollout-session.ts";
@@ -194,11 +195,11 @@ const isMistake = (error: unknown) => error instanceof UserError && !(error inst
 
 function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): RunError {
   const tries = retries === 0 ? "" : ` after ${retries} ${retries === 1 ? "retry" : "retries"}`;
-  const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${ownFrames(failure.stack)}`;
+  const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${userFrames(failure.stack)}`;
   const mend =
     error instanceof UserError && error.hint !== undefined
       ? error.hint
-      : `mend the ${failure.boundary === "model" ? "engine" : failure.boundary} for this task`;
+      : `mend the ${failure.boundary === "model" ? "engine" : failure.boundary.replace("_", "-")} for this task`;
   return new RunError(
     `rollout ${rollout} of task ${task.id} (${task.origin}) failed${tries}: ${failure.message}${frames}`,
     { cause: error, hint: `${mend}, or go on without such rollouts with rllm.workflow.raise_on_error=false` },
