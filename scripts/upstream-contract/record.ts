@@ -4,10 +4,11 @@
  *   python scripts/upstream-contract/tiny.py make MODEL
  *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000
  *   tsx scripts/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
- *
+ *   tsx scripts/upstream-contract/record.ts sglang http://127.0.0.1:8001 "SGLang 0.5.23 (message types)" MODEL PYTHON
  *   npx biome format --write src/gateway/upstream/fixtures
  *
- * PYTHON has torch and transformers: their log-probabilities of the same tokens are recorded beside the server's.
+ * The second server is scripts/upstream-contract/sglang.py. PYTHON has torch and transformers: their log-probabilities of
+ * the same tokens are recorded beside the server's.
  */
 import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";

