@@ -1,7 +1,5 @@
 /** `hone gateway` as it is run: a process of its own with a real model, official clients, and SIGTERM at the end. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -9,9 +7,10 @@ import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
-const root = mkdtempSync(join(tmpdir(), "hone-gateway-"));
+const root = temporaryFolder("gateway");
 const store = join(root, "traces.db");
 const command = ["--import", "tsx", "src/cli/main.ts"];
 
@@ -40,7 +39,6 @@ beforeAll(async () => {
 });
 afterAll(() => {
   gateway.kill("SIGKILL");
-  rmSync(root, { recursive: true, force: true });
 });
 
 const session = (name: string) => `${origin}/s/${name}/a/0`;
