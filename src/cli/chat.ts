@@ -27,7 +27,7 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
   try {
     const policy = await engine.createPolicy({ adapter: checkpoint ? adapterSpec(config) : { kind: "none" } });
     if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-    const chat = openChat(engine.model.directory, config);
+    const chat = openChat(engine.model.directory, config, (line) => process.stderr.write(`${line}\n`));
     status.end();
     const messages: ChatMessage[] = options.system ? [{ role: "system", content: options.system }] : [];
     if (options.message !== undefined) {

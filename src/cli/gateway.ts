@@ -32,6 +32,8 @@ interface Model {
 /** A call may take so long before its client is told that it took too long. */
 const callTimeoutSeconds = 600;
 
+const warn = (text: string) => process.stderr.write(`${text}\n`);
+
 export async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise<void> {
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
   const { config } = composeConfig({ input: checkpoint?.config ?? {}, overrides });
@@ -43,7 +45,7 @@ export async function gatewayCommand(overrides: string[], flags: GatewayFlags): 
     const { policy, chat } = model;
     const gateway = await openRunGateway({
       ...{ config, folder: undefined, chat, model: model.name },
-      warn: (text) => process.stderr.write(`${text}\n`),
+      warn,
       alone: {
         callTimeoutSeconds,
         openUnknown: policySessions({
@@ -77,7 +79,7 @@ async function openOwn(config: Config, checkpoint: string | undefined): Promise<
     const adapter = checkpoint === undefined ? { kind: "none" as const } : adapterSpec(config);
     const policy = await engine.createPolicy({ adapter });
     if (checkpoint !== undefined) await policy.loadState(join(checkpoint, "policy"), { optimizer: false });
-    const chat = openChat(engine.model.directory, config);
+    const chat = openChat(engine.model.directory, config, warn);
     return { policy, chat, name: engine.model.name, close: () => engine.close() };
   } catch (error) {
     await engine.close();
@@ -97,5 +99,5 @@ function openUpstream(config: Config, flags: GatewayFlags): Model {
     });
   }
   const policy = upstreamPolicy({ url, kind, ...(model === undefined ? {} : { model }) });
-  return { policy, chat: openChat(name, config), name: model ?? name, close: policy.close };
+  return { policy, chat: openChat(name, config, warn), name: model ?? name, close: policy.close };
 }
