@@ -1,4 +1,5 @@
 /** What can end an attempt at a task other than its outcome, and how it is told. */
+import { UserError } from "../errors.ts";
 import type { Episode, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
 
 export type Failure = NonNullable<Episode["failure"]>;
@@ -47,5 +48,7 @@ export function toFailure(error: unknown, stage: string): Failure {
   if (error instanceof ModelCallError) return { boundary: "model", message: error.message, ...stack };
   const boundary = boundaries[stage] ?? "workflow";
   if (error instanceof BadOutcome) return { boundary, message: `${stage} ${error.message}` };
+  // It says for whom it is and what to do, and is no accident of the code that threw it.
+  if (error instanceof UserError) return { boundary, message: `${stage}: ${error.message}`, ...stack };
   return { boundary, message: `${stage} threw ${text}`, ...stack };
 }

@@ -128,9 +128,9 @@ describe("failures", () => {
     const { run } = setUp({ workflow, retryLimit: 3 });
     const error = await run({ tasks: tasksOf("one"), n: 1, raiseOnError: true }).catch((thrown) => thrown);
     expect(error.message).toBe(
-      "rollout 0 of task one (train.jsonl:1) failed: workflow threw UserError: the chat template has no place for tools",
+      "rollout 0 of task one (train.jsonl:1) failed: workflow: the chat template has no place for tools",
     );
-    expect(error.hint).toContain("offer none");
+    expect(error).toMatchObject({ exitCode: 2, hint: expect.stringContaining("offer none") });
     expect(attempts).toBe(1);
     const transient: Workflow<Row> = () => {
       attempts++;

@@ -62,7 +62,8 @@ interface Rollout<Row> {
  * Runs `n` rollouts of every task. A failed rollout is an episode with `failure` and unknown rewards.
  *
  * @returns episodes ordered by task, then rollout
- * @throws RunError when a rollout fails for good and `raiseOnError`, naming the task and where it came from
+ * @throws RunError when a rollout fails for good and `raiseOnError`, naming the task and where it came from; UserError
+ * where that is for the user to mend
  * @throws the engine's own UserError or RunError as it is, whatever `raiseOnError` says: no rollout can go on then
  */
 export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promise<Episode[]> {
@@ -193,14 +194,15 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
 /** What its user must mend fails again, however often it is tried: a template without place for tools, a row without a column. */
 const isMistake = (error: unknown) => error instanceof UserError && !(error instanceof RunError);
 
-function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): RunError {
+function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): UserError {
   const tries = retries === 0 ? "" : ` after ${retries} ${retries === 1 ? "retry" : "retries"}`;
   const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${userFrames(failure.stack)}`;
   const mend =
     error instanceof UserError && error.hint !== undefined
       ? error.hint
       : `mend the ${failure.boundary === "model" ? "engine" : failure.boundary.replace("_", "-")} for this task`;
-  return new RunError(
+  const Failed = isMistake(error) ? UserError : RunError;
+  return new Failed(
     `rollout ${rollout} of task ${task.id} (${task.origin}) failed${tries}: ${failure.message}${frames}`,
     { cause: error, hint: `${mend}, or go on without such rollouts with rllm.workflow.raise_on_error=false` },
   );
