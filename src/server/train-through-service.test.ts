@@ -115,6 +115,23 @@ it("samples while it trains, and sends each share of a step under the loss's nam
   expect(figures("engine/tinker/two_pass_losses").at(-1)).toBe(0);
 });
 
+it("asks again for samples that the service has lost, and draws the same", async () => {
+  const whole = await trainThrough([`rllm.trainer.run_dir=${join(root, "kept")}`], {
+    stateFolder: join(root, "kept-state"),
+  });
+  let polls = 0;
+  const lose = (path: string, { body }: RequestInit) =>
+    path === "retrieve_future" && /:sample:/.test(String(body)) && ++polls % 5 === 0
+      ? Response.json({ detail: "the server was restarted" }, { status: 410 })
+      : undefined;
+  const { rewards, figures } = await trainThrough([`rllm.trainer.run_dir=${join(root, "lost")}`], {
+    stateFolder: join(root, "lost-state"),
+    intercept: lose,
+  });
+  expect(rewards).toEqual(whole.rewards);
+  expect(figures("engine/tinker/retries").at(-1)).toBeGreaterThan(20);
+});
+
 it("deletes from the service what the run's own retention deletes, and nothing else", async () => {
   const folder = join(root, "retained");
   const stateFolder = join(root, "retained-state");

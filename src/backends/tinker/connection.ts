@@ -208,7 +208,7 @@ export function createConnection(options: ConnectionOptions): Connection {
     const text = await response.text();
     if (response.status === 408) return "again";
     if (response.status === 410) {
-      throw new RunError(`the Tinker service has lost the result of ${id}: ${detailOf(text)}`, {
+      throw new LostResultError(`the Tinker service has lost the result of ${id}: ${detailOf(text)}`, {
         hint: "Go on from the last checkpoint with --resume.",
       });
     }
@@ -278,6 +278,11 @@ export function createConnection(options: ConnectionOptions): Connection {
 
 /** The version of the official client whose messages this one speaks; the service chooses its answers by it. */
 export const sdkVersion = "0.38.0";
+
+/** What the service had accepted, it does not know any more, for example since a restart. */
+export class LostResultError extends RunError {
+  override name = "LostResultError";
+}
 
 /** The service is there and wants to be asked later. */
 class Busy extends RunError {}

@@ -1,6 +1,7 @@
 /** Sampling through a Tinker service: a request each, answered as they end. */
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
+import { LostResultError } from "./connection.ts";
 import type { TinkerSession } from "./session.ts";
 import { decodeSampleResponse } from "./wire/sampling.ts";
 
@@ -12,6 +13,9 @@ export interface Sampler {
   /** Requests count from 0. */
   next(): number;
 }
+
+/** As often is one sample asked for again. */
+const mostLosses = 3;
 
 /** Requests that are under way at the same time, as the service's own client. */
 const mostAtOnce = 400;
@@ -31,20 +35,34 @@ export async function* sample(
   let [next, running] = [0, 0];
   const stop = new AbortController();
 
-  async function one(index: number): Promise<void> {
-    const request = requests[index]!;
-    const ends = [stop.signal, signal, request.signal].filter((each) => each !== undefined);
-    const aborted = AbortSignal.any(ends);
-    try {
+  /** A lost result is asked for again, as a request of its own: frozen weights draw the same by the same seed. */
+  async function answered(index: number, aborted: AbortSignal): Promise<unknown> {
+    for (let losses = 0; ; losses++) {
       aborted.throwIfAborted();
-      const accepted = await session.connection.post("asample", bodies[index]!);
+      const body = losses === 0 ? bodies[index]! : { ...bodies[index]!, seq_id: sampler.next() };
+      const accepted = await session.connection.post("asample", body);
       const cancel = () => {
         session.connection.post("cancel_future", { request_id: accepted.request_id }).catch(() => {});
       };
       if (aborted.aborted) cancel();
       aborted.addEventListener("abort", cancel, { once: true });
-      const result = await session.connection.collect("sample", accepted, aborted);
-      aborted.removeEventListener("abort", cancel);
+      try {
+        return await session.connection.collect("sample", accepted, aborted);
+      } catch (error) {
+        if (!(error instanceof LostResultError) || losses === mostLosses) throw error;
+        session.connection.counts.retries++;
+      } finally {
+        aborted.removeEventListener("abort", cancel);
+      }
+    }
+  }
+
+  async function one(index: number): Promise<void> {
+    const request = requests[index]!;
+    const ends = [stop.signal, signal, request.signal].filter((each) => each !== undefined);
+    const aborted = AbortSignal.any(ends);
+    try {
+      const result = await answered(index, aborted);
       ready.push(decode(index, request, result as Uint8Array, sampler.version, session.isHone));
     } catch (error) {
       if (!aborted.aborted) throw error;
