@@ -35,8 +35,15 @@ export interface Samplers {
 
 export const samplerId = (session: string, number: number): string => `${session}:sample:${number}`;
 
-/** Unnamed weights are kept so long after their last use, or until newer ones of the model are there and this is over. */
+/**
+ * Unnamed weights are kept so long after their last use, the newest of a session for ever. Where a session has more of
+ * them than `manyUnnamed`, the older ones go sooner: a fast trainer would fill the disk.
+ */
 const keepUnusedMs = 3_600_000;
+const keepOfManyMs = 300_000;
+const manyUnnamed = 16;
+/** So many are remembered by name after their weights have gone. */
+const mostGone = 512;
 
 export function createSamplers(context: ServerContext, sessions: Sessions): Samplers {
   const { store } = context;
@@ -90,7 +97,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       const snapshot = weights !== "gone" && "inflight" in weights ? session.inflight[weights.inflight] : weights;
       if (!snapshot || snapshot === "gone") {
         throw new UserError(
-          `the weights of ${id} were dropped: unnamed ones go when they were not used for an hour and newer ones are there, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
+          `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for five minutes where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
         );
       }
       return pool.use(base, snapshot, use);
@@ -98,14 +105,22 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
     sweep() {
       for (const session of store.sessions.values()) {
         const over = sessions.isOver(session);
-        const newest = Math.max(...session.samplers.map(({ number }) => number));
-        const dropped = session.samplers.filter(({ number, weights, modelPath }) => {
-          if (weights === "base" || weights === "gone" || modelPath !== null) return false;
+        const unnamed = session.samplers
+          .filter(({ weights, modelPath }) => weights !== "base" && weights !== "gone" && modelPath === null)
+          .sort((left, right) => right.number - left.number);
+        const dropped = unnamed.filter(({ number }, newer) => {
           const silent = context.now().getTime() - (used.get(samplerId(session.id, number)) ?? started);
-          return over ? session.finished !== null || silent > keepUnusedMs : number !== newest && silent > keepUnusedMs;
+          if (over) return session.finished !== null || silent > keepUnusedMs;
+          return newer > 0 && silent > (newer < manyUnnamed ? keepUnusedMs : keepOfManyMs);
         });
         if (dropped.length === 0) continue;
-        for (const sampler of dropped) sampler.weights = "gone";
+        for (const sampler of dropped) {
+          sampler.weights = "gone";
+          used.delete(samplerId(session.id, sampler.number));
+        }
+        const gone = session.samplers.filter(({ weights }) => weights === "gone");
+        const forgotten = new Set(gone.slice(0, Math.max(0, gone.length - mostGone)));
+        session.samplers = session.samplers.filter((sampler) => !forgotten.has(sampler));
         if (over) session.inflight = {};
         store.saveSession(session);
       }

@@ -246,6 +246,18 @@ test("unnamed weights go when they are old and not the newest; named ones stay",
   await client.sweep();
   expect(await mistake(samplers[0]!, {})).toMatch(/were dropped/);
   expect((await sample(samplers[1]!)).sequences).toHaveLength(1);
+
+  // A fast trainer makes many of them, and keeps few for long.
+  for (let number = 2; number < 22; number++) {
+    const body = { model_id: id, seq_id: number + 1, sampling_session_seq_id: number };
+    await client.finish("save_weights_for_sampler", body);
+  }
+  now = new Date("2030-01-01T01:40:00Z");
+  await client.sweep();
+  const { samplers: records } = client.service.context.store.sessions.get(session)!;
+  expect(records.filter(({ weights }) => weights !== "gone").map(({ number }) => number)).toEqual(
+    Array.from({ length: 16 }, (_, index) => index + 6),
+  );
 });
 
 test("a request that is cancelled ends", async () => {

@@ -1,6 +1,7 @@
 /** Puts the parts together: engines, store, service, HTTP, and the clock that tidies up. */
 import { randomUUID } from "node:crypto";
 import type { AddressInfo } from "node:net";
+import { monitorEventLoopDelay } from "node:perf_hooks";
 import { createAdaptorServer } from "@hono/node-server";
 import type { Hono } from "hono";
 import type { Engine } from "../backends/engine.ts";
@@ -11,7 +12,7 @@ import { expireCheckpoints } from "./checkpoints.ts";
 import type { ServerContext } from "./context.ts";
 import { createFutureStore, type FutureStoreOptions } from "./futures.ts";
 import { createLog } from "./log.ts";
-import { createMetrics } from "./metrics.ts";
+import { createMetrics, type Metrics } from "./metrics.ts";
 import { createService, type Service } from "./service.ts";
 import { openStore } from "./store.ts";
 
@@ -144,6 +145,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
       cause: error,
     });
   }
+  const unwatch = watchEventLoop(context.metrics);
   const timers = [
     setInterval(() => {
       running.sweep().catch((error: unknown) => context.log.warn("", `tidying up failed: ${error}`));
@@ -155,6 +157,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
     ...running,
     url: `http://${host.includes(":") ? `[${host}]` : host}:${address.port}`,
     async close() {
+      unwatch();
       for (const timer of timers) clearInterval(timer);
       await new Promise<void>((resolve) => {
         server.close(() => resolve());
@@ -199,4 +202,16 @@ function defineGauges({ context, sessions, samplers }: Service): void {
     each(({ scheduler }) => scheduler.state.rows),
   );
   metrics.gauge("hone_resident_bytes", "Memory of the server's own process.", () => one(process.memoryUsage.rss()));
+}
+
+/** How late the loop of this process is: while it is late nobody is answered. Gives the function that ends the watch. */
+function watchEventLoop(metrics: Metrics): () => void {
+  const delay = monitorEventLoopDelay({ resolution: 10 });
+  delay.enable();
+  metrics.gauge("hone_event_loop_seconds", "How late the server's loop was since this was last read.", () => {
+    const quantiles = { "0.99": delay.percentile(99), "1": delay.max };
+    delay.reset();
+    return Object.entries(quantiles).map(([quantile, value]) => ({ labels: { quantile }, value: value / 1e9 }));
+  });
+  return () => void delay.disable();
 }

@@ -1,0 +1,43 @@
+/**
+ * `hone serve` as a process of its own: under many clients, and beside the same engine without HTTP.
+ *
+ *   npm run bench -- tinker-server [--only load|overhead] [--seconds 300] [--samplers 64] [--trainers 4] [--steps 4]
+ *
+ * The load prints what the clients were answered, how long heartbeats took, and the memory of server and worker over
+ * time. The overhead prints seconds per step of the first example on both sides, and their ratio. Exits with 1 where one
+ * of the bounds that it prints does not hold.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import { cpus, loadavg, tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { runLoad } from "./load.ts";
+import { runOverhead } from "./overhead.ts";
+
+const { values: flags } = parseArgs({
+  options: {
+    only: { type: "string" },
+    seconds: { type: "string", default: "300" },
+    samplers: { type: "string", default: "64" },
+    trainers: { type: "string", default: "4" },
+    steps: { type: "string", default: "4" },
+  },
+});
+const folder = mkdtempSync(join(tmpdir(), "hone-bench-tinker-server-"));
+const parts = {
+  load: () =>
+    runLoad({
+      ...{ folder, seconds: Number(flags.seconds) },
+      ...{ samplers: Number(flags.samplers), trainers: Number(flags.trainers) },
+    }),
+  overhead: () => runOverhead({ folder, steps: Number(flags.steps) }),
+};
+try {
+  console.log(`${cpus().length} cores, load average ${loadavg()[0]!.toFixed(1)} at the start`);
+  for (const [name, run] of Object.entries(parts)) {
+    if (flags.only !== undefined && flags.only !== name) continue;
+    if (!(await run())) process.exitCode = 1;
+  }
+} finally {
+  rmSync(folder, { recursive: true, force: true });
+}
