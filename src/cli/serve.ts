@@ -1,5 +1,6 @@
 /** `hone serve`: a Tinker-compatible server on this machine's models. */
 import { join } from "node:path";
+import { setFlagsFromString } from "node:v8";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import type { LocalEngineOptions } from "../backends/local/options.ts";
@@ -25,6 +26,8 @@ interface ServeOptions {
 }
 
 export async function serveCommand(options: ServeOptions): Promise<void> {
+  // Left alone, V8 lets its heap grow to several times what a server holds before it looks for what can go.
+  setFlagsFromString("--heap-growing-percent=40");
   const apiKey = options.apiKey ?? process.env.HONE_API_KEY ?? null;
   if (apiKey !== null && !/^tml-\S+$/.test(apiKey)) {
     throw new UserError("the API key must begin with tml-: Tinker's clients send no other", {

@@ -19,11 +19,12 @@ export interface FutureStoreOptions {
   now?: () => number;
 }
 
+/** Settled ones are many and kept for minutes: they hold their result alone. */
 interface Future {
   result?: FutureResult;
   expires: number;
-  waiting: Set<() => void>;
-  cancel: AbortController;
+  /** Until there is a result: who waits for it, and what ends the work. */
+  open: { waiting: Set<() => void>; cancel: AbortController } | null;
 }
 
 export interface FutureStore {
@@ -53,7 +54,7 @@ export function describeFailure(error: unknown): FutureResult & { kind: "failure
 }
 
 export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
-  const { keepMs = 3_600_000, keepCollectedMs = 120_000, now = Date.now } = options;
+  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now } = options;
   const futures = new Map<string, Future>();
   const listeners: ((id: string, result: FutureResult) => void)[] = [];
   let pending = 0;
@@ -64,15 +65,15 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     future.result = result;
     future.expires = now() + keepMs;
     for (const listener of listeners) listener(id, result);
-    for (const wake of future.waiting) wake();
-    future.waiting.clear();
+    for (const wake of future.open?.waiting ?? []) wake();
+    future.open = null;
   }
 
   return {
     start(id, work) {
       if (futures.has(id)) return;
       const cancel = new AbortController();
-      const future: Future = { expires: Number.POSITIVE_INFINITY, waiting: new Set(), cancel };
+      const future: Future = { expires: Number.POSITIVE_INFINITY, open: { waiting: new Set(), cancel } };
       futures.set(id, future);
       pending++;
       // Not in this turn of the loop: the id is answered before anything is computed.
@@ -87,16 +88,17 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     async collect(id, waitMs, signal) {
       const future = futures.get(id);
       if (!future) return "unknown";
-      if (!future.result && waitMs > 0 && !signal?.aborted) {
+      const { open } = future;
+      if (open && waitMs > 0 && !signal?.aborted) {
         await new Promise<void>((resolve) => {
           const done = () => {
             clearTimeout(timer);
-            future.waiting.delete(done);
+            open.waiting.delete(done);
             signal?.removeEventListener("abort", done);
             resolve();
           };
           const timer = setTimeout(done, waitMs);
-          future.waiting.add(done);
+          open.waiting.add(done);
           signal?.addEventListener("abort", done, { once: true });
         });
       }
@@ -106,8 +108,8 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     },
     cancel(id) {
       const future = futures.get(id);
-      if (!future || future.result) return false;
-      future.cancel.abort();
+      if (!future?.open) return false;
+      future.open.cancel.abort();
       return true;
     },
     onSettled: (listener) => void listeners.push(listener),
