@@ -7,6 +7,8 @@ import type { Chat, RenderOptions } from "./types.ts";
 
 export interface ChatParts {
   encode: Chat["encode"];
+  /** The same on another thread. */
+  encodeElsewhere?: Chat["encodeLater"];
   decode: Chat["decode"];
   renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
   /** The same messages may be written otherwise later: the template writes the date. Default false. */
@@ -26,6 +28,9 @@ export interface ChatParts {
 }
 
 const mark = "Qz7reply7zQ";
+
+/** Characters that take about as long to encode as it may take to answer a call: 10 to 20 ms. */
+const longText = 30_000;
 
 export function assembleChat(parts: ChatParts): Chat {
   const { encode, decode, syntax, addSpecial = false, specials, ids } = parts;
@@ -49,7 +54,14 @@ export function assembleChat(parts: ChatParts): Chat {
     return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
   };
 
+  const encodeLater: Chat["encodeLater"] = async (text, options) => {
+    if (parts.encodeElsewhere === undefined || text.length < longText) return encode(text, options);
+    return parts.encodeElsewhere(text, options);
+  };
+
   const latest = rememberLatest<Int32Array>(64);
+  /** Prompts of groups that are being encoded elsewhere. */
+  const coming = new Map<string, Promise<Int32Array>>();
   const turnEnd = turnEndOf(renderText, specials);
   const stopIds = [
     ...new Set([
@@ -80,7 +92,15 @@ export function assembleChat(parts: ChatParts): Chat {
     render(messages, options = {}) {
       const tokens = () => encode(renderText(messages, options), { addSpecial });
       const key = parts.readsClock ? undefined : openingKey(messages, options);
-      return key === undefined ? tokens() : latest(key, tokens);
+      return key === undefined ? tokens() : latest.keep(key, latest.get(key) ?? tokens());
+    },
+    async renderLater(messages, options = {}) {
+      const tokens = () => encodeLater(renderText(messages, options), { addSpecial });
+      const key = parts.readsClock ? undefined : openingKey(messages, options);
+      if (key === undefined) return tokens();
+      const encoded = latest.get(key) ?? coming.get(key) ?? tokens().finally(() => coming.delete(key));
+      if (encoded instanceof Promise) coming.set(key, encoded);
+      return latest.keep(key, await encoded);
     },
     renderText,
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
@@ -96,6 +116,7 @@ export function assembleChat(parts: ChatParts): Chat {
       };
     },
     encode,
+    encodeLater,
     decode,
     incrementalDecoder: (options) => incrementalDecoder((tokens) => decode(tokens, options)),
     bosId: ids.bos,
@@ -119,14 +140,17 @@ function openingKey(messages: readonly ChatMessage[], options: RenderOptions): s
   return JSON.stringify([messages, tools, thinking, reasoningEffort, addGenerationPrompt]);
 }
 
-function rememberLatest<Value>(size: number): (key: string, make: () => Value) => Value {
+function rememberLatest<Value>(size: number) {
   const known = new Map<string, Value>();
-  return (key, make) => {
-    const value = known.get(key) ?? make();
-    known.delete(key);
-    known.set(key, value);
-    if (known.size > size) known.delete(known.keys().next().value!);
-    return value;
+  return {
+    get: (key: string) => known.get(key),
+    /** Also of what is known: it counts as the newest then. */
+    keep(key: string, value: Value): Value {
+      known.delete(key);
+      known.set(key, value);
+      if (known.size > size) known.delete(known.keys().next().value!);
+      return value;
+    },
   };
 }
 

@@ -7,9 +7,9 @@ import type { ChatMessage } from "./messages.ts";
 import type { Chat, RenderOptions } from "./types.ts";
 
 export interface Bridge {
-  /** The tokens after the sampled ones, from the end of the reply's turn to the header of the next; see `hasTurnEnd`. */
-  tokens: Int32Array;
-  /** Whether `tokens` begins with the end of the reply's turn, which the model may have sampled itself. */
+  /** What comes after the sampled tokens, from the end of the reply's turn to the header of the next; see `hasTurnEnd`. */
+  text: string;
+  /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself. */
   hasTurnEnd: boolean;
   /** The template leaves thinking out that the tokens so far hold. */
   dropsReasoning: boolean;
@@ -28,7 +28,7 @@ const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
  * @throws UserError when the template refuses the messages
  */
 export function bridge(
-  chat: Pick<Chat, "renderText" | "encode" | "turnEnd">,
+  chat: Pick<Chat, "renderText" | "turnEnd">,
   history: readonly ChatMessage[],
   hidden: ReadonlySet<number>,
   next: readonly ChatMessage[],
@@ -45,9 +45,9 @@ export function bridge(
     reasoning && !text.includes(reasoning.trim(), after) ? [history.length + index] : [],
   );
   const found = { dropsReasoning, hidden: new Set([...hidden, ...hiddenNext]) };
-  if (chat.turnEnd === undefined) return { tokens: chat.encode(text.slice(after)), hasTurnEnd: false, ...found };
+  if (chat.turnEnd === undefined) return { text: text.slice(after), hasTurnEnd: false, ...found };
   const end = text.indexOf(chat.turnEnd, after);
-  return end < 0 ? null : { tokens: chat.encode(text.slice(end)), hasTurnEnd: true, ...found };
+  return end < 0 ? null : { text: text.slice(end), hasTurnEnd: true, ...found };
 }
 
 /** Some templates refuse replies that call several tools at once, which a model may well write: one then stands for all. */

@@ -6,7 +6,11 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
+import { assembleChat } from "./assemble-chat.ts";
 import { loadChat } from "./chat.ts";
+import { openConversation } from "./conversation.ts";
+import type { ChatMessage } from "./messages.ts";
+import { openTokenizer } from "./tokenizer.ts";
 
 const fixture = (family: string) => fileURLToPath(new URL(`./fixtures/${family}`, import.meta.url));
 const hello = [{ role: "user", content: "hello" }] as const;
@@ -161,4 +165,50 @@ test("the prompt that a group's rollouts begin with is kept once; a template tha
   } finally {
     vi.useRealTimers();
   }
+});
+
+describe("a long text", () => {
+  const long = (words: number) => Array.from({ length: words }, (_, index) => `word ${index % 97}`).join(", ");
+
+  test("has the same tokens from another thread, alone and in a conversation", async () => {
+    const chat = loadChat(fixture("qwen"));
+    const text = long(6000);
+    expect(await chat.encodeLater(text)).toEqual(chat.encode(text));
+    const conversations = [openConversation(chat), openConversation(chat)] as const;
+    const history: ChatMessage[] = [{ role: "user", content: text }];
+    for (const said of ["yes", "no"]) {
+      const turns = [conversations[0].begin(history), await conversations[1].beginLater(history)] as const;
+      expect(turns[1].prompt).toEqual(turns[0].prompt);
+      for (const turn of turns) turn.record({ tokens: Int32Array.of(...chat.encode(said), chat.stopIds[0]!) });
+      history.push({ role: "assistant", content: said }, { role: "user", content: `${said}? ${text}` });
+    }
+  });
+
+  test("is encoded once for a group whose rollouts begin together; a short one is encoded here", async () => {
+    const { encode, decode, specials } = openTokenizer(fixture("qwen"));
+    const sent: string[] = [];
+    const chat = assembleChat({
+      ...{ encode, decode, specials, syntax: { thinks: false, calls: undefined } },
+      async encodeElsewhere(text) {
+        sent.push(text);
+        return encode(text);
+      },
+      renderText: (messages) => messages.map(({ content }) => content).join("\n"),
+      ids: { bos: null, eos: null, pad: null },
+    });
+    const group = [{ role: "user", content: long(6000) }] as const;
+    const prompts = await Promise.all(Array.from({ length: 8 }, () => chat.renderLater(group)));
+    expect(new Set(prompts).size).toBe(1);
+    expect(chat.render(group)).toBe(prompts[0]);
+    await chat.renderLater(hello);
+    expect(sent).toEqual([long(6000)]);
+  });
+
+  test("fails as it would here where the model's folder is broken", async () => {
+    const chat = loadChat(folder);
+    rmSync(join(folder, "tokenizer.json"));
+    const encoded = chat.encodeLater(long(6000));
+    await expect(encoded).rejects.toThrow(UserError);
+    await expect(encoded).rejects.toThrow(/no tokenizer.json in/);
+  });
 });

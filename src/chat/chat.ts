@@ -5,6 +5,7 @@ import { z } from "zod";
 import { UserError } from "../errors.ts";
 import { assembleChat } from "./assemble-chat.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./chat-template.ts";
+import { encodeElsewhere } from "./encode-elsewhere.ts";
 import { type Renderer, renderers, syntaxOf } from "./renderers.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokenizer.ts";
 import type { Chat } from "./types.ts";
@@ -51,6 +52,7 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
   return assembleChat({
     ...{ encode, decode, specials, renderText, accumulateReasoning },
+    encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
     syntax: renderer?.syntax ?? syntaxOf(sources),
     addSpecial: renderer?.addSpecial ?? false,

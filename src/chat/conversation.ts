@@ -48,6 +48,8 @@ export interface Conversation {
    * @throws UserError when a message's content is no text, or the template refuses the messages or the tools
    */
   begin(messages: readonly ChatMessage[], options?: CallOptions): Turn;
+  /** `begin`, with what is long encoded on another thread. */
+  beginLater(messages: readonly ChatMessage[], options?: CallOptions): Promise<Turn>;
 }
 
 interface Recorded {
@@ -74,11 +76,14 @@ export function openConversation(chat: Chat): Conversation {
   const recorded: Recorded[] = [];
   let turns = 0;
 
-  return {
-    begin(messages, options = {}) {
-      requireText(messages);
-      const turn = turns++;
-      const { prompt, starts, history, hidden } = nextPrompt(chat, recorded, messages, options);
+  /** What is left to do once the text that the turn adds is encoded. */
+  function open(messages: readonly ChatMessage[], options: CallOptions) {
+    requireText(messages);
+    const turn = turns++;
+    const draft = nextPrompt(chat, recorded, messages, options);
+    const { starts, history, hidden } = draft;
+    const toTurn = (added: Int32Array): Turn => {
+      const prompt = draft.continues ? continued(draft.continues, added, chat.stopIds) : added;
       return {
         prompt,
         starts,
@@ -97,6 +102,19 @@ export function openConversation(chat: Chat): Conversation {
           return reply;
         },
       };
+    };
+    return { draft, toTurn };
+  }
+
+  return {
+    begin(messages, options = {}) {
+      const { draft, toTurn } = open(messages, options);
+      return toTurn(draft.continues ? chat.encode(draft.continues.text) : chat.render(draft.history, options));
+    },
+    async beginLater(messages, options = {}) {
+      const { draft, toTurn } = open(messages, options);
+      const { continues, history } = draft;
+      return toTurn(await (continues ? chat.encodeLater(continues.text) : chat.renderLater(history, options)));
     },
   };
 }
@@ -117,8 +135,10 @@ function requireText(messages: readonly ChatMessage[]): void {
   });
 }
 
-interface Prompt {
-  prompt: Int32Array;
+/** A prompt before its text is encoded. */
+interface Draft {
+  /** The call whose tokens it begins with, and the text after those. Without it the whole history is rendered. */
+  continues?: { call: Recorded; text: string; hasTurnEnd: boolean };
   starts: SequenceStart | undefined;
   /** The messages, with what was recorded of them in place of a client's copy. */
   history: readonly ChatMessage[];
@@ -130,11 +150,10 @@ function nextPrompt(
   recorded: readonly Recorded[],
   messages: readonly ChatMessage[],
   options: CallOptions,
-): Prompt {
+): Draft {
   const tools = toolsKey(options.tools);
   const thinking = optionsKey(options);
-  const whole = (starts: SequenceStart, all = messages): Prompt => ({
-    prompt: chat.render(all, options),
+  const whole = (starts: SequenceStart, all = messages): Draft => ({
     starts,
     history: all,
     hidden: hiddenThinking(chat, all, options),
@@ -159,13 +178,23 @@ function nextPrompt(
   if (between.dropsReasoning && !chat.accumulateReasoning) {
     return whole(otherWay === "history_rewritten" ? otherWay : "reasoning_dropped", all);
   }
-  const ended = between.hasTurnEnd && chat.stopIds.includes(call.sampled.at(-1) ?? -1);
-  const prompt = join(call.prompt, call.sampled, between.tokens.subarray(ended ? 1 : 0));
+  const { text, hasTurnEnd, hidden } = between;
+  return { continues: { call, text, hasTurnEnd }, starts: otherWay, history: all, hidden };
+}
+
+/** @param added the text's tokens */
+function continued(
+  { call, hasTurnEnd }: NonNullable<Draft["continues"]>,
+  added: Int32Array,
+  stopIds: Chat["stopIds"],
+): Int32Array {
+  const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1);
+  const prompt = join(call.prompt, call.sampled, added.subarray(ended ? 1 : 0));
   // The new prompt holds the old tokens: a long conversation need not keep them twice.
   const seen = call.prompt.length;
   call.sampled = prompt.subarray(seen, seen + call.sampled.length);
   call.prompt = prompt.subarray(0, seen);
-  return { prompt, starts: otherWay, history: all, hidden: between.hidden };
+  return prompt;
 }
 
 interface Match {

@@ -17,6 +17,11 @@ export interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt">
   callId?: (index: number) => string;
 }
 
+export interface EncodeOptions {
+  /** With the tokens that the tokenizer itself puts around a text (e.g. BOS). Default false. */
+  addSpecial?: boolean;
+}
+
 export interface DecodeOptions {
   /** Leave special tokens (turn marks, end of text) out. Default false. */
   skipSpecial?: boolean;
@@ -37,6 +42,8 @@ export interface Chat {
    * @throws UserError when the template refuses the messages, or tools are given and it has no place for them
    */
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
+  /** `render`, with what is long encoded on another thread, so that nothing else has to wait for it. */
+  renderLater(messages: readonly ChatMessage[], options?: RenderOptions): Promise<Int32Array>;
   /** The conversation as the text that `render` encodes. */
   renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
   /**
@@ -45,8 +52,10 @@ export interface Chat {
    * prompt was rendered with: tool calls are looked for where tools were offered.
    */
   parse(reply: ArrayLike<number> | string, options?: ParseOptions): ParsedReply;
-  /** Plain text to token ids. `addSpecial`: with the tokens that the tokenizer itself puts around a text (e.g. BOS). */
-  encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
+  /** Plain text to token ids. */
+  encode(text: string, options?: EncodeOptions): Int32Array;
+  /** `encode`, as `renderLater` does it. */
+  encodeLater(text: string, options?: EncodeOptions): Promise<Int32Array>;
   /** Ids that the tokenizer does not know (a padded vocabulary has some) decode to nothing. */
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   incrementalDecoder(options?: DecodeOptions): IncrementalDecoder;

@@ -72,11 +72,13 @@ export function openSession(
     const history = historyOf(request);
     if (history.calls >= maxSteps) throw tooManyTurns(request, maxSteps);
     history.calls++;
-    const begun = begin(request, history.conversation);
+    // Counted before anything is waited for: calls made side by side draw as they were made.
+    const turn = turns++;
+    const begun = await begin(request, history.conversation);
+    if (closed) throw new SessionEnded();
     history.firstPrompt ??= begun.prompt.length;
     const spent = request.params.budget === "conversation" ? begun.prompt.length - history.firstPrompt : 0;
     const room = roomFor(begun.prompt, spent);
-    const turn = turns++;
     const params = toSamplingParams(
       room,
       "messages" in request.prompt ? withTurnEnd(request.params) : request.params,
@@ -134,13 +136,13 @@ export function openSession(
     return ended;
   }
 
-  function begin({ prompt, params }: GenerateRequest, conversation: Conversation): Begun {
+  async function begin({ prompt, params }: GenerateRequest, conversation: Conversation): Promise<Begun> {
     if ("tokens" in prompt) {
       const read = (tokens: Int32Array) => options.chat.decode(tokens, { skipSpecial: true });
       const record: Turn["record"] = ({ tokens }) => ({ content: read(tokens), toolCalls: [], problems: [] });
       return { prompt: prompt.tokens, messages: [], starts: undefined, record };
     }
-    return { ...conversation.begin(prompt.messages, params), messages: prompt.messages };
+    return { ...(await conversation.beginLater(prompt.messages, params)), messages: prompt.messages };
   }
 
   function roomFor(prompt: Int32Array, spent: number): number {

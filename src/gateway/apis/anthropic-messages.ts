@@ -57,10 +57,10 @@ export async function anthropicMessages(exchange: HttpExchange, body: Body, cont
   exchange.sendJson(200, toMessage(call, generated!));
 }
 
-export function anthropicCountTokens(exchange: HttpExchange, body: Body, context: CallContext): void {
+export async function anthropicCountTokens(exchange: HttpExchange, body: Body, context: CallContext): Promise<void> {
   checkParameters(body, messagesRules, context.notices);
   const { prompt, params } = readCall({ max_tokens: 1, ...body }, context);
-  const tokens = "messages" in prompt ? context.chat.render(prompt.messages, params) : prompt.tokens;
+  const tokens = "messages" in prompt ? await context.chat.renderLater(prompt.messages, params) : prompt.tokens;
   exchange.sendJson(200, { input_tokens: tokens.length });
 }
 

@@ -37,7 +37,7 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
   const maxTokens = readNumber(body, "max_tokens", { min: 1, integer: true }) ?? defaultMaxTokens;
   const n = readNumber(body, "n", { min: 1, max: 128, integer: true }) ?? 1;
   const id = `cmpl-${randomUUID()}`;
-  const prompts = readPrompts(body, context);
+  const prompts = await readPrompts(body, context);
   const calls = prompts.map(
     (tokens, index): ModelCall => ({
       id: prompts.length === 1 ? id : `${id}.${index}`,
@@ -94,17 +94,18 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
 }
 
 /** One string, several, one list of token ids, or several. */
-function readPrompts({ prompt, ...body }: Body, { chat }: CallContext): Int32Array[] {
+async function readPrompts({ prompt, ...body }: Body, { chat }: CallContext): Promise<Int32Array[]> {
   const addSpecial = readBoolean(body, "add_special_tokens") ?? true;
   const list: unknown[] =
     Array.isArray(prompt) && prompt.length > 0 && !prompt.every(Number.isInteger) ? prompt : [prompt];
-  return list.map((each) => {
-    if (typeof each === "string") return chat.encode(each, { addSpecial });
+  const encode = async (each: unknown) => {
+    if (typeof each === "string") return chat.encodeLater(each, { addSpecial });
     if (Array.isArray(each) && each.length > 0 && each.every((id) => Number.isInteger(id) && id >= 0)) {
       return Int32Array.from(each as number[]);
     }
     throw badParameter("prompt", "prompt must be a string, a list of token ids, or a list of either");
-  });
+  };
+  return Promise.all(list.map(encode));
 }
 
 /** Each prompt counts once, however many replies it got. */
