@@ -44,8 +44,17 @@ export async function openRun(
 ): Promise<OpenedRun> {
   const { config } = composed;
   const closers: (() => Promise<void> | void)[] = [];
+  /** One that fails keeps none of the others open; the first failure is told. */
   const close = async () => {
-    for (const closer of closers.splice(0).reverse()) await closer();
+    const failures: unknown[] = [];
+    for (const closer of closers.splice(0).reverse()) {
+      try {
+        await closer();
+      } catch (error) {
+        failures.push(error);
+      }
+    }
+    if (failures.length > 0) throw failures[0];
   };
   const abort = new AbortController();
   let watched: (() => Waiting[]) | undefined;
@@ -75,10 +84,16 @@ export async function openRun(
     for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
     for (const text of checkSamplerLogprobs(config, engine.capabilities)) warn(text);
     const comparesWithBase = checkLoss(config, experiment, engine);
-    const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
-    const reference = comparesWithBase ? await engine.createPolicy({ adapter: { kind: "none" } }) : undefined;
+    const newPolicy = async (spec: Parameters<Engine["createPolicy"]>[0]) => {
+      const made = await opened.engine.createPolicy(spec);
+      // An engine of the run's own ends with all that it holds.
+      if (options.engine) closers.push(() => made.close());
+      return made;
+    };
+    const policy = await newPolicy({ adapter: adapterSpec(config) });
+    const reference = comparesWithBase ? await newPolicy({ adapter: { kind: "none" } }) : undefined;
     const judges = needsCritic(config, experiment.estimators) && !config.rllm.trainer.val_only;
-    const critic = judges ? await engine.createPolicy(criticSpec(config)) : undefined;
+    const critic = judges ? await newPolicy(criticSpec(config)) : undefined;
     const { chat } = opened;
     const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
     closers.push(() => gateway.close());
