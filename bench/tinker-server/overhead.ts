@@ -55,8 +55,10 @@ const empty = (name: string): Side => ({ name, step: [], sampling: [], training:
 /** The first step warms up and is not counted. */
 async function measure(side: Side, engine: Engine, overrides: string[], steps: number, folder: string): Promise<void> {
   const trainer = [`rllm.trainer.total_batches=${steps + 1}`, "rllm.trainer.save_freq=0", "rllm.trainer.logger=[]"];
+  // The backends differ in what they train unless it is said.
+  const same = ["model.train_attn=true", "model.train_mlp=true", "model.train_unembed=false", "model.lora_rank=32"];
   const { history } = await train(experiment, {
-    overrides: [...overrides, ...trainer, `rllm.trainer.run_dir=${folder}`],
+    overrides: [...overrides, ...same, ...trainer, `rllm.trainer.run_dir=${folder}`],
     engine: { engine, chat: loadChat(engine.model.directory) },
   });
   for (const { metrics } of history.slice(1)) {

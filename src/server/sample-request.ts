@@ -45,6 +45,8 @@ const schema = z.strictObject({
   record_stability_info: z.boolean().nullish(),
   // Not of the protocol: log-probabilities of samples are those at temperature 1.
   raw_logprobs: z.boolean().default(false),
+  // Not of the protocol: the seed of each sequence, so that a group is one request and draws as several would.
+  seeds: z.array(count).nullish(),
   base_model: z.string().nullish(),
   model_path: z.string().nullish(),
 });
@@ -105,6 +107,10 @@ export function readSampleCall(
     const why = request.prompt_logprobs ? `the prompt has ${prompt.length} tokens` : "prompt_logprobs is off";
     throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
   }
+  const { seeds } = request;
+  if (seeds && seeds.length !== request.num_samples) {
+    throw new UserError(`${seeds.length} seeds for num_samples ${request.num_samples}`);
+  }
   const seed = params.seed ?? randomInt(2 ** 47);
   const base = {
     maxTokens,
@@ -118,7 +124,7 @@ export function readSampleCall(
     { length: request.num_samples },
     (_, index): SampleRequest => ({
       prompt,
-      params: { ...base, seed: seedOf(seed, index) },
+      params: { ...base, seed: seeds?.[index] ?? seedOf(seed, index) },
       temperedLogprobs: !request.raw_logprobs,
       ...(request.prompt_logprobs && index === 0 ? { promptLogprobs: true } : {}),
       ...(topSample > 0 ? { topLogprobs: topSample } : {}),

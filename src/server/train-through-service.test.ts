@@ -82,7 +82,8 @@ it("asks the service for what the configuration says: group sizes, minibatches, 
     intercept: note,
   });
   const of = (path: string) => posted.filter((one) => one.path === path).map(({ body }) => body);
-  expect(of("asample")).toHaveLength(4 * 4 * 3);
+  // All tasks of this toy have the same prompt: one request for the group of a step.
+  expect(of("asample").map(({ num_samples }) => num_samples)).toEqual([12, 12, 12, 12]);
   const steps = of("optim_step").map(({ adam_params }) => adam_params as Record<string, number>);
   expect(steps).toHaveLength(figures("update/optimizer_steps").reduce((sum, count) => sum + count, 0));
   expect(figures("update/optimizer_steps")[0]).toBe(2);
@@ -121,7 +122,7 @@ it("asks again for samples that the service has lost, and draws the same", async
   });
   let polls = 0;
   const lose = (path: string, { body }: RequestInit) =>
-    path === "retrieve_future" && /:sample:/.test(String(body)) && ++polls % 5 === 0
+    path === "retrieve_future" && /:sample:/.test(String(body)) && ++polls % 2 === 0
       ? Response.json({ detail: "the server was restarted" }, { status: 410 })
       : undefined;
   const { rewards, figures } = await trainThrough([`rllm.trainer.run_dir=${join(root, "lost")}`], {
@@ -129,7 +130,7 @@ it("asks again for samples that the service has lost, and draws the same", async
     intercept: lose,
   });
   expect(rewards).toEqual(whole.rewards);
-  expect(figures("engine/tinker/retries").at(-1)).toBeGreaterThan(20);
+  expect(figures("engine/tinker/retries").at(-1)).toBeGreaterThan(1);
 });
 
 it("deletes from the service what the run's own retention deletes, and nothing else", async () => {

@@ -9,14 +9,14 @@ import {
   type ForwardBackwardRequest,
 } from "../backends/tinker/wire/training.ts";
 import { UserError } from "../errors.ts";
-import type { TokenOutputs } from "../trajectories/types.ts";
+import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
 import type { FutureResult } from "./futures.ts";
 import type { LiveModel } from "./live-models.ts";
 
 /**
- * Tokens that are computed before others get their turn. A sequence of operations is cut by what it holds alone, so
- * its figures do not depend on who else is there.
+ * Tokens that are computed before others get their turn; those that a sequence shares with the one before are not computed
+ * again. A sequence of operations is cut by what it holds alone, so its figures do not depend on who else is there.
  */
 const turnTokens = 8192;
 
@@ -30,14 +30,22 @@ function turnsOf({ sequences }: TrainingCall): Turn[] {
   let tokens = 0;
   sequences.forEach((sequence, index) => {
     const last = turns.at(-1);
-    if (last && tokens + sequence.tokens.length <= turnTokens) last.to = index + 1;
-    else {
-      turns.push({ from: index, to: index + 1 });
-      tokens = 0;
+    const added = last ? sequence.tokens.length - sharedLength(sequences[index - 1]!, sequence) : 0;
+    if (last && tokens + added <= turnTokens) {
+      last.to = index + 1;
+      tokens += added;
+      return;
     }
-    tokens += sequence.tokens.length;
+    turns.push({ from: index, to: index + 1 });
+    tokens = sequence.tokens.length;
   });
   return turns;
+}
+
+function sharedLength({ tokens: left }: Sequence, { tokens: right }: Sequence): number {
+  let length = 0;
+  while (length < left.length && length < right.length && left[length] === right[length]) length++;
+  return length;
 }
 
 /** @throws UserError when the request's data, loss or settings are wrong; the model is then as it was */

@@ -17,6 +17,9 @@ export interface Sampler {
 /** As often is one sample asked for again. */
 const mostLosses = 3;
 
+/** Sequences of one request. */
+const mostTogether = 64;
+
 /** Requests that are under way at the same time, as the service's own client. */
 const mostAtOnce = 400;
 
@@ -28,7 +31,15 @@ export async function* sample(
   eosTokenIds: readonly number[],
   { signal }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
-  const bodies = requests.map((request) => encode(request, session, sampler, eosTokenIds));
+  const calls = callsOf(requests, session).map((indices) => ({
+    indices,
+    body: encode(
+      indices.map((index) => requests[index]!),
+      session,
+      sampler,
+      eosTokenIds,
+    ),
+  }));
   const ready: Sample[] = [];
   let failure: { error: unknown } | undefined;
   let wake = (): void => {};
@@ -36,11 +47,13 @@ export async function* sample(
   const stop = new AbortController();
 
   /** A lost result is asked for again, as a request of its own: frozen weights draw the same by the same seed. */
-  async function answered(index: number, aborted: AbortSignal): Promise<unknown> {
+  async function answered(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
     for (let losses = 0; ; losses++) {
       aborted.throwIfAborted();
-      const body = losses === 0 ? bodies[index]! : { ...bodies[index]!, seq_id: sampler.next() };
-      const accepted = await session.connection.post("asample", body);
+      const accepted = await session.connection.post(
+        "asample",
+        losses === 0 ? body : { ...body, seq_id: sampler.next() },
+      );
       const cancel = () => {
         session.connection.post("cancel_future", { request_id: accepted.request_id }).catch(() => {});
       };
@@ -57,24 +70,38 @@ export async function* sample(
     }
   }
 
-  async function one(index: number): Promise<void> {
-    const request = requests[index]!;
-    const ends = [stop.signal, signal, request.signal].filter((each) => each !== undefined);
-    const aborted = AbortSignal.any(ends);
+  async function call({ indices, body }: (typeof calls)[number]): Promise<void> {
+    const waiting = new Set(indices);
+    /** When nobody waits for any of its samples. */
+    const abandoned = new AbortController();
+    for (const index of indices) {
+      const ends = [stop.signal, signal, requests[index]!.signal].filter((each) => each !== undefined);
+      const aborted = AbortSignal.any(ends);
+      const giveUp = () => {
+        if (!waiting.delete(index)) return;
+        // What it had sampled is not told: an aborted sample has no tokens here.
+        const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
+        ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
+        if (waiting.size === 0) abandoned.abort();
+        wake();
+      };
+      if (aborted.aborted) giveUp();
+      else aborted.addEventListener("abort", giveUp, { once: true });
+    }
     try {
-      const result = await answered(index, aborted);
-      ready.push(decode(index, request, result as Uint8Array, sampler.version, session.isHone));
+      const result = decodeSampleResponse((await answered(body, abandoned.signal)) as Uint8Array);
+      indices.forEach((index, place) => {
+        if (!waiting.delete(index)) return;
+        ready.push(decode(index, requests[index]!, result, place, sampler.version, session.isHone));
+      });
     } catch (error) {
-      if (!aborted.aborted) throw error;
-      // What it had sampled is not told: an aborted sample has no tokens here.
-      const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
-      ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
+      if (!abandoned.signal.aborted) throw error;
     }
   }
   function start(): void {
-    while (next < requests.length && running < mostAtOnce && !failure) {
+    while (next < calls.length && running < mostAtOnce && !failure) {
       running++;
-      one(next++)
+      call(calls[next++]!)
         .catch((error: unknown) => {
           failure ??= { error };
         })
@@ -104,12 +131,34 @@ export async function* sample(
   }
 }
 
+/** Requests that are sent as one: on Hone's own service a group, which differs in its seeds alone. By index. */
+function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession): number[][] {
+  const calls: number[][] = [];
+  const open = new Map<string, number[]>();
+  requests.forEach(({ prompt, params, promptLogprobs, topLogprobs, temperedLogprobs }, index) => {
+    const alone = !isHone || promptLogprobs || params.seed < 0;
+    const rest = { ...params, seed: 0, topLogprobs, temperedLogprobs };
+    const key = alone ? `${index}` : `${prompt.join()} ${JSON.stringify(rest)}`;
+    const call = open.get(key);
+    if (call && call.length < mostTogether) {
+      call.push(index);
+      return;
+    }
+    const begun = [index];
+    calls.push(begun);
+    open.set(key, begun);
+  });
+  return calls;
+}
+
+/** @param requests of one call: alike but for their seeds */
 function encode(
-  request: SampleRequest,
+  requests: readonly SampleRequest[],
   { isHone }: TinkerSession,
   sampler: Sampler,
   eosTokenIds: readonly number[],
 ): Record<string, unknown> {
+  const request = requests[0]!;
   const { params, prompt, promptLogprobs, topLogprobs } = request;
   if (params.minP > 0)
     throw new UserError("Tinker has no min_p", { hint: "Leave min_p at 0; top_p and top_k are there." });
@@ -117,7 +166,8 @@ function encode(
     type: "sample",
     sampling_session_id: sampler.id,
     seq_id: sampler.next(),
-    num_samples: 1,
+    num_samples: requests.length,
+    ...(requests.length > 1 ? { seeds: requests.map((each) => each.params.seed) } : {}),
     prompt: { chunks: [{ type: "encoded_text", tokens: Array.from(prompt) }] },
     sampling_params: {
       max_tokens: params.maxTokens,
@@ -155,14 +205,14 @@ function stopOf(
 function decode(
   index: number,
   request: SampleRequest,
-  bytes: Uint8Array,
+  { sequences, promptLogprobs }: ReturnType<typeof decodeSampleResponse>,
+  place: number,
   policyVersion: number,
   isHone: boolean,
 ): Sample {
   const { temperature, topP, topK } = request.params;
   const processed = !isHone && (temperature !== 1 || topP < 1 || topK > 0);
-  const { sequences, promptLogprobs } = decodeSampleResponse(bytes);
-  const { tokens, logprobs, stopReason, top } = sequences[0]!;
+  const { tokens, logprobs, stopReason, top } = sequences[place]!;
   const rows =
     top &&
     Array.from({ length: top.length }, (_, row) => ({
