@@ -40,12 +40,11 @@ export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions): Lo
     throw new RunError("the loss reads log-probabilities of the reference policy, and the batch has none");
   }
   const term = policyTerm(batch, options);
-  const hosted = hostedLoss(batch, options);
   return {
     name: isCustom(options.lossFn) ? options.lossFn.name : options.lossFn,
     outputs: readsEntropy(options) ? { entropy: true } : {},
     ...(isCoupled(options) ? { coupled: true as const } : {}),
-    ...(hosted ? { hosted } : {}),
+    hosted: () => hostedLoss(batch, options),
     evaluate: (outputs, sequences) => evaluate(batch, options, term, outputs, sequences),
   };
 }

@@ -40,7 +40,8 @@ export interface Loss {
   evaluate(outputs: TokenOutputs, sequences: Int32Array): LossValue;
   /** Needs the outputs of the whole batch before any gradient (clip-cov, kl-cov): the engine forwards once more. */
   coupled?: true;
-  hosted?: HostedLoss;
+  /** Made for engines that ask: it costs as much as an evaluation. Undefined where no such loss has this gradient. */
+  hosted?(): HostedLoss | undefined;
 }
 
 /** A loss with the same gradient, under the name that an engine's own implementation has. */

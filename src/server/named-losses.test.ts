@@ -54,7 +54,7 @@ async function stepBy(loss: (batch: TrainingBatch) => Loss, batch: { old: boolea
   const moved = [...(await policy.forward(own.sequences, {})).logprobs];
   const counted = (name: string) => after[name]! - before[name]!;
   return {
-    hosted: built.hosted,
+    hosted: built.hosted?.(),
     paths: [counted("tinker/named_losses"), counted("tinker/two_pass_losses")],
     ...{ gradNorm, moved, value, logprobs: [...outputs.logprobs] },
   };

@@ -56,15 +56,18 @@ function partOf(
   loss: Loss,
   share: Int32Array,
 ): { sequences: Sequence[]; loss: Loss } {
-  const { hosted, ...own } = loss;
   const pick = (values: Float32Array) =>
     Float32Array.from(Array.from(share).flatMap((at) => [...values.subarray(offsets[at]!, offsets[at + 1]!)]));
-  const inputs = Object.entries(hosted?.inputs ?? {}).map(([name, values]) => [name, pick(values)] as const);
+  const hosted = () => {
+    const whole = loss.hosted?.();
+    const inputs = Object.entries(whole?.inputs ?? {}).map(([name, values]) => [name, pick(values)] as const);
+    return whole && { ...whole, inputs: Object.fromEntries(inputs) };
+  };
   return {
     sequences: Array.from(share, (at) => sequences[at]!),
     loss: {
-      ...own,
-      ...(hosted ? { hosted: { ...hosted, inputs: Object.fromEntries(inputs) } } : {}),
+      ...loss,
+      hosted,
       evaluate: (outputs, chosen) =>
         loss.evaluate(
           outputs,

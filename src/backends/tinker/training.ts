@@ -3,7 +3,7 @@
  * runs there by its name, in one pass; any other as a forward, then cross entropy weighted by the negated gradient,
  * whose gradient is the loss's.
  */
-import type { Loss } from "../../algorithms/types.ts";
+import type { HostedLoss, Loss } from "../../algorithms/types.ts";
 import { UserError } from "../../errors.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
@@ -79,9 +79,9 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
   async function byName(
     sequences: readonly Sequence[],
     plan: readonly Planned[],
-    loss: Loss & Required<Pick<Loss, "hosted">>,
+    loss: Loss,
+    { name: lossFn, config, inputs }: HostedLoss,
   ): Promise<AcceptedBackward> {
-    const { name: lossFn, config, inputs } = loss.hosted;
     for (const [name, values] of Object.entries(inputs)) {
       const bad = values.find((value) => !Number.isFinite(value));
       if (bad !== undefined) throw new NonFiniteLossError(`the loss "${loss.name}" has ${bad} among its ${name}`);
@@ -132,11 +132,11 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
     forward: (sequences) => forward(sequences, planDatums(sequences)),
     async backward(sequences, loss) {
       const plan = planDatums(sequences);
-      const { hosted } = loss;
+      const hosted = loss.hosted?.();
       // The service's dro pulls every token of a datum towards the old policy, the prompt's too, where none may be left out.
       const same = hosted && hostedLosses.includes(hosted.name) && (isHone || hosted.name !== "dro");
       return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
-        ? byName(sequences, plan, { ...loss, hosted })
+        ? byName(sequences, plan, loss, hosted)
         : byGradient(sequences, plan, loss);
     },
   };
