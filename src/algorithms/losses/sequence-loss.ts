@@ -108,4 +108,6 @@ export interface PolicyLossDefinition {
   aggMode?: "seq-mean-token-mean";
 }
 
-export const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
+/** By comparisons, which a processor foresees where hardly anything is out of bounds. What is no number stays none. */
+export const clamp = (value: number, low: number, high: number): number =>
+  value > high ? high : value < low ? low : value;
