@@ -40,7 +40,7 @@ export const samplerId = (session: string, number: number): string => `${session
  * them than `manyUnnamed`, the older ones go sooner: a fast trainer would fill the disk.
  */
 const keepUnusedMs = 3_600_000;
-const keepOfManyMs = 300_000;
+const keepOfManyMs = 60_000;
 const manyUnnamed = 16;
 /** So many are remembered by name after their weights have gone. */
 const mostGone = 512;
@@ -97,7 +97,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       const snapshot = weights !== "gone" && "inflight" in weights ? session.inflight[weights.inflight] : weights;
       if (!snapshot || snapshot === "gone") {
         throw new UserError(
-          `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for five minutes where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
+          `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for a minute where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
         );
       }
       return pool.use(base, snapshot, use);
