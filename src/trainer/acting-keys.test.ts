@@ -1,9 +1,11 @@
 /** `rllm.agent`, `rllm.env` and `rllm.workflow` through whole runs: each key set to something else, and seen to act. */
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow, WorkflowContext } from "../agents/types.ts";
 import { generated } from "../data/generated.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 import { train } from "./train.ts";
@@ -14,6 +16,8 @@ interface Row {
 }
 const alphabet = Array.from({ length: 95 }, (_, index) => String.fromCharCode(32 + index)).join("");
 const module = "src/agents/named/user-agents.fixture.ts";
+const root = temporaryFolder("acting-keys");
+let runs = 0;
 
 /** Two steps of two tasks, twice each; with a workflow, or what the overrides name. */
 async function run(overrides: readonly string[], parts: NamedParts<Row> & { workflow?: Workflow<Row> } = {}) {
@@ -22,7 +26,10 @@ async function run(overrides: readonly string[], parts: NamedParts<Row> & { work
     ...parts,
     config: {
       model: { lora_rank: 0 },
-      rllm: { rollout: { n: 2 }, trainer: { total_batches: 1, logger: [], save_freq: 0, run_dir: null } },
+      rllm: {
+        rollout: { n: 2 },
+        trainer: { total_batches: 1, logger: [], save_freq: 0, run_dir: join(root, `${++runs}`) },
+      },
       data: { train_batch_size: 2, max_response_length: 2000, max_prompt_length: 100_000 },
       training: { max_length: 200_000 },
     },
