@@ -1,4 +1,4 @@
-/** Grading that takes long, in threads of its own with a time limit: nothing else waits for it. */
+/** Work that takes long (a grader, a long text to encode), in threads of its own with a time limit: nothing else waits for it. */
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
