@@ -5,7 +5,8 @@
  *
  * The batch has sequences of 256 to 768 tokens whose ratios are as far from 1 as after a few optimizer steps. Torch gets
  * it as trainers give it: padded to the longest, with a mask. Hone has one thread, torch as many as it takes. Prints
- * milliseconds (medians), the ratio, and how far the two gradients are apart at most, as a share of the largest entry.
+ * milliseconds (medians, after as many evaluations that are not counted), the ratio, and how far the two gradients are
+ * apart at most, as a share of the largest entry.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -125,12 +126,12 @@ try {
 function measure(make: () => Loss) {
   const times: number[] = [];
   let value = make().evaluate(outputs, all);
-  for (let repeat = 0; repeat < repeats + 3; repeat++) {
+  for (let repeat = 0; repeat < 2 * repeats; repeat++) {
     const begin = performance.now();
     value = make().evaluate(outputs, all);
     times.push((performance.now() - begin) / 1e3);
   }
-  const seconds = times.slice(3).sort((a, b) => a - b)[Math.floor(repeats / 2)]!;
+  const seconds = times.slice(repeats).sort((a, b) => a - b)[Math.floor(repeats / 2)]!;
   return { seconds, loss: value.loss, gradient: value.gradient.values ?? value.gradient.logprobs };
 }
 

@@ -4,7 +4,7 @@ import { offsetsOf, totalsOf } from "../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import { tokenWeights } from "./aggregation.ts";
 import { sequenceLoss, tokenLoss } from "./custom-loss.ts";
-import { klEstimators } from "./kl.ts";
+import { klEstimatorNames } from "./kl.ts";
 import { informativeSequences, lossPart, type PolicyLossOptions, policyLoss } from "./policy-loss.ts";
 import { policyLosses } from "./policy-losses.ts";
 import type { LossValue } from "./types.ts";
@@ -21,7 +21,6 @@ const base: PolicyLossOptions = {
 const modes = Object.keys(tokenWeights) as (keyof typeof tokenWeights)[];
 const losses = Object.keys(policyLosses) as (keyof typeof policyLosses)[];
 const coupled = new Set<unknown>(["clip_cov", "kl_cov"]);
-const estimators = Object.keys(klEstimators) as (keyof typeof klEstimators)[];
 
 interface Token {
   logprob: number;
@@ -124,7 +123,7 @@ const combinations: [string, PolicyLossOptions][] = [
   })),
   { ...base, lossFn: reinforce },
   { ...base, lossFn: wholeReply, aggMode: "seq-mean-token-sum" as const },
-  ...estimators.map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
+  ...klEstimatorNames.map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
   { ...base, dualClip: 2, epsClipHigh: 0.28 },
   { ...base, aggMode: "seq-mean-token-sum-norm" as const, lossScale: 7, entropyCoeff: 0.05, klBeta: 0.1 },
 ].map((options: PolicyLossOptions, index) => {

@@ -1,10 +1,10 @@
-/** The actor's loss: policy term, KL to the reference, entropy bonus. A pure function of token outputs, in float64. */
+/** The actor's loss: policy term, KL to the reference, entropy bonus. A pure function of token outputs. */
 import { RunError } from "../errors.ts";
 import { selectSequences } from "../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import { tokenWeight } from "./aggregation.ts";
 import { hostedLoss } from "./hosted-loss.ts";
-import { klEstimators } from "./kl.ts";
+import { addKl } from "./kl.ts";
 import {
   choosesByEntropy,
   definitionOf,
@@ -19,7 +19,7 @@ import {
   trainsWithoutAdvantage,
 } from "./loss-choice.ts";
 import { highEntropyCount } from "./losses/high-entropy.ts";
-import { type PolicyTerm, policyTerm } from "./policy-term.ts";
+import { type Place, type PolicyTerm, policyTerm, type TermSums } from "./policy-term.ts";
 import type { Loss, LossValue } from "./types.ts";
 
 export { needsReference, type PolicyLossOptions, readsEntropy, readsSampler } from "./loss-choice.ts";
@@ -75,13 +75,9 @@ export function lossPart(minibatch: TrainingBatch, options: PolicyLossOptions): 
 }
 
 /** Weighted losses of some sequences, and plain sums over their tokens. */
-interface Sums {
-  policy: number;
-  kl: number;
+interface Sums extends TermSums {
+  referenceKl: number;
   entropy: number;
-  clipped: number;
-  capped: number;
-  oldKl: number;
   /** Tokens of the policy term, and of the others. */
   policyTokens: number;
   tokens: number;
@@ -94,57 +90,77 @@ function evaluate(
   outputs: TokenOutputs,
   sequences: Int32Array,
 ): LossValue {
-  const bonus = hasEntropyBonus(options);
-  const { klBeta, entropyCoeff = 0, lossScale, countEps } = options;
-  const klEstimator = klEstimators[options.klEstimator];
-  const scale = { ...(lossScale === undefined ? {} : { lossScale }), ...(countEps === undefined ? {} : { countEps }) };
-  const policyTotals = policyTotalsOf(batch, options);
-  // Copies, so that the gradient is of the precision of the outputs.
-  const byLogprob = outputs.logprobs.slice();
-  const byEntropy = bonus ? outputs.logprobs.slice() : null;
-  const sums: Sums = { policy: 0, kl: 0, entropy: 0, clipped: 0, capped: 0, oldKl: 0, policyTokens: 0, tokens: 0 };
-  const marks = term.mark(outputs, sequences);
-  const { row } = term;
-
-  for (let index = 0; index < sequences.length; index++) {
-    const sequence = sequences[index]!;
-    const start = outputs.offsets[index]!;
+  const { klBeta, entropyCoeff = 0 } = options;
+  const places = placesOf(batch, options, outputs, sequences);
+  // Of the precision of the outputs.
+  const emptyGradient = () => new (outputs.logprobs.constructor as Float32ArrayConstructor)(outputs.logprobs.length);
+  const byLogprob = emptyGradient();
+  const byEntropy = hasEntropyBonus(options) ? emptyGradient() : null;
+  const sums: Sums = {
+    ...term(outputs, sequences, places, byLogprob),
+    ...{ referenceKl: 0, entropy: 0, policyTokens: 0, tokens: 0 },
+  };
+  for (const { sequence, start, count } of places) {
     const from = batch.offsets[sequence]!;
     const trained = batch.offsets[sequence + 1]! - from;
-    if (outputs.offsets[index + 1]! - start !== trained) {
-      throw new RunError(`the outputs of sequence ${sequence} do not fit its ${trained} trained tokens`);
-    }
-    if (trained === 0) continue;
-    const loss = lossOf(options, batch.roles[sequence]!);
-    const mode = options.aggMode ?? (isCustom(loss) ? undefined : definitionOf(loss).aggMode) ?? "token-mean";
-    const count = highEntropyCount(trained, options.highEntropyRatio ?? 1);
-    const place = { sequence, start, count, weight: tokenWeight(mode, count, policyTotals, scale) };
-    sums.policy += term.evaluate(outputs, byLogprob, place, marks);
-    sums.clipped += row.clipped;
-    sums.capped += row.capped;
-    sums.oldKl += row.kl;
+    const weight = weightOf(batch, options, sequence, trained, batch.totals);
     sums.policyTokens += count;
     sums.tokens += trained;
-
-    const weight = tokenWeight(mode, trained, batch.totals, scale);
     if (klBeta > 0) {
-      const reference = batch.referenceLogprobs!;
-      for (let token = 0; token < trained; token++) {
-        const kl = klEstimator(outputs.logprobs[start + token]! - reference[from + token]!);
-        sums.kl += weight * kl.value;
-        byLogprob[start + token] = byLogprob[start + token]! + weight * klBeta * kl.slope;
-      }
+      const reference = { values: batch.referenceLogprobs!, from };
+      const own = { logprobs: { values: outputs.logprobs, from: start }, slopes: { values: byLogprob, from: start } };
+      sums.referenceKl += weight * addKl(options.klEstimator, trained, { ...own, reference }, weight * klBeta);
     }
     if (byEntropy !== null) {
-      for (let token = 0; token < trained; token++) sums.entropy += weight * outputs.entropy![start + token]!;
+      // A local: a sum in an object is a new number on the heap each time.
+      let entropy = 0;
+      for (let token = start; token < start + trained; token++) entropy += outputs.entropy![token]!;
+      sums.entropy += weight * entropy;
       byEntropy.fill(-weight * entropyCoeff, start, start + trained);
     }
   }
   return {
-    loss: sums.policy + klBeta * sums.kl - entropyCoeff * sums.entropy,
+    loss: sums.loss + klBeta * sums.referenceKl - entropyCoeff * sums.entropy,
     gradient: { logprobs: byLogprob, ...(byEntropy === null ? {} : { entropy: byEntropy }) },
     metrics: metricsOf(batch, options, sums),
   };
+}
+
+/** The sequences that have trained tokens, with the weights of the policy term. */
+function placesOf(
+  batch: TrainingBatch,
+  options: PolicyLossOptions,
+  outputs: TokenOutputs,
+  sequences: Int32Array,
+): Place[] {
+  const totals = policyTotalsOf(batch, options);
+  const places: Place[] = [];
+  sequences.forEach((sequence, index) => {
+    const start = outputs.offsets[index]!;
+    const trained = batch.offsets[sequence + 1]! - batch.offsets[sequence]!;
+    if (outputs.offsets[index + 1]! - start !== trained) {
+      throw new RunError(`the outputs of sequence ${sequence} do not fit its ${trained} trained tokens`);
+    }
+    if (trained === 0) return;
+    const count = highEntropyCount(trained, options.highEntropyRatio ?? 1);
+    places.push({ sequence, start, count, weight: weightOf(batch, options, sequence, count, totals) });
+  });
+  return places;
+}
+
+/** @param tokens of the sequence */
+function weightOf(
+  batch: TrainingBatch,
+  options: PolicyLossOptions,
+  sequence: number,
+  tokens: number,
+  totals: TrainingBatch["totals"],
+): number {
+  const { aggMode, lossScale, countEps } = options;
+  const loss = lossOf(options, batch.roles[sequence]!);
+  const mode = aggMode ?? (isCustom(loss) ? undefined : definitionOf(loss).aggMode) ?? "token-mean";
+  const scale = { ...(lossScale === undefined ? {} : { lossScale }), ...(countEps === undefined ? {} : { countEps }) };
+  return tokenWeight(mode, tokens, totals, scale);
 }
 
 function policyTotalsOf(batch: TrainingBatch, options: PolicyLossOptions): TrainingBatch["totals"] {
@@ -160,11 +176,11 @@ function metricsOf(batch: TrainingBatch, options: PolicyLossOptions, sums: Sums)
   const { tokens } = policyTotalsOf(batch, options);
   const hasLower = (options.dualClip ?? null) !== null || options.lossFn === "gmpo";
   return {
-    "actor/pg_loss": ofBatch(sums.policy),
+    "actor/pg_loss": ofBatch(sums.loss),
     "actor/pg_clipfrac": ofBatch(sums.clipped / tokens),
     ...(hasLower ? { "actor/pg_clipfrac_lower": ofBatch(sums.capped / tokens) } : {}),
-    "actor/ppo_kl": { sum: sums.oldKl, count: sums.policyTokens },
-    ...(options.klBeta > 0 ? { "actor/kl_loss": ofBatch(sums.kl) } : {}),
+    "actor/ppo_kl": { sum: sums.kl, count: sums.policyTokens },
+    ...(options.klBeta > 0 ? { "actor/kl_loss": ofBatch(sums.referenceKl) } : {}),
     ...(hasEntropyBonus(options) ? { "actor/entropy_loss": ofBatch(sums.entropy) } : {}),
   };
 }

@@ -16,67 +16,128 @@ import { highEntropyPositions } from "./losses/high-entropy.ts";
 import type { LossRow, SequenceLoss } from "./losses/sequence-loss.ts";
 import type { PolicyLossName } from "./policy-losses.ts";
 
-export interface PolicyTerm {
-  /** The figures that `evaluate` left behind of the last sequence. */
-  readonly row: LossRow;
-  /**
-   * Writes a sequence's slopes into `slopes`, where its outputs are, and answers with its weighted loss.
-   *
-   * @param start where the sequence's outputs begin
-   * @param weight of each token's loss
-   * @param count tokens that the term is of: all trained ones, or so many of largest entropy
-   * @param marks `[N]` of the outputs, from `mark`
-   */
-  evaluate(
-    outputs: TokenOutputs,
-    slopes: Float32Array,
-    place: { sequence: number; start: number; weight: number; count: number },
-    marks: Uint8Array | null,
-  ): number;
-  /** For losses that choose among all tokens of the batch. */
-  mark(outputs: TokenOutputs, sequences: Int32Array): Uint8Array | null;
+type Floats = Float32Array | Float64Array;
+
+/** Where a sequence is, and what it counts. */
+export interface Place {
+  sequence: number;
+  /** Where its outputs begin. */
+  start: number;
+  /** Of each token's loss. */
+  weight: number;
+  /** Tokens that the term is of: all trained ones, or so many of largest entropy. */
+  count: number;
 }
+
+export type TermSums = Pick<LossRow, "clipped" | "capped" | "kl"> & { loss: number };
+
+/**
+ * Writes the slopes of the sequences at `places` into `slopes`, where their outputs are, and answers with the weighted
+ * loss.
+ *
+ * @param sequences all that the outputs are of
+ */
+export type PolicyTerm = (
+  outputs: TokenOutputs,
+  sequences: Int32Array,
+  places: readonly Place[],
+  slopes: Floats,
+) => TermSums;
 
 export function policyTerm(batch: TrainingBatch, options: PolicyLossOptions): PolicyTerm {
   const settings = new Map(allLosses(options).map((loss) => [loss, settingsOf(options, loss)]));
-  const { rolloutWeights = null, oldLogprobs, advantages, offsets } = batch;
+  const { rolloutWeights = null, oldLogprobs, advantages, offsets, roles } = batch;
   // A sequence's ratio is a geometric mean in gmpo, and so is then its weight.
   const geometric = settings.has("gmpo") && rolloutWeights ? geometricMeans(rolloutWeights, offsets) : null;
-  const none = new Float32Array(0);
-  const row: LossRow = {
-    ...{ count: 0, at: 0, oldAt: 0, from: 0, weight: 0, clipped: 0, capped: 0, kl: 0 },
-    ...{ logprobs: none, old: none, advantages: none, slopes: none, weights: null, marked: null },
-  };
 
-  return {
-    row,
-    evaluate(outputs, slopes, { sequence, start, weight, count }, marks) {
-      const loss = lossOf(options, batch.roles[sequence]!);
+  return (outputs, sequences, places, slopes) => {
+    const marked = markTokens(batch, options, outputs, sequences);
+    const sums: TermSums = { loss: 0, clipped: 0, capped: 0, kl: 0 };
+    for (const stretch of stretchesOf(batch, options, places)) {
+      const { sequence, start } = stretch[0]!;
       const from = offsets[sequence]!;
-      row.count = count;
-      row.weight = weight;
-      row.clipped = 0;
-      row.capped = 0;
-      row.kl = 0;
-      row.at = start;
-      row.from = from;
-      row.oldAt = oldLogprobs === undefined ? start : from;
-      row.logprobs = outputs.logprobs;
-      row.old = oldLogprobs ?? outputs.logprobs;
-      row.advantages = advantages;
-      row.weights = loss === "gmpo" ? geometric : rolloutWeights;
-      row.marked = marks;
-      row.slopes = slopes;
-      const positions = choosePositions(options, outputs, offsets[sequence + 1]! - from, start, count);
+      const trained = offsets[sequence + 1]! - from;
+      const loss = lossOf(options, roles[sequence]!);
+      const { weight, weights, weightsAt } = weightsOf(
+        stretch,
+        loss === "gmpo" ? geometric : rolloutWeights,
+        from,
+        slopes,
+      );
+      const row: LossRow = {
+        count: stretch.reduce((sum, { count }) => sum + count, 0),
+        at: start,
+        oldAt: oldLogprobs === undefined ? start : from,
+        from,
+        weightsAt,
+        logprobs: outputs.logprobs,
+        old: oldLogprobs ?? outputs.logprobs,
+        advantages,
+        weights,
+        weight,
+        marked,
+        slopes,
+        clipped: 0,
+        capped: 0,
+        kl: 0,
+      };
+      const positions = choosePositions(options, outputs, trained, start, row.count);
       const evaluate = isCustom(loss)
         ? customEvaluation(loss, batch, outputs, { start, from }, positions)
         : definitionOf(loss).evaluate;
       const own = settings.get(loss)!;
-      if (positions === null) return evaluate(row, own);
-      return evaluateChosen(row, positions, offsets[sequence + 1]! - from, () => evaluate(row, own));
-    },
-    mark: (outputs, sequences) => markTokens(batch, options, outputs, sequences),
+      sums.loss +=
+        positions === null ? evaluate(row, own) : evaluateChosen(row, positions, trained, () => evaluate(row, own));
+      sums.clipped += row.clipped;
+      sums.capped += row.capped;
+      sums.kl += row.kl;
+    }
+    return sums;
   };
+}
+
+/**
+ * Sequences that are evaluated at once, because one long call costs less than many short ones: those of one loss that lie
+ * one behind the other, in the outputs as in the batch, unless the loss or the choice by entropy looks at each by itself.
+ */
+function stretchesOf(batch: TrainingBatch, options: PolicyLossOptions, places: readonly Place[]): Place[][] {
+  const { offsets, roles } = batch;
+  const stretches: Place[][] = [];
+  let last: Place | undefined;
+  for (const place of places) {
+    const loss = lossOf(options, roles[place.sequence]!);
+    const joins =
+      last !== undefined &&
+      last.start + last.count === place.start &&
+      offsets[last.sequence]! + last.count === offsets[place.sequence] &&
+      lossOf(options, roles[last.sequence]!) === loss &&
+      !(choosesByEntropy(options) || isCustom(loss) || definitionOf(loss).couplesTokens);
+    if (joins) stretches.at(-1)!.push(place);
+    else stretches.push([place]);
+    last = place;
+  }
+  return stretches;
+}
+
+/** One weight for all tokens of a stretch, or one for each. */
+function weightsOf(
+  stretch: readonly Place[],
+  rolloutWeights: Float32Array | null,
+  from: number,
+  slopes: Floats,
+): Pick<LossRow, "weight" | "weights" | "weightsAt"> {
+  const { weight } = stretch[0]!;
+  if (stretch.every((place) => place.weight === weight)) return { weight, weights: rolloutWeights, weightsAt: from };
+  const tokens = stretch.reduce((sum, { count }) => sum + count, 0);
+  const weights = slopes instanceof Float64Array ? new Float64Array(tokens) : new Float32Array(tokens);
+  let at = 0;
+  for (const place of stretch) {
+    weights.fill(place.weight, at, at + place.count);
+    at += place.count;
+  }
+  if (rolloutWeights === null) return { weight: 1, weights, weightsAt: 0 };
+  for (let token = 0; token < tokens; token++) weights[token]! *= rolloutWeights[from + token]!;
+  return { weight: 1, weights, weightsAt: 0 };
 }
 
 /** Of a sequence's tokens those of largest entropy; `null`: all. */
@@ -99,12 +160,13 @@ function evaluateChosen(row: LossRow, positions: Int32Array, trained: number, ev
   row.logprobs = chosen(row.logprobs, at);
   row.old = chosen(row.old, row.oldAt);
   row.advantages = chosen(row.advantages, row.from);
-  if (row.weights !== null) row.weights = chosen(row.weights, row.from);
+  if (row.weights !== null) row.weights = chosen(row.weights, row.weightsAt);
   if (row.marked !== null) row.marked = Uint8Array.from(chosen(row.marked, at));
   row.slopes = new Float64Array(positions.length);
   row.at = 0;
   row.oldAt = 0;
   row.from = 0;
+  row.weightsAt = 0;
   const loss = evaluate();
   slopes.fill(0, at, at + trained);
   positions.forEach((position, index) => {
@@ -112,8 +174,6 @@ function evaluateChosen(row: LossRow, positions: Int32Array, trained: number, ev
   });
   return loss;
 }
-
-type Floats = Float32Array | Float64Array;
 
 /** A custom loss gets its inputs as arrays of its sequence alone, and gives losses and slopes without weights. */
 function customEvaluation(
@@ -124,7 +184,7 @@ function customEvaluation(
   positions: Int32Array | null,
 ): SequenceLoss {
   return (row) => {
-    const { count, at, slopes, weight, weights } = row;
+    const { count, at, slopes, weight, weights, weightsAt } = row;
     const pick = (values: Floats, first: number) =>
       Float64Array.from({ length: count }, (_, token) => values[first + (positions?.[token] ?? token)]!);
     const own = (values: Floats, first: number) => Float64Array.from(values.subarray(first, first + count));
@@ -142,7 +202,7 @@ function customEvaluation(
     const values = loss.evaluate({ ...inputs, logprob });
     let total = 0;
     for (let token = 0; token < count; token++) {
-      const w = weights === null ? weight : weight * weights[row.from + token]!;
+      const w = weights === null ? weight : weight * weights[weightsAt + token]!;
       total += w * values.losses[token]!;
       slopes[at + token] = w * values.slopes[token]!;
       row.kl += old[token]! - logprob[token]!;

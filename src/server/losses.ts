@@ -48,7 +48,7 @@ const ownLoss =
       inputs,
     );
     const row: LossRow = {
-      ...{ count: p.length, at: 0, oldAt: 0, from: 0, weight: 1, weights: null, marked: null },
+      ...{ count: p.length, at: 0, oldAt: 0, from: 0, weightsAt: 0, weight: 1, weights: null, marked: null },
       ...{ logprobs: p, advantages: advantages!, slopes, clipped: 0, capped: 0, kl: 0 },
       old: mean === undefined ? sampler! : Float64Array.from(p, (logprob) => logprob - mean),
     };

@@ -3,61 +3,28 @@
  * collapse; the first takes the gradient of some of them away, the second holds the worst near the old policy.
  */
 import { uniforms } from "../../random.ts";
-import { exp } from "./exp.ts";
 import { largestThreshold } from "./largest.ts";
-import { type BatchTokens, clamp, type LossSettings, type SequenceLoss } from "./sequence-loss.ts";
+import { clippedSurrogate } from "./ppo.ts";
+import type { BatchTokens, LossSettings } from "./sequence-loss.ts";
+import { tokenLoss } from "./token-loss.ts";
 
 /** PPO's clip without the marked tokens. `clipped` counts those. */
-export const clipCov: SequenceLoss = (row, { low, high, logRatioLimit }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, marked, slopes } = row;
-  let total = 0;
-  let sum = 0;
-  let clipped = 0;
-  for (let token = 0; token < count; token++) {
-    const advantage = advantages[from + token]!;
-    const logRatio = logprobs[at + token]! - old[oldAt + token]!;
-    const w = weights === null ? weight : weight * weights[from + token]!;
-    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
-    const ratio = exp(held);
-    let loss = -w * ratio * advantage;
-    let slope = held === logRatio ? loss : 0;
-    sum += held;
-    if (advantage > 0 ? ratio > high : advantage < 0 && ratio < low) {
-      loss = -w * (advantage > 0 ? high : low) * advantage;
-      slope = 0;
-    }
-    if (marked![at + token] === 1) {
-      loss = 0;
-      slope = 0;
-      clipped++;
-    }
-    total += loss;
-    slopes[at + token] = slope;
-  }
-  row.kl = -sum;
-  row.clipped = clipped;
-  return total;
-};
+export const clipCov = tokenLoss(({ logRatio, advantage, marked }, settings) => {
+  const { held, loss, slope } = clippedSurrogate(logRatio, advantage, settings);
+  return { loss: marked.choose(0, loss), slope: marked.choose(0, slope), kl: held.negated(), clipped: marked };
+});
 
 /** `-rA`, and `coef |ln r|` on the marked tokens. `kl` is the sum of |ln r|. */
-export const klCov: SequenceLoss = (row, { klCovCoef, logRatioLimit }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, marked, slopes } = row;
-  let total = 0;
-  let sum = 0;
-  for (let token = 0; token < count; token++) {
-    const advantage = advantages[from + token]!;
-    const logRatio = logprobs[at + token]! - old[oldAt + token]!;
-    const w = weights === null ? weight : weight * weights[from + token]!;
-    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
-    const loss = -w * exp(held) * advantage;
-    const penalty = marked![at + token] === 1 ? w * klCovCoef : 0;
-    sum += Math.abs(logRatio);
-    total += loss + penalty * Math.abs(logRatio);
-    slopes[at + token] = (held === logRatio ? loss : 0) + penalty * Math.sign(logRatio);
-  }
-  row.kl = sum;
-  return total;
-};
+export const klCov = tokenLoss(({ logRatio, advantage, marked }, { klCovCoef, logRatioLimit }) => {
+  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
+  const loss = held.exp().times(advantage).negated();
+  const penalty = marked.choose(klCovCoef, 0);
+  return {
+    loss: loss.plus(penalty.times(logRatio.abs())),
+    slope: held.equals(logRatio).choose(loss, 0).plus(penalty.times(logRatio.sign())),
+    kl: logRatio.abs(),
+  };
+});
 
 /** A random share of the tokens whose covariance is between the bounds and that PPO's clip leaves alone. */
 export function markForClipCov(tokens: BatchTokens, settings: LossSettings): Uint8Array {

@@ -10,7 +10,7 @@ const countEps = 1e-8;
  * weight is that of the first, see `geometricMeans`. `clipped` counts clips of positive, `capped` of negative A.
  */
 export const gmpo: SequenceLoss = (row, { low, high, logRatioLimit }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, slopes } = row;
+  const { count, at, oldAt, from, logprobs, old, advantages, weights, weightsAt, weight, slopes } = row;
   let sum = 0;
   let logRatios = 0;
   let advantageSum = 0;
@@ -29,7 +29,7 @@ export const gmpo: SequenceLoss = (row, { low, high, logRatioLimit }) => {
     slopes[at + token] = advantage !== 0 && !pessimistic ? 1 : 0;
   }
   const mean = sum / (count + countEps);
-  const w = weights === null ? weight : weight * weights[from]!;
+  const w = weights === null ? weight : weight * weights[weightsAt]!;
   const loss = ((-w * advantageSum) / (count + countEps)) * Math.exp(clamp(mean, -logRatioLimit, logRatioLimit));
   const slope = Math.abs(mean) <= logRatioLimit ? loss * (count / (count + countEps)) : 0;
   for (let token = at; token < at + count; token++) slopes[token] = slopes[token]! * slope;

@@ -9,7 +9,7 @@ const maxMeanLogRatio = 10;
  * moves `s` as if by itself; or that through the mean. They are equal where a sequence has one advantage.
  */
 export const gspo: SequenceLoss = (row, { low, high, gspoGradient }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, slopes } = row;
+  const { count, at, oldAt, from, logprobs, old, advantages, weights, weightsAt, weight, slopes } = row;
   let sum = 0;
   for (let token = 0; token < count; token++) sum += logprobs[at + token]! - old[oldAt + token]!;
   const mean = sum / count;
@@ -20,7 +20,7 @@ export const gspo: SequenceLoss = (row, { low, high, gspoGradient }) => {
   let slopeSum = 0;
   for (let token = 0; token < count; token++) {
     const advantage = advantages[from + token]!;
-    const w = weights === null ? weight : weight * weights[from + token]!;
+    const w = weights === null ? weight : weight * weights[weightsAt + token]!;
     let loss = -w * ratio * advantage;
     let slope = mean > maxMeanLogRatio ? 0 : loss;
     if (-w * bounded * advantage > loss) {

@@ -1,39 +1,33 @@
 /** PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729). */
-import { exp } from "./exp.ts";
-import { clamp, type SequenceLoss } from "./sequence-loss.ts";
+import type { Lanes } from "../kernels/lanes.ts";
+import { tokenLoss } from "./token-loss.ts";
 
 /** `max(-rA, -clip(r, low, high)A)`; for A < 0 at most `-dual * A`. The gradient is that of the branch selected. */
-export const ppo: SequenceLoss = (row, { low, high, dual, logRatioLimit }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, slopes } = row;
-  let total = 0;
-  let sum = 0;
-  let clipped = 0;
-  let capped = 0;
-  for (let token = 0; token < count; token++) {
-    const advantage = advantages[from + token]!;
-    const logRatio = logprobs[at + token]! - old[oldAt + token]!;
-    const w = weights === null ? weight : weight * weights[from + token]!;
-    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
-    const ratio = exp(held);
-    sum += held;
-    let loss = -ratio * advantage;
-    let slope = held === logRatio ? loss : 0;
-    // Where the clipped branch is the larger one: one comparison, because comparisons of random figures are what costs.
-    if (advantage > 0 ? ratio > high : advantage < 0 && ratio < low) {
-      loss = -(advantage > 0 ? high : low) * advantage;
-      slope = 0;
-      clipped++;
-    }
-    if (advantage < 0 && loss > -dual * advantage) {
-      loss = -dual * advantage;
-      slope = 0;
-      capped++;
-    }
-    total += w * loss;
-    slopes[at + token] = w * slope;
-  }
-  row.kl = -sum;
-  row.clipped = clipped;
-  row.capped = capped;
-  return total;
-};
+export const ppo = tokenLoss(({ logRatio, advantage }, { low, high, dual, logRatioLimit }) => {
+  const { held, loss, slope, clipped } = clippedSurrogate(logRatio, advantage, { low, high, logRatioLimit });
+  const cap = dual.times(advantage).negated();
+  const capped = advantage.below(0).and(loss.above(cap));
+  return {
+    loss: capped.choose(cap, loss),
+    slope: capped.choose(0, slope),
+    ...{ kl: held.negated(), clipped, capped },
+  };
+});
+
+/** PPO's loss without the dual clip. */
+export function clippedSurrogate(
+  logRatio: Lanes,
+  advantage: Lanes,
+  { low, high, logRatioLimit }: { low: Lanes; high: Lanes; logRatioLimit: Lanes },
+) {
+  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
+  const ratio = held.exp();
+  const [gain, harm] = [advantage.above(0), advantage.below(0)];
+  const clipped = gain.and(ratio.above(high)).or(harm.and(ratio.below(low)));
+  const plain = ratio.times(advantage).negated();
+  return {
+    ...{ held, clipped },
+    loss: clipped.choose(gain.choose(high, low).times(advantage).negated(), plain),
+    slope: clipped.choose(0, held.equals(logRatio).choose(plain, 0)),
+  };
+}

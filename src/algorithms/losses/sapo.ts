@@ -1,24 +1,21 @@
 /** Soft adaptive policy optimisation (arXiv 2511.20347): a sigmoid gate where PPO has a hard clip. */
-import { exp } from "./exp.ts";
-import { clamp, type SequenceLoss } from "./sequence-loss.ts";
+import { constant, type Lanes } from "../kernels/lanes.ts";
+import { tokenLoss } from "./token-loss.ts";
 
 /** `-A 4/tau sigmoid(tau (r - 1))`, tau by the sign of A. */
-export const sapo: SequenceLoss = (row, { tauPositive, tauNegative, logRatioLimit }) => {
-  const { count, at, oldAt, from, logprobs, old, advantages, weights, weight, slopes } = row;
-  let total = 0;
-  let sum = 0;
-  for (let token = 0; token < count; token++) {
-    const advantage = advantages[from + token]!;
-    const logRatio = logprobs[at + token]! - old[oldAt + token]!;
-    const w = weights === null ? weight : weight * weights[from + token]!;
-    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
-    const ratio = exp(held);
-    const tau = advantage > 0 ? tauPositive : tauNegative;
-    const gate = 1 / (1 + exp(-tau * (ratio - 1)));
-    sum += held;
-    total -= (4 / tau) * w * gate * advantage;
-    slopes[at + token] = held === logRatio ? -4 * w * gate * (1 - gate) * ratio * advantage : 0;
-  }
-  row.kl = -sum;
-  return total;
-};
+export const sapo = tokenLoss(({ logRatio, advantage }, { tauPositive, tauNegative, logRatioLimit }) => {
+  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
+  const ratio = held.exp();
+  const gain = advantage.above(0);
+  const tau = gain.choose(tauPositive, tauNegative);
+  const opposite = tau.times(ratio.minus(1)).negated().exp();
+  const gate = constant(1).over(opposite.plus(1));
+  const slope = gate.times(constant(1).minus(gate)).times(ratio).times(advantage).times(-4);
+  return {
+    loss: gain.choose(scale(tauPositive), scale(tauNegative)).times(gate).times(advantage),
+    slope: held.equals(logRatio).choose(slope, 0),
+    kl: held.negated(),
+  };
+});
+
+const scale = (tau: Lanes) => constant(-4).over(tau);

@@ -13,8 +13,10 @@ export interface LossRow {
   at: number;
   /** Where it begins in `old`. */
   oldAt: number;
-  /** Where it begins in `advantages` and `weights`. */
+  /** Where it begins in `advantages`. */
   from: number;
+  /** Where it begins in `weights`. */
+  weightsAt: number;
   /** Log-probability under the current policy: what the loss is differentiated by. */
   logprobs: Floats;
   /** Log-probability under the policy that ratios start from; `logprobs` themselves where that is the current one. */
@@ -100,6 +102,8 @@ export interface BatchTokens {
 
 export interface PolicyLossDefinition {
   evaluate: SequenceLoss;
+  /** A token's loss depends on the others of its sequence. Of the other losses a row may be of several sequences. */
+  couplesTokens?: true;
   /** Such a loss needs the outputs of the whole batch: `[N]` of marks, handed to `evaluate` row by row. */
   mark?: (tokens: BatchTokens, settings: LossSettings) => Uint8Array;
   /** Whether a token with advantage 0 may have a gradient. */
