@@ -18,7 +18,7 @@ export type Operation =
       | "expm1"
       | "powerOfTwo"
     )
-  | ("above" | "below" | "equals" | "and" | "or" | "choose");
+  | ("above" | "below" | "equals" | "and" | "andNot" | "or" | "choose");
 
 /** A node of an expression. One that is used twice is computed once. */
 export type Node =
@@ -101,6 +101,9 @@ export class Condition {
   }
   /** Both are computed; what is not chosen may be anything, also no number. */
   choose(then: Figure, otherwise: Figure): Lanes {
+    // What is not a bit of 0 is one instruction instead of three.
+    if (otherwise === 0) return new Lanes(operation("and", nodeOf(then), this.node));
+    if (then === 0) return new Lanes(operation("andNot", nodeOf(otherwise), this.node));
     return new Lanes(operation("choose", nodeOf(then), nodeOf(otherwise), this.node));
   }
 }

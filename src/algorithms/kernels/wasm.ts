@@ -21,7 +21,9 @@ const instructions: Readonly<Record<Precision, Readonly<Partial<Record<Operation
     ...{ above: simd(0x4a), below: simd(0x49), equals: simd(0x47) },
   },
 };
-const onBits: Readonly<Partial<Record<Operation, Code>>> = { and: simd(0x4e), or: simd(0x50), choose: simd(0x52) };
+const onBits: Readonly<Partial<Record<Operation, Code>>> = {
+  ...{ and: simd(0x4e), andNot: simd(0x4f), or: simd(0x50), choose: simd(0x52) },
+};
 
 /** Code that takes its operands from the stack, in their order. */
 export function instructionOf(operation: Exclude<Operation, "exp" | "expm1">, precision: Precision): Code {
