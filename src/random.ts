@@ -1,12 +1,12 @@
 /** Seeds: every random draw of a run derives from (seed, step, task, rollout, turn), so a resumed run repeats it. */
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 
 /**
  * One 48-bit seed from any mix of names and numbers, e.g. `deriveSeed(seed, "rollout", step, task, rollout, turn)`.
  * The parts are hashed (SHA-256), so near seeds give unrelated streams.
  */
 export function deriveSeed(...parts: readonly (string | number)[]): number {
-  return createHash("sha256").update(JSON.stringify(parts)).digest().readUIntBE(0, 6);
+  return Number.parseInt(hash("sha256", JSON.stringify(parts)).slice(0, 12), 16);
 }
 
 /** A small generator of uniforms in [0, 1) (mulberry32) for shuffles and choices; not for sampling tokens. */

@@ -1,5 +1,5 @@
 /** An instant inference server with vLLM's shapes: 5 prompt and 3 sampled tokens, whatever is asked. `node ... PORT` */
-import { createServer } from "node:http";
+import { createServer } from "node:net";
 
 const ids = [9906, 1917, 151645];
 const base = { id: "fake", created: 1, model: "policy", prompt_token_ids: [1, 2, 3, 4, 5] };
@@ -31,12 +31,31 @@ const completion = JSON.stringify({
   usage,
 });
 
-const server = createServer((request, response) => {
-  request.resume().on("end", () => {
-    const text = request.url === "/v1/chat/completions" ? chat : request.url === "/v1/completions" ? completion : "{}";
-    response.writeHead(200, { "content-type": "application/json", "content-length": Buffer.byteLength(text) });
-    response.end(text);
+/** Answers are bytes made beforehand, and of a request only its path and length are read: both gateways wait for this. */
+function prepare(text: string): Buffer {
+  const head = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n`;
+  return Buffer.from(head + text);
+}
+const [chatAnswer, completionAnswer, otherAnswer] = [chat, completion, "{}"].map(prepare);
+
+const server = createServer({ noDelay: true }, (socket) => {
+  let received = "";
+  socket.setEncoding("latin1");
+  socket.on("data", (piece: string) => {
+    received += piece;
+    for (let end = received.indexOf("\r\n\r\n"); end >= 0; end = received.indexOf("\r\n\r\n")) {
+      const head = received.slice(0, end);
+      if (/\r\ntransfer-encoding:/i.test(head)) throw new Error(`a request without content-length: ${head}`);
+      const whole = end + 4 + Number(/\r\ncontent-length: *(\d+)/i.exec(head)?.[1] ?? 0);
+      if (received.length < whole) return;
+      received = received.slice(whole);
+      const path = head.split(" ", 2)[1];
+      const answer =
+        path === "/v1/chat/completions" ? chatAnswer : path === "/v1/completions" ? completionAnswer : otherAnswer;
+      socket.write(answer!);
+    }
   });
+  // A gateway that is ended leaves its connections as they are.
+  socket.on("error", () => {});
 });
-server.keepAliveTimeout = 120_000;
 server.listen({ host: "127.0.0.1", port: Number(process.argv[2]), backlog: 4096 }, () => console.log("ready"));

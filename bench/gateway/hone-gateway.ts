@@ -1,11 +1,18 @@
-/** Hone's gateway alone, for the benchmark. `node ... PORT engine|upstream UPSTREAM_URL memory|sqlite FOLDER` */
+/** Hone's gateway alone, for the benchmark, as it is built: what `hone` runs. `node ... PORT engine|upstream UPSTREAM_URL memory|sqlite FOLDER` */
 import { join } from "node:path";
 import type { Policy } from "../../src/backends/engine.ts";
-import { loadChat } from "../../src/chat/chat.ts";
-import { openGateway } from "../../src/gateway/gateway.ts";
-import { policySessions } from "../../src/gateway/policy-sessions.ts";
-import { openTraceStore } from "../../src/gateway/traces/open-trace-store.ts";
-import { upstreamPolicy } from "../../src/gateway/upstream/upstream-policy.ts";
+
+const built = (path: string) => import(new URL(`../../dist/${path}`, import.meta.url).href);
+const { loadChat }: typeof import("../../src/chat/chat.ts") = await built("chat/chat.js");
+const { openGateway }: typeof import("../../src/gateway/gateway.ts") = await built("gateway/gateway.js");
+const { policySessions }: typeof import("../../src/gateway/policy-sessions.ts") =
+  await built("gateway/policy-sessions.js");
+const { openTraceStore }: typeof import("../../src/gateway/traces/open-trace-store.ts") = await built(
+  "gateway/traces/open-trace-store.js",
+);
+const { upstreamPolicy }: typeof import("../../src/gateway/upstream/upstream-policy.ts") = await built(
+  "gateway/upstream/upstream-policy.js",
+);
 
 const [port, kind, url = "", traces, folder = ""] = process.argv.slice(2);
 const chat = loadChat(new URL("../../src/chat/fixtures/qwen", import.meta.url).pathname);

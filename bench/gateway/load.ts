@@ -1,6 +1,7 @@
 /**
  * The client: so many connections, each of which asks again as soon as it is answered. It speaks HTTP over plain sockets,
- * so that what is measured is the server. `node ... '{"port":1,"paths":["/a"],"connections":1,"seconds":4}'`
+ * so that what is measured is the server: requests are put together of text made beforehand, and of an answer its status and
+ * length are read. `node ... '{"port":1,"paths":["/a"],"connections":1,"seconds":4}'`
  */
 import { connect } from "node:net";
 
@@ -25,19 +26,15 @@ export interface Measured {
 
 const load = JSON.parse(process.argv[2] ?? "") as Load;
 /** Eight calls, as of a group of rollouts, share a prompt. */
-const bodyOf = (task: number) =>
-  JSON.stringify({
-    model: "policy",
-    messages: [
-      { role: "system", content: "You are a careful assistant who answers in one short sentence." },
-      {
-        role: "user",
-        content: `Train ${task} leaves at nine and arrives at a quarter past eleven. How long did it take?`,
-      },
-    ],
-    max_tokens: 64,
-    temperature: 1,
-  });
+const [beforeTask, afterTask] = JSON.stringify({
+  model: "policy",
+  messages: [
+    { role: "system", content: "You are a careful assistant who answers in one short sentence." },
+    { role: "user", content: "Train TASK leaves at nine and arrives at a quarter past eleven. How long did it take?" },
+  ],
+  max_tokens: 64,
+  temperature: 1,
+}).split("TASK") as [string, string];
 let asked = 0;
 const latencies: number[] = [];
 const begin = performance.now() + load.warmUpSeconds * 1000;
@@ -56,8 +53,9 @@ for (let index = 0; index < load.connections; index++) {
   const send = () => {
     sent = performance.now();
     if (sent >= end) return socket.end();
-    const body = bodyOf(Math.floor(asked++ / 8));
-    socket.write(`${head}${body.length}\r\n\r\n${body}`);
+    const task = String(Math.floor(asked++ / 8));
+    const length = beforeTask.length + task.length + afterTask.length;
+    socket.write(`${head}${length}\r\n\r\n${beforeTask}${task}${afterTask}`, "latin1");
   };
   socket.setEncoding("latin1");
   socket.on("connect", send);
@@ -65,13 +63,13 @@ for (let index = 0; index < load.connections; index++) {
     received += piece;
     const headers = received.indexOf("\r\n\r\n");
     if (headers < 0) return;
-    const told = received.slice(0, headers).toLowerCase();
-    const at = told.indexOf("content-length:");
-    const length = Number.parseInt(told.slice(at + 15), 10);
-    if (at < 0) throw new Error(`an answer without content-length: ${received.slice(0, 300)}`);
-    if (received.length < headers + 4 + length) return;
+    const told = /\r\ncontent-length: *(\d+)/i.exec(received);
+    if (told === null || told.index > headers) {
+      throw new Error(`an answer without content-length: ${received.slice(0, 300)}`);
+    }
+    if (received.length < headers + 4 + Number(told[1])) return;
     const now = performance.now();
-    if (!told.startsWith("http/1.1 200")) {
+    if (!received.startsWith("HTTP/1.1 200")) {
       if (errors++ === 0) console.error(received.slice(0, 400));
     } else if (now >= begin && now <= end) latencies.push(now - sent);
     received = "";

@@ -6,7 +6,7 @@ import { UserError } from "../errors.ts";
 import { createAccess, defaultAdminToken } from "./access.ts";
 import { sessionPrefix } from "./address.ts";
 import { type Answering, answerRequest } from "./answer-request.ts";
-import { httpExchange } from "./http-exchange.ts";
+import { HttpExchange } from "./http-exchange.ts";
 import { createNotices } from "./notices.ts";
 import { createSessions, type OpenSession } from "./sessions.ts";
 import type { TraceStore } from "./traces/open-trace-store.ts";
@@ -84,7 +84,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
     callTimeoutSeconds: options.callTimeoutSeconds,
   };
   const server = createServer({ noDelay: true }, (request, response) => {
-    void answerRequest(httpExchange(request, response), answering);
+    void answerRequest(new HttpExchange(request, response), answering);
   });
   // Longer than clients keep an idle connection, so that none is closed under a request that is just being sent.
   server.keepAliveTimeout = 120_000;

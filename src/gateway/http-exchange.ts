@@ -1,30 +1,7 @@
 /** One HTTP request and its answer: reading, answering once, streaming events, and noticing that the client has gone. */
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { giveBackAbortController, takeAbortController } from "../abort-controllers.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";
-
-export interface HttpExchange {
-  readonly method: string;
-  /** Without query. */
-  readonly path: string;
-  readonly query: URLSearchParams;
-  header(name: string): string | undefined;
-  /** Aborted when the client goes before it is answered, or by `abort`. */
-  readonly signal: AbortSignal;
-  abort(reason: unknown): void;
-  /** The client has gone; there is nobody to answer. */
-  readonly gone: boolean;
-  /** @throws GatewayError when the body is no JSON object or larger than the limit */
-  readObject(): Promise<Record<string, unknown>>;
-  sendJson(status: number, body: unknown): void;
-  sendText(status: number, type: string, text: string): void;
-  /** Answers with the error; once events have begun the last one tells it. */
-  sendError(error: GatewayError, shape: ErrorShape): void;
-  /** Begins a stream of server-sent events. */
-  startEvents(): void;
-  /** @param name the event's name, where the API names its events */
-  sendEvent(data: string, name?: string): void;
-  end(): void;
-}
 
 /** Requests hold conversations as text; more than this is a mistake. */
 const longestBody = 64 * 2 ** 20;
@@ -33,67 +10,117 @@ class ClientGone extends Error {
   override name = "AbortError";
 }
 
-export function httpExchange(request: IncomingMessage, response: ServerResponse): HttpExchange {
-  const url = request.url ?? "/";
-  const queryAt = url.indexOf("?");
-  const stop = new AbortController();
-  response.once("close", () => {
-    if (!response.writableFinished) stop.abort(new ClientGone("the client went away"));
-  });
+/**
+ * A class, since an object that is written down with getters costs a hidden class each, which keeps all of its request from
+ * being collected young.
+ */
+export class HttpExchange {
+  readonly method: string;
+  /** Without query. */
+  readonly path: string;
+  readonly #request: IncomingMessage;
+  readonly #response: ServerResponse;
+  readonly #queryAt: number;
+  #stop: AbortController | undefined;
+  #stopped: { reason: unknown } | undefined;
 
-  return {
-    method: request.method ?? "GET",
-    path: queryAt < 0 ? url : url.slice(0, queryAt),
-    get query() {
-      return new URLSearchParams(queryAt < 0 ? "" : url.slice(queryAt + 1));
-    },
-    header(name) {
-      const value = request.headers[name];
-      return Array.isArray(value) ? value[0] : value;
-    },
-    signal: stop.signal,
-    abort: (reason) => stop.abort(reason),
-    get gone() {
-      return response.destroyed;
-    },
-    readObject: () => readObject(request),
-    sendJson(status, body) {
-      this.sendText(status, "application/json", JSON.stringify(body));
-    },
-    sendText(status, type, text) {
-      if (response.destroyed || response.headersSent) return;
-      response.writeHead(status, { "content-type": type, "content-length": Buffer.byteLength(text) });
-      response.end(text);
-    },
-    sendError(error, shape) {
-      const body = JSON.stringify(shape(error));
-      if (response.headersSent) {
-        this.sendEvent(body, "error");
-        this.end();
-        return;
-      }
-      if (response.destroyed) return;
-      response.writeHead(error.status, {
-        "content-type": "application/json",
-        "content-length": Buffer.byteLength(body),
-        // The clients' own retries would ask again behind the rollout's back; whether to retry is decided there.
-        "x-should-retry": "false",
-        ...(error.kind === "too_large" ? { connection: "close" } : {}),
-      });
-      response.end(body);
-    },
-    startEvents() {
-      if (response.destroyed) return;
-      response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache" });
-    },
-    sendEvent(data, name) {
-      if (response.destroyed) return;
-      response.write(name === undefined ? `data: ${data}\n\n` : `event: ${name}\ndata: ${data}\n\n`);
-    },
-    end() {
-      if (!response.destroyed) response.end();
-    },
-  };
+  constructor(request: IncomingMessage, response: ServerResponse) {
+    const url = request.url ?? "/";
+    this.#request = request;
+    this.#response = response;
+    this.#queryAt = url.indexOf("?");
+    this.method = request.method ?? "GET";
+    this.path = this.#queryAt < 0 ? url : url.slice(0, this.#queryAt);
+    response.once("close", () => {
+      if (!response.writableFinished) this.abort(new ClientGone("the client went away"));
+    });
+  }
+
+  get query(): URLSearchParams {
+    return new URLSearchParams(this.#queryAt < 0 ? "" : this.#request.url?.slice(this.#queryAt + 1));
+  }
+
+  header(name: string): string | undefined {
+    const value = this.#request.headers[name];
+    return Array.isArray(value) ? value[0] : value;
+  }
+
+  /** Aborted when the client goes before it is answered, or by `abort`. */
+  get signal(): AbortSignal {
+    if (this.#stop === undefined) {
+      this.#stop = takeAbortController();
+      if (this.#stopped) this.#stop.abort(this.#stopped.reason);
+    }
+    return this.#stop.signal;
+  }
+
+  abort(reason: unknown): void {
+    this.#stopped ??= { reason };
+    this.#stop?.abort(reason);
+  }
+
+  /** To be called when nothing hangs on `signal` any more. */
+  release(): void {
+    if (this.#stop) giveBackAbortController(this.#stop);
+    this.#stop = undefined;
+  }
+
+  /** The client has gone; there is nobody to answer. */
+  get gone(): boolean {
+    return this.#response.destroyed;
+  }
+
+  /** @throws GatewayError when the body is no JSON object or larger than the limit */
+  readObject(): Promise<Record<string, unknown>> {
+    return readObject(this.#request);
+  }
+
+  sendJson(status: number, body: unknown): void {
+    this.sendText(status, "application/json", JSON.stringify(body));
+  }
+
+  sendText(status: number, type: string, text: string): void {
+    const response = this.#response;
+    if (response.destroyed || response.headersSent) return;
+    response.writeHead(status, { "content-type": type, "content-length": Buffer.byteLength(text) });
+    response.end(text);
+  }
+
+  /** Answers with the error; once events have begun the last one tells it. */
+  sendError(error: GatewayError, shape: ErrorShape): void {
+    const response = this.#response;
+    const body = JSON.stringify(shape(error));
+    if (response.headersSent) {
+      this.sendEvent(body, "error");
+      this.end();
+      return;
+    }
+    if (response.destroyed) return;
+    response.writeHead(error.status, {
+      "content-type": "application/json",
+      "content-length": Buffer.byteLength(body),
+      // The clients' own retries would ask again behind the rollout's back; whether to retry is decided there.
+      "x-should-retry": "false",
+      ...(error.kind === "too_large" ? { connection: "close" } : {}),
+    });
+    response.end(body);
+  }
+
+  /** Begins a stream of server-sent events. */
+  startEvents(): void {
+    if (this.#response.destroyed) return;
+    this.#response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache" });
+  }
+
+  /** @param name the event's name, where the API names its events */
+  sendEvent(data: string, name?: string): void {
+    if (this.#response.destroyed) return;
+    this.#response.write(name === undefined ? `data: ${data}\n\n` : `event: ${name}\ndata: ${data}\n\n`);
+  }
+
+  end(): void {
+    if (!this.#response.destroyed) this.#response.end();
+  }
 }
 
 async function readObject(request: IncomingMessage): Promise<Record<string, unknown>> {

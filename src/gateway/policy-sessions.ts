@@ -1,5 +1,4 @@
 /** Sessions for a gateway that stands alone: whoever calls by a new name has a session from then on. */
-import { setMaxListeners } from "node:events";
 import type { Chat } from "../chat/types.ts";
 import { deriveSeed } from "../random.ts";
 import type { SamplingDefaults, SamplingLimits } from "../rollout/sample-limits.ts";
@@ -26,11 +25,8 @@ export function policySessions(options: PolicySessionsOptions) {
     // Callers come when they come: waiting for others would gain nothing.
     flushMs: 0,
   });
-  const { signal } = new AbortController();
-  // It is never aborted; every call listens to it.
-  setMaxListeners(0, signal);
   return ({ session: name, attempt }: { session: string; attempt: number }): OpenSession => {
-    const session = client.open({ taskId: name, order: 0, rollout: 0, attempt, signal, keepSteps: false });
+    const session = client.open({ taskId: name, order: 0, rollout: 0, attempt, keepSteps: false });
     return { name, attempt, session, onForgotten: session.close };
   };
 }

@@ -1,6 +1,8 @@
 /** The record of one attempt at one task: its model calls as steps with their exact tokens, and what it waits for. */
+import { setMaxListeners } from "node:events";
+import { giveBackAbortController, takeAbortController } from "../abort-controllers.ts";
 import type { ModelClient } from "../agents/types.ts";
-import type { Sample } from "../backends/engine.ts";
+import type { Sample, SampleRequest } from "../backends/engine.ts";
 import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
 import { type ChatMessage, toMessage } from "../chat/messages.ts";
 import type { Step, Trajectory } from "../trajectories/types.ts";
@@ -86,20 +88,21 @@ export function openSession(
       options.seedFor({ taskId, rollout, attempt, turn }),
     );
     const { topLogprobs = 0, onToken } = request;
-    const sampleRequest = { prompt: begun.prompt, params, ...(topLogprobs > 0 ? { topLogprobs } : {}) };
+    const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
+    if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
     calls.set(turn, performance.now());
     const stop = abortedByEither(signal, request.signal);
     try {
       const sample = await participant.sample(sampleRequest, turn, stop.signal, onToken);
       checkSample(sample);
       problem = undefined;
-      const truncated = sample.stopReason === "length" && params.maxTokens === room;
-      const { step, generated } = toStep(request, begun, sample);
+      const generated = toGenerated(begun, sample, params);
       if (keepSteps) {
         const { role = defaultRole, instance, metadata = {} } = request;
-        recorded.push({ turn, role, instance, metadata, truncated, step });
+        const truncated = sample.stopReason === "length" && params.maxTokens === room;
+        recorded.push({ turn, role, instance, metadata, truncated, step: toStep(request, begun, sample, generated) });
       }
-      return { ...generated, params };
+      return generated;
     } catch (error) {
       if (stop.signal.aborted) throw error;
       const text = error instanceof Error ? error.message : String(error);
@@ -108,7 +111,7 @@ export function openSession(
     } finally {
       stop.release();
       // When the whole attempt was stopped, what it had been waiting for is still to be told.
-      if (!signal.aborted) {
+      if (!signal?.aborted) {
         calls.delete(turn);
         since = performance.now();
       }
@@ -118,7 +121,9 @@ export function openSession(
   /** What ends a turn in the chat template need not be among the model's own end tokens, e.g. of a base model. */
   function withTurnEnd(params: GenerateParams): GenerateParams {
     if (params.ignoreEos) return params;
-    return { ...params, stopIds: [...new Set([...options.chat.stopIds, ...(params.stopIds ?? [])])] };
+    const own = params.stopIds;
+    const stopIds = own === undefined ? options.chat.stopIds : [...new Set([...options.chat.stopIds, ...own])];
+    return { ...params, stopIds };
   }
 
   function historyOf({ role = defaultRole, instance }: GenerateRequest): History {
@@ -142,7 +147,8 @@ export function openSession(
       const record: Turn["record"] = ({ tokens }) => ({ content: read(tokens), toolCalls: [], problems: [] });
       return { prompt: prompt.tokens, messages: [], starts: undefined, record };
     }
-    return { ...(await conversation.beginLater(prompt.messages, params)), messages: prompt.messages };
+    const turn = await conversation.beginLater(prompt.messages, params);
+    return { prompt: turn.prompt, messages: prompt.messages, starts: turn.starts, record: turn.record };
   }
 
   function roomFor(prompt: Int32Array, spent: number): number {
@@ -154,11 +160,31 @@ export function openSession(
     }
   }
 
-  function toStep({ params: { tools } }: GenerateRequest, { prompt, messages, starts, record }: Begun, sample: Sample) {
-    const { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions, topLogprobs } = sample;
+  function toGenerated({ prompt, record }: Begun, sample: Sample, params: Generated["params"]): Generated {
+    const { tokens, logprobs, stopReason, policyVersion, topLogprobs } = sample;
     const text = options.chat.decode(tokens, { skipSpecial: true });
     const reply = record(sample);
-    const step: Step = {
+    const generated: Generated = {
+      promptTokens: prompt,
+      tokens,
+      logprobs,
+      stopReason,
+      policyVersion,
+      text,
+      reply,
+      params,
+    };
+    if (topLogprobs !== undefined) generated.topLogprobs = topLogprobs;
+    return generated;
+  }
+
+  function toStep(
+    { params: { tools } }: GenerateRequest,
+    { prompt, messages, starts }: Begun,
+    { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions }: Sample,
+    { text, reply }: Generated,
+  ): Step {
+    return {
       ...{ promptTokens: prompt, tokens, logprobs, policyVersion, stopReason, text },
       ...(processed ? { processed } : {}),
       ...(tokenVersions === undefined ? {} : { tokenVersions }),
@@ -168,8 +194,6 @@ export function openSession(
       ...(starts === undefined ? {} : { starts }),
       reward: null,
     };
-    const generated = { promptTokens: prompt, tokens, logprobs, stopReason, policyVersion, text, reply };
-    return { step, generated: topLogprobs === undefined ? generated : { ...generated, topLogprobs } };
   }
 
   const clientAs = (role: string, instance?: number): ModelClient => ({
@@ -217,9 +241,9 @@ export function openSession(
 }
 
 /** The rollout's signal and the call's own as one. */
-function abortedByEither(signal: AbortSignal, own: AbortSignal | undefined) {
-  if (own === undefined) return { signal, release: () => {} };
-  const either = new AbortController();
+function abortedByEither(signal: AbortSignal | undefined, own: AbortSignal | undefined) {
+  if (signal === undefined || own === undefined) return { signal: signal ?? own ?? never, release: () => {} };
+  const either = takeAbortController();
   const stop = () => either.abort(signal.aborted ? signal.reason : own.reason);
   for (const each of [signal, own]) {
     if (each.aborted) stop();
@@ -227,6 +251,10 @@ function abortedByEither(signal: AbortSignal, own: AbortSignal | undefined) {
   }
   const release = () => {
     for (const each of [signal, own]) each.removeEventListener("abort", stop);
+    giveBackAbortController(either);
   };
   return { signal: either.signal, release };
 }
+
+const never = new AbortController().signal;
+setMaxListeners(0, never);

@@ -45,7 +45,7 @@ export function toSamplingParams(
   defaults: SamplingDefaults,
   seed: number,
 ): SamplingParams {
-  return {
+  const complete: SamplingParams = {
     maxTokens: Math.min(params.maxTokens ?? room, room),
     temperature: params.temperature ?? defaults.temperature,
     topP: params.topP ?? defaults.topP,
@@ -53,9 +53,10 @@ export function toSamplingParams(
     minP: params.minP ?? defaults.minP,
     stopIds: params.stopIds ?? [],
     stopStrings: params.stop ?? [],
-    ...(params.ignoreEos === undefined ? {} : { ignoreEos: params.ignoreEos }),
     seed: params.seed ?? seed,
   };
+  if (params.ignoreEos !== undefined) complete.ignoreEos = params.ignoreEos;
+  return complete;
 }
 
 /** @throws Error when the engine answered something that is no sample: it must never be trained on */

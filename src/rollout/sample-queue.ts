@@ -48,7 +48,9 @@ const byOrder = (left: Call, right: Call) => {
 
 /** @param flushMs 0: calls are made as they come, only those of one turn of the event loop together */
 export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQueue {
-  const pending = new Set<Call>();
+  // A new one for each engine call. One that is emptied and filled again for ever leaves behind, with each table that it
+  // outgrows, the calls that were in it, and the garbage collector takes those for alive until it looks at everything.
+  let pending = new Set<Call>();
   /** Live rollouts that wait for no sample. */
   let busy = 0;
   let timer: NodeJS.Timeout | undefined;
@@ -75,7 +77,7 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
     timer = undefined;
     if (pending.size === 0) return;
     const calls = [...pending].sort(byOrder);
-    pending.clear();
+    pending = new Set();
     void runCall(policy, calls);
   }
 
@@ -157,7 +159,9 @@ async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<v
       const call = calls[index];
       if (call && waiting.has(call)) call.onToken?.(token, logprob);
     };
-    const options = { ...(signal ? { signal } : {}), ...(calls.some((call) => call.onToken) ? { onToken } : {}) };
+    const options: SampleOptions = {};
+    if (signal) options.signal = signal;
+    if (calls.some((call) => call.onToken)) options.onToken = onToken;
     for await (const sample of policy.sample(requests, options)) {
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);

@@ -40,8 +40,8 @@ export interface WaitingRollout {
 export interface SessionOptions extends Omit<CallIdentity, "turn"> {
   /** Position of the task among those that run together. */
   order: number;
-  /** Aborts the session's model calls. */
-  signal: AbortSignal;
+  /** Aborts the session's model calls; absent: each is aborted by its own signal alone. */
+  signal?: AbortSignal;
   /** False: calls are answered but not kept, for sessions without end. Default true. */
   keepSteps?: boolean;
   /** Model calls that each role may make; default: any number. */

@@ -60,11 +60,15 @@ export async function openaiChat(exchange: HttpExchange, body: Body, context: Ca
   const request = readChatRequest(body, context);
   if (readBoolean(body, "stream")) return streamChat(exchange, body, context, request);
   const replies = await callModel(context, request);
+  // What is undefined is not sent.
   exchange.sendJson(200, {
-    ...head(request, "chat.completion"),
+    id: request.id,
+    object: "chat.completion",
+    created: now(),
+    model: request.model,
     choices: replies.map((generated, index) => choice(context, request, generated, index)),
     usage: usageOf(replies),
-    ...(request.tokenIds ? { prompt_token_ids: Array.from(replies[0]!.promptTokens) } : {}),
+    prompt_token_ids: request.tokenIds ? Array.from(replies[0]!.promptTokens) : undefined,
   });
 }
 
@@ -93,7 +97,9 @@ function readChatRequest(body: Body, context: CallContext): ChatRequest {
       ...(tools.length > 0 ? { tools } : {}),
       ...thinkingOptions(body),
     },
-    ...{ topLogprobs, logprobs, json },
+    topLogprobs,
+    logprobs,
+    json,
     tokenIds: readBoolean(body, "return_token_ids") ?? false,
     metadata: readObject(body, "metadata") ?? {},
   };
@@ -134,11 +140,7 @@ function thinkingOptions(body: Body): GenerateParams {
   };
 }
 
-const head = ({ id, model }: ModelCall, object: string) => ({
-  ...{ id, object },
-  created: Math.floor(Date.now() / 1000),
-  model,
-});
+const now = () => Math.floor(Date.now() / 1000);
 
 export function usageOf(replies: readonly Generated[]) {
   const prompt = replies[0]?.promptTokens.length ?? 0;
@@ -157,12 +159,12 @@ function choice(context: CallContext, request: ChatRequest, generated: Generated
       role: "assistant",
       content: reply.content === "" && reply.toolCalls.length > 0 ? null : reply.content,
       refusal: null,
-      ...(reply.reasoning ? { reasoning_content: reply.reasoning } : {}),
-      ...(reply.toolCalls.length > 0 ? { tool_calls: toOpenaiToolCalls(reply.toolCalls) } : {}),
+      reasoning_content: reply.reasoning || undefined,
+      tool_calls: reply.toolCalls.length > 0 ? toOpenaiToolCalls(reply.toolCalls) : undefined,
     },
     logprobs: request.logprobs ? { content: chatLogprobs(context.chat, generated), refusal: null } : null,
     finish_reason: finishReason(generated),
-    ...(request.tokenIds ? { token_ids: Array.from(generated.tokens) } : {}),
+    token_ids: request.tokenIds ? Array.from(generated.tokens) : undefined,
   };
 }
 
@@ -180,7 +182,8 @@ async function streamChat(
   request: ChatRequest,
 ): Promise<void> {
   const withUsage = readBoolean(readObject(body, "stream_options") ?? {}, "include_usage") ?? false;
-  const base = { ...head(request, "chat.completion.chunk"), ...(withUsage ? { usage: null } : {}) };
+  const { id, model } = request;
+  const base = { id, object: "chat.completion.chunk", created: now(), model, ...(withUsage ? { usage: null } : {}) };
   const send = (index: number, delta: object, more: object = {}) =>
     exchange.sendEvent(
       JSON.stringify({ ...base, choices: [{ index, delta, logprobs: null, finish_reason: null, ...more }] }),

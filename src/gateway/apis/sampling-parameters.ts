@@ -46,17 +46,17 @@ export function readSampling(body: Body, maxTokens: number | undefined): Generat
   const stop = readStrings(body, "stop");
   const stopIds = readIntegers(body, "stop_token_ids");
   const ignoreEos = readBoolean(body, "ignore_eos");
-  return {
-    ...(maxTokens === undefined ? {} : { maxTokens }),
-    ...(temperature === undefined ? {} : { temperature }),
-    ...(topP === undefined ? {} : { topP }),
-    // Servers spell "off" as 0 or as -1.
-    ...(topK === undefined ? {} : { topK: topK === 0 ? -1 : topK }),
-    ...(minP === undefined ? {} : { minP }),
-    // Engines take 32 bits.
-    ...(seed === undefined ? {} : { seed: seed >>> 0 }),
-    ...(stop === undefined ? {} : { stop }),
-    ...(stopIds === undefined ? {} : { stopIds }),
-    ...(ignoreEos === undefined ? {} : { ignoreEos }),
-  };
+  const params: GenerateParams = {};
+  if (maxTokens !== undefined) params.maxTokens = maxTokens;
+  if (temperature !== undefined) params.temperature = temperature;
+  if (topP !== undefined) params.topP = topP;
+  // Servers spell "off" as 0 or as -1.
+  if (topK !== undefined) params.topK = topK === 0 ? -1 : topK;
+  if (minP !== undefined) params.minP = minP;
+  // Engines take 32 bits.
+  if (seed !== undefined) params.seed = seed >>> 0;
+  if (stop !== undefined) params.stop = stop;
+  if (stopIds !== undefined) params.stopIds = stopIds;
+  if (ignoreEos !== undefined) params.ignoreEos = ignoreEos;
+  return params;
 }

@@ -9,7 +9,7 @@ export interface PostOptions {
   body: string;
   signal: AbortSignal | undefined;
   /** Told of the answer as it comes; the answer is then not gathered. */
-  onText?: (text: string) => void;
+  onText: ((text: string) => void) | undefined;
 }
 
 /**

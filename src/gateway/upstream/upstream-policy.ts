@@ -68,6 +68,7 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
   // A reply may take as long as it takes; who waits for it has a limit of its own.
   const pool = new Pool(base.origin, { connections: 1024, headersTimeout: 0, bodyTimeout: 0 });
   const dialect = options.kind === "sglang" ? sglang : vllm;
+  const path = prefix + dialect.path;
   const headers = {
     "content-type": "application/json",
     ...(options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` }),
@@ -82,17 +83,15 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
         for (const [at, token] of reply.tokens.entries()) onToken?.(index, token, reply.logprobs[at]!);
       };
       const events = stream ? gatherEvents(dialect.openStream(request), told) : undefined;
-      const posted = { pool, path: prefix + dialect.path, headers, body, signal: stop };
-      const answer = await post(events ? { ...posted, onText: events.push } : posted);
+      const answer = await post({ pool, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) told(reply);
       const { tokens, logprobs, topLogprobs, stopReason = "aborted", versions } = reply;
-      return {
-        ...{ request: index, tokens, logprobs, stopReason },
-        policyVersion: versions?.at(-1)?.version ?? options.version?.() ?? 0,
-        ...(versions === undefined || versions.length < 2 ? {} : { tokenVersions: spread(versions, tokens.length) }),
-        ...(topLogprobs === undefined ? {} : { topLogprobs }),
-      };
+      const policyVersion = versions?.at(-1)?.version ?? options.version?.() ?? 0;
+      const sample: Sample = { request: index, tokens, logprobs, stopReason, policyVersion };
+      if (versions !== undefined && versions.length > 1) sample.tokenVersions = spread(versions, tokens.length);
+      if (topLogprobs !== undefined) sample.topLogprobs = topLogprobs;
+      return sample;
     } catch (error) {
       if (stop?.aborted) return aborted(index);
       if (!(error instanceof MissingTokens)) throw error;
@@ -106,6 +105,10 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
   return {
     separate: true,
     async *sample(requests, sampleOptions = {}) {
+      if (requests.length === 1) {
+        yield await one(0, requests[0]!, sampleOptions);
+        return;
+      }
       const done: ({ sample: Sample } | { error: unknown })[] = [];
       let wake = () => {};
       const finish = (result: (typeof done)[number]) => {

@@ -13,27 +13,30 @@ import {
 export const vllm: Dialect = {
   path: "/v1/completions",
   write({ prompt, params, topLogprobs = 0 }: SampleRequest, model, stream) {
+    // What is undefined is not sent.
     return {
-      ...(model === undefined ? {} : { model }),
+      model,
       prompt: Array.from(prompt),
       max_tokens: params.maxTokens,
       temperature: params.temperature,
       top_p: params.topP,
       top_k: params.topK,
       min_p: params.minP,
-      ...(params.stopStrings.length > 0 ? { stop: params.stopStrings } : {}),
-      ...(params.stopIds.length > 0 ? { stop_token_ids: params.stopIds } : {}),
-      ...(params.ignoreEos ? { ignore_eos: true } : {}),
+      stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
+      stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
+      ignore_eos: params.ignoreEos || undefined,
       // Else those of the model's generation_config.json apply, and what is sampled is not the policy's.
-      ...{ repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 },
+      repetition_penalty: 1,
+      presence_penalty: 0,
+      frequency_penalty: 0,
       seed: params.seed,
       // 0: of the sampled tokens alone.
       logprobs: topLogprobs,
       return_token_ids: true,
       return_weight_versions: true,
       // Tokens are named by id where they are keys, so that alternatives can be told apart.
-      ...(topLogprobs > 0 ? { return_tokens_as_token_ids: true } : {}),
-      ...(stream ? { stream } : {}),
+      return_tokens_as_token_ids: topLogprobs > 0 || undefined,
+      stream: stream || undefined,
     };
   },
   read: (body, { topLogprobs = 0 }) => readChoice(body, topLogprobs),
@@ -52,16 +55,17 @@ function readChoice(body: Record<string, unknown>, topCount: number): UpstreamRe
   if (given === undefined) throw new MissingTokens("its choices have no logprobs.token_logprobs");
   const top = isObject(logprobs) && topCount > 0 ? logprobs.top_logprobs : undefined;
   const version = toVersion(body.weight_version);
-  return {
-    tokens: Int32Array.from(ids as number[]),
+  const reply: UpstreamReply = {
+    tokens: new Int32Array(ids as number[]),
     logprobs: toLogprobs(given, "logprobs.token_logprobs"),
-    ...(Array.isArray(top) && top.every(isObject)
-      ? { topLogprobs: top.map((alternatives) => readTop(alternatives, topCount)) }
-      : {}),
     stopReason: reason === null || reason === undefined ? undefined : stopReason(String(reason)),
     versions:
       readVersions(choice.weight_versions) ?? (version === undefined ? undefined : [{ version, end: ids.length }]),
   };
+  if (Array.isArray(top) && top.every(isObject)) {
+    reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
+  }
+  return reply;
 }
 
 /** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one where it is none of them */
