@@ -6,7 +6,8 @@
  *
  * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
  * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
- * and with traces in SQLite, and with an engine in its own process. `--python` names one that has
+ * and with traces in SQLite, and with an engine in its own process. Client and inference server are the same for all: plain
+ * sockets with bytes made beforehand. Hone's gateway runs as it is built. `--python` names one that has
  * bench/gateway/requirements.txt; else one is made under .hone.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
