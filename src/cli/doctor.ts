@@ -1,7 +1,7 @@
 /** `hone doctor`: one batch through everything, each finding on a line, and for what is wrong the command that mends it. */
 
 import { statfsSync } from "node:fs";
-import { freemem, totalmem } from "node:os";
+import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import { policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
 import type { Engine, Policy, Sample } from "../backends/engine.ts";
@@ -33,6 +33,7 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
   };
 
   say("node", `${process.version} on ${process.platform} ${process.arch}`);
+  say("processor", processor(availableParallelism(), loadavg()[0]!, config.local.threads));
   say("memory", `${formatBytes(freemem())} free of ${formatBytes(totalmem())}`);
   const disk = statfsSync(".");
   const free = disk.bavail * disk.bsize;
@@ -60,6 +61,14 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
     wrong === 0 ? "\nall is well\n" : `\n${wrong} ${wrong === 1 ? "thing is" : "things are"} wrong\n`,
   );
   process.exitCode = wrong === 0 ? 0 : 1;
+}
+
+/** Threads that wait for one another lose far more to other work than its share of the machine. */
+function processor(cores: number, busy: number, threads: number): string {
+  const text = `${cores} ${cores === 1 ? "core" : "cores"}, load ${busy.toFixed(1)} over the last minute`;
+  const fewer = Math.max(1, Math.floor(cores - busy));
+  if (busy < 0.75 || (threads || cores) <= fewer) return text;
+  return `${text}: while other work goes on here, local.threads=${fewer} is faster`;
 }
 
 type Say = (name: string, detail: string) => void;
