@@ -3,7 +3,7 @@
  *
  * To make one costs more than its allocation: Node 20 gives each signal a hidden class of its own among the long-lived
  * objects, and whatever the signal leads to (the whole request) then looks alive to the garbage collector until it goes
- * through everything. That was half of the time that a model call through the gateway took in the worst 2%.
+ * through everything.
  */
 import { getEventListeners } from "node:events";
 
