@@ -8,71 +8,121 @@ import { loadChat } from "../../src/chat/chat.ts";
 import { mean, percentile } from "../../src/statistics.ts";
 import { train } from "../../src/trainer/train.ts";
 import { startServe } from "./serve-process.ts";
+import { type StepTime, timedEngine } from "./timed-engine.ts";
+import { takeTurns } from "./turns.ts";
 
 const model = "smollm2-135m-instruct";
 const most = 1.05;
 
 interface Side {
   name: string;
-  step: number[];
-  sampling: number[];
-  training: number[];
-  rewards: number[];
+  engine: Engine;
+  overrides: string[];
+  close(): Promise<void>;
+}
+
+export interface OverheadOptions {
+  folder: string;
+  steps: number;
+  /** Two engines in this process beside each other: what they differ by is what this machine cannot resolve. */
+  control: boolean;
 }
 
 /** Gives whether the overhead is as small as it should be. */
-export async function runOverhead({ folder, steps }: { folder: string; steps: number }): Promise<boolean> {
-  const local = await openLocalEngine({ model, logFile: join(folder, "worker.log") });
-  const serve = await startServe(model, folder);
+export async function runOverhead({ folder, steps, control }: OverheadOptions): Promise<boolean> {
+  const sides = [await inProcess(folder, "in process")];
   try {
-    const remote = await openTinkerEngine({
-      ...{ baseUrl: serve.url, apiKey: "tml-local", model, overlap: true },
-      tokenizerFolder: async () => local.model.directory,
-    });
-    // In turns, so that a machine that changes its speed changes it for both.
-    const sides: [Side, Side] = [empty("in process"), empty("over HTTP")];
-    for (let round = 0; round < 2; round++) {
-      await measure(sides[0], local, [], steps, join(folder, `local-${round}`));
-      const overrides = ["rllm/backend=tinker", `tinker_base_url=${serve.url}`];
-      await measure(sides[1], remote, overrides, steps, join(folder, `remote-${round}`));
-    }
-    await remote.close();
-    for (const side of sides) print(side);
-    const ratio = median(sides[1].step) / median(sides[0].step);
-    console.log(
-      `over HTTP a step takes ${ratio.toFixed(3)} times as long: ${(100 * (ratio - 1)).toFixed(1)}% overhead`,
-    );
-    return ratio < most;
+    sides.push(control ? await inProcess(folder, "in process too") : await overHttp(folder));
+    const [local, remote] = await measure(sides, steps, folder);
+    return compare(local!, remote!, sides[1]!.name) < most;
   } finally {
-    await Promise.all([serve.stop(), local.close()]);
+    await Promise.all(sides.map((side) => side.close()));
   }
+}
+
+async function inProcess(folder: string, name: string): Promise<Side> {
+  const engine = await openLocalEngine({ model, logFile: join(folder, `${name}.log`) });
+  return { name, engine, overrides: [], close: engine.close };
+}
+
+async function overHttp(folder: string): Promise<Side> {
+  const serve = await startServe(model, folder);
+  const { resolveModel } = await import("../../src/backends/local/models.ts");
+  const engine = await openTinkerEngine({
+    ...{ baseUrl: serve.url, apiKey: "tml-local", model, overlap: true },
+    tokenizerFolder: () => resolveModel(model),
+  });
+  return {
+    name: "over HTTP",
+    engine,
+    overrides: ["rllm/backend=tinker", `tinker_base_url=${serve.url}`],
+    async close() {
+      await engine.close();
+      await serve.stop();
+    },
+  };
+}
+
+/** The sides train the same run beside each other, a step in turns. The first step warms up and is not counted. */
+async function measure(sides: readonly Side[], steps: number, folder: string): Promise<StepTime[][]> {
+  const trainer = [`rllm.trainer.total_batches=${steps + 1}`, "rllm.trainer.save_freq=0", "rllm.trainer.logger=[]"];
+  // The backends differ in what they train unless it is said.
+  const same = ["model.train_attn=true", "model.train_mlp=true", "model.train_unembed=false", "model.lora_rank=32"];
+  // Weights that stay as they are sample the same tokens on both sides, where rounding would lead them apart; what a step
+  // costs does not hang on how far it goes.
+  same.push("training.learning_rate=1e-12");
+  const turns = takeTurns(sides.length);
+  const runs = sides.map(async ({ name, engine, overrides }, side) => {
+    const timed = timedEngine(engine, turns, side);
+    try {
+      const { history } = await train(experiment, {
+        overrides: [...overrides, ...same, ...trainer, `rllm.trainer.run_dir=${join(folder, `run-${side}`)}`],
+        engine: { engine: timed.engine, chat: loadChat(engine.model.directory) },
+      });
+      print(
+        name,
+        timed.steps,
+        history.map(({ metrics }) => metrics["reward/mean"]!),
+      );
+      return timed.steps.slice(1);
+    } finally {
+      turns.leave(side);
+    }
+  });
+  return Promise.all(runs);
+}
+
+/** Prints and gives how many times as long a step takes, each beside the one that came right before it. */
+function compare(local: readonly StepTime[], remote: readonly StepTime[], name: string): number {
+  const pairs = local.map((left, index) => [left, remote[index]!] as const);
+  const differ = pairs.filter(
+    ([left, right]) => left.sampledTokens !== right.sampledTokens || left.trainedTokens !== right.trainedTokens,
+  ).length;
+  console.log(`${differ} of ${pairs.length} steps differ in how many tokens they sample and train`);
+  const ratios = pairs.map(([left, right]) => right.step / left.step);
+  console.log(`the ratio of each pair of steps: ${ratios.map((one) => one.toFixed(3)).join(" ")}`);
+  const more = (part: keyof StepTime) => {
+    const share = median(pairs.map(([left, right]) => (right[part] - left[part]) / left.step));
+    return `${part} ${(100 * share).toFixed(1)}%`;
+  };
+  const ratio = median(ratios);
+  const spread = (percentile(ratios, 75) - percentile(ratios, 25)) / Math.sqrt(ratios.length);
+  console.log(
+    `${name} a step takes ${ratio.toFixed(3)} times as long: ${(100 * (ratio - 1)).toFixed(1)}% overhead, give or take ` +
+      `${(100 * spread).toFixed(1)}% (${["sampling", "training", "publishing"].map((part) => more(part as keyof StepTime)).join(", ")})`,
+  );
+  return ratio;
 }
 
 const median = (values: readonly number[]) => percentile(values, 50);
 
-const empty = (name: string): Side => ({ name, step: [], sampling: [], training: [], rewards: [] });
-
-/** The first step warms up and is not counted. */
-async function measure(side: Side, engine: Engine, overrides: string[], steps: number, folder: string): Promise<void> {
-  const trainer = [`rllm.trainer.total_batches=${steps + 1}`, "rllm.trainer.save_freq=0", "rllm.trainer.logger=[]"];
-  // The backends differ in what they train unless it is said.
-  const same = ["model.train_attn=true", "model.train_mlp=true", "model.train_unembed=false", "model.lora_rank=32"];
-  const { history } = await train(experiment, {
-    overrides: [...overrides, ...same, ...trainer, `rllm.trainer.run_dir=${folder}`],
-    engine: { engine, chat: loadChat(engine.model.directory) },
-  });
-  for (const { metrics } of history.slice(1)) {
-    side.step.push(metrics["time/step"]!);
-    side.sampling.push(metrics["time/rollout"]!);
-    side.training.push(metrics["time/update"]!);
-  }
-  side.rewards.push(...history.map(({ metrics }) => metrics["reward/mean"]!));
-}
-
-function print({ name, step, sampling, training, rewards }: Side): void {
-  const shown = [step, sampling, training].map((values) => median(values).toFixed(2));
+function print(name: string, all: readonly StepTime[], rewards: readonly number[]): void {
+  const steps = all.slice(1);
+  const shown = (part: keyof StepTime) => median(steps.map((step) => step[part])).toFixed(2);
+  const total = (part: keyof StepTime) => all.reduce((sum, step) => sum + step[part], 0);
   console.log(
-    `${name}: ${shown[0]} s a step (sampling ${shown[1]}, training ${shown[2]}), reward ${mean(rewards).toFixed(4)}; ` +
-      `steps ${step.map((value) => value.toFixed(2)).join(" ")}`,
+    `${name}: ${shown("step")} s a step (sampling ${shown("sampling")}, training ${shown("training")}, publishing ` +
+      `${shown("publishing")}); ${total("sampledTokens")} tokens sampled, ${total("trainedTokens")} trained, reward ` +
+      `${mean(rewards).toFixed(4)}; steps ${steps.map(({ step }) => step.toFixed(2)).join(" ")}`,
   );
 }

@@ -1,11 +1,12 @@
 /**
  * `hone serve` as a process of its own: under many clients, and beside the same engine without HTTP.
  *
- *   npm run bench -- tinker-server [--only load|overhead] [--seconds 300] [--samplers 64] [--trainers 4] [--steps 4]
+ *   npm run bench -- tinker-server [--only load|overhead] [--seconds 300] [--samplers 64] [--trainers 4] [--steps 16] [--control]
  *
  * The load prints what the clients were answered, how long heartbeats took, and the memory of server and worker over
- * time. The overhead prints seconds per step of the first example on both sides, and their ratio. Exits with 1 where one
- * of the bounds that it prints does not hold.
+ * time. The overhead prints seconds per step of the first example on both sides, which take a step in turns, and the
+ * median of their ratios; with `--control` the other side is in process too, which shows what the figure can resolve.
+ * Exits with 1 where one of the bounds that it prints does not hold.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
@@ -20,7 +21,8 @@ const { values: flags } = parseArgs({
     seconds: { type: "string", default: "300" },
     samplers: { type: "string", default: "64" },
     trainers: { type: "string", default: "4" },
-    steps: { type: "string", default: "4" },
+    steps: { type: "string", default: "16" },
+    control: { type: "boolean", default: false },
   },
 });
 const folder = mkdtempSync(join(tmpdir(), "hone-bench-tinker-server-"));
@@ -30,7 +32,7 @@ const parts = {
       ...{ folder, seconds: Number(flags.seconds) },
       ...{ samplers: Number(flags.samplers), trainers: Number(flags.trainers) },
     }),
-  overhead: () => runOverhead({ folder, steps: Number(flags.steps) }),
+  overhead: () => runOverhead({ folder, steps: Number(flags.steps), control: flags.control }),
 };
 try {
   console.log(`${cpus().length} cores, load average ${loadavg()[0]!.toFixed(1)} at the start`);

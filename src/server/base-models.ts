@@ -6,7 +6,9 @@ import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
+import { createSampleGatherer, type SampleGatherer } from "./gather-samples.ts";
 import { createScheduler, type Scheduler } from "./scheduler.ts";
+import { createStandIns, type StandIns } from "./stand-ins.ts";
 
 export interface BaseModel {
   /** As it is listed. */
@@ -17,8 +19,11 @@ export interface BaseModel {
   engine: Pick<Engine, "model" | "capabilities">;
   keeper: EngineKeeper;
   scheduler: Scheduler;
+  gatherer: SampleGatherer;
   /** The model as it is, for sampling. */
   base: LazyPolicy;
+  /** Its live models' policies, as the snapshots that they sample as. */
+  standIns: StandIns;
 }
 
 export interface ServedModel {
@@ -55,7 +60,9 @@ export function createBaseModel(
     engine,
     keeper,
     scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
+    gatherer: createSampleGatherer(),
     base: lazyPolicy(keeper, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),
+    standIns: createStandIns(keeper),
   };
 }
 

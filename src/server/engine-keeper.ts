@@ -88,14 +88,18 @@ export interface LazyPolicy {
   readonly open: boolean;
 }
 
-/**
- * A policy that is opened when it is first needed, and again after its engine has died.
- * @param onLost called before it is opened again: what it held beyond `open` is gone
- */
+export interface LazyPolicyOptions {
+  /** Called before it is opened again: what it held beyond `open` is gone. */
+  onLost?: () => void;
+  /** Closes it, for one that others may use too. */
+  close?: (policy: Policy) => Promise<void>;
+}
+
+/** A policy that is opened when it is first needed, and again after its engine has died. */
 export function lazyPolicy(
   keeper: EngineKeeper,
   open: (engine: Engine) => Promise<Policy>,
-  onLost: () => void = () => {},
+  { onLost = () => {}, close = (policy) => policy.close() }: LazyPolicyOptions = {},
 ): LazyPolicy {
   let held: { policy: Promise<Policy>; life: number } | undefined;
   return {
@@ -118,7 +122,8 @@ export function lazyPolicy(
       const closing = held;
       held = undefined;
       if (closing?.life !== keeper.life) return;
-      await (await closing.policy.catch(() => undefined))?.close();
+      const policy = await closing.policy.catch(() => undefined);
+      if (policy) await close(policy);
     },
     get open() {
       return held !== undefined && held.life === keeper.life;

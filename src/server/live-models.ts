@@ -48,8 +48,11 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       if (state) await opened.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer });
       return opened;
     },
-    () => {
-      if (model.gradient === "some") model.gradient = "lost";
+    {
+      onLost() {
+        if (model.gradient === "some") model.gradient = "lost";
+      },
+      close: base.standIns.close,
     },
   );
 

@@ -9,7 +9,7 @@ import { HttpError } from "./http-error.ts";
 import type { SamplerRecord, SessionRecord } from "./records.ts";
 import { readBody } from "./saving.ts";
 import type { Sessions } from "./sessions.ts";
-import { createSnapshotPool } from "./snapshots.ts";
+import { createSnapshotPool, type SnapshotUse } from "./snapshots.ts";
 
 const createSchema = z.looseObject({
   session_id: z.string(),
@@ -27,7 +27,7 @@ export interface Samplers {
   /** A number for a copy of the sampler's client, from 1. */
   join(id: unknown): number;
   /** Runs `use` with the policy that the sampler samples from. */
-  use<T>(id: string, use: (policy: Policy) => Promise<T>): Promise<T>;
+  use<T>(id: string, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
   /** Drops unnamed weights that are no longer wanted, and gives the folders that are in use. */
   sweep(): ReadonlySet<string>;
   readonly open: number;
@@ -89,7 +89,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       store.saveSession(session);
       return sampler.clients;
     },
-    async use(id, use) {
+    async use(id, how, use) {
       const { session, sampler, base } = samplers.require(id);
       used.set(id, context.now().getTime());
       const { weights } = sampler;
@@ -100,7 +100,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
           `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for a minute where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
         );
       }
-      return pool.use(base, snapshot, use);
+      return pool.use(base, snapshot, how, use);
     },
     sweep() {
       for (const session of store.sessions.values()) {

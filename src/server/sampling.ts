@@ -4,9 +4,9 @@ import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../backend
 import { encodeSparse, encodeTensor, type TensorMessage } from "../backends/tinker/wire/tensors.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { Sequence } from "../trajectories/types.ts";
+import type { BaseModel } from "./base-models.ts";
 import type { FutureResult } from "./futures.ts";
 import type { SampleCall, TargetCells } from "./sample-request.ts";
-import type { Scheduler } from "./scheduler.ts";
 
 /**
  * @param owner whose turn this takes among those who share the engine
@@ -14,7 +14,7 @@ import type { Scheduler } from "./scheduler.ts";
  */
 export async function sample(
   policy: Policy,
-  scheduler: Scheduler,
+  { scheduler, gatherer }: Pick<BaseModel, "scheduler" | "gatherer">,
   owner: string,
   call: SampleCall,
   signal: AbortSignal,
@@ -26,10 +26,8 @@ export async function sample(
   const scored = targets ? await scores(() => scoreTargets(policy, prompt, targets)) : undefined;
 
   const samples = await scheduler.sample(owner, call.requests.length, async () => {
-    const ended: Sample[] = [];
     if (signal.aborted) throw new UserError("the request was cancelled");
-    for await (const one of policy.sample(call.requests, { signal })) ended[one.request] = one;
-    return ended;
+    return gatherer.sample(policy, owner, call.requests, signal);
   });
   if (signal.aborted || samples.some(({ stopReason }) => stopReason === "aborted")) {
     throw new UserError("the request was cancelled");

@@ -1,3 +1,5 @@
+import { existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { adam, type TestClient, temporaryFolder, testClient } from "./client.fixture.ts";
@@ -82,6 +84,17 @@ test("a gradient that was not stepped with is lost with the server, and the weig
   expect(failure.error).toMatch(/run the forward_backward calls of this step again/);
   expect((await client.cross(id, 6)).logprobs).toEqual(logprobs);
   await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
+});
+
+test("what a killed server was writing is gone after its restart, and what it had written is there", async () => {
+  const { id } = await client.model();
+  const { path } = await save(id, 1, "one");
+  await client.close();
+  const half = ["sessions", "checkpoints"].map((kind) => join(folder, kind, "0123.json.42.tmp"));
+  for (const file of half) writeFileSync(file, '{"run": "hal');
+  client = await testClient({ folder });
+  expect(half.filter((file) => existsSync(file))).toEqual([]);
+  expect(await client.post("weights_info", { tinker_path: path as string })).toMatchObject({ lora_rank: 2 });
 });
 
 test("a future from before a restart is gone, not pending for ever", async () => {

@@ -31,17 +31,19 @@ export function readBody<S extends z.ZodType>(schema: S, body: unknown): z.outpu
   return parsed.data;
 }
 
-/** Writes weights into a new folder of the store. */
+/** Writes weights into a new folder of the store; those for a sampler are then what the model's policy samples with. */
 async function write(
   context: ServerContext,
   model: LiveModel,
-  what: "state" | "weights" | "adapter",
+  what: "state" | "sampler" | "adapter",
 ): Promise<{ data: string; sizeBytes: number }> {
   const { data, folder } = context.store.newData();
   try {
-    await model.compute((policy) =>
-      what === "adapter" ? policy.export(folder, "adapter") : policy.saveState(folder, { optimizer: what === "state" }),
-    );
+    await model.compute(async (policy) => {
+      if (what === "adapter") return policy.export(folder, "adapter");
+      await policy.saveState(folder, { optimizer: what === "state" });
+      if (what === "sampler") await model.base.standIns.publish(policy, data);
+    });
     return { data, sizeBytes: context.store.sizeOf(data) };
   } catch (error) {
     context.store.discard(data);
@@ -108,12 +110,12 @@ export async function saveForSampler(
       userMetadata: user_metadata ?? null,
     };
     const { path, expiresAt } = planCheckpoint(context, request);
-    const written = await write(context, model, "weights");
+    const written = await write(context, model, "sampler");
     context.store.saveCheckpoint(record(context, model, request, expiresAt, written));
     return { kind: "json", body: { type: "save_weights_for_sampler", path } };
   }
   if (typeof number !== "number") throw new UserError("either path or sampling_session_seq_id must be given");
-  const { data } = await write(context, model, "weights");
+  const { data } = await write(context, model, "sampler");
   const snapshot = { data, adapter: model.record.adapter };
   if (kind === "inflight") model.session.inflight[model.id] = snapshot;
   const id = addSampler(number, kind === "inflight" ? { inflight: model.id } : snapshot);

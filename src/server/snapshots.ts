@@ -1,4 +1,7 @@
-/** Frozen weights as policies to sample from: opened when a sampler first needs them, closed when others need the room. */
+/**
+ * Frozen weights as policies to sample from: the live one that they came from while it still samples with them, else one
+ * of their own, opened when a sampler first needs it, closed when others need the room.
+ */
 import type { Engine, Policy } from "../backends/engine.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { BaseModel } from "./base-models.ts";
@@ -8,11 +11,14 @@ import type { Store } from "./store.ts";
 
 export interface SnapshotPool {
   /** Runs `use` with the policy of these weights. */
-  use<T>(base: BaseModel, snapshot: Snapshot, use: (policy: Policy) => Promise<T>): Promise<T>;
+  use<T>(base: BaseModel, snapshot: Snapshot, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
   /** Folders that are in use. */
   readonly inUse: ReadonlySet<string>;
   readonly size: number;
 }
+
+/** `scores` also calls for `forward` and `mostLikely`, whose weights are those that a live policy is being trained to. */
+export type SnapshotUse = "samples" | "scores";
 
 interface Entry {
   policy: LazyPolicy;
@@ -45,8 +51,16 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
   }
 
   return {
-    async use(base, snapshot, use) {
+    async use(base, snapshot, how, use) {
       const { data } = snapshot;
+      const standIn = how === "samples" ? base.standIns.borrow(data) : undefined;
+      if (standIn) {
+        try {
+          return await use(standIn.policy);
+        } finally {
+          standIn.giveBack();
+        }
+      }
       const entry = entries.get(data) ?? {
         policy: lazyPolicy(base.keeper, (engine) => open(engine, snapshot)),
         users: 0,

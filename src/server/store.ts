@@ -44,6 +44,10 @@ export function openStore(root: string): Store {
   };
   for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true });
   const unlock = lockFolder(root);
+  // A record that a killed server was writing, beside the one that it was to replace.
+  for (const folder of [folders.sessions, folders.checkpoints]) {
+    for (const file of readdirSync(folder)) if (file.endsWith(".tmp")) rmSync(join(folder, file));
+  }
   const sessions = new Map(readAll(folders.sessions, sessionRecord).map((session) => [session.id, session]));
   const checkpoints = new Map(
     readAll(folders.checkpoints, checkpointRecord).map((checkpoint) => [formatTinkerPath(checkpoint), checkpoint]),

@@ -83,7 +83,10 @@ it("asks the service for what the configuration says: group sizes, minibatches, 
   });
   const of = (path: string) => posted.filter((one) => one.path === path).map(({ body }) => body);
   // All tasks of this toy have the same prompt: one request for the group of a step.
-  expect(of("asample").map(({ num_samples }) => num_samples)).toEqual([12, 12, 12, 12]);
+  const sampled = of("asample_many").map(({ requests: together }) =>
+    (together as { num_samples: number }[]).map(({ num_samples }) => num_samples),
+  );
+  expect(sampled).toEqual([[12], [12], [12], [12]]);
   const steps = of("optim_step").map(({ adam_params }) => adam_params as Record<string, number>);
   expect(steps).toHaveLength(figures("update/optimizer_steps").reduce((sum, count) => sum + count, 0));
   expect(figures("update/optimizer_steps")[0]).toBe(2);
@@ -120,10 +123,10 @@ it("asks again for samples that the service has lost, and draws the same", async
   const whole = await trainThrough([`rllm.trainer.run_dir=${join(root, "kept")}`], {
     stateFolder: join(root, "kept-state"),
   });
-  let polls = 0;
-  const lose = (path: string, { body }: RequestInit) =>
-    path === "retrieve_future" && /:sample:/.test(String(body)) && ++polls % 2 === 0
-      ? Response.json({ detail: "the server was restarted" }, { status: 410 })
+  let asked = 0;
+  const lose = (path: string) =>
+    path === "asample_many" && ++asked % 2 === 0
+      ? new Response(`${JSON.stringify({ index: 0, gone: "the engine died" })}\n`)
       : undefined;
   const { rewards, figures } = await trainThrough([`rllm.trainer.run_dir=${join(root, "lost")}`], {
     stateFolder: join(root, "lost-state"),

@@ -27,6 +27,10 @@ export interface Connection {
   remove(path: string): Promise<void>;
   /** Posts, then waits for the future's result: JSON, or protobuf as bytes. */
   run(what: string, path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array>;
+  /** Posts, and gives the lines of the answer as they come, each a JSON object. */
+  lines(path: string, body: Body, signal: AbortSignal): AsyncIterable<Record<string, unknown>>;
+  /** Attempts until there is something else than "again", over failures of the network too. */
+  persist<T>(what: string, attempt: () => Promise<T | "again">, signal?: AbortSignal): Promise<T>;
   /** Waits for a future that has been posted. */
   collect(
     what: string,
@@ -208,9 +212,7 @@ export function createConnection(options: ConnectionOptions): Connection {
     const text = await response.text();
     if (response.status === 408) return "again";
     if (response.status === 410) {
-      throw new LostResultError(`the Tinker service has lost the result of ${id}: ${detailOf(text)}`, {
-        hint: "Go on from the last checkpoint with --resume.",
-      });
+      throw new LostResultError(id, detailOf(text));
     }
     if (!response.ok)
       throw response.status === 429 || response.status === 402 || response.status >= 500
@@ -223,9 +225,7 @@ export function createConnection(options: ConnectionOptions): Connection {
       return "again";
     }
     if (typeof answer.error !== "string") return answer;
-    throw answer.category === "user"
-      ? new UserError(`Tinker: ${answer.error}`)
-      : new RunError(`the Tinker service failed: ${answer.error}`);
+    throw futureFailure(answer.error, answer.category);
   }
 
   const connection: Connection = {
@@ -240,8 +240,20 @@ export function createConnection(options: ConnectionOptions): Connection {
     async run(what, path, body, signal) {
       return connection.collect(what, await called("POST", path, body, signal), signal);
     },
-    async collect(what, answer, signal) {
-      const id = String(answer.request_id);
+    async *lines(path, body, signal) {
+      const response = await withKey((ownKey) => settled("POST", path, body, ownKey, signal));
+      if (!response.ok) throw refusal(path, response.status, await response.text());
+      // In process there is no network that would end it.
+      const text = response.body!.pipeThrough(new TextDecoderStream(), { signal });
+      let rest = "";
+      for await (const part of text) {
+        const parts = `${rest}${part}`.split("\n");
+        rest = parts.pop()!;
+        for (const line of parts) yield JSON.parse(line) as Record<string, unknown>;
+      }
+    },
+    collect: (what, answer, signal) => connection.persist(what, () => poll(String(answer.request_id), signal), signal),
+    async persist(what, attempt, signal) {
       const mark = Symbol(what);
       waiting.set(mark, { what, since: performance.now() });
       try {
@@ -249,7 +261,7 @@ export function createConnection(options: ConnectionOptions): Connection {
           try {
             // In process there is no network that would end a call.
             signal?.throwIfAborted();
-            const result = await poll(id, signal);
+            const result = await attempt();
             if (result !== "again") return result;
             failures = 0;
           } catch (error) {
@@ -282,7 +294,16 @@ export const sdkVersion = "0.38.0";
 /** What the service had accepted, it does not know any more, for example since a restart. */
 export class LostResultError extends RunError {
   override name = "LostResultError";
+  constructor(id: string, why: string) {
+    super(`the Tinker service has lost the result of ${id}: ${why}`, {
+      hint: "Go on from the last checkpoint with --resume.",
+    });
+  }
 }
+
+/** What a future says that has failed. */
+export const futureFailure = (error: string, category: unknown): Error =>
+  category === "user" ? new UserError(`Tinker: ${error}`) : new RunError(`the Tinker service failed: ${error}`);
 
 /** The service is there and wants to be asked later. */
 class Busy extends RunError {}

@@ -1,6 +1,7 @@
 /** Sampling through a Tinker service: a request each, answered as they end. */
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
+import { askTogether } from "./ask-together.ts";
 import { LostResultError } from "./connection.ts";
 import type { TinkerSession } from "./session.ts";
 import { decodeSampleResponse } from "./wire/sampling.ts";
@@ -45,27 +46,31 @@ export async function* sample(
   let wake = (): void => {};
   let [next, running] = [0, 0];
   const stop = new AbortController();
+  const ask = session.isHone ? askTogether(session.connection) : askAlone;
+
+  async function askAlone(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
+    const accepted = await session.connection.post("asample", body);
+    const cancel = () => {
+      session.connection.post("cancel_future", { request_id: accepted.request_id }).catch(() => {});
+    };
+    if (aborted.aborted) cancel();
+    aborted.addEventListener("abort", cancel, { once: true });
+    try {
+      return await session.connection.collect("sample", accepted, aborted);
+    } finally {
+      aborted.removeEventListener("abort", cancel);
+    }
+  }
 
   /** A lost result is asked for again, as a request of its own: frozen weights draw the same by the same seed. */
   async function answered(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
     for (let losses = 0; ; losses++) {
       aborted.throwIfAborted();
-      const accepted = await session.connection.post(
-        "asample",
-        losses === 0 ? body : { ...body, seq_id: sampler.next() },
-      );
-      const cancel = () => {
-        session.connection.post("cancel_future", { request_id: accepted.request_id }).catch(() => {});
-      };
-      if (aborted.aborted) cancel();
-      aborted.addEventListener("abort", cancel, { once: true });
       try {
-        return await session.connection.collect("sample", accepted, aborted);
+        return await ask(losses === 0 ? body : { ...body, seq_id: sampler.next() }, aborted);
       } catch (error) {
         if (!(error instanceof LostResultError) || losses === mostLosses) throw error;
         session.connection.counts.retries++;
-      } finally {
-        aborted.removeEventListener("abort", cancel);
       }
     }
   }

@@ -1,11 +1,26 @@
 /** Sampling sessions and requests to sample. */
 import { Hono } from "hono";
+import { z } from "zod";
 import { HttpError } from "../http-error.ts";
+import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
+import { answerLines } from "./answer-lines.ts";
 import { integerField, jsonBody, parseObject } from "./bodies.ts";
+
+/**
+ * Not of the protocol: many requests to sample as one, with their results in its answer. What had no result in it is asked
+ * for by the same request again, which starts nothing anew.
+ */
+const manySchema = z.looseObject({
+  requests: z
+    .array(z.looseObject({ sampling_session_id: z.string(), seq_id: z.int().min(0) }))
+    .min(1)
+    .max(1024),
+});
 
 export function samplingRoutes(service: Service): Hono {
   const { samplers } = service;
+  const { futures, pollMs } = service.context;
   return new Hono()
     .post("/create_sampling_session", async (c) =>
       c.json({ type: "create_sampling_session", sampling_session_id: samplers.create(await jsonBody(c)) }),
@@ -28,5 +43,11 @@ export function samplingRoutes(service: Service): Hono {
       const seq = integerField(text, "seq_id");
       if (seq === undefined) throw new HttpError(400, "seq_id is missing: it tells a request from its own retry");
       return c.json(service.sample(body, seq));
+    })
+    .post("/asample_many", async (c) => {
+      const { requests } = readBody(manySchema, await jsonBody(c));
+      const ids = requests.map((body) => String(service.sample(body, String(body.seq_id)).request_id));
+      const lines = answerLines(ids, { futures, waitMs: pollMs, signal: c.req.raw.signal });
+      return c.body(ReadableStream.from(lines), 200, { "content-type": "application/x-ndjson" });
     });
 }

@@ -1,0 +1,72 @@
+/** An engine whose training steps take turns with another's, each timed while it has its turn. */
+import type { Engine, Policy } from "../../src/backends/engine.ts";
+import type { Turns } from "./turns.ts";
+
+/** Seconds of a step, and of its parts: what is left is the trainer's own. */
+export interface StepTime {
+  step: number;
+  sampling: number;
+  training: number;
+  publishing: number;
+  sampledTokens: number;
+  trainedTokens: number;
+}
+
+/** A step ends when its weights are published; what the loop does between that and the next is the next one's. */
+export function timedEngine(engine: Engine, turns: Turns, side: number): { engine: Engine; steps: StepTime[] } {
+  const steps: StepTime[] = [];
+  const nothing = () => ({ sampling: 0, training: 0, publishing: 0, sampledTokens: 0, trainedTokens: 0 });
+  let begin: number | undefined;
+  let parts = nothing();
+  const seconds = (since: number) => (performance.now() - since) / 1000;
+
+  function timed(policy: Policy): Policy {
+    const training = async <T>(job: () => Promise<T>): Promise<T> => {
+      const from = performance.now();
+      const result = await job();
+      parts.training += seconds(from);
+      return result;
+    };
+    const counted = <T extends { outputs: { logprobs: Float32Array } }>(result: T): T => {
+      parts.trainedTokens += result.outputs.logprobs.length;
+      return result;
+    };
+    const { trainStep } = policy;
+    return Object.assign(Object.create(policy) as Policy, {
+      async *sample(...args) {
+        if (begin === undefined) {
+          await turns.take(side);
+          begin = performance.now();
+        }
+        const from = performance.now();
+        for await (const sample of policy.sample(...args)) {
+          parts.sampledTokens += sample.tokens.length;
+          yield sample;
+        }
+        parts.sampling += seconds(from);
+      },
+      forwardBackward: (...args) => training(async () => counted(await policy.forwardBackward(...args))),
+      optimStep: (adam) => training(() => policy.optimStep(adam)),
+      ...(trainStep && {
+        trainStep: (...args) =>
+          training(async () => {
+            const both = await trainStep(...args);
+            counted(both.result);
+            return both;
+          }),
+      }),
+      async publish() {
+        const from = performance.now();
+        const version = await policy.publish();
+        parts.publishing = seconds(from);
+        steps.push({ step: seconds(begin!), ...parts });
+        turns.pass(side);
+        await turns.take(side);
+        parts = nothing();
+        begin = performance.now();
+        return version;
+      },
+    } satisfies Partial<Policy>);
+  }
+  return { steps, engine: { ...engine, createPolicy: async (spec) => timed(await engine.createPolicy(spec)) } };
+}
