@@ -1,14 +1,14 @@
 /** Lets timers, sockets and signals have their turn while much is done in one go. */
 
 /** Milliseconds of work between two turns of the event loop, of all who ask together. */
-const budget = 8;
+const budget = 3;
 let since = 0;
 let woken = false;
 const line: (() => void)[] = [];
 
 /**
- * To be awaited between pieces of work, where it gives something to wait for: one at a time go on, in the order in which
- * they asked, each for as long as the budget lasts.
+ * To be awaited before each piece of work, where it gives something to wait for: who asks goes on while the budget of this
+ * turn lasts, and else waits in line. The first in line goes on as soon as the next turn begins.
  */
 export function breath(): Promise<void> | undefined {
   if (line.length === 0 && !woken) {
@@ -18,7 +18,7 @@ export function breath(): Promise<void> | undefined {
     setImmediate(goOn);
     return undefined;
   }
-  if (line.length === 0 && performance.now() - since < budget) return undefined;
+  if (performance.now() - since < budget) return undefined;
   return new Promise((resolve) => line.push(resolve));
 }
 

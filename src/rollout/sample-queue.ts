@@ -166,9 +166,9 @@ async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<v
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);
       const aborted = sample.stopReason === "aborted";
-      settle(call, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
       const pause = breath();
       if (pause) await pause;
+      settle(call, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
     }
   } catch (error) {
     failure = error;
