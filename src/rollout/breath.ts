@@ -8,7 +8,7 @@ const line: (() => void)[] = [];
 
 /**
  * To be awaited before each piece of work, where it gives something to wait for: who asks goes on while the budget of this
- * turn lasts, and else waits in line. The first in line goes on as soon as the next turn begins.
+ * turn lasts, and else waits in line. Those in line go on with the next turn, before whoever comes then.
  */
 export function breath(): Promise<void> | undefined {
   if (line.length === 0 && !woken) {
@@ -22,11 +22,14 @@ export function breath(): Promise<void> | undefined {
   return new Promise((resolve) => line.push(resolve));
 }
 
-function goOn(): void {
+async function goOn(): Promise<void> {
   since = performance.now();
-  const next = line.shift();
-  woken = next !== undefined;
-  if (next === undefined) return;
+  woken = line.length > 0;
+  if (!woken) return;
   setImmediate(goOn);
-  next();
+  while (line.length > 0 && performance.now() - since < budget) {
+    line.shift()!();
+    // Lets who goes on do the work that it was to do.
+    await undefined;
+  }
 }
