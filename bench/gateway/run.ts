@@ -6,7 +6,7 @@
  *
  * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
  * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
- * and with traces in SQLite, and with an engine in its own process. Client and inference server are the same for all: plain
+ * and with traces in SQLite (rLLM's gateway too), and with an engine in its own process. Client and inference server are the same for all: plain
  * sockets with bytes made beforehand. Hone's gateway runs as it is built. Of several rounds the one of median speed counts:
  * with three processes on two cores much hangs on which core each lands. `--python` names one that has
  * bench/gateway/requirements.txt; else one is made under .hone.
@@ -37,18 +37,19 @@ const folder = mkdtempSync(join(tmpdir(), "hone-bench-gateway-"));
 const children = new Set<ChildProcess>();
 
 interface Bar {
-  /** Undefined: against Hone's own additions. */
-  peer: string | undefined;
+  /** Against rLLM's gateway that stores its traces alike, or against the inference server itself. */
+  against: "rLLM" | "direct";
   connections: number;
   /** At least so many times the peer's requests per second, or less than so many milliseconds added at p99. */
   limit: number;
 }
 
 const rllmName = "rLLM's gateway";
+const inSqlite = ", traces in SQLite";
 const bars: Bar[] = [
-  { peer: rllmName, connections: 1, limit: 3 },
-  { peer: rllmName, connections: 64, limit: 10 },
-  { peer: undefined, connections: 64, limit: 50 },
+  { against: "rLLM", connections: 1, limit: 3 },
+  { against: "rLLM", connections: 64, limit: 10 },
+  { against: "direct", connections: 64, limit: 50 },
 ];
 
 interface Target {
@@ -105,29 +106,31 @@ async function listTargets(upstream: number): Promise<Target[]> {
   const targets: Target[] = [
     { name: "direct", port: upstream, path: () => "/v1/chat/completions", start: async () => undefined },
     await hone("Hone, same server", "upstream", "memory"),
-    await hone("Hone, same server, traces in SQLite", "upstream", "sqlite"),
+    await hone(`Hone, same server${inSqlite}`, "upstream", "sqlite"),
     await hone("Hone, engine in its process", "engine", "memory"),
   ];
   if (flags["skip-peers"]) return targets;
   const python = flags.python ?? preparePython();
   const bin = (name: string) => join(python, "..", name);
-  const rllm = await freePort();
   const litellm = await freePort();
   const config = join(folder, "litellm.yaml");
   writeFileSync(
     config,
     `model_list:\n  - model_name: policy\n    litellm_params: {model: openai/policy, api_base: "${url}/v1", api_key: none}\ngeneral_settings:\n  master_key: sk-bench\n`,
   );
-  const rllmArgs = ["--host", "127.0.0.1", "--port", String(rllm), "--worker", `${url}/v1`, "--store", "memory"];
+  const rllm = async (name: string, store: string[]): Promise<Target> => {
+    const port = await freePort();
+    const args = ["--host", "127.0.0.1", "--port", String(port), "--worker", `${url}/v1`, "--log-level", "warning"];
+    return {
+      ...{ name, port, path: (index) => `/sessions/bench-${index}/v1/chat/completions` },
+      start: () => start(bin("rllm-model-gateway"), [...args, "--store", ...store], port),
+    };
+  };
   const litellmArgs = ["--config", config, "--host", "127.0.0.1", "--port", String(litellm), "--num_workers", "1"];
   return [
     ...targets,
-    {
-      name: rllmName,
-      port: rllm,
-      path: (index) => `/sessions/bench-${index}/v1/chat/completions`,
-      start: () => start(bin("rllm-model-gateway"), [...rllmArgs, "--log-level", "warning"], rllm),
-    },
+    await rllm(rllmName, ["memory"]),
+    await rllm(`${rllmName}${inSqlite}`, ["sqlite", "--db-path", join(folder, "rllm.db")]),
     {
       name: "LiteLLM",
       port: litellm,
@@ -218,19 +221,21 @@ function compare(results: ReadonlyMap<string, Measured[]>): void {
     return own && other ? own.requestsPerSecond / other.requestsPerSecond : undefined;
   };
   for (const name of hone) {
-    for (const { peer, connections, limit } of bars) {
+    const rllm = name.endsWith(inSqlite) ? `${rllmName}${inSqlite}` : rllmName;
+    for (const { against, connections, limit } of bars) {
       const [own, direct] = [of(name, connections), of("direct", connections)];
-      const figure = peer === undefined ? own && direct && own.p99 - direct.p99 : ratio(name, peer, connections);
+      const figure = against === "direct" ? own && direct && own.p99 - direct.p99 : ratio(name, rllm, connections);
       if (figure === undefined) continue;
-      const met = peer === undefined ? figure < limit : figure >= limit;
+      const met = against === "direct" ? figure < limit : figure >= limit;
       const told =
-        peer === undefined
+        against === "direct"
           ? `adds ${ms(figure)} at p99; the bar is below ${limit} ms`
-          : `${figure.toFixed(1)}x the requests per second of ${peer}; the bar is ${limit}x`;
+          : `${figure.toFixed(1)}x the requests per second of ${rllm}; the bar is ${limit}x`;
       console.log(`${met ? "met   " : "MISSED"} ${name}, ${connections} connections: ${told}`);
     }
-    for (const peer of [rllmName, "LiteLLM"]) {
-      const without = counts.filter((count) => !bars.some((bar) => bar.peer === peer && bar.connections === count));
+    for (const peer of [rllm, "LiteLLM"]) {
+      const barred = (count: number) => peer === rllm && bars.some((bar) => bar.connections === count);
+      const without = counts.filter((count) => !barred(count));
       const ratios = without.flatMap((count) => {
         const value = ratio(name, peer, count);
         return value === undefined ? [] : [`${value.toFixed(1)}x at ${count}`];
