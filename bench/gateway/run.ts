@@ -2,16 +2,18 @@
  * Chat completions through Hone's gateway beside rLLM's own gateway and LiteLLM: the same client, the same instant
  * inference server behind all of them, one after the other in one run.
  *
- *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--python PYTHON] [--only NAME]
+ *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--spread]
+ *     [--python PYTHON] [--only NAME]
  *
  * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
  * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
- * and with traces in SQLite (rLLM's gateway too), and with an engine in its own process. Client and inference server are the same for all: plain
- * sockets with bytes made beforehand. Hone's gateway runs as it is built. Of several rounds the one of median speed counts:
- * with three processes on two cores much hangs on which core each lands. `--python` names one that has
- * bench/gateway/requirements.txt; else one is made under .hone.
+ * and with traces in SQLite (rLLM's gateway too), and with an engine in its own process. Client and inference server are the
+ * same for all: plain sockets with bytes made beforehand. Hone's gateway runs as it is built. Of several rounds the one of
+ * median speed counts. With one connection only one of client, gateway and server works at a time; they are then kept on one
+ * core, where the system can (`taskset`): waking another core takes longer than what a gateway does in between. `--spread`
+ * leaves them to the system. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
  */
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { cpus, loadavg, tmpdir } from "node:os";
@@ -29,6 +31,7 @@ const { values: flags } = parseArgs({
     "skip-peers": { type: "boolean", default: false },
     python: { type: "string" },
     only: { type: "string" },
+    spread: { type: "boolean", default: false },
   },
 });
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -52,6 +55,9 @@ const bars: Bar[] = [
   { against: "direct", connections: 64, limit: 50 },
 ];
 
+const allCores = `0-${cpus().length - 1}`;
+const canPin = spawnSync("taskset", ["--version"]).status === 0;
+
 interface Target {
   name: string;
   port: number;
@@ -74,11 +80,16 @@ try {
     for (const connections of counts) {
       const paths = Array.from({ length: connections }, (_, index) => target.path(index));
       const before = child === undefined ? 0 : cpuSeconds(child);
+      const together = connections === 1 && canPin && !flags.spread;
+      if (canPin) for (const { pid } of children) keepTo(together ? "0" : allCores, pid!);
       const rounds: Measured[] = [];
       while (rounds.length < Number(flags.rounds)) {
         const warmUpSeconds = rounds.length === 0 ? 3 : 1;
         rounds.push(
-          await runLoad({ port: target.port, paths, connections, seconds: Number(flags.seconds), warmUpSeconds }),
+          await runLoad(
+            { port: target.port, paths, connections, seconds: Number(flags.seconds), warmUpSeconds },
+            together,
+          ),
         );
       }
       const answers = rounds.reduce((sum, round) => sum + round.answers, 0);
@@ -185,10 +196,10 @@ async function stop(child: ChildProcess): Promise<void> {
   children.delete(child);
 }
 
-function runLoad(load: Load): Promise<Measured> {
-  const child = spawn(process.execPath, ["--import", "tsx", join(here, "load.ts"), JSON.stringify(load)], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
+function runLoad(load: Load, onFirstCore: boolean): Promise<Measured> {
+  const command = [process.execPath, "--import", "tsx", join(here, "load.ts"), JSON.stringify(load)];
+  if (onFirstCore) command.unshift("taskset", "--cpu-list", "0");
+  const child = spawn(command[0]!, command.slice(1), { stdio: ["ignore", "pipe", "inherit"] });
   let output = "";
   child.stdout.setEncoding("utf8").on("data", (text: string) => {
     output += text;
@@ -243,6 +254,11 @@ function compare(results: ReadonlyMap<string, Measured[]>): void {
       if (ratios.length > 0) console.log(`       ${name}: ${ratios.join(", ")} of ${peer}'s requests per second`);
     }
   }
+}
+
+/** All threads of a process. */
+function keepTo(cores: string, pid: number): void {
+  execFileSync("taskset", ["--all-tasks", "--cpu-list", "--pid", cores, String(pid)], { stdio: "ignore" });
 }
 
 /** What the process has used so far; 0 where the system does not tell. Other than latency it does not hang on who else runs. */
