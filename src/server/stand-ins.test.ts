@@ -117,13 +117,19 @@ test("what is scored is scored by the snapshot's weights, not by those that the 
   expect(await scores(second)).not.toEqual(before);
 });
 
-test("samples under way go on with the weights that they began with", async () => {
+/** A snapshot, what it samples, and a request for the same that has begun and goes on when released. */
+async function samplingUnderWay() {
   await step();
   const first = await snapshot();
   const expected = await sample(first);
   const release = present.hold();
   const { request_id } = await client.post("asample", request(first));
   await new Promise(setImmediate);
+  return { first, expected, release, request_id };
+}
+
+test("samples under way go on with the weights that they began with", async () => {
+  const { first, expected, release, request_id } = await samplingUnderWay();
   await step();
   const second = await snapshot();
   release();
@@ -133,12 +139,7 @@ test("samples under way go on with the weights that they began with", async () =
 });
 
 test("a model that is closed is freed when the last who samples from it has ended", async () => {
-  await step();
-  const first = await snapshot();
-  const expected = await sample(first);
-  const release = present.hold();
-  const { request_id } = await client.post("asample", request(first));
-  await new Promise(setImmediate);
+  const { expected, release, request_id } = await samplingUnderWay();
   const reason = { reason: { type: "success" }, detail: null };
   await client.request("POST", `/api/v1/sessions/${model.session}/finish`, reason);
   expect(present.open.size).toBe(1);
