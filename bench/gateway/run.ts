@@ -2,18 +2,18 @@
  * Chat completions through Hone's gateway beside rLLM's own gateway and LiteLLM: the same client, the same instant
  * inference server behind all of them, one after the other in one run.
  *
- *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--spread]
+ *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--one-core]
  *     [--python PYTHON] [--only NAME]
  *
  * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
  * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
  * and with traces in SQLite (rLLM's gateway too), and with an engine in its own process. Client and inference server are the
  * same for all: plain sockets with bytes made beforehand. Hone's gateway runs as it is built. Of several rounds the one of
- * median speed counts. With one connection only one of client, gateway and server works at a time; they are then kept on one
- * core, where the system can (`taskset`): waking another core takes longer than what a gateway does in between. `--spread`
- * leaves them to the system. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
+ * median speed counts. With one connection only one of client, gateway and server works at a time: `--one-core` keeps them on
+ * one core then, where the system has `taskset`, so that no call waits for another core to wake. It slows a peer that works on
+ * behind its answers. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
  */
-import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { cpus, loadavg, tmpdir } from "node:os";
@@ -31,7 +31,7 @@ const { values: flags } = parseArgs({
     "skip-peers": { type: "boolean", default: false },
     python: { type: "string" },
     only: { type: "string" },
-    spread: { type: "boolean", default: false },
+    "one-core": { type: "boolean", default: false },
   },
 });
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -56,7 +56,6 @@ const bars: Bar[] = [
 ];
 
 const allCores = `0-${cpus().length - 1}`;
-const canPin = spawnSync("taskset", ["--version"]).status === 0;
 
 interface Target {
   name: string;
@@ -80,8 +79,8 @@ try {
     for (const connections of counts) {
       const paths = Array.from({ length: connections }, (_, index) => target.path(index));
       const before = child === undefined ? 0 : cpuSeconds(child);
-      const together = connections === 1 && canPin && !flags.spread;
-      if (canPin) for (const { pid } of children) keepTo(together ? "0" : allCores, pid!);
+      const together = connections === 1 && flags["one-core"];
+      if (flags["one-core"]) for (const { pid } of children) keepTo(together ? "0" : allCores, pid!);
       const rounds: Measured[] = [];
       while (rounds.length < Number(flags.rounds)) {
         const warmUpSeconds = rounds.length === 0 ? 3 : 1;

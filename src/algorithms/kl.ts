@@ -53,7 +53,7 @@ export function klOf<F extends Float32Array | Float64Array>(estimator: KlEstimat
   return values;
 }
 
-/** Adds the derivative of `weight * KL` by each of `count` log-probabilities to `slopes`; the sum of the KL itself. */
+/** Adds the derivative of `weight * KL` by each of `count` log-probabilities to `slopes`, and answers with the sum of the KL. */
 export function addKl(
   estimator: KlEstimatorName,
   count: number,

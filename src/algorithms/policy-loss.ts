@@ -103,9 +103,10 @@ function evaluate(
   for (const { sequence, start, count } of places) {
     const from = batch.offsets[sequence]!;
     const trained = batch.offsets[sequence + 1]! - from;
-    const weight = weightOf(batch, options, sequence, trained, batch.totals);
     sums.policyTokens += count;
     sums.tokens += trained;
+    if (klBeta === 0 && byEntropy === null) continue;
+    const weight = weightOf(batch, options, sequence, trained, batch.totals);
     if (klBeta > 0) {
       const reference = { values: batch.referenceLogprobs!, from };
       const own = { logprobs: { values: outputs.logprobs, from: start }, slopes: { values: byLogprob, from: start } };

@@ -1,4 +1,4 @@
-/** The policy term of a loss, one sequence at a time: places a row within outputs and batch, has the loss fill it. */
+/** The policy term of a loss, a stretch of sequences at a time: places a row within outputs and batch, has the loss fill it. */
 import { RunError } from "../errors.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
