@@ -85,6 +85,14 @@ async function untilOutcome<Row>(
   const phases = startPhases({ ...limits, totalSeconds: timeoutSeconds }, (message) =>
     abort.abort(new TimeIsUp(message)),
   );
+  let stray: { error: unknown } | undefined;
+  let ended = false;
+  const fail = (error: unknown) => {
+    if (ended) return false;
+    stray ??= { error };
+    abort.abort(error);
+    return true;
+  };
   const stopped = new Promise<never>((_, reject) => {
     if (signal.aborted) reject(signal.reason);
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });
@@ -101,7 +109,9 @@ async function untilOutcome<Row>(
       ...{ model: session.model, gateway, signal, rollout, attempt, purpose, random, stage, tearDown },
       maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
     };
-    const work = ambientCalls.run({ gateway }, async () => workflow(task, context));
+    const work = ambientCalls.run({ gateway, rollout: `rollout ${rollout} of ${task.id}`, fail }, async () =>
+      workflow(task, context),
+    );
     const returned = await Promise.race([work, stopped]);
     const trajectories = session.trajectories();
     const outcome = checkOutcome(returned, trajectories);
@@ -113,11 +123,12 @@ async function untilOutcome<Row>(
       const message = `${signal.reason.message}; it was waiting for ${session.waitingFor().what}`;
       return { trajectories, termination: "timeout", failure: { boundary: "timeout", message }, error: signal.reason };
     }
-    if (signal.aborted) throw signal.reason;
-    const cause = behind(error, session);
+    if (signal.aborted && stray === undefined) throw signal.reason;
+    const cause = stray ? stray.error : behind(error, session);
     if (cause instanceof RolloutEnded) return { trajectories, termination: cause.reason, ended: cause.message };
     return { trajectories, termination: "error", failure: toFailure(cause, session.stage), error: cause };
   } finally {
+    ended = true;
     phases.end();
     session.close();
   }

@@ -29,6 +29,7 @@ import { openRunGateway } from "./open-gateway.ts";
 import type { Plan } from "./plan.ts";
 import { restore } from "./restore.ts";
 import type { Run, Waiting } from "./run.ts";
+import { watchStrayErrors } from "./stray-errors.ts";
 import type { TrainOptions } from "./train.ts";
 
 export interface OpenedRun {
@@ -77,6 +78,8 @@ export async function openRun(
       async () => abort.abort(new Error("stopped")),
     );
     closers.push(() => interrupt.dispose());
+    const strays = watchStrayErrors(warn, folder?.path);
+    closers.push(() => strays.dispose());
 
     const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
     engine = opened.engine;
@@ -104,7 +107,8 @@ export async function openRun(
       history: [],
       validation: { step: -1, metrics: {} },
       signal: abort.signal,
-      stopRequested: () => interrupt.requested,
+      strays,
+      stopRequested: () => interrupt.requested || strays.error !== undefined,
       watch: (waiting) => {
         watched = waiting;
       },

@@ -10,6 +10,7 @@ import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import type { Experiment } from "./experiment.ts";
 import type { Plan } from "./plan.ts";
+import type { StrayErrors } from "./stray-errors.ts";
 
 /** What a checkpoint has to bring back besides the weights; every random draw derives from the step. */
 export interface Progress {
@@ -74,7 +75,9 @@ export interface Run {
   validation: { step: number; metrics: Readonly<Record<string, number>> };
   /** Aborted when the run must stop at once. */
   readonly signal: AbortSignal;
-  /** Whether a first Ctrl-C asked to stop after the step under way. */
+  /** What the user's code threw where nothing awaited it. */
+  readonly strays: StrayErrors;
+  /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the step under way. */
   stopRequested(): boolean;
   /** Names what the run waits for from here on, for the progress line. */
   watch(waiting: (() => Waiting[]) | undefined): void;

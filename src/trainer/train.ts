@@ -92,7 +92,9 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   const workflow = await resolveWorkflow(experiment, composed.config.rllm);
   const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, options);
   try {
-    const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
+    const loop = run.config.rllm.async_training.enable ? runAsyncLoop : runLoop;
+    const done = await Promise.race([loop(run), run.strays.fatal]);
+    if (run.strays.error) throw run.strays.error;
     finish(run, done);
     const { folder, progress, history, validation } = run;
     return {
