@@ -1,8 +1,9 @@
 /** `hone export`: a checkpoint as files of the ecosystem. */
 import { existsSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import { UserError } from "../errors.ts";
+import { removeLeftovers } from "../temporary-names.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
 import { showStatus } from "./show-status.ts";
 
@@ -14,6 +15,7 @@ export async function exportCommand(path: string, folder: string, options: { as:
   if (existsSync(folder)) {
     throw new UserError(`${folder} exists already`, { hint: "name a folder that does not exist yet" });
   }
+  if (existsSync(dirname(resolve(folder)))) removeLeftovers(dirname(resolve(folder)));
   const checkpoint = await openCheckpoint(path);
   if (as === "adapter" && checkpoint.config.model.lora_rank === 0) {
     throw new UserError(`${checkpoint.folder} trained all weights: there is no adapter to export`, {

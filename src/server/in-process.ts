@@ -2,9 +2,8 @@
  * Hone's own Tinker service without a port, for a run that names no service: the local engine behind it. It lives as
  * long as its engine, so checkpoints are taken out of it whole, into the folders that ask for them.
  */
-import { existsSync, mkdtempSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { cp, mkdir, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
@@ -14,6 +13,7 @@ import { tinkerEngineOptions } from "../backends/tinker/options.ts";
 import { type StateKeeper, stateFile } from "../backends/tinker/states.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
+import { temporaryFolder } from "../temporary-names.ts";
 import { openService, type RunningService } from "./start-server.ts";
 import type { Store } from "./store.ts";
 import { formatTinkerPath, parseTinkerPath } from "./tinker-path.ts";
@@ -60,7 +60,7 @@ export async function openOwnTinkerEngine(
 
 /** In the run's folder, whose disk holds the checkpoints too; what a killed run left there goes. */
 async function emptyFolder(logFile: string | undefined): Promise<string> {
-  if (logFile === undefined) return mkdtempSync(join(tmpdir(), "hone-tinker-"));
+  if (logFile === undefined) return temporaryFolder("hone-tinker-");
   const folder = join(dirname(logFile), "tinker");
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });

@@ -90,7 +90,7 @@ test("what a killed server was writing is gone after its restart, and what it ha
   const { id } = await client.model();
   const { path } = await save(id, 1, "one");
   await client.close();
-  const half = ["sessions", "checkpoints"].map((kind) => join(folder, kind, "0123.json.42.tmp"));
+  const half = ["sessions", "checkpoints"].map((kind) => join(folder, kind, ".0123.json.@elsewhere@42@0.partial"));
   for (const file of half) writeFileSync(file, '{"run": "hal');
   client = await testClient({ folder });
   expect(half.filter((file) => existsSync(file))).toEqual([]);

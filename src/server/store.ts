@@ -9,6 +9,7 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { z } from "zod";
 import { RunError } from "../errors.ts";
+import { removeLeftovers } from "../temporary-names.ts";
 import { writeWhole } from "../tracking/durable-files.ts";
 import { lockFolder } from "../tracking/folder-lock.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
@@ -45,9 +46,7 @@ export function openStore(root: string): Store {
   for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true });
   const unlock = lockFolder(root);
   // A record that a killed server was writing, beside the one that it was to replace.
-  for (const folder of [folders.sessions, folders.checkpoints]) {
-    for (const file of readdirSync(folder)) if (file.endsWith(".tmp")) rmSync(join(folder, file));
-  }
+  for (const folder of [folders.sessions, folders.checkpoints]) removeLeftovers(folder, () => true);
   const sessions = new Map(readAll(folders.sessions, sessionRecord).map((session) => [session.id, session]));
   const checkpoints = new Map(
     readAll(folders.checkpoints, checkpointRecord).map((checkpoint) => [formatTinkerPath(checkpoint), checkpoint]),
@@ -98,7 +97,7 @@ export function openStore(root: string): Store {
     async collectGarbage(alsoUsed = new Set()) {
       const used = named();
       const unused = readdirSync(folders.data).filter(
-        // A folder under way is `.{name}.{pid}.partial`, one that is complete `{name}`.
+        // A folder under way is `.{name}.{owner}.partial`, one that is complete `{name}`.
         (entry) => ![used, unborn, alsoUsed].some((set) => set.has(entry) || set.has(entry.split(".")[1] ?? "")),
       );
       for (const entry of unused) await rm(join(folders.data, entry), { recursive: true, force: true });

@@ -4,6 +4,7 @@ import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
+import { temporaryName } from "../temporary-names.ts";
 import type { AdamState } from "./adam.ts";
 
 const numbers = z.array(z.number()).transform((list) => Float64Array.from(list));
@@ -24,7 +25,7 @@ export interface TabularState extends AdamState {
 /** @throws UserError when `dir` exists */
 export async function saveTabularState(dir: string, state: TabularState): Promise<void> {
   if (existsSync(dir)) throw new UserError(`${dir} exists already`);
-  const partial = `${dir}.partial-${process.pid}`;
+  const partial = temporaryName(dir);
   await mkdir(partial, { recursive: true });
   const plain = (_key: string, value: unknown) => (value instanceof Float64Array ? [...value] : value);
   await writeFile(join(partial, "state.json"), JSON.stringify(state, plain));

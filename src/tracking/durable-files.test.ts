@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { RunError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
+import { temporaryName } from "../temporary-names.ts";
 import { appendLine, writeWhole } from "./durable-files.ts";
 
 let folder: string;
@@ -65,7 +66,7 @@ describe("writeWhole", () => {
   it.runIf(full)("keeps the old content when the disk is full", () => {
     const file = join(folder, "a");
     writeFileSync(file, "old");
-    symlinkSync("/dev/full", `${file}.${process.pid}.tmp`);
+    symlinkSync("/dev/full", temporaryName(file));
     expect(() => writeWhole(file, ["new"])).toThrow(/the disk is full: .* needs 3 bytes/);
     expect(readFileSync(file, "utf8")).toBe("old");
     expect(readdirSync(folder)).toEqual(["a"]);

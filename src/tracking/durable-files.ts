@@ -5,6 +5,7 @@
 import { closeSync, fstatSync, fsyncSync, ftruncateSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import { RunError } from "../errors.ts";
+import { temporaryName } from "../temporary-names.ts";
 
 const unitNames = ["bytes", "kB", "MB", "GB", "TB"];
 
@@ -67,7 +68,7 @@ export function appendBytes(file: string, bytes: Uint8Array): void {
  * @throws RunError when the disk is full
  */
 export function writeWhole(file: string, pieces: Iterable<string>): void {
-  const temporary = `${file}.${process.pid}.tmp`;
+  const temporary = temporaryName(file);
   let bytes = 0;
   try {
     const handle = openSync(temporary, "w");

@@ -1,38 +1,13 @@
 /** One process to a folder, such as a run's trainer or a server's state: a file that names its holder, taken over when that process is gone. */
 import { createHash } from "node:crypto";
-import { linkSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { linkSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { UserError } from "../errors.ts";
+import { isGone, isOwnerGone, ownerMark, type ProcessOwner, thisProcess } from "../temporary-names.ts";
 
-interface Holder {
-  pid: number;
-  host: string;
-  /** When the process started, by the system's own count: a process number that is used again is not the same process. */
-  started: string | null;
+interface Holder extends ProcessOwner {
   since: string;
-}
-
-/** Linux only: the boot and the clock tick at which a process started; null elsewhere, or when it is gone. */
-function startOf(pid: number): string | null {
-  try {
-    const boot = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
-    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    // Field 22; the second field, the program's name, is in parentheses and may hold anything.
-    return `${boot}/${stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]}`;
-  } catch {
-    return null;
-  }
-}
-
-function isAlive(holder: Holder): boolean {
-  if (holder.host !== hostname()) return true; // Another machine's processes cannot be seen from here.
-  try {
-    process.kill(holder.pid, 0);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EPERM") return false;
-  }
-  return holder.started === null || startOf(holder.pid) === holder.started;
 }
 
 /** The text of a lock; undefined when there is none. */
@@ -40,7 +15,7 @@ function readLock(file: string): string | undefined {
   try {
     return readFileSync(file, "utf8");
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
     throw error;
   }
 }
@@ -60,9 +35,8 @@ function holderOf(text: string): Holder | undefined {
  */
 export function lockFolder(folder: string): () => void {
   const file = join(folder, ".lock");
-  const mine = `${file}.${process.pid}`;
-  const since = new Date().toISOString();
-  const holder: Holder = { pid: process.pid, host: hostname(), started: startOf(process.pid), since };
+  const mine = `${file}.${ownerMark}`;
+  const holder: Holder = { ...thisProcess(), since: new Date().toISOString() };
   const text = `${JSON.stringify(holder)}\n`;
   writeFileSync(mine, text);
   try {
@@ -70,9 +44,22 @@ export function lockFolder(folder: string): () => void {
   } finally {
     rmSync(mine, { force: true });
   }
+  removeDeadClaims(folder);
   return () => {
     if (readLock(file) === text) rmSync(file, { force: true });
   };
+}
+
+/** Whether the folder was left by a process that has surely ended without giving it back. */
+export function isAbandoned(folder: string): boolean {
+  const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
+  return holder !== undefined && isGone(holder);
+}
+
+/** What processes left that were killed while they took the lock. */
+function removeDeadClaims(folder: string): void {
+  const names = readdirSync(folder).filter((name) => name.startsWith(".lock."));
+  for (const name of names.filter(isOwnerGone)) rmSync(join(folder, name), { force: true });
 }
 
 /**
@@ -84,7 +71,7 @@ function take(file: string, mine: string, folder: string): void {
     const text = readLock(file);
     if (text === undefined) continue;
     const holder = holderOf(text);
-    if (holder && isAlive(holder)) throw inUse(folder, file, holder);
+    if (holder && !isGone(holder)) throw inUse(folder, file, holder);
     const claim = `${file}-${createHash("sha256").update(text).digest("hex").slice(0, 12)}`;
     take(claim, mine, folder);
     if (readLock(file) === text) {

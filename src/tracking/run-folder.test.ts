@@ -10,7 +10,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { hostname, tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../errors.ts";
@@ -175,7 +175,6 @@ describe("rewind", () => {
     }
     for (const step of [0, 2]) folder.writeEpisodes(step, [], "validation");
     for (const step of [1, 2, 3]) folder.writeEpisodes(step, []);
-    writeFileSync(join(folder.path, "episodes", "step-000004.jsonl.99.tmp"), "half");
     return folder;
   }
   const steps = (text: string) =>
@@ -245,6 +244,37 @@ describe("rewind", () => {
       }),
       { numRuns: 60 },
     );
+  });
+});
+
+describe("what a kill -9 leaves behind", () => {
+  const { pid } = spawnSync(process.execPath, ["-e", ""]);
+  const dead = `@${hostname()}@${pid}@0`;
+
+  it("is removed by the next start in the same run folder", () => {
+    const folder = create();
+    folder.writeConfig("");
+    folder.close();
+    const left = [".metrics.jsonl", "episodes/.step-000004.jsonl"].map((name) => `${name}.${dead}.partial`);
+    for (const name of [...left, `.lock.${dead}`]) writeFileSync(join(folder.path, name), "half");
+    openRunFolder(folder.path);
+    const names = readdirSync(folder.path, { recursive: true, encoding: "utf8" });
+    expect(names.filter((name) => name.includes(dead))).toEqual([]);
+  });
+
+  it("is removed by the next run in the same root, where its process is surely dead", () => {
+    const unbegun = (name: string, holder: object) => {
+      mkdirSync(join(root, name, "checkpoints"), { recursive: true });
+      writeFileSync(join(root, name, ".lock"), JSON.stringify(holder));
+    };
+    unbegun("killed", { pid, host: hostname(), started: null, since: "" });
+    unbegun("elsewhere", { pid, host: "elsewhere", started: null, since: "" });
+    unbegun("begun", { pid, host: hostname(), started: null, since: "" });
+    writeFileSync(join(root, "begun", "config.yaml"), "");
+    writeFileSync(join(root, `.latest.${dead}.partial`), "");
+    writeFileSync(join(root, "notes.txt"), "");
+    const { path } = create();
+    expect(readdirSync(root).sort()).toEqual([basename(path), "begun", "elsewhere", "notes.txt"].sort());
   });
 });
 

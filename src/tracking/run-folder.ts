@@ -16,10 +16,11 @@ import {
 } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { UserError } from "../errors.ts";
+import { removeLeftovers, temporaryName } from "../temporary-names.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { appendLine, writeWhole } from "./durable-files.ts";
 import type { Metrics, StepMetrics } from "./events.ts";
-import { lockFolder } from "./folder-lock.ts";
+import { isAbandoned, lockFolder } from "./folder-lock.ts";
 import { toJson } from "./json-lines.ts";
 import { readMetrics, rewindMetrics } from "./metrics-file.ts";
 
@@ -77,6 +78,8 @@ export interface NewRun {
  */
 export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
   mkdirSync(root, { recursive: true });
+  removeLeftovers(root);
+  removeUnbegun(root);
   const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
   for (let attempt = 1; ; attempt++) {
     const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
@@ -114,6 +117,7 @@ export function openRunFolder(path: string): RunFolder {
 function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
   for (const folder of ["checkpoints", "episodes"]) mkdirSync(join(path, folder), { recursive: true });
   const unlock = lockFolder(path);
+  for (const folder of [path, join(path, "episodes")]) removeLeftovers(folder, () => true);
   const metricsFile = join(path, "metrics.jsonl");
   const log = (text: string) => {
     const time = new Date().toISOString();
@@ -163,7 +167,7 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
     },
     close: unlock,
     abandon() {
-      const begun = existsSync(join(path, "config.yaml")) || readdirSync(folder.checkpoints).length > 0;
+      const begun = hasBegun(path);
       unlock();
       if (!begun) rmSync(path, { recursive: true, force: true });
     },
@@ -171,14 +175,26 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
   return folder;
 }
 
+function hasBegun(path: string): boolean {
+  if (existsSync(join(path, "config.yaml"))) return true;
+  return existsSync(join(path, "checkpoints")) && readdirSync(join(path, "checkpoints")).length > 0;
+}
+
+/** Runs whose process was killed before they began: nothing in them can be continued. */
+function removeUnbegun(root: string): void {
+  for (const name of readdirSync(root)) {
+    const path = join(root, name);
+    if (isAbandoned(path) && !hasBegun(path)) rmSync(path, { recursive: true, force: true });
+  }
+}
+
 /** Its name within the folder's episodes/. */
 export const episodesFile = (step: number, kind?: "validation") =>
   `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
 
-/** Moves the episodes of later steps out of the way, and removes what was never finished. Returns how many files. */
+/** Moves the episodes of later steps out of the way. Returns how many files. */
 function discardEpisodes(folder: string, lastStep: number): number {
   const names = readdirSync(folder);
-  for (const name of names.filter((one) => one.endsWith(".tmp"))) rmSync(join(folder, name), { force: true });
   const later = names.filter((name) => Number(/^step-(\d+).*\.jsonl$/.exec(name)?.[1] ?? -1) > lastStep);
   if (later.length > 0) mkdirSync(join(folder, "discarded"), { recursive: true });
   for (const name of later) renameSync(join(folder, name), join(folder, "discarded", name));
@@ -198,7 +214,7 @@ function stamp(date: Date): string {
 /** A convenience that must never end a run: what a person put there, or a file system without links, is only noted. */
 function linkLatest(root: string, name: string, folder: RunFolder): void {
   const link = join(root, "latest");
-  const temporary = join(root, `.latest-${process.pid}`);
+  const temporary = temporaryName(link);
   try {
     if (lstatSync(link, { throwIfNoEntry: false })?.isSymbolicLink() === false) {
       folder.log(`${link} is no link and was left as it is`);

@@ -4,9 +4,9 @@
  */
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm, statfs } from "node:fs/promises";
-import { hostname } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { RunError, UserError } from "../errors.ts";
+import { isOwnerGone, ownerMark } from "../temporary-names.ts";
 import { formatBytes, isOutOfSpace, outOfSpace } from "../tracking/durable-files.ts";
 import {
   type CheckpointContent,
@@ -66,7 +66,7 @@ export async function saveCheckpoint(
   await checkRoom(folder, expected, content.step);
 
   const path = resolve(folder, nameOf(content.step));
-  const temporary = join(folder, `${temporaryPrefix}${nameOf(content.step)}${owner()}`);
+  const temporary = join(folder, `${temporaryPrefix}${nameOf(content.step)}${ownerMark}`);
   try {
     await mkdir(temporary);
     for (const [name, write] of Object.entries(parts)) await write(join(temporary, name));
@@ -95,7 +95,7 @@ export async function latestCheckpoint(
   onDelete = nothingElse,
 ): Promise<Checkpoint | undefined> {
   if (!existsSync(folder)) return undefined;
-  await repair(folder, isDead, onDelete);
+  await repair(folder, isOwnerGone, onDelete);
   for (const name of (await checkpointNames(folder)).reverse()) {
     try {
       return await readCheckpoint(join(folder, name));
@@ -121,20 +121,6 @@ const temporaryPrefix = ".tmp-";
 const removedPrefix = ".removed-";
 const nameOf = (step: number) => `step-${String(step).padStart(6, "0")}`;
 const stepOf = (name: string) => Number(name.slice("step-".length));
-const owner = () => `@${hostname()}@${process.pid}`;
-
-/** Whether the process that a temporary name ends with was one of this machine and is gone. */
-function isDead(name: string): boolean {
-  const [, host, pid] = name.split("@");
-  if (host !== hostname()) return false;
-  try {
-    process.kill(Number(pid), 0);
-    return false;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "ESRCH";
-  }
-}
-
 /** Takes what a kill left: a checkpoint that was whole but for its name gets it, all else is removed. */
 async function repair(folder: string, mayTake: (name: string) => boolean, onDelete: OnDelete): Promise<void> {
   for (const name of await readdir(folder)) {
@@ -211,7 +197,7 @@ function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
 
 /** Renamed before it is emptied, so that a kill in between leaves no torn checkpoint under its own name. */
 async function discard(path: string, onDelete: OnDelete): Promise<void> {
-  const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${owner()}`);
+  const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${ownerMark}`);
   await rename(path, doomed);
   await remove(doomed, onDelete);
 }

@@ -19,7 +19,9 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     if target.exists():
         raise UserMistake(f"{target} exists already", "name a folder that does not exist yet")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # The parent process cleans up after owners that are gone; without a parent that says so there is only this one.
+    owner = os.environ.get("HONE_OWNER", str(os.getpid()))
+    temporary = target.with_name(f".{target.name}.{owner}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:

@@ -8,6 +8,7 @@ import { dirname } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { RunError } from "../../errors.ts";
+import { ownerMark } from "../../temporary-names.ts";
 import { threadEnvironment, usableCores } from "./cores.ts";
 import { describeDeath } from "./worker-death.ts";
 
@@ -86,6 +87,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
         .filter(Boolean)
         .join(process.platform === "win32" ? ";" : ":"),
       PYTHONUNBUFFERED: "1",
+      HONE_OWNER: ownerMark,
     },
   });
   await new Promise<void>((resolve, reject) => {

@@ -5,6 +5,7 @@ import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { temporaryName } from "../../temporary-names.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Policy, StepResult } from "../engine.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
@@ -169,7 +170,7 @@ export async function createTinkerPolicy(
     async saveState(dir) {
       if (existsSync(dir)) throw new UserError(`${dir} exists already`);
       const { path } = await operation("save_weights", { path: `hone-${version}-${seq}`, overwrite: false });
-      const partial = `${dir}.partial-${process.pid}`;
+      const partial = temporaryName(dir);
       const saved: SavedState = { path: String(path), version, model: model.name };
       try {
         await mkdir(partial, { recursive: true });
@@ -212,7 +213,7 @@ export async function createTinkerPolicy(
       // The files are fetched now, so the service need not keep them longer than it must.
       const { path } = await operation("save_weights_external", { path: `hone-export-${seq}`, ttl_seconds: 3600 });
       const { urls } = await connection.get(`${addressOf(String(path))}/external_weights_urls`);
-      const partial = `${dir}.partial-${process.pid}`;
+      const partial = temporaryName(dir);
       try {
         for (const [file, url] of Object.entries(urls as Record<string, string>)) {
           await mkdir(dirname(join(partial, file)), { recursive: true });

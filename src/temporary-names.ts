@@ -1,0 +1,103 @@
+/** Names of files and folders that are being written: each says which process writes it, so that a later one can clean up. */
+import { createHash } from "node:crypto";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { hostname, tmpdir } from "node:os";
+import { basename, dirname, join } from "node:path";
+
+export interface ProcessOwner {
+  pid: number;
+  host: string;
+  /** When the process started, by the system's own count: a reused process number is another process. Null: unknown. */
+  started: string | null;
+}
+
+/** Linux only: the boot and the clock tick at which a process started; null elsewhere, or when it is gone. */
+function startOf(pid: number): string | null {
+  try {
+    const boot = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    // Field 22; the second field, the program's name, is in parentheses and may hold anything.
+    return `${boot}/${stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]}`;
+  } catch {
+    return null;
+  }
+}
+
+export const thisProcess = (): ProcessOwner => ({
+  pid: process.pid,
+  host: hostname(),
+  started: startOf(process.pid),
+});
+
+/** Whether the process has surely ended. Processes of another machine cannot be seen from here. */
+export function isGone(owner: ProcessOwner): boolean {
+  return hasEnded(owner, (started) => started);
+}
+
+function hasEnded({ pid, host, started }: ProcessOwner, abbreviate: (started: string) => string): boolean {
+  if (host !== hostname()) return false;
+  try {
+    process.kill(pid, 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "ESRCH";
+  }
+  const now = startOf(pid);
+  return started !== null && now !== null && abbreviate(now) !== started;
+}
+
+const short = (started: string) => createHash("sha256").update(started).digest("hex").slice(0, 8);
+
+/** `@host@pid@start` of this process: part of the names of what it is writing. */
+export const ownerMark = (() => {
+  const { pid, host, started } = thisProcess();
+  return `@${host}@${pid}@${started === null ? 0 : short(started)}`;
+})();
+
+/** Whether the process whose `ownerMark` is in the name has surely ended. False for a name without one. */
+export function isOwnerGone(name: string): boolean {
+  const [, host, pid, started = "0"] = /@([^@]+)@(\d+)(?:@([0-9a-f]{8}|0)(?![0-9a-f]))?/.exec(name) ?? [];
+  if (host === undefined) return false;
+  return hasEnded({ host, pid: Number(pid), started: started === "0" ? null : started }, short);
+}
+
+/** Where `path` is written before it is renamed: beside it, hidden. */
+export const temporaryName = (path: string) => join(dirname(path), `.${basename(path)}.${ownerMark}.partial`);
+
+/**
+ * Removes what killed processes left in `folder` under a `temporaryName`.
+ *
+ * @param isLeft default: its process has surely ended; a caller that holds the folder's lock may take all
+ */
+export function removeLeftovers(folder: string, isLeft: (name: string) => boolean = isOwnerGone): void {
+  for (const name of readdirSync(folder)) {
+    if (name.endsWith(".partial") && isLeft(name)) rmSync(join(folder, name), { recursive: true, force: true });
+  }
+}
+
+const cleaned = new Set<string>();
+
+/**
+ * Creates a folder of this process in the system's temporary folder. The caller removes it; the first call with a prefix
+ * also removes the folders of killed processes.
+ *
+ * @example
+ * const folder = temporaryFolder("hone-sandbox-");
+ */
+export function temporaryFolder(prefix: string): string {
+  if (!cleaned.has(prefix)) {
+    cleaned.add(prefix);
+    for (const name of readdirSync(tmpdir())) {
+      if (name.startsWith(prefix) && isOwnerGone(name)) removeOwn(join(tmpdir(), name));
+    }
+  }
+  return mkdtempSync(join(tmpdir(), `${prefix}${ownerMark}-`));
+}
+
+/** Another user's folder stays: the system's temporary folder is shared. */
+function removeOwn(path: string): void {
+  try {
+    rmSync(path, { recursive: true, force: true });
+  } catch (error) {
+    if (!["EPERM", "EACCES"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  }
+}
