@@ -19,7 +19,7 @@ const program = (then: string) => `
   const row = JSON.parse(process.env.HONE_TASK);
   const response = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
     method: "POST",
-    headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY },
+    headers: { "content-type": "application/json", authorization: "Bearer " + process.env.OPENAI_API_KEY },
     body: JSON.stringify({ model: "m", messages: [{ role: "user", content: row.word }] }),
   });
   const said = (await response.json()).choices[0].message.content;
@@ -65,7 +65,8 @@ describe("a program", () => {
       const child = spawn(process.execPath, ["-e", "setInterval(() => {}, 1000)"]);
       process.stderr.write("");
       await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
-        method: "POST", body: JSON.stringify({ messages: [{ role: "user", content: String(child.pid) }] }) });
+        method: "POST", headers: { "content-type": "application/json" },
+        body: JSON.stringify({ messages: [{ role: "user", content: String(child.pid) }] }) });
       setInterval(() => {}, 1000);`;
     const [episode] = await run(commandAgent<Row>({ command: node(source) }), {
       rows: rows.slice(0, 1),
@@ -96,7 +97,7 @@ describe("a server", () => {
   const solve = async ({ base_url, api_key, task }: ExternalJob<Row>) => {
     const response = await fetch(`${base_url}/chat/completions`, {
       method: "POST",
-      headers: { authorization: `Bearer ${api_key}` },
+      headers: { "content-type": "application/json", authorization: `Bearer ${api_key}` },
       body: JSON.stringify({ messages: [{ role: "user", content: task.word }] }),
     });
     return response.status;
@@ -115,7 +116,11 @@ describe("a server", () => {
     const url = await serve(async (job) => {
       setTimeout(async () => {
         const status = await solve(job);
-        await fetch(job.result_url, { method: "POST", body: JSON.stringify({ reward: status / 100, correct: true }) });
+        await fetch(job.result_url, {
+          method: "POST",
+          headers: { "content-type": "application/json" },
+          body: JSON.stringify({ reward: status / 100, correct: true }),
+        });
       }, 20);
       return { status: 202, body: {} };
     });

@@ -1,6 +1,7 @@
-/** Who may call the gateway: on loopback every process of this machine, elsewhere only those that hold a key. */
+/** Who may call the gateway: every process of this machine, or, where others can reach it, only clients with a key. */
 import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import { UserError } from "../errors.ts";
+import { isLoopback, webRefusal } from "../http/web-guard.ts";
 import type { CallSource } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
@@ -9,6 +10,10 @@ import type { HttpExchange } from "./http-exchange.ts";
 export const defaultAdminToken = "my-shared-secret";
 
 export interface Access {
+  /** How other machines reach the gateway; undefined: they do not, and no key is required. */
+  readonly reachableAt: string | undefined;
+  /** @throws GatewayError for requests of web pages */
+  checkWeb(exchange: HttpExchange): void;
   /** The key with which a session's agent calls. */
   keyOf(source: Pick<CallSource, "session" | "attempt">): string;
   /** @throws GatewayError when keys are needed and the client has none that opens this session */
@@ -17,26 +22,34 @@ export interface Access {
   checkAdmin(exchange: HttpExchange): void;
 }
 
-export const isLoopback = (host: string): boolean => /^(127(\.\d{1,3}){3}|::1|localhost)$/.test(host);
-
-/** @throws UserError when the gateway would be open to others with a token that everybody knows */
-export function createAccess(host: string, adminToken: string): Access {
-  const open = isLoopback(host);
+/**
+ * @param publicUrl the address of a tunnel or proxy in front of the gateway
+ * @throws UserError when other machines could use the gateway with the default admin token
+ */
+export function createAccess(host: string, adminToken: string, publicUrl?: string): Access {
+  const reachableAt = findPublicAddress(host, publicUrl);
+  const open = reachableAt === undefined;
   if (!open && (adminToken === defaultAdminToken || adminToken === "")) {
-    throw new UserError(`the gateway would listen on ${host} with the admin token that everybody knows`, {
-      hint: "set rllm.sdk.proxy.admin_token to a secret of your own, or listen on 127.0.0.1",
+    throw new UserError(`the gateway can be reached at ${reachableAt} and has the default admin token`, {
+      hint: "Set rllm.sdk.proxy.admin_token to a secret of your own, or listen on 127.0.0.1 without rllm.gateway.tunnel.",
     });
   }
   const keyOf: Access["keyOf"] = ({ session, attempt }) =>
     `hone-${createHmac("sha256", adminToken).update(`${attempt} ${session}`).digest("base64url").slice(0, 32)}`;
 
   return {
+    reachableAt,
     keyOf,
+    checkWeb(exchange) {
+      const headers = { host: exchange.header("host"), origin: exchange.header("origin") };
+      const refusal = webRefusal(headers, { keyRequired: !open });
+      if (refusal !== undefined) throw new GatewayError("forbidden", refusal);
+    },
     checkCall(exchange, source) {
       if (open) return;
       const key = keyFrom(exchange);
       if (key !== undefined && (equal(key, keyOf(source)) || equal(key, adminToken))) return;
-      throw new GatewayError("authentication", "this session needs the API key that it was given");
+      throw new GatewayError("authentication", "this session requires the API key that it was given");
     },
     checkAdmin(exchange) {
       const key = keyFrom(exchange);
@@ -44,6 +57,17 @@ export function createAccess(host: string, adminToken: string): Access {
       throw new GatewayError("authentication", "this needs the admin token as bearer token");
     },
   };
+}
+
+function findPublicAddress(host: string, publicUrl: string | undefined): string | undefined {
+  if (publicUrl !== undefined) {
+    const url = URL.canParse(publicUrl) ? new URL(publicUrl) : undefined;
+    if (url === undefined || !/^https?:$/.test(url.protocol)) {
+      throw new UserError(`rllm.gateway.tunnel=${publicUrl} is not an http:// or https:// address`);
+    }
+    if (!isLoopback(url.hostname)) return publicUrl;
+  }
+  return isLoopback(host) ? undefined : host;
 }
 
 function keyFrom(exchange: HttpExchange): string | undefined {

@@ -8,7 +8,7 @@ import { anthropicCountTokens, anthropicMessages } from "./apis/anthropic-messag
 import { openaiChat } from "./apis/openai-chat.ts";
 import { openaiCompletions } from "./apis/openai-completions.ts";
 import { openaiResponses } from "./apis/openai-responses.ts";
-import { readAddress, readMetadata, sourceOf } from "./call-source.ts";
+import { decodePart, readAddress, readMetadata, sourceOf } from "./call-source.ts";
 import { anthropicError, type ErrorShape, GatewayError, openaiError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
 import { type CallContext, toGatewayError } from "./model-call.ts";
@@ -58,6 +58,7 @@ export async function answerRequest(exchange: HttpExchange, answering: Answering
     const address = readAddress(exchange.path);
     const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
     shape = api?.error ?? openaiError;
+    answering.access.checkWeb(exchange);
     if (api === undefined) return await answerOther(exchange, address, answering);
     if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} is for POST`);
     await answerCall(exchange, api, sourceOf(address), answering);
@@ -107,9 +108,10 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
   const listed = { id: model, object: "model", created: 0, owned_by: "hone" };
   if (endpoint === "/health" && source === undefined) return exchange.sendJson(200, { status: "ok" });
   if (endpoint.startsWith("/admin/") && source === undefined) return answerAdmin(exchange, endpoint, answering);
-  if (endpoint === "/v1/models") return exchange.sendJson(200, { object: "list", data: [listed] });
-  if (endpoint.startsWith("/v1/models/")) {
-    const id = decodeURIComponent(endpoint.slice("/v1/models/".length));
+  if (endpoint === "/v1/models" || endpoint.startsWith("/v1/models/")) {
+    access.checkCall(exchange, sourceOf(address));
+    if (endpoint === "/v1/models") return exchange.sendJson(200, { object: "list", data: [listed] });
+    const id = decodePart(endpoint.slice("/v1/models/".length));
     if (id === model) return exchange.sendJson(200, listed);
     throw new GatewayError("not_found", `there is no model ${id}; there is ${model}`);
   }

@@ -8,10 +8,17 @@ import { isObject } from "./read-parameters.ts";
 const plainSession = "default";
 
 export function readAddress(path: string): Address {
+  return orNotFound(path, () => parseAddress(path));
+}
+
+/** @throws GatewayError when a part of the path is not percent-encoded as URLs require */
+export const decodePart = (part: string): string => orNotFound(part, () => decodeURIComponent(part));
+
+function orNotFound<Result>(text: string, decode: () => Result): Result {
   try {
-    return parseAddress(path);
+    return decode();
   } catch {
-    throw new GatewayError("not_found", `the address ${path} is not spelled as URLs are`);
+    throw new GatewayError("not_found", `${text} is not percent-encoded as URLs require`);
   }
 }
 

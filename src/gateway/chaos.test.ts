@@ -81,6 +81,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
     if (leaves) leaving.set(String(index), abort);
     const answer = await fetch(`${gateway.origin}/s/mad-${index}/a/0/v1/chat/completions`, {
       method: "POST",
+      headers: { "content-type": "application/json" },
       body: JSON.stringify({ model: "m", stream, messages: [{ role: "user", content }] }),
       signal: abort.signal,
     })

@@ -220,6 +220,7 @@ test("LangChain: a tool agent", async () => {
 test("plain fetch, and every call is in the trace store as it was sampled", async () => {
   const response = await fetch(`${opened.entry.baseURL}/chat/completions`, {
     method: "POST",
+    headers: { "content-type": "application/json" },
     body: JSON.stringify({ messages: [{ role: "user", content: "6 + 7?" }], metadata: { run: 1 } }),
   });
   expect(response.status).toBe(200);

@@ -6,10 +6,14 @@ export type ErrorKind =
   /** The prompt is longer than the limits allow. */
   | "prompt_too_long"
   | "authentication"
+  /** A web page sent the request. */
+  | "forbidden"
   | "not_found"
   /** The rollout that this address belongs to is over. */
   | "session_ended"
   | "too_large"
+  /** The body is not declared as JSON. */
+  | "wrong_type"
   /** The engine did not answer, or answered something that is no sample. */
   | "engine_failed"
   | "timeout";
@@ -36,6 +40,11 @@ const spellings: Record<ErrorKind, Spelling> = {
     openai: { type: "authentication_error", code: "invalid_api_key" },
     anthropic: "authentication_error",
   },
+  forbidden: {
+    status: 403,
+    openai: { type: "invalid_request_error", code: "forbidden" },
+    anthropic: "permission_error",
+  },
   not_found: {
     status: 404,
     openai: { type: "invalid_request_error", code: "not_found" },
@@ -50,6 +59,11 @@ const spellings: Record<ErrorKind, Spelling> = {
     status: 413,
     openai: { type: "invalid_request_error", code: "request_too_large" },
     anthropic: "request_too_large",
+  },
+  wrong_type: {
+    status: 415,
+    openai: { type: "invalid_request_error", code: "unsupported_media_type" },
+    anthropic: "invalid_request_error",
   },
   engine_failed: { status: 500, openai: { type: "server_error", code: "engine_failed" }, anthropic: "api_error" },
   timeout: { status: 504, openai: { type: "server_error", code: "timeout" }, anthropic: "timeout_error" },

@@ -17,7 +17,11 @@ const hello = [{ role: "user" as const, content: "hello" }];
 
 async function post(path: string, body: unknown, headers: Record<string, string> = {}) {
   const text = typeof body === "string" ? body : JSON.stringify(body);
-  const response = await fetch(path, { method: "POST", body: text, headers });
+  const response = await fetch(path, {
+    method: "POST",
+    body: text,
+    headers: { "content-type": "application/json", ...headers },
+  });
   return { status: response.status, body: (await response.json()) as Record<string, unknown> };
 }
 const chat = (body: object) => post(`${opened.entry.baseURL}/chat/completions`, { messages: hello, ...body });
@@ -174,6 +178,7 @@ test("a client that goes away ends the sampling, and nothing is recorded", async
   const abort = new AbortController();
   const call = fetch(`${opened.entry.baseURL}/chat/completions`, {
     method: "POST",
+    headers: { "content-type": "application/json" },
     body: JSON.stringify({ messages: hello }),
     signal: abort.signal,
   });
@@ -188,7 +193,7 @@ test("a client that goes away ends the sampling, and nothing is recorded", async
 });
 
 describe("keys", () => {
-  test("off loopback the token that everybody knows is refused", async () => {
+  test("off loopback the default admin token is refused", async () => {
     await open();
     await expect(openGateway({ chat: opened.chat, model: "m", host: "0.0.0.0" })).rejects.toThrow(UserError);
     await expect(openGateway({ chat: opened.chat, model: "m", host: "0.0.0.0", adminToken: "" })).rejects.toThrow(

@@ -20,7 +20,7 @@ export interface GatewayOptions {
   host?: string;
   /** Default 0: a free one. */
   port?: number;
-  /** The address by which agents reach the gateway, where it is another one than `host` and `port` (a tunnel, a proxy). */
+  /** The address of a tunnel or proxy by which agents reach the gateway. Off loopback it makes keys required. */
   publicUrl?: string;
   /** Needed for `/admin`, and off loopback the root of all keys. */
   adminToken?: string;
@@ -35,8 +35,10 @@ export interface GatewayOptions {
 }
 
 export interface Gateway {
-  /** E.g. `"http://127.0.0.1:4100"`. */
+  /** The address for agents, e.g. `"http://127.0.0.1:4100"`. */
   readonly origin: string;
+  /** Where it listens, which differs from `origin` behind a tunnel. */
+  readonly localOrigin: string;
   readonly store: TraceStore | undefined;
   open(session: OpenSession): GatewaySession;
   /** Calls by how they ended, and what was done otherwise than clients asked. */
@@ -61,7 +63,7 @@ export interface GatewaySession {
 }
 
 /**
- * @throws UserError when it cannot listen there, or would listen off loopback with the token that everybody knows
+ * @throws UserError when it cannot listen there, or other machines could use it with the default admin token
  *
  * @example
  * const gateway = await openGateway({ chat, model: "policy" });
@@ -70,9 +72,13 @@ export interface GatewaySession {
  */
 export async function openGateway(options: GatewayOptions): Promise<Gateway> {
   const { host = "127.0.0.1", port = 0, adminToken = defaultAdminToken, store } = options;
-  const access = createAccess(host, adminToken);
+  const access = createAccess(host, adminToken, options.publicUrl);
+  const log = options.log ?? (() => {});
+  if (access.reachableAt !== undefined) {
+    log(`the gateway can be reached from other machines at ${access.reachableAt}; every call requires an API key`);
+  }
   const sessions = createSessions(options.openUnknown);
-  const notices = createNotices(options.log ?? (() => {}));
+  const notices = createNotices(log);
   const calls = { ok: 0, cancelled: 0, failed: 0, refused: 0 };
   const onTrace = (status: Trace["status"], trace: () => Trace) => {
     calls[status]++;
@@ -100,6 +106,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
 
   return {
     origin,
+    localOrigin: own,
     store,
     open(opened) {
       sessions.open(opened);

@@ -1,6 +1,8 @@
 /** One HTTP request and its answer: reading, answering once, streaming events, and noticing that the client has gone. */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { giveBackAbortController, takeAbortController } from "../abort-controllers.ts";
+import { parseObject } from "../http/parse-object.ts";
+import { isJsonType } from "../http/web-guard.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";
 
 /** Requests hold conversations as text; more than this is a mistake. */
@@ -70,7 +72,7 @@ export class HttpExchange {
     return this.#response.destroyed;
   }
 
-  /** @throws GatewayError when the body is no JSON object or larger than the limit */
+  /** @throws GatewayError when the body is not a JSON object, is not declared as JSON, or is larger than the limit */
   readObject(): Promise<Record<string, unknown>> {
     return readObject(this.#request);
   }
@@ -124,17 +126,23 @@ export class HttpExchange {
 }
 
 async function readObject(request: IncomingMessage): Promise<Record<string, unknown>> {
-  const text = await readText(request);
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new GatewayError("invalid_request", `the request's body is no JSON: ${reason}`);
+  const type = request.headers["content-type"];
+  if (!isJsonType(type)) {
+    throw new GatewayError(
+      "wrong_type",
+      `send JSON with the header Content-Type: application/json, not ${type ?? "none"}`,
+    );
   }
-  if (typeof value === "object" && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
-  throw new GatewayError("invalid_request", "the request's body is not a JSON object");
+  if (Number(request.headers["content-length"] ?? 0) > longestBody) throw tooLarge();
+  const text = await readText(request);
+  try {
+    return parseObject(text);
+  } catch (error) {
+    throw new GatewayError("invalid_request", error instanceof Error ? error.message : String(error));
+  }
 }
+
+const tooLarge = () => new GatewayError("too_large", `the request is larger than ${longestBody / 2 ** 20} MiB`);
 
 function readText(request: IncomingMessage): Promise<string> {
   return new Promise((resolve, reject) => {
@@ -145,7 +153,7 @@ function readText(request: IncomingMessage): Promise<string> {
       if (length <= longestBody) chunks.push(chunk);
       else {
         request.removeAllListeners("data").resume();
-        reject(new GatewayError("too_large", `the request is larger than ${longestBody / 2 ** 20} MiB`));
+        reject(tooLarge());
       }
     });
     request.on("end", () => resolve(chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString()));

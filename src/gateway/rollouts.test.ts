@@ -141,6 +141,7 @@ describe("how it ends", () => {
       late = ended.then(() =>
         fetch(`${baseURL}/chat/completions`, {
           method: "POST",
+          headers: { "content-type": "application/json" },
           body: JSON.stringify({ messages: [{ role: "user", content: row.word }] }),
         }),
       );

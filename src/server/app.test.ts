@@ -13,7 +13,7 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.dispose();
 });
 
-test("a key is asked for where there is one, in either header", async () => {
+test("a key is required where there is one, in either header", async () => {
   await testServer();
   const app = createApp(client.service, "tml-secret");
   const status = async (headers: Record<string, string>, path = "/api/v1/get_server_capabilities") =>
@@ -33,7 +33,7 @@ test("web pages are not answered, and mistakes are JSON with a reason", async ()
   );
   const cases: [string, string, unknown, number, RegExp][] = [
     ["GET", "/api/v1/nothing", undefined, 404, /there is no GET/],
-    ["POST", "/api/v1/create_session", [], 400, /no JSON object/],
+    ["POST", "/api/v1/create_session", [], 400, /not a JSON object/],
     ["POST", "/api/v1/create_session", { tags: 3 }, 400, /tags/],
     ["POST", "/api/v1/session_heartbeat", { session_id: "x" }, 404, /no session/],
     ["POST", "/api/v1/optim_step", { model_id: "x:train:0", seq_id: 1 }, 404, /no model/],
@@ -47,6 +47,23 @@ test("web pages are not answered, and mistakes are JSON with a reason", async ()
     expect([path, response.status]).toEqual([path, status]);
     expect(detail).toMatch(text);
   }
+});
+
+test("a foreign Host is not answered without a key, and bodies are what their type says", async () => {
+  await testServer();
+  const ask = async (path: string, headers: Record<string, string>, method = "GET") =>
+    (await client.request(method, `/api/v1/${path}`, method === "POST" ? { tags: [] } : undefined, headers)).status;
+  for (const path of ["healthz", "get_server_capabilities", "sessions", "checkpoints"]) {
+    expect([await ask(path, { host: "evil.com" }), await ask(path, { host: "localhost:9999" })]).toEqual([403, 200]);
+  }
+  expect(await ask("create_session", { "content-type": "text/plain" }, "POST")).toBe(415);
+  expect(await ask("create_session", { "content-type": "application/json; charset=utf-8" }, "POST")).toBe(200);
+  expect(await ask("forward_backward", {}, "POST")).toBe(415);
+  const app = createApp(client.service, "tml-secret");
+  const keyed = await app.request("/api/v1/sessions", {
+    headers: { host: "my.tunnel.dev", "x-api-key": "tml-secret" },
+  });
+  expect(keyed.status).toBe(200);
 });
 
 test("a finished session takes no more requests; the first reason stays", async () => {

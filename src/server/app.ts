@@ -3,6 +3,7 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { RunError, UserError } from "../errors.ts";
+import { webRefusal } from "../http/web-guard.ts";
 import { HttpError } from "./http-error.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
@@ -43,8 +44,9 @@ export function createApp(service: Service, apiKey: string | null): Hono {
     metrics.add("hone_http_requests_total", { route, status: String(c.res.status) });
   });
   app.use(async (c, next) => {
-    // A page in a browser on this machine must not be able to use the server.
-    if (c.req.header("origin") !== undefined) throw new HttpError(403, "requests of web pages are not answered");
+    const headers = { host: c.req.header("host"), origin: c.req.header("origin") };
+    const refusal = webRefusal(headers, { keyRequired: apiKey !== null });
+    if (refusal !== undefined) throw new HttpError(403, refusal);
     await next();
   });
   app.route("/", downloadRoutes(service));

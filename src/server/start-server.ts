@@ -6,6 +6,7 @@ import { createAdaptorServer } from "@hono/node-server";
 import type { Hono } from "hono";
 import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
+import { isLoopback } from "../http/web-guard.ts";
 import { createApp } from "./app.ts";
 import { type BaseModel, createBaseModel } from "./base-models.ts";
 import { expireCheckpoints } from "./checkpoints.ts";
@@ -114,12 +115,10 @@ export interface RunningServer extends RunningService {
   url: string;
 }
 
-const loopback = new Set(["127.0.0.1", "localhost", "::1"]);
-
 /** @throws UserError for an address that others can reach without a key, or that is taken */
 export async function startServer(options: ServerOptions & { host: string; port: number }): Promise<RunningServer> {
   const { host, port, apiKey } = options;
-  if (!loopback.has(host) && !apiKey) {
+  if (!isLoopback(host) && !apiKey) {
     throw new UserError(`--host ${host} can be reached from other machines: it needs an API key`, {
       hint: "Add --api-key tml-..., or set HONE_API_KEY; clients give the same as TINKER_API_KEY.",
     });

@@ -15,6 +15,7 @@ afterAll(remove);
 const overHttp: Workflow<ToyRow> = async () => {
   const response = await fetch(`${gatewayBaseURL()}/chat/completions`, {
     method: "POST",
+    headers: { "content-type": "application/json" },
     body: JSON.stringify({ model: "any", messages: [{ role: "user", content: "b" }], temperature: 0 }),
   });
   const { choices } = (await response.json()) as { choices: { message: { content: string } }[] };

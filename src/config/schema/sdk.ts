@@ -42,7 +42,9 @@ export const sdk = z
           .meta({ note: "In rLLM it says who starts the proxy; Hone's gateway is a part of the trainer." }),
         admin_token: text
           .default("my-shared-secret")
-          .describe("What administrative requests must show. Off loopback the default is refused."),
+          .describe(
+            "The key of administrative requests. Where other machines reach the gateway, the default is refused.",
+          ),
       })
       .prefault({}),
   })
@@ -61,7 +63,9 @@ export const gateway = z
     tunnel: text
       .nullable()
       .default(null)
-      .describe("The gateway's address as agents elsewhere reach it (http:// or https://)."),
+      .describe(
+        "The address of a tunnel to the gateway (http:// or https://). Off loopback, calls then need API keys.",
+      ),
     store: z
       .enum(["memory", "sqlite"])
       .default("memory")

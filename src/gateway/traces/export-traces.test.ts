@@ -16,6 +16,7 @@ beforeAll(async () => {
   const ask = async (messages: object[], more: object = {}) => {
     const response = await fetch(`${opened.entry.baseURL}/chat/completions`, {
       method: "POST",
+      headers: { "content-type": "application/json" },
       body: JSON.stringify({ messages, ...more }),
     });
     return ((await response.json()) as { choices?: { message: Record<string, unknown> }[] }).choices?.[0]?.message;

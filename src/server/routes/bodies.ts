@@ -1,23 +1,37 @@
 /** Reading what a request carries. */
 import type { Context } from "hono";
+import { parseObject } from "../../http/parse-object.ts";
+import { isJsonType } from "../../http/web-guard.ts";
 import { HttpError } from "../http-error.ts";
 
-/** @throws HttpError 400 when the body is no JSON object */
+/** @throws HttpError when the body is not a JSON object or not declared as JSON */
 export async function jsonBody(c: Context): Promise<Record<string, unknown>> {
-  return parseObject(await c.req.text());
+  return (await jsonText(c)).body;
 }
 
-export function parseObject(text: string): Record<string, unknown> {
-  let value: unknown;
+/** The object and the text that it was parsed from. */
+export async function jsonText(c: Context): Promise<{ text: string; body: Record<string, unknown> }> {
+  requireType(c, isJsonType, "application/json");
+  const text = await c.req.text();
   try {
-    value = JSON.parse(text);
+    return { text, body: parseObject(text) };
   } catch (cause) {
-    throw new HttpError(400, `the body is no JSON: ${cause instanceof Error ? cause.message : cause}`, { cause });
+    throw new HttpError(400, cause instanceof Error ? cause.message : String(cause), { cause });
   }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw new HttpError(400, "the body is no JSON object");
-  }
-  return value as Record<string, unknown>;
+}
+
+/** The bytes of a protobuf message. */
+export async function protobufBody(c: Context): Promise<Uint8Array> {
+  const isProtobuf = (type: string | undefined) =>
+    /^application\/(x-|vnd\.google\.)?protobuf\s*(;|$)/i.test(type ?? "");
+  requireType(c, isProtobuf, "application/x-protobuf");
+  return new Uint8Array(await c.req.arrayBuffer());
+}
+
+function requireType(c: Context, fits: (type: string | undefined) => boolean, expected: string): void {
+  const type = c.req.header("content-type");
+  if (fits(type)) return;
+  throw new HttpError(415, `the Content-Type is ${type ?? "missing"}; ${c.req.path} takes ${expected}`);
 }
 
 /**

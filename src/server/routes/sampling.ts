@@ -5,7 +5,7 @@ import { HttpError } from "../http-error.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
 import { answerLines } from "./answer-lines.ts";
-import { integerField, jsonBody, parseObject } from "./bodies.ts";
+import { integerField, jsonBody, jsonText } from "./bodies.ts";
 
 /**
  * Not of the protocol: many requests to sample as one, with their results in its answer. What had no result in it is asked
@@ -35,8 +35,7 @@ export function samplingRoutes(service: Service): Hono {
       return c.json({ sampler_id: c.req.param("sampler"), base_model: sampler.baseModel, ...path });
     })
     .post("/asample", async (c) => {
-      const text = await c.req.text();
-      const body = parseObject(text);
+      const { text, body } = await jsonText(c);
       if (body.sampling_session_id === undefined || body.sampling_session_id === null) {
         throw new HttpError(400, "sampling_session_id is missing: create a sampling session first");
       }

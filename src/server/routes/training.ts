@@ -2,7 +2,7 @@
 import { Hono } from "hono";
 import { HttpError } from "../http-error.ts";
 import type { Service, TrainingKind } from "../service.ts";
-import { jsonBody } from "./bodies.ts";
+import { jsonBody, protobufBody } from "./bodies.ts";
 
 const kinds: readonly TrainingKind[] = [
   "zero_grad",
@@ -37,7 +37,7 @@ export function trainingRoutes(service: Service): Hono {
       const encoding = c.req.header("content-encoding") ?? "identity";
       if (encoding !== "identity")
         throw new HttpError(415, `Content-Encoding ${encoding} is not offered: see client/config`);
-      return c.json(service.forwardBackward(new Uint8Array(await c.req.arrayBuffer())));
+      return c.json(service.forwardBackward(await protobufBody(c)));
     })
     .post("/load_weights", async (c) => {
       const body = await jsonBody(c);
