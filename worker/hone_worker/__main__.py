@@ -18,24 +18,14 @@ def _claim_pipes() -> tuple[int, int]:
     return source, target
 
 
-def _die_with_parent() -> None:
-    """Even a parent that was killed at once must leave no worker behind: the end of input is only seen by a
-    process that runs, this also ends one that is stuck. Linux only."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    set_parent_death_signal = 1
-    if ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL) != 0:
-        print("prctl failed: the worker relies on the end of its input alone", file=sys.stderr)
-
-
 def main() -> None:
     source, target = _claim_pipes()
     # Ctrl-C reaches everybody at the terminal; what it means is decided by who started this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _die_with_parent()
+    from .parent import die_with_parent
+
+    die_with_parent()
 
     from .channel import Channel
     from .server import Server

@@ -344,3 +344,17 @@ def test_a_killed_parent_takes_it_along() -> None:
         pytest.fail("the worker outlived its parent")
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize("when", ["before the worker starts", "while a child that started it lives on"])
+def test_a_parent_killed_during_start_takes_the_worker_along(when: str) -> None:
+    """The input stays open, and the named parent is not the direct one, so the kernel sends no signal."""
+    named = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    if when.startswith("before"):
+        named.kill()  # It stays a zombie: nothing waits for it.
+    with Client(HONE_PARENT_PID=str(named.pid)) as other:
+        if when.startswith("while"):
+            other.call("stats")
+            named.kill()
+        assert gone(other.process) == 1
+    named.wait()

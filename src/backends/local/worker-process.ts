@@ -59,7 +59,7 @@ function signalGroup(child: ChildProcess, signal: NodeJS.Signals): void {
   }
 }
 
-// Runs on a normal end and on an uncaught error. When Node itself is killed, the worker's input ends and so does it.
+// Runs on a normal end and on an uncaught error. When Node itself is killed, the worker sees that by HONE_PARENT_PID.
 function killAll(): void {
   for (const child of running) signalGroup(child, "SIGKILL");
 }
@@ -88,6 +88,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
         .join(process.platform === "win32" ? ";" : ":"),
       PYTHONUNBUFFERED: "1",
       HONE_OWNER: ownerMark,
+      HONE_PARENT_PID: String(process.pid),
     },
   });
   await new Promise<void>((resolve, reject) => {

@@ -1,0 +1,70 @@
+"""Ends this process with the one that started it, also where that was killed and could not say so."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+_POLL_SECONDS = 0.25
+
+
+def die_with_parent() -> None:
+    """`HONE_PARENT_PID` names the process to end with; without it that is the direct parent.
+
+    On Linux the kernel kills this process even while a library holds the interpreter's lock. The kernel does
+    so only if the direct parent dies after the call, so a thread watches as well."""
+    parent = int(os.environ.get("HONE_PARENT_PID") or os.getppid())
+    if sys.platform == "linux":
+        _ask_kernel()
+    wait = _death_of(parent)
+
+    def watch() -> None:
+        wait()
+        _end(parent)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _ask_kernel() -> None:
+    import ctypes
+
+    set_parent_death_signal = 1
+    if ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL) != 0:
+        print("prctl failed: the worker watches its parent by a thread alone", file=sys.stderr)
+
+
+def _death_of(pid: int) -> Callable[[], object]:
+    """A function that returns when the process has died. Ends this process if it has died already."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        _end(pid)
+    except (AttributeError, OSError):  # Not Linux, or a system that forbids the call.
+        return lambda: _poll(pid)
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if poll.poll(0):
+        _end(pid)
+    return poll.poll
+
+
+def _poll(pid: int) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            pass
+        time.sleep(_POLL_SECONDS)
+
+
+def _end(pid: int) -> NoReturn:
+    print(f"hone_worker: process {pid}, which started this worker, has ended", file=sys.stderr, flush=True)
+    os._exit(1)
