@@ -165,7 +165,11 @@ Examples:
     .option("--max-sample-rows <number>", "sequences sampled at the same time, on each model", "256")
     .option("--micro-batch-tokens <number>", "packed tokens per forward-backward; 0 picks by memory", "0")
     .option("--session-minutes <number>", "close the models of a client that was not heard of for so long", "60")
-    .option("--gap-seconds <number>", "how long a training request that got lost is waited for", "30")
+    .option(
+      "--gap-seconds <number>",
+      "how long the server waits for a missing training request before it skips it",
+      "30",
+    )
     .addHelpText(
       "after",
       `

@@ -71,9 +71,11 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       first: record.nextSeq,
       gapMs: context.gapMs,
       capacity: context.maxWaitingOperations,
+      onGap: (missing) =>
+        context.log.warn(id, `waiting up to ${context.gapMs / 1000} s for request ${missing}, which has not arrived`),
       onSkip(from, to) {
         context.metrics.add("hone_skipped_sequence_ids_total", {}, to - from);
-        context.log.warn(id, `request ${from} has not come for ${context.gapMs / 1000} s: going on with ${to}`);
+        context.log.warn(id, `request ${from} has not arrived for ${context.gapMs / 1000} s: continuing with ${to}`);
       },
     }),
     compute: (job) =>

@@ -57,3 +57,30 @@ test("the id whose turn it is gets in where later ones find no room", () => {
   expect([sequencer.hasRoom(4), sequencer.hasRoom(1)]).toEqual([false, true]);
   expect(sequencer.free).toBe(4);
 });
+
+test("a model waits once for each gap, however many requests arrive meanwhile", async () => {
+  vi.useFakeTimers();
+  const gaps: number[] = [];
+  const sequencer = createSequencer({ ...options, onGap: (missing) => gaps.push(missing) });
+  const ran: number[] = [];
+  const work = (seq: number) => sequencer.run(seq, async () => void ran.push(seq));
+  // 1 and 2 are missing: one wait for both, which the arrival of 4 and 5 does not prolong.
+  const all = [work(3)];
+  for (const seq of [4, 5]) {
+    await vi.advanceTimersByTimeAsync(8);
+    all.push(work(seq));
+  }
+  expect([ran, sequencer.gap?.missing]).toEqual([[], 1]);
+  await vi.advanceTimersByTimeAsync(4);
+  await Promise.all(all);
+  expect([ran, gaps, sequencer.gap]).toEqual([[3, 4, 5], [1], undefined]);
+  // The missing request ends the wait when it arrives late.
+  const late = work(7);
+  await vi.advanceTimersByTimeAsync(10);
+  await Promise.all([work(6), late]);
+  vi.useRealTimers();
+  expect([ran, gaps]).toEqual([
+    [3, 4, 5, 6, 7],
+    [1, 6],
+  ]);
+});

@@ -7,9 +7,11 @@ import { UserError } from "../errors.ts";
 export interface SequencerOptions {
   /** The id that runs first. */
   first: number;
-  /** How long a missing id is waited for while later ones stand by; then it is skipped. */
+  /** How long a missing id is waited for while later ones stand by; then it and all that are missing before the next are skipped. */
   gapMs: number;
-  /** Told of each skip. */
+  /** Called when a wait for a missing id begins. */
+  onGap?: (missing: number) => void;
+  /** Called on each skip. */
   onSkip?: (from: number, to: number) => void;
   /** Operations that may stand by; beyond it only the id whose turn it is gets in. */
   capacity: number;
@@ -28,22 +30,24 @@ export interface Sequencer {
   /** An id after all that have come so far, for a request that brings none. */
   readonly free: number;
   readonly waiting: number;
+  /** The missing id that everything else waits for, and when it is given up, in milliseconds of `performance.now()`. */
+  readonly gap: { missing: number; until: number } | undefined;
   /** Nothing runs or stands by. */
   readonly idle: boolean;
 }
 
-export function createSequencer({ first, gapMs, onSkip, capacity }: SequencerOptions): Sequencer {
+export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions): Sequencer {
   const waiting = new Map<number, () => Promise<void>>();
   let next = first;
   let running = false;
-  let gap: NodeJS.Timeout | undefined;
+  let gap: { missing: number; until: number; timer: NodeJS.Timeout } | undefined;
 
   function advance(): void {
-    clearTimeout(gap);
-    gap = undefined;
     if (running || waiting.size === 0) return;
     const work = waiting.get(next);
     if (work) {
+      clearTimeout(gap?.timer);
+      gap = undefined;
       waiting.delete(next);
       next++;
       running = true;
@@ -53,13 +57,18 @@ export function createSequencer({ first, gapMs, onSkip, capacity }: SequencerOpt
       });
       return;
     }
-    gap = setTimeout(() => {
+    // One wait for each gap: what arrives meanwhile does not prolong it.
+    if (gap) return;
+    const timer = setTimeout(() => {
       const from = next;
       next = Math.min(...waiting.keys());
+      gap = undefined;
       onSkip?.(from, next);
       advance();
     }, gapMs);
-    gap.unref();
+    timer.unref();
+    gap = { missing: next, until: performance.now() + gapMs, timer };
+    onGap?.(next);
   }
 
   return {
@@ -85,6 +94,9 @@ export function createSequencer({ first, gapMs, onSkip, capacity }: SequencerOpt
     },
     get waiting() {
       return waiting.size;
+    },
+    get gap() {
+      return gap;
     },
     get idle() {
       return !running && waiting.size === 0;

@@ -196,6 +196,15 @@ export function createService(context: ServerContext) {
     completions,
     requireModel,
 
+    /** Why an operation does not run yet, for its client: null while nothing unusual holds it up. */
+    pauseOf(request: string): string | null {
+      const [, id = "", seq] = /^(.+):(\d+)@/.exec(request) ?? [];
+      const gap = sessions.liveModel(id)?.sequencer.gap;
+      if (!gap || Number(seq) <= gap.missing) return null;
+      const seconds = Math.max(0, Math.ceil((gap.until - performance.now()) / 1000));
+      return `request ${gap.missing} of ${id} has not arrived: its client failed before sending it, or it is still on its way. The server waits up to ${seconds} s more (hone serve --gap-seconds), then skips it`;
+    },
+
     createModel(body: unknown) {
       const request = readBody(createModelSchema, body);
       const session = sessions.touch(request.session_id);

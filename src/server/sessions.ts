@@ -24,6 +24,8 @@ export interface Sessions {
   finish(id: string, reason: string, detail: string | null): Promise<void>;
   /** Undefined for a model that there never was. */
   findModel(id: string): LiveModel | undefined;
+  /** Undefined for a model that has not been used since the server started. */
+  liveModel(id: string): LiveModel | undefined;
   /** Of a model that could not be made. */
   forgetModel(id: string): void;
   /** Gives back the memory of sessions that nobody has been heard of for long. */
@@ -107,6 +109,7 @@ export function createSessions(context: ServerContext): Sessions {
       live.set(id, model);
       return model;
     },
+    liveModel: (id) => live.get(id),
     forgetModel: (id) => void live.delete(id),
     async closeIdle() {
       for (const session of store.sessions.values()) {

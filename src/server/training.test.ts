@@ -236,3 +236,21 @@ test("a full queue answers 429, except to the request whose turn it is", async (
   expect((await step(3)).status).toBe(429);
   expect((await step(1)).status).toBe(200);
 });
+
+test("a client that polls is told which missing request holds its operation up, and for how long", async () => {
+  const waiting = await testClient({ gapSeconds: 30, pollSeconds: 0.05 });
+  const { id } = await waiting.model();
+  const { request_id } = await waiting.post("optim_step", { model_id: id, seq_id: 2, ...adam() });
+  const polled = await waiting.collect(request_id);
+  expect(polled.status).toBe(200);
+  expect(await polled.json()).toMatchObject({
+    type: "try_again",
+    queue_state: "paused_capacity",
+    queue_state_reason: expect.stringMatching(
+      /request 1 of .* has not arrived.* (29|30) s more \(hone serve --gap-seconds\)/,
+    ),
+  });
+  await waiting.cross(id, 1);
+  expect(await (await waiting.collect(request_id)).json()).toHaveProperty("metrics");
+  await waiting.dispose();
+});

@@ -2,6 +2,7 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { completionTarget } from "../completions.ts";
+import type { FutureResult } from "../futures.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
 import { jsonBody } from "./bodies.ts";
@@ -12,14 +13,31 @@ const manySchema = z.looseObject({
   timeout: z.number().min(0).nullish(),
 });
 
-export function futureRoutes({ context, completions, samplers }: Service): Hono {
+/** How often a poll that is held open looks whether its operation is held up. */
+const lookMs = 5_000;
+
+export function futureRoutes({ context, completions, samplers, pauseOf }: Service): Hono {
   const { futures, pollMs } = context;
+
+  /** Ends early when the operation is held up: its client then sees why. */
+  async function poll(id: string, signal: AbortSignal): Promise<FutureResult | "unknown" | { pause: string | null }> {
+    for (let left = pollMs; ; left -= lookMs) {
+      const result = await futures.collect(id, Math.min(left, lookMs), signal);
+      if (result !== "pending") return result;
+      const pause = pauseOf(id);
+      if (pause !== null || left <= lookMs || signal.aborted) return { pause };
+    }
+  }
+
   return new Hono()
     .post("/retrieve_future", async (c) => {
       const { request_id: id } = await jsonBody(c);
-      const result = await futures.collect(String(id), pollMs, c.req.raw.signal);
-      if (result === "pending") {
-        return c.json({ type: "try_again", request_id: String(id), queue_state: "active" }, 408);
+      const result = await poll(String(id), c.req.raw.signal);
+      if (typeof result === "object" && "pause" in result) {
+        const body = { type: "try_again", request_id: String(id) };
+        if (result.pause === null) return c.json({ ...body, queue_state: "active" }, 408);
+        // With 200 the official client logs a line; with 408 it is silent.
+        return c.json({ ...body, queue_state: "paused_capacity", queue_state_reason: result.pause });
       }
       if (result === "unknown" || result.kind === "gone") {
         // 410 makes a sampling client ask anew, and a training client say so.
