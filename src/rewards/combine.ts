@@ -7,8 +7,8 @@ export interface RewardPart<Row> {
 }
 
 /**
- * The weighted sum of several rewards, all of which grade side by side. Each one's own, unweighted, is told as
- * `metrics["reward/{name}"]`, and why in the explanation. While one is unknown, so is the sum.
+ * The weighted sum of several rewards, which grade concurrently. Each unweighted reward is reported as
+ * `metrics["reward/{name}"]` and explained in the explanation. The sum is unknown when one of them is.
  *
  * @param correct names the part whose `correct` counts; default: the first one that has an opinion
  * @example
@@ -33,9 +33,8 @@ export function combine<Row>(
   return async (row, reply, context) => {
     const graded = await Promise.all(
       names.map(async (name) => {
-        const given = await parts[name]!.reward(row, reply, context);
-        const outcome: Outcome = typeof given === "number" ? { reward: given } : given;
-        return { name, weight: parts[name]!.weight, outcome };
+        const { weight, reward } = parts[name]!;
+        return { name, weight, outcome: toOutcome(name, await reward(row, reply, context)) };
       }),
     );
     const unknown = graded.some(({ outcome }) => outcome.reward === null);
@@ -51,6 +50,14 @@ export function combine<Row>(
       metrics: Object.assign({}, ...graded.map(metricsOf)),
     };
   };
+}
+
+/** A part that is NaN or not a number must fail by its own name, not as a strange sum or as a 0. */
+function toOutcome(name: string, given: number | Outcome): Outcome {
+  const outcome = typeof given === "object" && given !== null ? given : { reward: given };
+  if (outcome.reward === null || Number.isFinite(outcome.reward)) return outcome;
+  const shown = typeof outcome.reward === "number" ? outcome.reward : `a value of type ${typeof outcome.reward}`;
+  throw new Error(`combine: the reward "${name}" returned ${shown}; a reward is a finite number or null`);
 }
 
 function explain({ name, weight, outcome }: { name: string; weight: number; outcome: Outcome }): string {

@@ -1,15 +1,18 @@
-import { type Grade, grade, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { findAnswer } from "./math/find-answer.ts";
 import { parseExpression } from "./math/parse.ts";
 import { decimalOf, equal } from "./math/rational.ts";
+import { canonical } from "./numbers.ts";
 
 /**
  * The number game: 1 when the reply's expression uses each of the numbers exactly once, only + - * / and brackets, and
- * comes to the target; else 0. The expression is looked for where `mathAnswer` looks; "= target" after it may stay.
+ * equals the target; else 0. The expression is found as in `mathAnswer`; "= target" after it is ignored.
  *
  * @example countdown("<answer>(8 - 5) * 4</answer>", { numbers: [4, 5, 8], target: 12 }).reward // 1
  */
 export function countdown(reply: string, { numbers, target }: { numbers: readonly number[]; target: number }): Grade {
+  const refused = overlong(reply);
+  if (refused) return refused;
   const found = findAnswer(reply);
   if (found === undefined) return grade(false, `no expression in ${quote(reply)}`);
   const written = found.answer.split("=")[0]!.trim();
@@ -20,8 +23,8 @@ export function countdown(reply: string, { numbers, target }: { numbers: readonl
   if (!/^[\d\s+\-*/().]+$/.test(plain) || /\*\*|\d\s+\d|\)\s*[\d(]|\d\s*\(/.test(plain)) {
     return grade(false, `${quote(written)} is more than + - * / and brackets`);
   }
-  const used = (plain.match(/\d+(?:\.\d+)?/g) ?? []).map(Number).sort((left, right) => left - right);
-  const given = [...numbers].sort((left, right) => left - right);
+  const used = (plain.match(/\d+(?:\.\d+)?|\.\d+/g) ?? []).map(canonical).sort();
+  const given = numbers.map(String).sort();
   if (used.join() !== given.join()) {
     return grade(false, `${quote(written)} uses ${used.join(", ") || "no numbers"}, not ${given.join(", ")}`);
   }

@@ -63,12 +63,20 @@ describe("matchesSchema", () => {
     ['```json\n{"city": "Bern"}\n```', 1, "is JSON"],
     ['{"city": 7}', 0, "/city must be string"],
     ["{}", 0, "it must have required property 'city'"],
-    ["Bern", 0, "is no JSON"],
-  ])("%j: %d", (reply, reward, why) => {
-    expect(matchesSchema(reply, schema)).toMatchObject({ reward, explanation: expect.stringContaining(why) });
+    ["Bern", 0, "is not JSON"],
+  ])("%j: %d", async (reply, reward, why) => {
+    expect(await matchesSchema(reply, schema)).toMatchObject({ reward, explanation: expect.stringContaining(why) });
   });
-  test("a schema that is none is a mistake", () => {
-    expect(() => matchesSchema("1", { type: "nothing" })).toThrow();
+  test("an invalid schema is a mistake of the experiment", async () => {
+    await expect(matchesSchema("1", { type: "nothing" })).rejects.toThrow("schema is invalid");
+  });
+  test("a schema that recurses, or that tries every alternative twice, gives a 0", async () => {
+    const list = { anyOf: [{ type: "array", items: { $ref: "#" }, minItems: 1 }, { type: "null" }] };
+    const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`;
+    expect(await matchesSchema(nested, list)).toMatchObject({
+      reward: 0,
+      explanation: expect.stringContaining("stack"),
+    });
   });
 });
 

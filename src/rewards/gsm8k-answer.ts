@@ -1,4 +1,4 @@
-import { type Grade, grade, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**
@@ -7,11 +7,13 @@ import { numbersIn } from "./numbers.ts";
  * written, apart from thousands commas, currency signs and trailing zeros.
  *
  * @param reference GSM8K's `answer` column, or just the number
- * @throws Error when the reference holds no number
+ * @throws Error when the reference does not contain a number
  */
 export function gsm8kAnswer(reply: string, reference: string): Grade {
+  const refused = overlong(reply);
+  if (refused) return refused;
   const expected = finalNumber(reference);
-  if (expected === undefined) throw new Error(`the reference answer holds no number: ${quote(reference)}`);
+  if (expected === undefined) throw new Error(`the reference answer does not contain a number: ${quote(reference)}`);
   const found = finalNumber(reply);
   if (found === undefined) return grade(false, `no final number in ${quote(reply)}, expected ${expected.number}`);
   return grade(found.number === expected.number, `${found.number} ${found.where}, expected ${expected.number}`);

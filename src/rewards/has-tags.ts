@@ -1,20 +1,19 @@
-import { type Grade, grade } from "./grade.ts";
+import { type Grade, grade, overlong } from "./grade.ts";
 
 /**
- * 1 when a reply is exactly these tagged parts in this order, each once and with something in it, only white space
- * between; else the share of the tags that stand there once, opened before closed, halved.
+ * 1 when a reply consists of these tagged parts in this order, each exactly once and not empty, with only white space
+ * between them; else half the share of the tags that occur exactly once and are closed after they are opened.
  *
  * @example hasTags("<think>so</think><answer>4</answer>", ["think", "answer"]).reward // 1
  */
 export function hasTags(reply: string, tags: readonly string[]): Grade {
   if (tags.length === 0) throw new Error("hasTags expects the names of tags, got none");
-  const whole = tags.map((tag) => String.raw`<${literal(tag)}>\s*\S[\s\S]*?</${literal(tag)}>`).join(String.raw`\s*`);
-  const sound = tags.filter((tag) => {
-    const [opens, closes] = [positions(reply, `<${tag}>`), positions(reply, `</${tag}>`)];
-    return opens.length === 1 && closes.length === 1 && opens[0]! < closes[0]!;
-  });
-  const correct = sound.length === tags.length && new RegExp(String.raw`^\s*${whole}\s*$`).test(reply);
-  const missing = tags.filter((tag) => !sound.includes(tag));
+  const refused = overlong(reply);
+  if (refused) return refused;
+  const parts = tags.map((tag) => findPart(reply, tag));
+  const sound = parts.filter((part) => part !== undefined);
+  const correct = sound.length === tags.length && isWholeReply(reply, sound);
+  const missing = tags.filter((_, index) => parts[index] === undefined);
   const explanation = correct
     ? `has ${tags.join(", ")} in order`
     : missing.length > 0
@@ -23,10 +22,29 @@ export function hasTags(reply: string, tags: readonly string[]): Grade {
   return grade(correct, explanation, correct ? 1 : (0.5 * sound.length) / tags.length);
 }
 
-const literal = (tag: string) => tag.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+interface Part {
+  start: number;
+  end: number;
+  content: string;
+}
 
-function positions(text: string, piece: string): number[] {
-  const found: number[] = [];
-  for (let at = text.indexOf(piece); at >= 0; at = text.indexOf(piece, at + 1)) found.push(at);
-  return found;
+/** Undefined unless the tag is opened once and then closed once. */
+function findPart(text: string, tag: string): Part | undefined {
+  const [start, close] = [onlyIndexOf(text, `<${tag}>`), onlyIndexOf(text, `</${tag}>`)];
+  if (start === undefined || close === undefined || close < start) return undefined;
+  return { start, end: close + tag.length + 3, content: text.slice(start + tag.length + 2, close) };
+}
+
+function onlyIndexOf(text: string, piece: string): number | undefined {
+  const first = text.indexOf(piece);
+  return first >= 0 && text.indexOf(piece, first + 1) < 0 ? first : undefined;
+}
+
+function isWholeReply(reply: string, parts: readonly Part[]): boolean {
+  let end = 0;
+  for (const part of parts) {
+    if (part.start < end || reply.slice(end, part.start).trim() !== "" || part.content.trim() === "") return false;
+    end = part.end;
+  }
+  return reply.slice(end).trim() === "";
 }

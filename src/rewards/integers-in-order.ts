@@ -1,4 +1,4 @@
-import { type Grade, grade, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**
@@ -12,6 +12,8 @@ export function integersInOrder(reply: string, expected: readonly number[]): Gra
   if (expected.length === 0 || !expected.every(Number.isSafeInteger)) {
     throw new Error(`integersInOrder expects a list of integers to compare with, got [${expected.join(", ")}]`);
   }
+  const refused = overlong(reply);
+  if (refused) return refused;
   const found = numbersIn(reply, { thousands: false }).slice(0, expected.length);
   if (found.length === 0) return grade(false, `no number in ${quote(reply)}`);
   const right = expected.filter((value, position) => found[position] === String(value)).length;

@@ -88,7 +88,7 @@ function readAnswer(url: string, value: unknown): string {
 }
 
 function readScore(answer: string, threshold: number): Outcome | null {
-  const json = /\{[^{}]*\}(?![\s\S]*\{)/.exec(answer)?.[0];
+  const json = /^\{[^{}]*\}/.exec(answer.slice(Math.max(0, answer.lastIndexOf("{"))))?.[0];
   if (json === undefined) return null;
   try {
     const { score, reason } = JSON.parse(json) as { score?: unknown; reason?: unknown };

@@ -1,11 +1,14 @@
-import { type Grade, grade, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { lastBox, withoutThinking } from "./math/find-answer.ts";
 
-/** From the surest sign of a choice to the weakest; within one the last counts. */
+/**
+ * From the surest sign of a choice to the weakest; within one the last counts. They read text in which white space within
+ * a line is one blank: two neighboring repetitions that both match blanks would backtrack.
+ */
 const patterns = [
-  /<answer>\s*\(?([A-Z])\)?[\s.:)]*[^<]*<\/answer>/gi,
-  /\b(?:final )?(?:answer|choice|option)\s*(?:is|:)?\s*:?\s*\**\s*\(?([A-Z])\)?\b(?!')/gi,
-  /(?:^|\n)[ \t]*\**\(?([A-Z])\)?\**\s*(?:[.):]|$)/g,
+  /<answer>\s?\(?([A-Z])\b[^<]*<\/answer>/gi,
+  /\b(?:answer|choice|option)\s?(?:is|:)?\s?:?\s?\**\s?\(?([A-Z])\)?\b(?!')/gi,
+  /(?:^|\n) ?\**\(?([A-Z])\)?\**\s?(?:[.):]|$)/g,
   /\(([A-Z])\)/g,
 ];
 
@@ -14,8 +17,8 @@ const patterns = [
  * else "the answer is B", else a line that begins with a letter as in a list, else a letter in parentheses.
  *
  * @param expected one letter of the choices
- * @param choices how many there are; letters beyond are no choices. Default 26
- * @throws Error when `expected` is none of the choices
+ * @param choices the number of choices; later letters are not choices. Default 26
+ * @throws Error when `expected` is not one of the choices
  * @example multipleChoice("It flows north, so the answer is (B).", "B").reward // 1
  */
 export function multipleChoice(reply: string, expected: string, choices = 26): Grade {
@@ -24,20 +27,21 @@ export function multipleChoice(reply: string, expected: string, choices = 26): G
   if (wanted.length !== 1 || !letters.includes(wanted)) {
     throw new Error(`multipleChoice expects one letter of ${letters}, got ${quote(expected)}`);
   }
+  const refused = overlong(reply);
+  if (refused) return refused;
   const chosen = findChoice(withoutThinking(reply), letters);
   if (chosen === undefined) return grade(false, `no choice in ${quote(reply)}, expected ${wanted}`);
   return grade(chosen === wanted, `chose ${chosen}, expected ${wanted}`);
 }
 
 function findChoice(text: string, letters: string): string | undefined {
-  const boxed = /^\W*(?:\\text\w*\{)?\W*([A-Za-z])\b/.exec(lastBox(text) ?? "")?.[1]?.toUpperCase();
+  const boxed = /^\W*(?:(?<=\\)text\w*\{\W*)?([A-Za-z])\b/.exec(lastBox(text) ?? "")?.[1]?.toUpperCase();
   if (boxed !== undefined && letters.includes(boxed)) return boxed;
-  if (/^\W*[A-Za-z]\W*$/.test(text)) {
-    const only = text.replace(/\W/g, "").toUpperCase();
-    if (letters.includes(only)) return only;
-  }
+  const only = /^\W*([A-Za-z])\W*$/.exec(text)?.[1]?.toUpperCase();
+  if (only !== undefined && letters.includes(only)) return only;
+  const squeezed = text.replace(/\s+/g, (space) => (space.includes("\n") ? "\n" : " "));
   for (const pattern of patterns) {
-    const found = [...text.matchAll(pattern)].map((match) => match[1]!.toUpperCase());
+    const found = [...squeezed.matchAll(pattern)].map((match) => match[1]!.toUpperCase());
     const chosen = found.filter((letter) => letters.includes(letter)).at(-1);
     if (chosen !== undefined) return chosen;
   }

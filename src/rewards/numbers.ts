@@ -13,10 +13,14 @@ export function numbersIn(text: string, { thousands }: { thousands: boolean }): 
   return [...text.matchAll(thousands ? withThousands : plain)].map(([written]) => canonical(written));
 }
 
-function canonical(written: string): string {
+/** @example canonical("-007.50") // "-7.5" */
+export function canonical(written: string): string {
   const [whole = "", fraction = ""] = written.replaceAll(",", "").replace("-", "").split(".");
   const digits = whole.replace(/^0+(?=\d)/, "") || "0";
-  const decimals = fraction.replace(/0+$/, "");
+  // Not a pattern: /0+$/ takes quadratic time on zeros before another digit.
+  let end = fraction.length;
+  while (fraction[end - 1] === "0") end--;
+  const decimals = fraction.slice(0, end);
   const magnitude = decimals === "" ? digits : `${digits}.${decimals}`;
   return written.startsWith("-") && magnitude !== "0" ? `-${magnitude}` : magnitude;
 }

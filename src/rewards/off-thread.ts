@@ -1,11 +1,11 @@
-/** Work that takes long (a grader, a long text to encode), in threads of its own with a time limit: nothing else waits for it. */
+/** Runs slow work (a grader, encoding a long text) in worker threads with a time limit, so that nothing else waits for it. */
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
 import { createLimiter } from "./limiter.ts";
 
 export interface OffThreadOptions {
-  /** Of one call. Default 10. What takes longer is ended, thread and all. */
+  /** Of one call, once the module is loaded. Default 10. A thread that takes longer is terminated. */
   timeoutSeconds?: number;
   /** Default: the number of cores. */
   threads?: number;
@@ -13,13 +13,21 @@ export interface OffThreadOptions {
 
 type Answer = { result: unknown } | { error: Error };
 
+/** Of loading a module in a new thread, which a busy machine may delay. */
+const loadingSeconds = 60;
+
+/** The call ran into its time limit. */
+export class TookTooLong extends Error {
+  override name = "TookTooLong";
+}
+
 /**
- * Loads a module in worker threads and gives its function as one that answers later. Arguments and results are copied
- * between the threads, so they are plain data.
+ * Loads a module in worker threads and returns its function as an asynchronous one. Arguments and results are copied
+ * between the threads, so they must be plain data.
  *
  * @param module address of a module that exports the function, e.g. `new URL("./proof-checker.ts", import.meta.url)`
  * @param name of the export
- * @throws Error, when called: what the function threw, or that it took too long; the signal's reason when aborted
+ * @throws when called: what the function threw; TookTooLong; the signal's reason when aborted
  * @example
  * const check = offThread<[string, string], Grade>(new URL("./proof-checker.ts", import.meta.url), "check");
  * // reward: (row, reply, { signal }) => check([reply.text, row.theorem], signal)
@@ -33,10 +41,11 @@ export function offThread<Arguments extends readonly unknown[], Result>(
   const limiter = createLimiter(threads);
   return (args, signal) =>
     limiter(async () => {
-      const worker = idle.pop() ?? startThread(module, name);
+      const reused = idle.pop();
+      const worker = reused ?? startThread(module, name);
       worker.ref();
       try {
-        const answer = await ask(worker, args, { timeoutSeconds, name, signal });
+        const answer = await ask(worker, args, { timeoutSeconds, name, signal, loaded: reused !== undefined });
         worker.unref();
         idle.push(worker);
         if ("error" in answer) throw answer.error;
@@ -57,6 +66,7 @@ const loaded = (async () => {
   if (typeof found !== "function") throw new Error(workerData.module + " exports no function " + workerData.name);
   return found;
 })();
+loaded.then(() => parentPort.postMessage("loaded"), () => {});
 parentPort.on("message", async (args) => {
   try {
     parentPort.postMessage({ result: await (await loaded)(...args) });
@@ -75,20 +85,24 @@ function startThread(module: URL, name: string): Worker {
 function ask(
   worker: Worker,
   args: readonly unknown[],
-  { timeoutSeconds, name, signal }: { timeoutSeconds: number; name: string; signal: AbortSignal | undefined },
+  options: { timeoutSeconds: number; name: string; signal: AbortSignal | undefined; loaded: boolean },
 ): Promise<Answer> {
+  const { timeoutSeconds, name, signal, loaded } = options;
   return new Promise((resolve, reject) => {
     const fail = (error: unknown) => settle(() => reject(error));
     const listeners = {
-      message: (answer: Answer) => settle(() => resolve(answer)),
+      message: (answer: Answer | "loaded") => {
+        if (answer !== "loaded") return settle(() => resolve(answer));
+        clearTimeout(timer);
+        timer = limit(timeoutSeconds);
+      },
       error: fail,
       exit: (code: number) => fail(new Error(`the thread of ${name} ended with code ${code}`)),
     };
     const onAbort = () => fail(signal?.reason);
-    const timer = setTimeout(
-      () => fail(new Error(`${name} took longer than ${timeoutSeconds} s`)),
-      timeoutSeconds * 1000,
-    );
+    const limit = (seconds: number) =>
+      setTimeout(() => fail(new TookTooLong(`${name} took longer than ${seconds} s`)), seconds * 1000);
+    let timer = limit(loaded ? timeoutSeconds : loadingSeconds);
     function settle(act: () => void): void {
       clearTimeout(timer);
       for (const [event, listener] of Object.entries(listeners)) worker.off(event, listener);

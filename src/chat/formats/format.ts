@@ -20,6 +20,14 @@ export interface WrittenCalls {
 /** Reads the calls out of a reply's text, thinking already taken off. Never throws. */
 export type ToolCallFormat = (text: string) => WrittenCalls;
 
+/** Writing or comparing a value recurses, and `JSON.parse` accepts nesting that overflows the stack then. */
+const deepest = 100;
+
+const isDeeperThan = (value: unknown, levels: number): boolean =>
+  typeof value === "object" &&
+  value !== null &&
+  (levels === 0 || Object.values(value).some((part) => isDeeperThan(part, levels - 1)));
+
 /**
  * One call from JSON such as `{"name": "add", "arguments": {"a": 1}}`.
  * @returns what is wrong with it, in words, where it is no call
@@ -40,13 +48,14 @@ export function callFromValue(
   argumentsKey: "arguments" | "parameters",
   written = "",
 ): WrittenCall | string {
-  if (!isObject(value)) return "it is no JSON object";
+  if (!isObject(value)) return "it is not a JSON object";
   const { name, [argumentsKey]: given } = value;
   if (typeof name !== "string" || name === "") return 'it has no "name"';
   if (given === undefined) return `it has no "${argumentsKey}"`;
   // Some models write the arguments as a string that holds the JSON.
   const parsed = typeof given === "string" ? parsedOrUndefined(given) : given;
-  if (!isObject(parsed)) return `its "${argumentsKey}" are no JSON object`;
+  if (!isObject(parsed)) return `its "${argumentsKey}" are not a JSON object`;
+  if (isDeeperThan(parsed, deepest)) return `its "${argumentsKey}" are nested more than ${deepest} levels deep`;
   const text = typeof given === "string" ? given : writtenValue(written, argumentsKey);
   const exact = text !== undefined && isDeepStrictEqual(parsedOrUndefined(text), parsed);
   return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed) };

@@ -1,11 +1,11 @@
-/** Where in a reply the final answer stands. */
+/** Finds the final answer in a reply. */
 
 export interface FoundAnswer {
   answer: string;
   where: string;
 }
 
-/** What follows the last end of thinking; a reply that never ended thinking has no answer yet. */
+/** The text after the last `</think>`; empty when thinking was not closed: there is no answer yet. */
 export function withoutThinking(reply: string): string {
   const end = reply.lastIndexOf("</think>");
   if (end >= 0) return reply.slice(end + "</think>".length);
@@ -35,8 +35,9 @@ export function findAnswer(reply: string): FoundAnswer | undefined {
   const box = lastBox(text);
   if (box !== undefined) return { answer: box, where: "in \\boxed{}" };
   if (/\\(?:boxed|fbox)/.test(text)) return undefined;
+  const tagged = lastTagged(text)?.trim();
+  if (tagged) return { answer: tagged, where: "in <answer>" };
   const places: [RegExp, string][] = [
-    [/<answer>([\s\S]*?)<\/answer>/gi, "in <answer>"],
     [/####[ \t]*([^\n]+)/g, "after ####"],
     [/\banswer(?: is|:)[: ]*\s*([^\n]+?)(?=\.(?:\s|$)|\n|$)/gi, 'after "answer is"'],
     [/\$\$?([^$]+)\$\$?/g, "as the last formula"],
@@ -47,4 +48,18 @@ export function findAnswer(reply: string): FoundAnswer | undefined {
     if (answer) return { answer, where };
   }
   return undefined;
+}
+
+/** The content of the last `<answer>...</answer>`. One pattern over both tags would read the rest again from each opening. */
+function lastTagged(text: string): string | undefined {
+  let start: number | undefined;
+  let content: string | undefined;
+  for (const { 0: tag, index } of text.matchAll(/<\/?answer>/gi)) {
+    if (tag[1] !== "/") start ??= index + tag.length;
+    else if (start !== undefined) {
+      content = text.slice(start, index);
+      start = undefined;
+    }
+  }
+  return content;
 }

@@ -1,4 +1,4 @@
-import { type Grade, grade, quote } from "../grade.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
 import { mathEquivalent } from "./equivalent.ts";
 import { findAnswer, lastBox, withoutThinking } from "./find-answer.ts";
 
@@ -24,6 +24,8 @@ export function mathAnswer(
   if (references.length === 0 || references.some((reference) => reference.trim() === "")) {
     throw new Error("mathAnswer expects an answer to compare with, got none");
   }
+  const refused = overlong(reply);
+  if (refused) return refused;
   const box = lastBox(withoutThinking(reply));
   const found = boxed ? box !== undefined && { answer: box, where: "in \\boxed{}" } : findAnswer(reply);
   const wanted = references.map(quote).join(" or ");
