@@ -15,6 +15,7 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { singleTurn } from "../../src/agents/single-turn.ts";
+import { policyLoss } from "../../src/algorithms/policy-loss.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
 import { runSetup } from "../../src/backends/local/setup.ts";
 import { loadChat } from "../../src/chat/chat.ts";
@@ -24,6 +25,7 @@ import { firstInteger } from "../../src/rewards/index.ts";
 import { mean } from "../../src/statistics.ts";
 import { formatBytes } from "../../src/tracking/durable-files.ts";
 import { train } from "../../src/trainer/train.ts";
+import { offsetsOf, totalsOf } from "../../src/trajectories/batch.ts";
 
 const batch = { prompts: 16, samples: 8, newTokens: 48 };
 
@@ -60,6 +62,10 @@ const work = mkdtempSync(join(tmpdir(), "hone-bench-"));
 try {
   const hone = await runHone(Number(flags.steps));
   print(hone.side);
+  const losses = lossSeconds(batch.prompts * batch.samples, batch.newTokens);
+  console.log(
+    `losses take ${(1000 * losses).toFixed(2)} ms, ${((100 * losses) / hone.side.seconds).toFixed(4)}% of a step`,
+  );
   const peak = await gemmPeak();
   console.log(
     `training reaches ${((100 * hone.trainingFlops) / hone.side.training / peak).toFixed(0)}% of the measured bfloat16 ` +
@@ -88,6 +94,35 @@ function makeRows(count: number): { prompt: string; answer: number }[] {
     const prompt = `What is the larger of ${left} and ${right}? Give only the number.`;
     return { prompt, answer: Math.max(left, right) };
   });
+}
+
+/** Median time of PPO's loss with a KL term and its gradient, over as many tokens as a step has. */
+function lossSeconds(sequences: number, tokensEach: number): number {
+  const offsets = offsetsOf(Array.from({ length: sequences }, () => tokensEach));
+  const random = uniforms(2);
+  const draw = () => Float32Array.from({ length: sequences * tokensEach }, () => -2 * random());
+  const logprobs = draw();
+  const loss = policyLoss(
+    {
+      sequences: Array.from({ length: sequences }, () => ({ tokens: new Int32Array(0), trained: new Uint8Array(0) })),
+      offsets,
+      advantages: draw(),
+      samplerLogprobs: logprobs,
+      oldLogprobs: draw(),
+      referenceLogprobs: draw(),
+      groups: new Int32Array(sequences),
+      roles: Array.from({ length: sequences }, () => "agent"),
+      totals: totalsOf(offsets),
+    },
+    { lossFn: "ppo", epsClip: 0.2, epsClipHigh: null, aggMode: null, klBeta: 0.1, klEstimator: "k3" },
+  );
+  const all = Int32Array.from({ length: sequences }, (_, index) => index);
+  const times = Array.from({ length: 51 }, () => {
+    const begin = performance.now();
+    loss.evaluate({ offsets, logprobs }, all);
+    return (performance.now() - begin) / 1000;
+  });
+  return times.sort((a, b) => a - b)[25] ?? 0;
 }
 
 /** The product itself, as `hone train` runs it. */

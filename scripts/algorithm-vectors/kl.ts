@@ -1,4 +1,4 @@
-import { addKl, type KlEstimatorName, klOf } from "../../src/algorithms/kl.ts";
+import { type KlEstimatorName, klEstimators } from "../../src/algorithms/kl.ts";
 import { nextKlWeight } from "../../src/algorithms/kl-controller.ts";
 import { klPenalty } from "../../src/algorithms/kl-penalty.ts";
 import { type Families, family } from "./family.ts";
@@ -24,16 +24,15 @@ const kl = family<KlInputs, KlParams, { kl?: Matrix; grad_logprob?: Matrix; erro
     const wanted = params.kl_penalty ?? params.kl_estimator ?? params.kl_estimator_type ?? "";
     const estimator = klName(wanted);
     if (estimator === undefined) return { error: "NotImplementedError" };
-    const figures = inputs.logprobs.map((row, b) => {
-      const [logprobs, reference] = [floats(row), floats(inputs.ref_logprobs[b]!)];
-      const slopes = floats(row.map(() => 0));
-      const at = (values: Float32Array) => ({ values, from: 0 });
-      addKl(estimator, row.length, { logprobs: at(logprobs), reference: at(reference), slopes: at(slopes) }, 1);
-      const shown = (values: Float32Array) =>
-        Array.from(values, (value, t) => (inputs.mask?.[b]?.[t] === 0 ? 0 : value));
-      return { kl: shown(klOf(estimator, logprobs, reference)), slopes: shown(slopes) };
+    const rows = inputs.logprobs.map((row, b) => {
+      const reference = floats(inputs.ref_logprobs[b]!);
+      const values = Array.from(floats(row), (logprob, t) => klEstimators[estimator](logprob - reference[t]!));
+      return values.map((value, t) => (inputs.mask?.[b]?.[t] === 0 ? { value: 0, slope: 0 } : value));
     });
-    return { kl: figures.map((row) => row.kl), grad_logprob: figures.map((row) => row.slopes) };
+    return {
+      kl: rows.map((row) => row.map(({ value }) => value)),
+      grad_logprob: rows.map((row) => row.map(({ slope }) => slope)),
+    };
   },
   ({ name, outputs }) => {
     if (!name.startsWith("lightrft/kl/k3") || !outputs.kl!.flat().some((value) => value > 10)) return undefined;

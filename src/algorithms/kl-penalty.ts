@@ -1,7 +1,7 @@
 /** The KL to a reference policy taken from the reward instead of added to the loss. */
 import { returnsToGo } from "./estimators/returns.ts";
 import { eachSequence, mean } from "./importance-weights.ts";
-import { type KlEstimatorName, klOf } from "./kl.ts";
+import { type KlEstimatorName, klEstimators } from "./kl.ts";
 
 /**
  * `weight * KL` of each token, to be taken from its reward.
@@ -17,7 +17,8 @@ export function klPenalty(
   offsets: Int32Array,
   { weight, estimator }: { weight: number; estimator: KlEstimatorName },
 ): { penalties: Float32Array; kl: number } {
-  const penalties = klOf(estimator, logprobs, reference);
+  const estimate = klEstimators[estimator];
+  const penalties = logprobs.map((logprob, token) => estimate(logprob - reference[token]!).value);
   let kl = 0;
   eachSequence(offsets, (_, from, to) => {
     kl += mean(penalties.subarray(from, to));

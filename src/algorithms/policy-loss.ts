@@ -4,7 +4,7 @@ import { selectSequences } from "../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import { tokenWeight } from "./aggregation.ts";
 import { hostedLoss } from "./hosted-loss.ts";
-import { addKl } from "./kl.ts";
+import { klEstimators } from "./kl.ts";
 import {
   choosesByEntropy,
   definitionOf,
@@ -100,23 +100,22 @@ function evaluate(
     ...term(outputs, sequences, places, byLogprob),
     ...{ referenceKl: 0, entropy: 0, policyTokens: 0, tokens: 0 },
   };
-  for (const { sequence, start, count } of places) {
+  for (const { sequence, start, trained, count } of places) {
     const from = batch.offsets[sequence]!;
-    const trained = batch.offsets[sequence + 1]! - from;
     sums.policyTokens += count;
     sums.tokens += trained;
     if (klBeta === 0 && byEntropy === null) continue;
     const weight = weightOf(batch, options, sequence, trained, batch.totals);
     if (klBeta > 0) {
-      const reference = { values: batch.referenceLogprobs!, from };
-      const own = { logprobs: { values: outputs.logprobs, from: start }, slopes: { values: byLogprob, from: start } };
-      sums.referenceKl += weight * addKl(options.klEstimator, trained, { ...own, reference }, weight * klBeta);
+      const estimate = klEstimators[options.klEstimator];
+      for (let t = 0; t < trained; t++) {
+        const { value, slope } = estimate(outputs.logprobs[start + t]! - batch.referenceLogprobs![from + t]!);
+        sums.referenceKl += weight * value;
+        byLogprob[start + t]! += klBeta * weight * slope;
+      }
     }
     if (byEntropy !== null) {
-      // A local: a sum in an object is a new number on the heap each time.
-      let entropy = 0;
-      for (let token = start; token < start + trained; token++) entropy += outputs.entropy![token]!;
-      sums.entropy += weight * entropy;
+      for (let token = start; token < start + trained; token++) sums.entropy += weight * outputs.entropy![token]!;
       byEntropy.fill(-weight * entropyCoeff, start, start + trained);
     }
   }
@@ -144,7 +143,7 @@ function placesOf(
     }
     if (trained === 0) return;
     const count = highEntropyCount(trained, options.highEntropyRatio ?? 1);
-    places.push({ sequence, start, count, weight: weightOf(batch, options, sequence, count, totals) });
+    places.push({ sequence, start, trained, count, weight: weightOf(batch, options, sequence, count, totals) });
   });
   return places;
 }

@@ -9,7 +9,7 @@ import { cispo } from "../algorithms/losses/cispo.ts";
 import { dro } from "../algorithms/losses/dro.ts";
 import { importanceSampling } from "../algorithms/losses/importance-sampling.ts";
 import { ppo } from "../algorithms/losses/ppo.ts";
-import { type LossRow, lossDefaults, type SequenceLoss } from "../algorithms/losses/sequence-loss.ts";
+import { lossDefaults, type SequenceLoss } from "../algorithms/losses/sequence-loss.ts";
 import type { Loss, LossValue } from "../algorithms/types.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
@@ -47,12 +47,11 @@ const ownLoss =
       Float64Array.from(p, (logprob, index) => logprob - sampler![index]!),
       inputs,
     );
-    const row: LossRow = {
-      ...{ count: p.length, at: 0, oldAt: 0, from: 0, weightsAt: 0, weight: 1, weights: null, marked: null },
-      ...{ logprobs: p, advantages: advantages!, slopes, clipped: 0, capped: 0, kl: 0 },
-      old: mean === undefined ? sampler! : Float64Array.from(p, (logprob) => logprob - mean),
-    };
-    return loss(row, { ...lossDefaults, low, high, droBeta: beta, logRatioLimit: Number.POSITIVE_INFINITY });
+    const old = mean === undefined ? sampler! : Float64Array.from(p, (logprob) => logprob - mean);
+    const settings = { ...lossDefaults, low, high, droBeta: beta, logRatioLimit: Number.POSITIVE_INFINITY };
+    const values = loss({ logprobs: p, old, advantages: advantages! }, settings);
+    slopes.set(values.slopes);
+    return values.losses.reduce((sum, value) => sum + value, 0);
   };
 
 const policyInputs = ["logprobs", "advantages"] as const;

@@ -1,12 +1,18 @@
-/** CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is clipped and detached, so that no token loses its gradient. */
-import { tokenLoss } from "./token-loss.ts";
+/** CISPO (MiniMax-M1, arXiv 2506.13585): the ratio is clipped and detached, so that every token keeps its gradient. */
+import { clamp, emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `-sg(clip(r, low, high)) A lp` */
-export const cispo = tokenLoss(({ logprob, logRatio, advantage }, { low, high, logRatioLimit }) => {
-  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
-  const ratio = held.exp();
-  const slope = ratio.clamp(low, high).times(advantage).negated();
-  const outside = ratio.below(low).or(ratio.above(high));
-  const counts = advantage.above(0).or(advantage.below(0));
-  return { loss: slope.times(logprob), slope, kl: held.negated(), clipped: outside.and(counts) };
-});
+export const cispo: SequenceLoss = ({ logprobs, old, advantages }, { low, high, logRatioLimit }) => {
+  const values = emptyValues(logprobs.length);
+  for (let t = 0; t < logprobs.length; t++) {
+    const advantage = advantages[t]!;
+    const held = clamp(logprobs[t]! - old[t]!, -logRatioLimit, logRatioLimit);
+    const ratio = Math.exp(held);
+    const slope = -clamp(ratio, low, high) * advantage;
+    values.losses[t] = slope * logprobs[t]!;
+    values.slopes[t] = slope;
+    values.kl -= held;
+    if (advantage !== 0 && (ratio < low || ratio > high)) values.clipped++;
+  }
+  return values;
+};

@@ -1,32 +1,41 @@
 /**
  * Clip-Cov and KL-Cov (arXiv 2505.22617): tokens whose log-probability and advantage rise together make the entropy
- * collapse; the first takes the gradient of some of them away, the second holds the worst near the old policy.
+ * collapse. Clip-Cov removes the gradient of some of them; KL-Cov penalizes the worst for leaving the old policy.
  */
 import { uniforms } from "../../random.ts";
+import { importanceSampling } from "./importance-sampling.ts";
 import { largestThreshold } from "./largest.ts";
 import { clippedSurrogate } from "./ppo.ts";
-import type { BatchTokens, LossSettings } from "./sequence-loss.ts";
-import { tokenLoss } from "./token-loss.ts";
+import type { BatchTokens, LossSettings, SequenceLoss } from "./sequence-loss.ts";
 
-/** PPO's clip without the marked tokens. `clipped` counts those. */
-export const clipCov = tokenLoss(({ logRatio, advantage, marked }, settings) => {
-  const { held, loss, slope } = clippedSurrogate(logRatio, advantage, settings);
-  return { loss: marked.choose(0, loss), slope: marked.choose(0, slope), kl: held.negated(), clipped: marked };
-});
+/** PPO's clip; the marked tokens have neither loss nor gradient. `clipped` counts them. */
+export const clipCov: SequenceLoss = (tokens, settings) => {
+  const values = clippedSurrogate(tokens, settings);
+  values.clipped = 0;
+  tokens.marked?.forEach((mark, t) => {
+    if (mark === 0) return;
+    values.losses[t] = 0;
+    values.slopes[t] = 0;
+    values.clipped++;
+  });
+  return values;
+};
 
-/** `-rA`, and `coef |ln r|` on the marked tokens. `kl` is the sum of |ln r|. */
-export const klCov = tokenLoss(({ logRatio, advantage, marked }, { klCovCoef, logRatioLimit }) => {
-  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
-  const loss = held.exp().times(advantage).negated();
-  const penalty = marked.choose(klCovCoef, 0);
-  return {
-    loss: loss.plus(penalty.times(logRatio.abs())),
-    slope: held.equals(logRatio).choose(loss, 0).plus(penalty.times(logRatio.sign())),
-    kl: logRatio.abs(),
-  };
-});
+/** `-rA`, plus `coef |ln r|` on the marked tokens. `kl` is the sum of |ln r|. */
+export const klCov: SequenceLoss = (tokens, settings) => {
+  const values = importanceSampling(tokens, settings);
+  values.kl = 0;
+  for (let t = 0; t < tokens.logprobs.length; t++) {
+    const logRatio = tokens.logprobs[t]! - tokens.old[t]!;
+    values.kl += Math.abs(logRatio);
+    if (tokens.marked?.[t] !== 1) continue;
+    values.losses[t]! += settings.klCovCoef * Math.abs(logRatio);
+    values.slopes[t]! += settings.klCovCoef * Math.sign(logRatio);
+  }
+  return values;
+};
 
-/** A random share of the tokens whose covariance is between the bounds and that PPO's clip leaves alone. */
+/** Marks a random share of the tokens whose covariance is between the bounds and that PPO does not clip. */
 export function markForClipCov(tokens: BatchTokens, settings: LossSettings): Uint8Array {
   const { clipCovRatio, clipCovLow, clipCovHigh, low, high, seed } = settings;
   const { advantages, logprobs, old } = tokens;
@@ -53,7 +62,7 @@ export function markForClipCov(tokens: BatchTokens, settings: LossSettings): Uin
   return marked;
 }
 
-/** The given share of all tokens: those of largest covariance, at least one. */
+/** Marks the given share of all tokens: those of largest covariance, at least one. */
 export function markForKlCov(tokens: BatchTokens, { klCovRatio }: LossSettings): Uint8Array {
   const { advantages, logprobs } = tokens;
   const { advantageMean, logprobMean } = meansOf(tokens);

@@ -1,9 +1,14 @@
-/** Direct reward optimisation (arXiv 2405.19107): the policy gradient held near the old policy by a square. */
-import { tokenLoss } from "./token-loss.ts";
+/** Direct reward optimization (arXiv 2405.19107): the policy gradient with a squared distance to the old policy. */
+import { emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `-(lp A - beta/2 (lp - old)^2)` */
-export const dro = tokenLoss(({ logprob, logRatio, advantage }, { droBeta }) => ({
-  loss: logRatio.times(logRatio).times(droBeta).times(0.5).minus(logprob.times(advantage)),
-  slope: droBeta.times(logRatio).minus(advantage),
-  kl: logRatio.negated(),
-}));
+export const dro: SequenceLoss = ({ logprobs, old, advantages }, { droBeta }) => {
+  const values = emptyValues(logprobs.length);
+  for (let t = 0; t < logprobs.length; t++) {
+    const logRatio = logprobs[t]! - old[t]!;
+    values.losses[t] = (droBeta / 2) * logRatio * logRatio - logprobs[t]! * advantages[t]!;
+    values.slopes[t] = droBeta * logRatio - advantages[t]!;
+    values.kl -= logRatio;
+  }
+  return values;
+};

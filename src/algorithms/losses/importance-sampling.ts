@@ -1,9 +1,16 @@
 /** The policy gradient weighted by the probability ratio, without a trust region. */
-import { tokenLoss } from "./token-loss.ts";
+import { clamp, emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `-rA` */
-export const importanceSampling = tokenLoss(({ logRatio, advantage }, { logRatioLimit }) => {
-  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
-  const loss = held.exp().times(advantage).negated();
-  return { loss, slope: held.equals(logRatio).choose(loss, 0), kl: held.negated() };
-});
+export const importanceSampling: SequenceLoss = ({ logprobs, old, advantages }, { logRatioLimit }) => {
+  const values = emptyValues(logprobs.length);
+  for (let t = 0; t < logprobs.length; t++) {
+    const logRatio = logprobs[t]! - old[t]!;
+    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
+    const loss = -Math.exp(held) * advantages[t]!;
+    values.losses[t] = loss;
+    values.slopes[t] = held === logRatio ? loss : 0;
+    values.kl -= held;
+  }
+  return values;
+};

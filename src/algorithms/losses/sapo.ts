@@ -1,21 +1,19 @@
-/** Soft adaptive policy optimisation (arXiv 2511.20347): a sigmoid gate where PPO has a hard clip. */
-import { constant, type Lanes } from "../kernels/lanes.ts";
-import { tokenLoss } from "./token-loss.ts";
+/** Soft adaptive policy optimization (arXiv 2511.20347): a sigmoid gate instead of PPO's hard clip. */
+import { clamp, emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `-A 4/tau sigmoid(tau (r - 1))`, tau by the sign of A. */
-export const sapo = tokenLoss(({ logRatio, advantage }, { tauPositive, tauNegative, logRatioLimit }) => {
-  const held = logRatio.clamp(logRatioLimit.negated(), logRatioLimit);
-  const ratio = held.exp();
-  const gain = advantage.above(0);
-  const tau = gain.choose(tauPositive, tauNegative);
-  const opposite = tau.times(ratio.minus(1)).negated().exp();
-  const gate = constant(1).over(opposite.plus(1));
-  const slope = gate.times(constant(1).minus(gate)).times(ratio).times(advantage).times(-4);
-  return {
-    loss: gain.choose(scale(tauPositive), scale(tauNegative)).times(gate).times(advantage),
-    slope: held.equals(logRatio).choose(slope, 0),
-    kl: held.negated(),
-  };
-});
-
-const scale = (tau: Lanes) => constant(-4).over(tau);
+export const sapo: SequenceLoss = ({ logprobs, old, advantages }, { tauPositive, tauNegative, logRatioLimit }) => {
+  const values = emptyValues(logprobs.length);
+  for (let t = 0; t < logprobs.length; t++) {
+    const advantage = advantages[t]!;
+    const logRatio = logprobs[t]! - old[t]!;
+    const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
+    const ratio = Math.exp(held);
+    const tau = advantage > 0 ? tauPositive : tauNegative;
+    const gate = 1 / (1 + Math.exp(-tau * (ratio - 1)));
+    values.losses[t] = (-4 / tau) * gate * advantage;
+    values.slopes[t] = held === logRatio ? -4 * gate * (1 - gate) * ratio * advantage : 0;
+    values.kl -= held;
+  }
+  return values;
+};

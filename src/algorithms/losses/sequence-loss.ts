@@ -1,52 +1,51 @@
-/** What a policy loss is. How sequences become one figure is `aggregation.ts`'s business. */
+/** The shape of a policy loss: one sequence's trained tokens in, a value and a slope per token out. */
 
 type Floats = Float32Array | Float64Array;
 
-/**
- * One sequence's trained tokens as a loss sees them: places within arrays of the whole batch, because copies would cost
- * more than most losses. Token `t` of the sequence is `logprobs[at + t]`, `old[oldAt + t]`, `advantages[from + t]`.
- */
-export interface LossRow {
-  /** Tokens of the sequence. */
-  count: number;
-  /** Where the sequence begins in `logprobs`, `slopes` and `marked`. */
-  at: number;
-  /** Where it begins in `old`. */
-  oldAt: number;
-  /** Where it begins in `advantages`. */
-  from: number;
-  /** Where it begins in `weights`. */
-  weightsAt: number;
-  /** Log-probability under the current policy: what the loss is differentiated by. */
+/** The trained tokens of one sequence, `[T]` each. */
+export interface SequenceTokens {
+  /** Log-probability under the current policy (nats); the loss is differentiated by it. */
   logprobs: Floats;
-  /** Log-probability under the policy that ratios start from; `logprobs` themselves where that is the current one. */
+  /** Log-probability under the policy that ratios start from; `logprobs` itself if that is the current one. */
   old: Floats;
   advantages: Floats;
-  /** Of each token's loss, beside `weight`; `null`: 1. */
-  weights: Floats | null;
-  /** Of every token's loss. */
-  weight: number;
-  /** 1: chosen by the loss's `mark`, which saw the whole batch; `null` for losses that have none. */
-  marked: Uint8Array | null;
-  /** To be written: derivative of the sequence's weighted loss by each log-probability. */
-  slopes: Floats;
-  /** To be written: tokens whose clipped branch is the one that counts. */
+  /** 1: the loss's `mark` selected this token. Only losses with a `mark` read it. */
+  marked?: Uint8Array;
+}
+
+/** What a loss gives for one sequence. The caller applies each token's weight. */
+export interface LossValues {
+  /** `[T]` loss of each token. */
+  losses: Float64Array;
+  /** `[T]` derivative of the sum of `losses` by each log-probability. */
+  slopes: Float64Array;
+  /** The slopes are derivatives by the sequence's mean log-ratio: every token gets their weighted mean. */
+  slopesOfMean?: true;
+  /** Tokens whose clipped branch was selected. */
   clipped: number;
-  /** To be written: tokens held by the dual clip's cap. */
+  /** Tokens held by a second bound (ppo's dual clip). */
   capped: number;
-  /** To be written: sum of `old - lp` over the tokens, an estimate of KL(old || current), or the loss's own figure. */
+  /** Sum of `old - lp` over the tokens, an estimate of KL(old || current), or the loss's own measure. */
   kl: number;
 }
 
-/** Constants of all losses; each reads those that its formula has. */
+export const emptyValues = (count: number): LossValues => ({
+  losses: new Float64Array(count),
+  slopes: new Float64Array(count),
+  clipped: 0,
+  capped: 0,
+  kl: 0,
+});
+
+/** Constants of all losses; each loss reads those in its formula. */
 export interface LossSettings {
-  /** The ratio is clipped below at this (1 - epsilon). */
+  /** Lower clip bound of the ratio (1 - epsilon). */
   low: number;
-  /** The ratio is clipped above at this (1 + epsilon). */
+  /** Upper clip bound of the ratio (1 + epsilon). */
   high: number;
-  /** ppo: caps the loss of a negative advantage at `-dual * A`; above 1; Infinity is off. */
+  /** ppo: caps the loss of a negative advantage at `-dual * A`; above 1; Infinity turns it off. */
   dual: number;
-  /** Log-ratios are held within +-limit before they are exponentiated, without gradient beyond. */
+  /** Log-ratios are clamped to +-limit before the exponential; the gradient is zero outside. */
   logRatioLimit: number;
   /** dro: weight of the squared distance to the old log-probability. */
   droBeta: number;
@@ -56,25 +55,25 @@ export interface LossSettings {
   tauNegative: number;
   /** cpgd: weight of the KL to the old policy. */
   cpgdDrift: number;
-  /** clip_cov: share of the batch's tokens that lose their gradient, and the covariances among which they are drawn. */
+  /** clip_cov: share of the batch's tokens that lose their gradient, drawn from covariances between the two bounds. */
   clipCovRatio: number;
   clipCovLow: number;
   clipCovHigh: number;
-  /** kl_cov: share of the batch's tokens (those of largest covariance) that are penalised, and how much. */
+  /** kl_cov: share of the batch's tokens (those of largest covariance) that are penalized, and the penalty's weight. */
   klCovRatio: number;
   klCovCoef: number;
   /** gspo: `sequence` differentiates through the mean of the log-ratios, `token` (verl's form) does not. */
   gspoGradient: "token" | "sequence";
-  /** Of the random choices of this evaluation. */
+  /** Seed of the random choices of this evaluation. */
   seed: number;
 }
 
-/** Constants of the papers or, where those leave them open, of the implementations in use. */
+/** Constants of the papers or, where a paper gives none, of the implementations in use. */
 export const lossDefaults = {
   low: 0.8,
   high: 1.2,
   dual: Number.POSITIVE_INFINITY,
-  // As verl: a ratio beyond e^20 says that something is broken, not how much.
+  // verl's value. A ratio beyond e^20 means that something is broken.
   logRatioLimit: 20,
   droBeta: 0.05,
   tauPositive: 1,
@@ -89,10 +88,9 @@ export const lossDefaults = {
   seed: 0,
 } as const satisfies LossSettings;
 
-/** Writes what a row asks for, and answers with the sequence's weighted loss. */
-export type SequenceLoss = (row: LossRow, settings: LossSettings) => number;
+export type SequenceLoss = (tokens: SequenceTokens, settings: LossSettings) => LossValues;
 
-/** All tokens of a batch at once, for losses that choose among them; `[N]` each. */
+/** All tokens of a batch, `[N]` each, for losses that select some of them. */
 export interface BatchTokens {
   logprobs: ArrayLike<number>;
   /** Log-probabilities that ratios start from. */
@@ -102,16 +100,14 @@ export interface BatchTokens {
 
 export interface PolicyLossDefinition {
   evaluate: SequenceLoss;
-  /** A token's loss depends on the others of its sequence. Of the other losses a row may be of several sequences. */
-  couplesTokens?: true;
-  /** Such a loss needs the outputs of the whole batch: `[N]` of marks, handed to `evaluate` row by row. */
+  /** Selects tokens from the outputs of the whole batch: `[N]` marks, passed to `evaluate` as `marked`. */
   mark?: (tokens: BatchTokens, settings: LossSettings) => Uint8Array;
-  /** Whether a token with advantage 0 may have a gradient. */
+  /** Whether a token with advantage 0 can have a gradient. */
   trainsWithoutAdvantage?: (settings: LossSettings) => boolean;
-  /** How its authors aggregate; for the others it is token-mean. */
+  /** The authors' aggregation; the default is token-mean. */
   aggMode?: "seq-mean-token-mean";
 }
 
-/** By comparisons, which a processor foresees where hardly anything is out of bounds. What is no number stays none. */
+/** NaN stays NaN. */
 export const clamp = (value: number, low: number, high: number): number =>
   value > high ? high : value < low ? low : value;
