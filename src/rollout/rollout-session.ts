@@ -9,7 +9,7 @@ import type { Step, Trajectory } from "../trajectories/types.ts";
 import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "./generate.ts";
 import { labelOf } from "./label.ts";
-import { checkSample, responseRoom, toSamplingParams } from "./sample-limits.ts";
+import { checkSample, reachedLimit, responseRoom, toSamplingParams } from "./sample-limits.ts";
 import type { Participant } from "./sample-queue.ts";
 import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts";
 import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
@@ -179,13 +179,15 @@ export function openSession(
   }
 
   function toStep(
-    { params: { tools } }: GenerateRequest,
+    { params: { tools, maxTokens } }: GenerateRequest,
     { prompt, messages, starts }: Begun,
     { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions }: Sample,
-    { text, reply }: Generated,
+    { text, reply, params }: Generated,
   ): Step {
+    const cutOffBy = () => reachedLimit(prompt.length, params.maxTokens, maxTokens, options.limits);
     return {
       ...{ promptTokens: prompt, tokens, logprobs, policyVersion, stopReason, text },
+      ...(stopReason === "length" ? { cutOffBy: cutOffBy() } : {}),
       ...(processed ? { processed } : {}),
       ...(tokenVersions === undefined ? {} : { tokenVersions }),
       messages: messages.map((message) => ({ ...message })),

@@ -1,5 +1,6 @@
 /** What a model call asks of the engine: limits and defaults applied, and the answer checked to be one. */
 import type { Sample, SamplingParams } from "../backends/engine.ts";
+import type { LengthLimit } from "../trajectories/types.ts";
 import { RolloutEnded } from "./failures.ts";
 import type { GenerateParams } from "./generate.ts";
 
@@ -9,6 +10,8 @@ export interface SamplingLimits {
   maxResponseLength: number;
   /** Of prompt and reply together. */
   maxLength?: number;
+  /** Of prompt and reply together, by the model itself. Default: none. */
+  contextWindow?: number;
 }
 
 /** For calls that do not say otherwise. */
@@ -25,7 +28,8 @@ export interface SamplingDefaults {
  * @throws RolloutEnded when the limits leave none
  */
 export function responseRoom(promptLength: number, limits: SamplingLimits, spent = 0): number {
-  const { maxPromptLength, maxResponseLength, maxLength = Number.POSITIVE_INFINITY } = limits;
+  const { maxPromptLength, maxResponseLength } = limits;
+  const maxLength = longestSequence(limits);
   if (spent >= maxResponseLength) {
     throw new RolloutEnded(
       "max_response_length_exceeded",
@@ -35,8 +39,34 @@ export function responseRoom(promptLength: number, limits: SamplingLimits, spent
   const room = Math.min(maxResponseLength - spent, maxLength - promptLength);
   // What grew within the response's budget is no longer prompt.
   if (promptLength - spent <= maxPromptLength && room >= 1) return room;
-  const limit = Math.min(maxPromptLength, maxLength - 1);
-  throw new RolloutEnded("max_prompt_length_exceeded", `a prompt of ${promptLength} tokens; the limit is ${limit}`);
+  const [limit, key] = [
+    [maxPromptLength, "data.max_prompt_length"] as const,
+    [(limits.maxLength ?? Infinity) - 1, "training.max_length less 1"] as const,
+    [(limits.contextWindow ?? Infinity) - 1, "the model's context window less 1"] as const,
+  ].reduce((least, other) => (other[0] < least[0] ? other : least));
+  throw new RolloutEnded(
+    "max_prompt_length_exceeded",
+    `a prompt of ${promptLength} tokens; the limit is ${limit} (${key})`,
+  );
+}
+
+const longestSequence = ({ maxLength = Infinity, contextWindow = Infinity }: SamplingLimits) =>
+  Math.min(maxLength, contextWindow);
+
+/**
+ * Which limit a reply of `maxTokens` tokens has reached.
+ * @param asked the call's own limit, where it has one
+ */
+export function reachedLimit(
+  promptLength: number,
+  maxTokens: number,
+  asked: number | undefined,
+  limits: SamplingLimits,
+): LengthLimit {
+  const { maxResponseLength, maxLength = Infinity, contextWindow = Infinity } = limits;
+  if (asked === maxTokens && asked < maxResponseLength) return "call";
+  if (promptLength + maxTokens < longestSequence(limits)) return "max_response_length";
+  return contextWindow < maxLength ? "context_window" : "max_length";
 }
 
 export function toSamplingParams(

@@ -83,7 +83,8 @@ export function openClient(run: Run, collection: Collection): SamplingClient {
     limits: {
       maxPromptLength: config.data.max_prompt_length,
       maxResponseLength: sampling.max_tokens,
-      maxLength: Math.min(config.training.max_length, engine.model.maxLength),
+      maxLength: config.training.max_length,
+      contextWindow: engine.model.maxLength,
     },
     // Validation repeats its draws at every step, so that its figures differ by the weights alone.
     seedFor: purpose === "train" ? rolloutSeed(seed, "train", draw, ...anew) : rolloutSeed(seed, "validate"),
@@ -161,12 +162,12 @@ function rolloutOptions({ rllm }: Config) {
 }
 
 /** Prompts that are too long are left out and said; when all are, nothing can be learned or measured. */
-export function checkPrompts({ config, emit }: Run, episodes: readonly Episode[]): void {
+export function checkPrompts({ emit }: Run, episodes: readonly Episode[]): void {
   const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
   const [first] = tooLong;
   if (first === undefined) return;
-  const text = `${tooLong.length} of ${episodes.length} rollouts ended at data.max_prompt_length or training.max_length; task ${first.taskId}: ${first.explanation}`;
-  const hint = `raise data.max_prompt_length (now ${config.data.max_prompt_length}), or shorten the prompts`;
+  const text = `${tooLong.length} of ${episodes.length} rollouts ended because the prompt was too long; task ${first.taskId}: ${first.explanation}`;
+  const hint = "raise that limit, or shorten the prompts";
   if (tooLong.length === episodes.length) throw new UserError(text, { hint });
   emit({ type: "warning", text: `${text}; ${hint}` });
 }

@@ -129,7 +129,7 @@ describe("train", () => {
     const long = toy({ data: { max_prompt_length: 1 } });
     const failure = train(long, { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`] });
     await expect(failure).rejects.toThrow(
-      /8 of 8 rollouts ended.*task toy-validation\/0: a prompt of \d+ tokens; the limit is 1/,
+      /8 of 8 rollouts ended.*task toy-validation\/0: a prompt of \d+ tokens; the limit is 1 \(data\.max_prompt_length\)/,
     );
   });
 

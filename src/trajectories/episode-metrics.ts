@@ -1,11 +1,12 @@
 /** What a batch of episodes came to: solved or not, how they ended, how long the replies were. */
 import { mean, spread } from "../statistics.ts";
-import { type Episode, terminationReasons } from "./types.ts";
+import { type Episode, lengthLimits, terminationReasons } from "./types.ts";
 
 /**
  * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),
  * `batch/termination_reason/*` (shares of the episodes), `batch/{name}` for each figure of a workflow (mean over the
- * episodes that gave it), `response_length/*` and `prompt_length/*` over model calls.
+ * episodes that gave it), `response_length/*` and `prompt_length/*` over model calls. `response_length/clip_ratio` is the
+ * share of replies that a limit cut off, `response_length/cut_off_by/*` the share of each limit.
  */
 export function episodeMetrics(episodes: readonly Episode[]): Record<string, number> {
   return {
@@ -69,6 +70,12 @@ function lengthMetrics(episodes: readonly Episode[]): Record<string, number> {
       steps.map(({ tokens }) => tokens.length),
     ),
     "response_length/clip_ratio": steps.filter(({ stopReason }) => stopReason === "length").length / steps.length,
+    ...Object.fromEntries(
+      lengthLimits.map((limit) => [
+        `response_length/cut_off_by/${limit}`,
+        steps.filter(({ cutOffBy }) => cutOffBy === limit).length / steps.length,
+      ]),
+    ),
     ...spread(
       "prompt_length",
       steps.map(({ promptTokens }) => promptTokens.length),

@@ -24,6 +24,14 @@ export type TerminationReason = (typeof terminationReasons)[number];
 /** What failed. */
 export type FailureBoundary = "model" | "set_up" | "workflow" | "environment" | "reward" | "timeout";
 
+/**
+ * What limits a reply: `max_tokens` of the model call itself, `data.max_response_length`, `training.max_length`, or the
+ * model's own context window.
+ */
+export const lengthLimits = ["call", "max_response_length", "max_length", "context_window"] as const;
+
+export type LengthLimit = (typeof lengthLimits)[number];
+
 /** One model call: the exact prompt tokens, the sampled tokens, and what the sampler said of them. */
 export interface Step {
   /** `[P]` token ids of the prompt as the model saw it. */
@@ -39,6 +47,8 @@ export interface Step {
   /** `[T]` version of each token's policy, where new weights were published while they were sampled. */
   tokenVersions?: Int32Array;
   stopReason: "stop" | "length" | "aborted";
+  /** Where `stopReason` is "length": the limit that cut the reply off. */
+  cutOffBy?: LengthLimit;
   /** The reply decoded, special tokens dropped. */
   text: string;
   /** The messages the prompt was rendered from, for people to read. */
