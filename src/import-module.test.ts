@@ -61,6 +61,30 @@ test.each<[string, Record<string, string>, string, string]>([
   ["a file that is not there", { "train.ts": 'import "./none.ts";' }, "Cannot find module", "relative to the file"],
   ["words that are no program", { "train.ts": "export default = 1" }, "train.ts could not be loaded", 'Unexpected "="'],
   [
+    "a string that is thrown",
+    { "train.ts": 'throw "boom";' },
+    "threw a value that is not an Error: boom",
+    "throw an Error",
+  ],
+  [
+    "a wait at the top level that never ends",
+    { "train.ts": "await new Promise(() => {});" },
+    "train.ts awaits something at its top level that never happens",
+    "never resolved",
+  ],
+  [
+    "a wrong name in an import",
+    { "train.ts": 'import { defineExperimnt } from "hone";\nexport default defineExperimnt({});' },
+    "does not provide an export named 'defineExperimnt'",
+    "did you mean defineExperiment?",
+  ],
+  [
+    "a wrong name in an import of its own",
+    { "train.ts": 'import { other } from "./side.mjs";\nexport default other;', "side.mjs": "export {};" },
+    "does not provide an export named 'other'",
+    "train.ts:1",
+  ],
+  [
     "a program that fails",
     { "train.ts": "const rows: any = undefined;\nrows.map(String);" },
     "train.ts could not be loaded: TypeError",
@@ -71,4 +95,16 @@ test.each<[string, Record<string, string>, string, string]>([
   expect([code, output]).toEqual([2, expect.stringContaining(message)]);
   expect(output).toContain(help);
   expect(output).not.toContain("fault of Hone");
+});
+
+test("a script imports the copy of hone that loads it", async () => {
+  const { code, output } = await load("one-copy", {
+    "train.ts": `import { UserError } from "hone";
+import { tabularEngine } from "hone/testing";
+tabularEngine({ alphabet: "ab" });
+throw new UserError("mine", { hint: "yours" });`,
+  });
+  expect([code, output]).toEqual([2, expect.stringContaining("mine")]);
+  expect(output).toContain("yours");
+  expect(output).not.toContain("could not be loaded");
 });

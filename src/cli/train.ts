@@ -1,8 +1,9 @@
 /** `hone train` and `hone eval`: load an experiment's script, without a build step, and run it. */
-import { existsSync } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { readdirSync, statSync } from "node:fs";
+import { basename, dirname, join, resolve } from "node:path";
 import { UserError } from "../errors.ts";
 import { importModule } from "../import-module.ts";
+import { nearest } from "../nearest.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { train } from "../trainer/train.ts";
@@ -64,21 +65,51 @@ function searchOf(script: string, { configPath, configName, configDir }: TrainOp
 
 /** Runs an experiment's script, which hears `launch`, without a build step. */
 export async function runScript(script: string, launch: Launch): Promise<void> {
-  const path = resolve(script);
-  if (!existsSync(path)) {
-    const hint = script.includes("=")
-      ? "name the script first, then the overrides: hone train ./train.ts key=value"
-      : "hone train examples/larger-number/train.ts runs the first example";
-    throw new UserError(`${script}: no such file`, { hint });
-  }
+  const path = checkScript(script);
   setLaunch(launch);
   const loaded: { default?: unknown } = await importModule(path);
   const pending = takeLaunch();
   if (isExperiment(loaded.default)) process.exitCode = (await train(loaded.default, pending ?? launch)).exitCode;
   else if (pending) {
     throw new UserError(`${script} neither exports an experiment by default nor calls train()`, {
-      hint: "export default defineExperiment({ train, workflow }); examples/larger-number/train.ts shows a whole one",
+      hint: "write: export default defineExperiment({ train, workflow })",
     });
+  }
+}
+
+/** @returns its absolute path */
+function checkScript(script: string): string {
+  const path = resolve(script);
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (!found) {
+    const [near] = nearest(basename(path), scriptsIn(dirname(path)), 1);
+    const hint = script.includes("=")
+      ? "name the script first, then the overrides: hone train ./train.ts key=value"
+      : near === undefined
+        ? "name a file that exports an experiment, such as ./train.ts"
+        : `did you mean ${join(dirname(script), near)}?`;
+    throw new UserError(`${script}: no such file`, { hint });
+  }
+  if (!found.isFile()) {
+    const inside = scriptsIn(path)[0];
+    const hint = inside === undefined ? "name a file such as ./train.ts" : `name a file in it: ${join(script, inside)}`;
+    throw new UserError(`${script} is not a file`, { hint });
+  }
+  if (!isScript(script)) {
+    throw new UserError(`${script} is not an ES module in TypeScript or JavaScript`, {
+      hint: "a script's name ends in .ts, .mts, .js or .mjs",
+    });
+  }
+  return path;
+}
+
+const isScript = (name: string) => /\.m?[jt]sx?$/.test(name);
+
+function scriptsIn(folder: string): string[] {
+  try {
+    return readdirSync(folder).filter(isScript);
+  } catch {
+    return [];
   }
 }
 

@@ -44,14 +44,7 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
     onLateError(rollout, error) {
       warn(`the code of ${rollout} failed after its outcome was known: ${textOf(error)}`);
     },
-    onExit(code) {
-      // Of a second Ctrl-C.
-      if (code === 130 || code === 143) return code;
-      const why = code === 13 ? "nothing was left to wait for" : `process.exit(${code}) was called`;
-      process.stderr.write(`error: the process ended before the run was done: ${why}\n`);
-      process.stderr.write(` help: find the call in your code or its packages${resume ? `, then ${resume}` : ""}\n`);
-      return 1;
-    },
+    onExit: (code) => endedEarly(code, resume),
   };
   watchers.push(watcher);
   uninstall ??= install();
@@ -67,6 +60,22 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
       uninstall = undefined;
     },
   };
+}
+
+/** Whether a run is open that hears of stray errors. */
+export const isWatched = () => watchers.length > 0;
+
+/** Reports that the process ends before its work is done. Returns the exit code. */
+export function endedEarly(code: number, resume?: string): number {
+  // Of a second Ctrl-C.
+  if (code === 130 || code === 143) return code;
+  const [why, help] =
+    code === 13
+      ? ["nothing was left to wait for", "look for a promise that is never resolved"]
+      : [`process.exit(${code}) was called`, "find the call in your code or its packages"];
+  process.stderr.write(`error: the process ended before its work was done: ${why}\n`);
+  process.stderr.write(` help: ${help}${resume ? `, then ${resume}` : ""}\n`);
+  return 1;
 }
 
 function textOf(error: unknown): string {

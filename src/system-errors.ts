@@ -1,0 +1,75 @@
+/** Errors of the operating system as sentences: which path, what happened, what to do. From Node and from the worker. */
+import { RunError, UserError } from "./errors.ts";
+
+export interface SystemFailure {
+  /** The system's own name of it, such as ENOSPC. */
+  code: string;
+  path?: string | undefined;
+}
+
+interface Meaning {
+  /** A clause that follows the path. */
+  what: string;
+  hint: string;
+  /** Whether a sound run can meet it; otherwise it is the user's mistake. */
+  run?: true;
+}
+
+const permissions = "check its owner and permissions, or name a folder that this user can write to";
+const resume = "then continue a run with --resume";
+
+const meanings: ReadonlyMap<string, Meaning> = new Map<string, Meaning>([
+  ["EACCES", { what: "permission denied", hint: permissions }],
+  ["EPERM", { what: "the operation is not permitted", hint: permissions }],
+  ["ENOENT", { what: "there is no such file or folder", hint: "check the path" }],
+  ["ENOTDIR", { what: "a part of this path is a file, not a folder", hint: "remove that file or name another path" }],
+  ["EISDIR", { what: "this is a folder, not a file", hint: "remove that folder or name another path" }],
+  ["ENOTEMPTY", { what: "the folder is not empty", hint: "remove it or name another one" }],
+  ["EEXIST", { what: "it exists already", hint: "remove it or name another path" }],
+  ["ENAMETOOLONG", { what: "the name is too long for the file system", hint: "use a shorter name" }],
+  ["ELOOP", { what: "its symbolic links lead in a circle", hint: "fix the links or name another path" }],
+  ["ENOSPC", { what: "the disk is full", hint: `free some space, ${resume}`, run: true }],
+  ["EDQUOT", { what: "the disk quota is used up", hint: `free some space, ${resume}`, run: true }],
+  [
+    "EROFS",
+    {
+      what: "the file system is read-only",
+      hint: `name a folder that can be written, or remount it, ${resume}`,
+      run: true,
+    },
+  ],
+  [
+    "EFBIG",
+    {
+      what: "the file is larger than allowed",
+      hint: `raise the limit on file sizes (ulimit -f), ${resume}`,
+      run: true,
+    },
+  ],
+  ["EIO", { what: "the disk failed to read or write", hint: `check the disk, ${resume}`, run: true }],
+  [
+    "EMFILE",
+    {
+      what: "this process has too many open files",
+      hint: `raise the limit (ulimit -n) or lower rllm.workflow.n_parallel_tasks, ${resume}`,
+      run: true,
+    },
+  ],
+  ["ENFILE", { what: "the system has too many open files", hint: `close other programs, ${resume}`, run: true }],
+]);
+
+/** @returns the failure as a sentence with its remedy; undefined for a code that has no general remedy */
+export function describeSystemFailure({ code, path }: SystemFailure, cause?: unknown): UserError | undefined {
+  const meaning = meanings.get(code);
+  if (meaning === undefined) return undefined;
+  const Failed = meaning.run ? RunError : UserError;
+  return new Failed(`${path ?? "a file"}: ${meaning.what} (${code})`, { hint: meaning.hint, cause });
+}
+
+/** An error as a person reads it: what the file system threw becomes a sentence, everything else stays as it is. */
+export function readable(error: unknown): unknown {
+  if (!(error instanceof Error) || error instanceof UserError) return error;
+  const { code, syscall, path } = error as NodeJS.ErrnoException;
+  if (code === undefined || syscall === undefined) return error;
+  return describeSystemFailure({ code, path }, error) ?? error;
+}
