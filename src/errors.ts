@@ -10,10 +10,13 @@ export class UserError extends Error {
   readonly exitCode: number = 2;
   /** The one thing to do next, as a sentence or a command; printed on its own line. */
   readonly hint: string | undefined;
+  /** Lines for a defect report, such as a worker's trace; never sent to clients. */
+  readonly details: string | undefined;
 
-  constructor(message: string, options: { hint?: string; cause?: unknown } = {}) {
+  constructor(message: string, options: { hint?: string; details?: string | undefined; cause?: unknown } = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.hint = options.hint;
+    this.details = options.details;
   }
 }
 

@@ -57,6 +57,14 @@ export interface PolicySpec {
   head?: "value";
 }
 
+/**
+ * The smallest temperature but 0, which is greedy. Logits divided by less lose more than log-probabilities may be off by,
+ * and overflow in the end.
+ */
+export const leastTemperature = 0.01;
+
+export const isTemperature = (value: number): boolean => value === 0 || value >= leastTemperature;
+
 export interface SamplingParams {
   maxTokens: number;
   /** 0 = greedy. */

@@ -9,6 +9,7 @@ import { openChat } from "../chat/open-chat.ts";
 import { outColors } from "../colors.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
+import { printableLines } from "../printable.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
 import type { ChatMessage } from "../trajectories/types.ts";
 import { showStatus } from "./show-status.ts";
@@ -73,7 +74,7 @@ async function answer(policy: Policy, chat: Chat, config: Config, messages: Chat
   let text = "";
   const show = (piece: string) => {
     text += piece;
-    process.stdout.write(piece);
+    process.stdout.write(printableLines(piece));
   };
   let shown = 0;
   const onToken = (_: number, token: number) => {

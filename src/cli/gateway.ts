@@ -10,6 +10,7 @@ import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { policySessions } from "../gateway/policy-sessions.ts";
 import { upstreamPolicy } from "../gateway/upstream/upstream-policy.ts";
+import { printable } from "../printable.ts";
 import type { SampledPolicy } from "../rollout/sample-queue.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
 import { openRunGateway } from "../trainer/open-gateway.ts";
@@ -32,7 +33,7 @@ interface Model {
 /** A call may take so long before its client is told that it took too long. */
 const callTimeoutSeconds = 600;
 
-const warn = (text: string) => process.stderr.write(`${text}\n`);
+const warn = (text: string) => process.stderr.write(`${printable(text)}\n`);
 
 export async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise<void> {
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);

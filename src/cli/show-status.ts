@@ -1,11 +1,14 @@
 /** What a slow start is busy with: one line redrawn on a terminal, plain lines elsewhere. On standard error. */
 
+import { printable } from "../printable.ts";
+
 export function showStatus(): { say(text: string): void; end(): void } {
   const live = process.stderr.isTTY === true;
   let shown = false;
   let last = "";
   return {
-    say(text) {
+    say(given) {
+      const text = printable(given);
       if (text === last) return;
       last = text;
       shown = true;

@@ -6,6 +6,7 @@ import { type ExportForm, exportForms, exportTraces, traceJson } from "../gatewa
 import { openTraceStore, type TraceStore } from "../gateway/traces/open-trace-store.ts";
 import type { TraceFilter } from "../gateway/traces/trace-reader.ts";
 import type { SessionSummary, Trace } from "../gateway/traces/types.ts";
+import { printable, printableJson, printableLines } from "../printable.ts";
 
 export interface TraceFlags {
   store?: string;
@@ -20,7 +21,7 @@ export interface TraceFlags {
 export function listCommand(flags: TraceFlags): void {
   withStore(flags, (store) => {
     const sessions = store.sessions(toFilter({ limit: "50", ...flags }));
-    if (flags.json) return print(sessions.map((session) => JSON.stringify(session)));
+    if (flags.json) return print(sessions.map((session) => printableJson(JSON.stringify(session))));
     if (sessions.length === 0) return print(["no sessions"]);
     print([
       columns("BEGUN", "SESSION", "ATTEMPT", "CALLS", "TOKENS", "REWARD", "ENDED"),
@@ -46,8 +47,8 @@ export function showCommand(name: string, flags: TraceFlags): void {
     if (found.length === 0) {
       throw new UserError(`there is no session and no call ${name}`, { hint: "hone traces list shows what there is" });
     }
-    if (flags.json) return print(found.map((trace) => JSON.stringify(traceJson(trace))));
-    print(found.flatMap(describe));
+    if (flags.json) return print(found.map((trace) => printableJson(JSON.stringify(traceJson(trace)))));
+    print(found.flatMap(describe).map(printableLines));
   });
 }
 
@@ -57,7 +58,9 @@ export function exportCommand(flags: TraceFlags & { as: string; output?: string 
     throw new UserError(`--as ${as} is none of ${exportForms.join(", ")}`);
   }
   withStore(flags, (store) => {
-    const lines = Array.from(exportTraces(store, as as ExportForm, toFilter(flags)), (value) => JSON.stringify(value));
+    const lines = Array.from(exportTraces(store, as as ExportForm, toFilter(flags)), (value) =>
+      printableJson(JSON.stringify(value)),
+    );
     if (output === undefined) return print(lines);
     try {
       writeFileSync(output, lines.map((line) => `${line}\n`).join(""), { flag: "wx" });
@@ -150,7 +153,9 @@ const columns = (
   reward: string,
   end: string,
 ) =>
-  `${begun.padEnd(20)} ${session.padEnd(36)} ${attempt.padEnd(7)} ${calls.padEnd(6)} ${tokens.padStart(7)}  ${reward.padEnd(8)} ${end}`;
+  printable(
+    `${begun.padEnd(20)} ${session.padEnd(36)} ${attempt.padEnd(7)} ${calls.padEnd(6)} ${tokens.padStart(7)}  ${reward.padEnd(8)} ${end}`,
+  );
 
 const print = (lines: readonly string[]): void => {
   process.stdout.write(lines.map((line) => `${line}\n`).join(""));

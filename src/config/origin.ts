@@ -1,4 +1,5 @@
 /** Where a value of the configuration came from. */
+import { printable } from "../printable.ts";
 import { isShipped } from "./shipped.ts";
 
 export type Origin =
@@ -63,7 +64,5 @@ export function layerOf(origin: Origin): number {
 }
 
 /** Control characters escaped and long text cut, so that it can stand in a message or a comment. */
-export function oneLine(text: string, limit = 120): string {
-  const cut = text.length > limit ? `${text.slice(0, limit)}...` : text;
-  return cut.replace(/[\p{Cc}\u2028\u2029]/gu, (character) => JSON.stringify(character).slice(1, -1));
-}
+export const oneLine = (text: string, limit = 120): string =>
+  printable(text.length > limit ? `${text.slice(0, limit)}...` : text);

@@ -69,6 +69,9 @@ const spellings: Record<ErrorKind, Spelling> = {
   timeout: { status: 504, openai: { type: "server_error", code: "timeout" }, anthropic: "timeout_error" },
 };
 
+/** A message may repeat what a client sent. */
+const longestMessage = 4000;
+
 export class GatewayError extends Error {
   override name = "GatewayError";
   readonly kind: ErrorKind;
@@ -76,7 +79,10 @@ export class GatewayError extends Error {
   readonly parameter: string | null;
 
   constructor(kind: ErrorKind, message: string, options: { parameter?: string; cause?: unknown } = {}) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    super(
+      message.length > longestMessage ? `${message.slice(0, longestMessage)}...` : message,
+      options.cause === undefined ? undefined : { cause: options.cause },
+    );
     this.kind = kind;
     this.parameter = options.parameter ?? null;
   }

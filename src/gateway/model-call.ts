@@ -3,7 +3,7 @@
 import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import { ModelCallError, RolloutEnded } from "../rollout/failures.ts";
+import { RolloutEnded } from "../rollout/failures.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "../rollout/generate.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { Notices } from "./notices.ts";
@@ -113,12 +113,12 @@ export function toGatewayError(error: unknown): GatewayError {
   if (error instanceof GatewayError) return error;
   const message = error instanceof Error ? error.message : String(error);
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
-  if (error instanceof ModelCallError) return new GatewayError("engine_failed", message, { cause: error });
   // What the template or the engine refuses about this request.
   if (error instanceof UserError && error.exitCode === 2) {
     return new GatewayError("invalid_request", message, { cause: error });
   }
-  return new GatewayError("engine_failed", message, { cause: error });
+  // What follows the first line is not for clients: a worker's last output, a traceback.
+  return new GatewayError("engine_failed", message.split("\n", 1)[0]!, { cause: error });
 }
 
 type Outcome = { generated: Generated } | { problem: unknown; cancelled: boolean };

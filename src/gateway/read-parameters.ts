@@ -62,6 +62,15 @@ export function readString(body: Body, name: string): string | undefined {
   return value === undefined || typeof value === "string" ? value : mustBe(name, "a string", value);
 }
 
+const longestName = 512;
+
+/** A name that is kept with every call. */
+export function readName(body: Body, name: string): string | undefined {
+  const value = readString(body, name);
+  if (value === undefined || value.length <= longestName) return value;
+  throw badParameter(name, `${name} is longer than ${longestName} characters`);
+}
+
 /** One string or several. */
 export function readStrings(body: Body, name: string): string[] | undefined {
   const value = body[name] ?? undefined;

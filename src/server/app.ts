@@ -4,7 +4,7 @@ import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { RunError, UserError } from "../errors.ts";
 import { webRefusal } from "../http/web-guard.ts";
-import { HttpError } from "./http-error.ts";
+import { clipped, HttpError } from "./http-error.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
 import { handshakeRoutes } from "./routes/handshake.ts";
@@ -63,14 +63,14 @@ export function createApp(service: Service, apiKey: string | null): Hono {
   });
   app.get("/metrics", (c) => c.text(metrics.text()));
   app.route("/api/v1", api);
-  app.notFound((c) => c.json({ detail: `there is no ${c.req.method} ${c.req.path} here` }, 404));
+  app.notFound((c) => c.json({ detail: clipped(`there is no ${c.req.method} ${c.req.path} here`) }, 404));
   app.onError((error, c) => {
-    if (error instanceof HttpError) return c.json({ detail: error.message }, error.status);
+    if (error instanceof HttpError) return c.json({ detail: clipped(error.message) }, error.status);
     if (error instanceof UserError && !(error instanceof RunError)) {
-      return c.json({ detail: error.hint ? `${error.message}. ${error.hint}` : error.message }, 400);
+      return c.json({ detail: clipped(error.hint ? `${error.message}. ${error.hint}` : error.message) }, 400);
     }
-    log.warn("", `${c.req.method} ${c.req.path}: ${error.stack ?? error.message}`);
-    return c.json({ detail: `the server failed: ${error.message}` }, 500);
+    log.warn("", `${c.req.method} ${c.req.path}: ${error.message}`, error.stack);
+    return c.json({ detail: "the server failed; its log says why" }, 500);
   });
   return app;
 }

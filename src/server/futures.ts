@@ -3,6 +3,7 @@
  * the operations are.
  */
 import { RunError, UserError } from "../errors.ts";
+import { clipped } from "./http-error.ts";
 
 export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
@@ -50,7 +51,9 @@ export function describeFailure(error: unknown): FutureResult & { kind: "failure
   const user = error instanceof UserError && !(error instanceof RunError);
   const message = error instanceof Error ? error.message : String(error);
   const hint = error instanceof UserError && error.hint ? `. ${error.hint}` : "";
-  return { kind: "failure", message: `${message}${hint}`, category: user ? "user" : "server" };
+  if (user) return { kind: "failure", message: clipped(`${message}${hint}`), category: "user" };
+  // What follows the first line is for the log: a worker's last output, a traceback.
+  return { kind: "failure", message: clipped(message.split("\n", 1)[0]!), category: "server" };
 }
 
 export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {

@@ -1,7 +1,7 @@
 /** A request to sample, checked, as an engine takes it. */
 import { createHash, randomInt } from "node:crypto";
 import { z } from "zod";
-import type { Engine, SampleRequest } from "../backends/engine.ts";
+import { type Engine, isTemperature, leastTemperature, type SampleRequest } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { textTokens } from "./datums.ts";
 import { readBody } from "./saving.ts";
@@ -29,7 +29,7 @@ const schema = z.strictObject({
       max_tokens: z.int().min(1).nullish(),
       seed: z.int().nullish(),
       stop: z.union([z.string(), z.array(z.string()), z.array(count)]).nullish(),
-      temperature: z.number().min(0).default(1),
+      temperature: z.number().refine(isTemperature, `must be 0 (greedy) or at least ${leastTemperature}`).default(1),
       top_k: z.int().min(-1).default(-1),
       top_p: z.number().gt(0).max(1).default(1),
       // Not of the protocol: stop at what `stop` names and not at the model's own end.

@@ -2,13 +2,14 @@
 import { z } from "zod";
 import { UserError } from "../errors.ts";
 import { type CheckpointRequest, planCheckpoint, requireCheckpoint } from "./checkpoints.ts";
+import { clientMetadata } from "./client-names.ts";
 import type { ServerContext } from "./context.ts";
 import type { FutureResult } from "./futures.ts";
 import type { LiveModel } from "./live-models.ts";
 import type { CheckpointRecord, Snapshot } from "./records.ts";
 import { formatTinkerPath, type PathKind } from "./tinker-path.ts";
 
-const metadata = z.record(z.string(), z.unknown()).nullish();
+const metadata = clientMetadata.nullish();
 const common = { ttl_seconds: z.number().nullish(), user_metadata: metadata };
 const saveSchema = z.looseObject({ path: z.string().nullish(), overwrite: z.boolean().nullish(), ...common });
 const samplerSchema = z.looseObject({

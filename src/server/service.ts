@@ -6,6 +6,7 @@ import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.t
 import { UserError } from "../errors.ts";
 import { findBaseModel } from "./base-models.ts";
 import { requireCheckpoint } from "./checkpoints.ts";
+import { clientMetadata } from "./client-names.ts";
 import { createCompletions } from "./completions.ts";
 import type { ServerContext } from "./context.ts";
 import type { FutureResult } from "./futures.ts";
@@ -24,7 +25,7 @@ import { dropGradient, forwardBackward, optimStep } from "./training.ts";
 const defaultAlpha = 32;
 
 const optimizer = z.looseObject({ type: z.string() }).nullish();
-const metadata = z.record(z.string(), z.unknown()).nullish();
+const metadata = clientMetadata.nullish();
 const slot = { session_id: z.string(), model_seq_id: z.int().min(0) };
 const createModelSchema = z.looseObject({
   ...slot,
@@ -90,7 +91,9 @@ export function createService(context: ServerContext) {
         return result;
       } catch (error) {
         const text = error instanceof Error ? error.message : String(error);
-        log.warn(who, `${kind}${what} failed: ${text}`);
+        const [first = "", ...rest] = text.split("\n");
+        const details = [...rest, ...(error instanceof UserError && error.details ? [error.details] : [])].join("\n");
+        log.warn(who, `${kind}${what} failed: ${first}`, details === "" ? undefined : details);
         throw error;
       } finally {
         metrics.add("hone_operations_total", { kind, outcome });

@@ -1,6 +1,7 @@
 /** Sessions: who is there, with which models, and who has gone. */
 import { randomUUID } from "node:crypto";
 import { z } from "zod";
+import { clientMetadata, clientName, clientTags } from "./client-names.ts";
 import type { ServerContext } from "./context.ts";
 import { HttpError } from "./http-error.ts";
 import { createLiveModel, type LiveModel, modelId } from "./live-models.ts";
@@ -8,10 +9,10 @@ import type { SessionRecord } from "./records.ts";
 import { readBody } from "./saving.ts";
 
 const createSchema = z.looseObject({
-  tags: z.array(z.string()).nullish(),
-  user_metadata: z.record(z.string(), z.unknown()).nullish(),
-  display_name: z.string().nullish(),
-  project_id: z.string().nullish(),
+  tags: clientTags.nullish(),
+  user_metadata: clientMetadata.nullish(),
+  display_name: clientName.nullish(),
+  project_id: clientName.nullish(),
 });
 
 export interface Sessions {

@@ -4,6 +4,7 @@
  */
 import pc from "picocolors";
 import { wantsColors } from "../colors.ts";
+import { printable } from "../printable.ts";
 import { describeEvent } from "./describe-event.ts";
 import type { RunEvent, Subscriber } from "./events.ts";
 import { type LiveLine, liveLine, type Terminal } from "./live-line.ts";
@@ -57,7 +58,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
     if (longest < sayWaitAfter) return;
     sayWaitAfter = longest * 2;
     const wait = waitingFor().find(({ seconds }) => seconds >= longest);
-    if (wait) say(`waiting for ${wait.what} for ${formatSeconds(wait.seconds)}`);
+    if (wait) say(`waiting for ${printable(wait.what)} for ${formatSeconds(wait.seconds)}`);
   }
 
   function startLine(): void {

@@ -1,5 +1,6 @@
 /** Events as sentences for a log: no colours, no limit of width. Null where there is nothing worth a line. */
 import { isAbsolute, relative } from "node:path";
+import { printable, printableLines } from "../printable.ts";
 import { formatBytes } from "./durable-files.ts";
 import type { RunEvent } from "./events.ts";
 import { formatSeconds } from "./numbers.ts";
@@ -13,7 +14,7 @@ export function describeEvent(event: RunEvent): string | null {
       return [...event.text, `run folder ${shortPath(event.folder)}: ${begin}`].join("\n");
     }
     case "setup-status":
-      return event.text;
+      return printable(event.text);
     case "rollout-progress":
     case "update-progress":
     case "validation-start":
@@ -27,16 +28,19 @@ export function describeEvent(event: RunEvent): string | null {
     case "checkpoint-removed":
       return `removed ${event.path}`;
     case "warning":
-      return `warning: ${event.text}`;
+      return `warning: ${indented(event.text)}`;
     case "health":
-      return `health: ${event.text}`;
+      return `health: ${indented(event.text)}`;
     case "run-end":
       return [
-        `${endings[event.reason]}${event.text === undefined ? "" : `: ${event.text}`}`,
+        `${endings[event.reason]}${event.text === undefined ? "" : `: ${indented(event.text)}`}`,
         ...(event.report ?? []),
       ].join("\n");
   }
 }
+
+/** Text that may hold a model's own words: a line break in it never begins a line of the log. */
+const indented = (text: string) => printableLines(text).replaceAll("\n", "\n  ");
 
 /** As one would type it from here. */
 function shortPath(path: string): string {

@@ -1,4 +1,5 @@
 /** The line that is redrawn while a run goes on, and the summary at its end. Pure text. */
+import { printable } from "../printable.ts";
 import { mean } from "../statistics.ts";
 import { formatCount, formatFigure, formatSeconds } from "./numbers.ts";
 import { bar, chart, sparkline } from "./plots.ts";
@@ -41,8 +42,8 @@ export function liveText(
     segments.push({ text, weight, close, ...(style ? { style } : {}) });
   if (running) add(4, bar(fractionDone(progress), barWidth), styles.accent);
   if (running) add(0, `step ${step}/${totalSteps}`, styles.bold);
-  if (phase !== "") add(1, total > 0 ? `${phase} ${done}/${total}` : phase);
-  if (named) add(2, `waiting for ${named.what} (${formatWhole(named.seconds)})`, styles.bad);
+  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase));
+  if (named) add(2, `waiting for ${printable(named.what)} (${formatWhole(named.seconds)})`, styles.bad);
   if (finite.length > 0) {
     add(3, `reward ${formatFigure(finite.at(-1)!)}`);
     if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);

@@ -77,10 +77,22 @@ class Row:
         return arrays
 
 
+LEAST_TEMPERATURE = 0.01
+
+
 def _number(fields: dict[str, Any], name: str, default: float, least: float, most: float, what: str) -> float:
     value = fields.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise UserMistake(f"{name} is {value!r}; it must be {what}")
+    return value
+
+
+def _temperature(fields: dict[str, Any]) -> float:
+    """0 or at least LEAST_TEMPERATURE: logits divided by less lose their precision, and overflow."""
+    what = f"0 (greedy) or at least {LEAST_TEMPERATURE}"
+    value = float(_number(fields, "temperature", 1.0, 0, float("inf"), what))
+    if 0 < value < LEAST_TEMPERATURE:
+        raise UserMistake(f"temperature is {value!r}; it must be {what}")
     return value
 
 
@@ -128,7 +140,7 @@ def _parse(
             "Shorten the prompt, or lower max_tokens.",
         )
     draw = Draw(
-        temperature=float(_number(fields, "temperature", 1.0, 0, infinite, "0 (greedy) or more")),
+        temperature=_temperature(fields),
         top_p=float(_number(fields, "top_p", 1.0, 0, 1, "between 0 and 1")),
         top_k=int(_number(fields, "top_k", -1, -1, infinite, "-1 (off) or more")),
         min_p=float(_number(fields, "min_p", 0.0, 0, 1, "between 0 and 1")),

@@ -53,7 +53,10 @@ describe("connect", () => {
     await expect(bad.answer).rejects.toEqual(new UserError("no such model", { hint: "check" }));
     const broken = connection.request("forward");
     say({ id: broken.id, error: { kind: "internal", message: "shape", trace: "File x.py" } });
-    await expect(broken.answer).rejects.toThrow(/failed in forward: shape\nFile x\.py/);
+    await expect(broken.answer).rejects.toMatchObject({
+      message: "the worker failed in forward: shape",
+      details: "File x.py",
+    });
     const fine = connection.request("stats");
     say({ id: fine.id, ok: true });
     await fine.answer;

@@ -119,7 +119,8 @@ interface WorkerFailure {
 
 function workerError(op: string, { kind, message, hint, trace }: WorkerFailure): Error {
   if (kind === "user") return new UserError(message, hint === undefined ? {} : { hint });
-  return new RunError(`the worker failed in ${op}: ${message}${trace === undefined ? "" : `\n${trace.trimEnd()}`}`, {
+  return new RunError(`the worker failed in ${op}: ${message}`, {
+    details: trace?.trimEnd(),
     hint: hint ?? "This is a defect of Hone or of the model's code in transformers; the trace above shows where.",
   });
 }

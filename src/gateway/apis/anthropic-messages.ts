@@ -14,14 +14,15 @@ import {
   type Rule,
   readBoolean,
   readList,
+  readName,
   readNumber,
   readObject,
-  readString,
   readStrings,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
 import { demand } from "./guarantees.ts";
 import { textOf, toolDefinition } from "./openai-messages.ts";
+import { readTemperature } from "./sampling-parameters.ts";
 
 const noBearing = "it has no bearing on what is sampled";
 
@@ -68,7 +69,7 @@ function readCall(body: Body, context: CallContext): ModelCall {
   const { notices } = context;
   const maxTokens = readNumber(body, "max_tokens", { min: 1, integer: true });
   if (maxTokens === undefined) throw badParameter("max_tokens", "max_tokens: field required");
-  const temperature = readNumber(body, "temperature", { min: 0, max: 1 });
+  const temperature = readTemperature(body, 1);
   const topP = readNumber(body, "top_p", { min: 0, max: 1 });
   const topK = readNumber(body, "top_k", { min: 0, integer: true });
   const stop = readStrings(body, "stop_sequences");
@@ -84,7 +85,7 @@ function readCall(body: Body, context: CallContext): ModelCall {
   };
   return {
     id: `msg_${randomUUID().replaceAll("-", "")}`,
-    model: readString(body, "model") ?? "",
+    model: readName(body, "model") ?? "",
     prompt: { messages: readMessages(body, notices) },
     n: 1,
     params,

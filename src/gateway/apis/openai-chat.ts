@@ -13,6 +13,7 @@ import {
   type Rule,
   readBoolean,
   readList,
+  readName,
   readNumber,
   readObject,
   readString,
@@ -89,7 +90,7 @@ function readChatRequest(body: Body, context: CallContext): ChatRequest {
   const messages = withJsonInstruction(fromOpenaiMessages(body.messages, notices), json);
   return {
     id: `chatcmpl-${randomUUID()}`,
-    model: readString(body, "model") ?? "",
+    model: readName(body, "model") ?? "",
     prompt: { messages },
     n: readNumber(body, "n", { min: 1, max: 128, integer: true }) ?? 1,
     params: {

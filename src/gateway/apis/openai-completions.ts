@@ -10,9 +10,9 @@ import {
   checkParameters,
   type Rule,
   readBoolean,
+  readName,
   readNumber,
   readObject,
-  readString,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
 import { commonRules, readSampling } from "./sampling-parameters.ts";
@@ -41,7 +41,7 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
   const calls = prompts.map(
     (tokens, index): ModelCall => ({
       id: prompts.length === 1 ? id : `${id}.${index}`,
-      model: readString(body, "model") ?? "",
+      model: readName(body, "model") ?? "",
       prompt: { tokens },
       n,
       params: readSampling(body, maxTokens),

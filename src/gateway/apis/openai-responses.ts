@@ -12,6 +12,7 @@ import {
   type Rule,
   readBoolean,
   readList,
+  readName,
   readNumber,
   readObject,
   readString,
@@ -97,7 +98,7 @@ function readRequest(body: Body, context: CallContext): ResponseRequest {
   };
   return {
     id: `resp_${randomUUID().replaceAll("-", "")}`,
-    model: readString(body, "model") ?? "",
+    model: readName(body, "model") ?? "",
     prompt: { messages: withJsonInstruction(messages, json) },
     n: 1,
     ...{ params, topLogprobs, json },

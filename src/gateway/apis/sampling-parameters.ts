@@ -1,6 +1,15 @@
 /** The parameters that OpenAI's two completion APIs and their extensions by inference servers have in common. */
+import { isTemperature, leastTemperature } from "../../backends/engine.ts";
 import type { GenerateParams } from "../../rollout/generate.ts";
-import { type Body, type Rule, readBoolean, readIntegers, readNumber, readStrings } from "../read-parameters.ts";
+import {
+  type Body,
+  badParameter,
+  type Rule,
+  readBoolean,
+  readIntegers,
+  readNumber,
+  readStrings,
+} from "../read-parameters.ts";
 
 const noEngine = "no engine of Hone's samples so, and the recorded log-probabilities would be of another distribution";
 const noBearing = "it has no bearing on what is sampled";
@@ -37,8 +46,17 @@ export const commonRules = {
   prompt_cache_retention: { ignored: noBearing },
 } satisfies Record<string, Rule>;
 
+export function readTemperature(body: Body, max: number): number | undefined {
+  const temperature = readNumber(body, "temperature", { min: 0, max });
+  if (temperature === undefined || isTemperature(temperature)) return temperature;
+  throw badParameter(
+    "temperature",
+    `temperature must be 0 (greedy) or at least ${leastTemperature}; it is ${temperature}`,
+  );
+}
+
 export function readSampling(body: Body, maxTokens: number | undefined): GenerateParams {
-  const temperature = readNumber(body, "temperature", { min: 0, max: 100 });
+  const temperature = readTemperature(body, 100);
   const topP = readNumber(body, "top_p", { min: 0, max: 1 });
   const topK = readNumber(body, "top_k", { min: -1, integer: true });
   const minP = readNumber(body, "min_p", { min: 0, max: 1 });

@@ -3,6 +3,7 @@ import { Hono } from "hono";
 import { z } from "zod";
 import { completionTarget } from "../completions.ts";
 import type { FutureResult } from "../futures.ts";
+import { clipped } from "../http-error.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
 import { jsonBody } from "./bodies.ts";
@@ -44,7 +45,7 @@ export function futureRoutes({ context, completions, samplers, pauseOf }: Servic
         const ofThisBoot = String(id).endsWith(`@${context.boot}`);
         const forgotten = ofThisBoot ? "it was collected long ago" : "the server was restarted since";
         const why = result === "unknown" ? forgotten : result.why;
-        return c.json({ detail: `the result of ${id} is gone: ${why}` }, 410);
+        return c.json({ detail: `the result of ${clipped(String(id))} is gone: ${why}` }, 410);
       }
       if (result.kind === "failure") return c.json({ error: result.message, category: result.category });
       if (result.kind === "json") return c.json(result.body);

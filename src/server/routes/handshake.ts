@@ -2,13 +2,14 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
+import { clientName, clientNote } from "../client-names.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
 import { jsonBody } from "./bodies.ts";
 
 const finishSchema = z.looseObject({
-  reason: z.looseObject({ type: z.string() }).nullish(),
-  detail: z.string().nullish(),
+  reason: z.looseObject({ type: clientName }).nullish(),
+  detail: clientNote.nullish(),
 });
 
 /**

@@ -2,6 +2,7 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointsOf } from "../checkpoints.ts";
+import { clientName } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { modelId } from "../live-models.ts";
@@ -38,6 +39,14 @@ function trainingRun(context: ServerContext, session: SessionRecord, number: num
   };
 }
 
+/** As times are recorded; clients may write them otherwise. */
+function toTime(text: string, context: z.RefinementCtx): string {
+  const time = new Date(text);
+  if (!Number.isNaN(time.getTime())) return time.toISOString();
+  context.addIssue({ code: "custom", message: "is not a time; give the cursor as the last page gave it" });
+  return z.NEVER;
+}
+
 const searchSchema = z.looseObject({
   session_id: z.string().nullish(),
   project_ids: z.array(z.string()).nullish(),
@@ -45,7 +54,7 @@ const searchSchema = z.looseObject({
   display_name: z.string().nullish(),
   statuses: z.array(z.looseObject({ type: z.string(), reasons: z.array(z.string()).nullish() })).nullish(),
   limit: z.int().min(1).max(200).default(50),
-  cursor: z.looseObject({ last_created_at: z.string(), last_session_id: z.string() }).nullish(),
+  cursor: z.looseObject({ last_created_at: z.string().transform(toTime), last_session_id: z.string() }).nullish(),
 });
 
 export function recordRoutes({ context, sessions }: Service): Hono {
@@ -128,9 +137,7 @@ export function recordRoutes({ context, sessions }: Service): Hono {
       const query = readBody(searchSchema, await jsonBody(c));
       const { cursor, limit } = query;
       const after = (session: SessionRecord) =>
-        !cursor ||
-        [session.createdAt, session.id].join() <
-          [new Date(cursor.last_created_at).toISOString(), cursor.last_session_id].join();
+        !cursor || [session.createdAt, session.id].join() < [cursor.last_created_at, cursor.last_session_id].join();
       const found = newestFirst().filter((session) => after(session) && matches(session, query));
       const page = found.slice(0, limit);
       const last = page.at(-1);
@@ -151,7 +158,7 @@ export function recordRoutes({ context, sessions }: Service): Hono {
     })
     .put("/sessions/:session/project", async (c) => {
       const session = sessions.require(c.req.param("session"));
-      session.projectId = readBody(z.looseObject({ project_id: z.string().min(1) }), await jsonBody(c)).project_id;
+      session.projectId = readBody(z.looseObject({ project_id: clientName.min(1) }), await jsonBody(c)).project_id;
       store.saveSession(session);
       return c.body(null, 204);
     });

@@ -5,7 +5,7 @@ import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
 import { toJson } from "../json-lines.ts";
 import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
-import { episodeFiles, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
+import { episodeFiles, type KeptEpisode, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
 import { rowText, span, wrap } from "./styled.ts";
 import { runFigures, runHead } from "./tables.ts";
 import { tokenStyle } from "./transcript.ts";
@@ -106,4 +106,19 @@ it("colours by sign and size", () => {
   const styles = [-2, -1, -0.1, 0, 0.1, 1, 2].map((advantage) => tokenStyle("advantage", 0, advantage));
   expect(new Set(styles).size).toBe(7);
   expect(new Set([0, -0.5, -1, -3, -6].map((logprob) => tokenStyle("logprob", logprob, 1))).size).toBe(5);
+});
+
+it("shows terminal escapes of models and clients as dots, in the list and in the episode", () => {
+  const hostile = "\x1b]0;owned\x07\u202e\x9b2J";
+  const step = sampleStep([1], [4], { text: hostile, messages: [{ role: "user", content: hostile }] });
+  const made = sampleEpisode(`t${hostile}`, { trajectories: [sampleTrajectory({ steps: [step], reward: 1 })] });
+  const episode = JSON.parse(toJson(made)) as KeptEpisode;
+  for (const pieces of [undefined, () => [hostile]]) {
+    const known: BrowserContent = { ...content, episodes: () => [episode], pieces };
+    for (const screen of ["episodes", "episode"] as const) {
+      const rows = draw({ ...openState(known), screen }, known, size).map((row) => rowText(row, false));
+      expect(rows.join("")).toContain("]0;owned");
+      expect(rows.join("")).not.toMatch(/[\p{Cc}\u202e]/u);
+    }
+  }
 });

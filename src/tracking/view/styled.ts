@@ -1,4 +1,5 @@
 /** Text with a style, cut into rows of a terminal. */
+import { dotted } from "../../printable.ts";
 
 /** Codes of ANSI's select graphic rendition, e.g. `"1"` bold, `"38;5;208"` a colour; empty: as it is. */
 export interface Span {
@@ -10,9 +11,10 @@ export type Row = readonly Span[];
 
 export const span = (text: string, style = ""): Span => ({ text, style });
 
-/** As a terminal shows it, or without colours. */
-export function rowText(row: Row, colours: boolean): string {
-  return row.map(({ text, style }) => (colours && style !== "" ? `\x1b[${style}m${text}\x1b[0m` : text)).join("");
+/** As a terminal shows it, or without colors. A control character in the text is shown as a dot. */
+export function rowText(row: Row, colors: boolean): string {
+  const styled = (text: string, style: string) => (colors && style !== "" ? `\x1b[${style}m${text}\x1b[0m` : text);
+  return row.map(({ text, style }) => styled(dotted(text), style)).join("");
 }
 
 /** Rows of at most `width` columns: broken at line ends, and where a row is full. Control characters are made visible. */
@@ -26,7 +28,7 @@ export function wrap(spans: Row, width: number): Row[] {
         used = 0;
         continue;
       }
-      const shown = character === "\t" ? "  " : character < " " || character === "\x7f" ? "\u00b7" : character;
+      const shown = character === "\t" ? "  " : dotted(character);
       const columns = columnsOf(shown);
       if (used + columns > width && used > 0) {
         rows.push([]);

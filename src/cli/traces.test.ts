@@ -1,0 +1,40 @@
+import { join } from "node:path";
+import { afterEach, expect, test, vi } from "vitest";
+import { openTraceStore } from "../gateway/traces/open-trace-store.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { exportCommand, listCommand, showCommand } from "./traces.ts";
+
+afterEach(() => vi.restoreAllMocks());
+
+test("hone traces prints terminal escapes of models and clients as text", () => {
+  const hostile = "a\x1b[2J\u202e\x9b\x07b";
+  const path = join(temporaryFolder("traces"), "traces.db");
+  const store = openTraceStore({ path });
+  store.session({
+    ...{ session: `s${hostile}\nfake line`, attempt: 0, startedMs: 1, endedMs: null, taskId: null },
+    ...{ termination: null, reward: null, correct: null, failure: hostile, metadata: {} },
+  });
+  store.trace({
+    ...{ id: "one", session: `s${hostile}\nfake line`, attempt: 0, role: hostile, api: "chat", model: hostile },
+    ...{ startedMs: 1, latencyMs: 1, status: "ok", error: null, stopReason: "stop", policyVersion: 0 },
+    messages: [{ role: "user", content: hostile }],
+    ...{ tools: null, reply: hostile, params: {}, metadata: {} },
+    ...{ promptTokens: new Int32Array(1), tokens: new Int32Array(1), logprobs: new Float32Array(1) },
+  });
+  store.close();
+  let out = "";
+  vi.spyOn(process.stdout, "write").mockImplementation((text) => {
+    out += text;
+    return true;
+  });
+  listCommand({ store: path });
+  expect(out.trimEnd().split("\n")).toHaveLength(2);
+  showCommand("one", { store: path });
+  expect(out).toContain("> a\\x1b[2J\\u202e\\x9b\\x07b");
+  const shown = out.length;
+  showCommand("one", { store: path, json: true });
+  expect(JSON.parse(out.slice(shown))).toMatchObject({ reply: hostile });
+  listCommand({ store: path, json: true });
+  exportCommand({ store: path, as: "jsonl" });
+  expect(out.replaceAll("\n", "")).not.toMatch(/[\p{Cc}\u202e]/u);
+});

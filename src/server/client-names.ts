@@ -1,0 +1,14 @@
+/** Names and notes that clients give. They are kept in records and logged, so their length is limited. */
+import { z } from "zod";
+
+export const clientName = z.string().max(512);
+/** What a client says of its end, which may be an error of its own. */
+export const clientNote = z.string().max(65_536);
+
+const mostMetadata = 65_536;
+
+export const clientMetadata = z
+  .record(clientName, z.unknown())
+  .refine((value) => JSON.stringify(value).length <= mostMetadata, `is longer than ${mostMetadata} characters as JSON`);
+
+export const clientTags = z.array(clientName).max(64);
