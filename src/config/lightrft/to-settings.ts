@@ -1,4 +1,4 @@
-/** LightRFT's values as keys of the configuration tree. */
+/** LightRFT's flags as keys of the configuration tree. */
 import { type MapNode, nodeFromObject } from "../node.ts";
 import type { Origin } from "../origin.ts";
 import { putNode } from "../tree.ts";
@@ -8,166 +8,198 @@ import type { ParsedFlags } from "./parse-flags.ts";
 import type { World } from "./rules.ts";
 
 export interface LightRftSettings {
-  /** What the flags say. */
+  /** Keys set by the flags given. */
   flags: MapNode;
-  /** What LightRFT does where a flag is not given. */
+  /** LightRFT's own defaults for the other flags. */
   presets: MapNode;
   warnings: ConfigWarning[];
 }
 
-/** Losses by estimator; the others have ppo's. */
+type Values = ParsedFlags["values"];
+
+/** Flags whose value, given or by LightRFT's default, is the key's value. */
+const sameValue = {
+  pretrain: "model.name",
+  lora_rank: "model.lora_rank",
+  lora_alpha: "model.lora_alpha",
+  max_len: "training.max_length",
+  prompt_max_len: "rllm.data.max_prompt_length",
+  num_episodes: "rllm.trainer.total_epochs",
+  max_epochs: "training.ppo_epochs",
+  actor_learning_rate: "training.learning_rate",
+  critic_learning_rate: "rllm.critic.learning_rate",
+  lr_warmup_ratio: "rllm.algorithm.warmup_steps_ratio",
+  max_norm: "training.max_grad_norm",
+  l2: "training.weight_decay",
+  seed: "rllm.trainer.seed",
+  rollout_batch_size: "rllm.data.train_batch_size",
+  n_samples_per_prompt: "rllm.rollout.n",
+  clip_range: "rllm.algorithm.eps_clip",
+  clip_range_higher: "rllm.algorithm.eps_clip_high",
+  kl_estimator: "rllm.algorithm.kl_estimator",
+  init_kl_coef: "rllm.algorithm.kl_beta",
+  high_entropy_token_ratio: "rllm.algorithm.high_entropy_token_ratio",
+  temperature: "rllm.rollout.train.temperature",
+  top_p: "rllm.rollout.train.top_p",
+  reward_running_norm: "rllm.reward.running_norm",
+  reward_running_norm_minus_mean: "rllm.reward.running_norm_minus_mean",
+  reward_clip: "rllm.reward.clip",
+  advantages_norm: "rllm.algorithm.advantages_norm",
+  advantage_clip: "rllm.algorithm.advantage_clip",
+  dynamic_sampling: "rllm.dynamic_sampling.enable",
+  overlong_buffer: "rllm.reward.overlong.enable",
+  overlong_buffer_len: "rllm.reward.overlong.buffer_len",
+  overlong_buffer_penalty_factor: "rllm.reward.overlong.penalty_factor",
+  rm_use_engine: "rllm.reward.use_engine",
+  use_mp_opt: "local.mixed_precision_optimizer",
+  gradient_checkpointing: "local.gradient_checkpointing",
+  sp_size: "local.sequence_parallel",
+  engine_type: "local.sampler.type",
+  engine_tp_size: "local.sampler.tensor_parallel",
+  engine_mem_util: "local.sampler.memory_share",
+  enable_engine_sleep: "local.sampler.sleep",
+  plot_every: "rllm.trainer.plot_every",
+  max_ckpt_num: "training.max_ckpt_num",
+  max_ckpt_mem: "training.max_ckpt_mem",
+  mixed_mm_data: "data.mixed_mm_data",
+} as const satisfies Partial<Record<FlagName, string>>;
+
+/** Flags that set a key only if given; otherwise the key keeps Hone's default. */
+const ifGiven = {
+  reward_pretrain: "rllm.reward.model",
+  chunk_size: "local.chunk_size",
+  use_tensorboard: "rllm.trainer.tensorboard_dir",
+  use_wandb: "rllm.trainer.project_name",
+  wandb_org: "rllm.trainer.wandb_entity",
+  wandb_run_name: "rllm.trainer.experiment_name",
+  save_path: "rllm.trainer.run_dir",
+  processor: "model.processor",
+} as const satisfies Partial<Record<FlagName, string>>;
+
+/** Keys without a flag: key, value, reason. */
+const fixed: readonly (readonly [string, unknown, string])[] = [
+  ["rllm.backend", "local", "LightRFT trains on its own machines"],
+  ["rllm.algorithm.lr_schedule", "cosine", "LightRFT's schedule"],
+  ["rllm.algorithm.min_lr_ratio", 0.1, "LightRFT's schedule"],
+  ["rllm.algorithm.estimator_preset", "lightrft", "LightRFT's constants"],
+  ["rllm.algorithm.loss_agg_mode", "seq-mean-token-mean", "LightRFT's losses are means of sequence means"],
+];
+
+/** Flags without an effect, and why. */
+const withoutEffect = {
+  micro_rollout_batch_size:
+    "has no effect: samples are generated in one continuous batch (local.max_sample_rows), and their log-probabilities are computed by local.micro_batch_tokens",
+  packing_samples: "has no effect: Hone always packs samples",
+  fused_linear_logprob: "has no effect: Hone never holds all logits; local.chunk_size sets how many it holds",
+} as const satisfies Partial<Record<FlagName, string>>;
+
+/** The policy loss of each estimator that brings its own; the others use ppo. */
 const losses: Readonly<Record<string, string>> = { gspo: "gspo", gmpo: "gmpo", cpgd: "cpgd" };
 
-export function toSettings({ values: v, given: typed }: ParsedFlags, world: World): LightRftSettings {
+const entries = <Row extends object>(table: Row) => Object.entries(table) as [FlagName, string][];
+
+export function toSettings(parsed: ParsedFlags, world: World): LightRftSettings {
+  const { values, given } = parsed;
   const settings: LightRftSettings = { flags: emptyLayer(), presets: emptyLayer(), warnings: [] };
   const { flags, presets, warnings } = settings;
 
-  /** `flag` says that `key` is `value`. */
   function set(flag: FlagName, key: string, value: unknown): void {
-    const text = typed.get(flag);
-    if (text === undefined) always(key, value, `LightRFT's default of --${flag}`);
+    const text = given.get(flag);
+    if (text === undefined) preset(key, value, `LightRFT's default of --${flag}`);
     else put(flags, key, value, { kind: "override", text });
   }
-  /** What LightRFT always does. */
-  function always(key: string, value: unknown, why: string): void {
+  function preset(key: string, value: unknown, why: string): void {
     put(presets, key, value, { kind: "preset", text: why });
   }
-  /** As `set`, where the flag was given; else the key keeps Hone's own default. */
-  function setGiven(flag: FlagName, key: string, value: unknown): void {
-    if (typed.has(flag)) set(flag, key, value);
-  }
-  function changesNothing(flag: FlagName, why: string): void {
-    const text = typed.get(flag);
+  function noEffect(flag: FlagName, why: string): void {
+    const text = given.get(flag);
     if (text !== undefined) warnings.push({ category: "unsupported", paths: [`--${flag}`], text: `${text}: ${why}` });
   }
 
-  always("rllm.backend", "local", "LightRFT trains on its own machines");
-  set("pretrain", "model.name", v.pretrain);
-  set("lora_rank", "model.lora_rank", v.lora_rank);
-  set("lora_alpha", "model.lora_alpha", v.lora_alpha);
-  setGiven("reward_pretrain", "rllm.reward.model", v.reward_pretrain);
-  setGiven("remote_rm_url", "rllm.reward.remote_url", v.remote_rm_url?.split(",").map((url) => url.trim()) ?? []);
-  set("max_len", "training.max_length", v.max_len);
-  set("prompt_max_len", "rllm.data.max_prompt_length", v.prompt_max_len);
-  if (v.generate_max_len === null) {
-    always("rllm.data.max_response_length", v.max_len, "--max_len bounds prompt and response together");
-  } else set("generate_max_len", "rllm.data.max_response_length", v.generate_max_len);
+  for (const [key, value, why] of fixed) preset(key, value, why);
+  for (const [flag, key] of entries(sameValue)) set(flag, key, values[flag]);
+  for (const [flag, key] of entries(ifGiven)) if (given.has(flag)) set(flag, key, values[flag]);
+  for (const [flag, why] of entries(withoutEffect)) noEffect(flag, why);
+  for (const [flag, key, value] of computed(values, given)) set(flag, key, value);
 
-  set("num_episodes", "rllm.trainer.total_epochs", v.num_episodes);
-  set("max_epochs", "training.ppo_epochs", v.max_epochs);
-  set("actor_learning_rate", "training.learning_rate", v.actor_learning_rate);
-  set("critic_learning_rate", "rllm.critic.learning_rate", v.critic_learning_rate);
-  set("lr_warmup_ratio", "rllm.algorithm.warmup_steps_ratio", v.lr_warmup_ratio);
-  always("rllm.algorithm.lr_schedule", "cosine", "LightRFT's schedule");
-  always("rllm.algorithm.min_lr_ratio", 0.1, "LightRFT's schedule");
-  set("max_norm", "training.max_grad_norm", v.max_norm);
-  set("l2", "training.weight_decay", v.l2);
-  set("adam_betas", "training.beta1", v.adam_betas[0]);
-  set("adam_betas", "training.beta2", v.adam_betas[1]);
-  set("seed", "rllm.trainer.seed", v.seed);
-
-  set("rollout_batch_size", "rllm.data.train_batch_size", v.rollout_batch_size);
-  set("n_samples_per_prompt", "rllm.rollout.n", v.n_samples_per_prompt);
-  const steps = Math.max(1, Math.ceil((v.rollout_batch_size * v.n_samples_per_prompt) / v.train_batch_size));
-  set("train_batch_size", "training.num_minibatches", steps);
-  setGiven("micro_train_batch_size", "local.micro_batch_tokens", v.micro_train_batch_size * v.max_len);
-  changesNothing(
-    "micro_rollout_batch_size",
-    "changes nothing: samples are generated in one continuous batch (local.max_sample_rows) and their log-probabilities computed by local.micro_batch_tokens",
-  );
-
-  const estimator = v.advantage_estimator;
-  set(
-    "advantage_estimator",
-    "rllm.algorithm.adv_estimator",
-    estimator in losses && estimator !== "cpgd" ? "group_norm" : estimator,
-  );
-  set("advantage_estimator", "rllm.algorithm.loss_fn", losses[estimator] ?? "ppo");
-  always("rllm.algorithm.estimator_preset", "lightrft", "LightRFT's constants");
-  always("rllm.algorithm.loss_agg_mode", "seq-mean-token-mean", "LightRFT's losses are means of sequences' means");
-  set("clip_range", "rllm.algorithm.eps_clip", v.clip_range);
-  set("clip_range_higher", "rllm.algorithm.eps_clip_high", v.clip_range_higher);
-  set("kl_estimator", "rllm.algorithm.kl_estimator", v.kl_estimator);
-  set("init_kl_coef", "rllm.algorithm.kl_beta", v.init_kl_coef);
-  set("use_kl_loss", "rllm.algorithm.use_kl_in_reward", !v.use_kl_loss && v.init_kl_coef > 0);
-  if (typed.has("kl_target") || estimator === "cpgd") {
-    set("kl_target", "rllm.algorithm.kl_target", v.kl_target === 0 ? null : v.kl_target);
+  if (values.generate_max_len === null) {
+    preset("rllm.data.max_response_length", values.max_len, "--max_len bounds prompt and response together");
   }
-  set("high_entropy_token_ratio", "rllm.algorithm.high_entropy_token_ratio", v.high_entropy_token_ratio);
-  set("temperature", "rllm.rollout.train.temperature", v.temperature);
-  set("top_p", "rllm.rollout.train.top_p", v.top_p);
-
-  set("reward_running_norm", "rllm.reward.running_norm", v.reward_running_norm);
-  set("reward_running_norm_minus_mean", "rllm.reward.running_norm_minus_mean", v.reward_running_norm_minus_mean);
-  set("reward_clip", "rllm.reward.clip", v.reward_clip);
-  set("advantages_norm", "rllm.algorithm.advantages_norm", v.advantages_norm);
-  set("advantage_clip", "rllm.algorithm.advantage_clip", v.advantage_clip);
-  set("dynamic_sampling", "rllm.dynamic_sampling.enable", v.dynamic_sampling);
-  set("overlong_buffer", "rllm.reward.overlong.enable", v.overlong_buffer);
-  set("overlong_buffer_len", "rllm.reward.overlong.buffer_len", v.overlong_buffer_len);
-  set("overlong_buffer_penalty_factor", "rllm.reward.overlong.penalty_factor", v.overlong_buffer_penalty_factor);
-  set("rm_use_engine", "rllm.reward.use_engine", v.rm_use_engine);
-
-  if (world.source === undefined) always("local.processes", world.processes, "the fewest that the flags allow");
+  if (values.save_steps === null) preset("rllm.trainer.freq_unit", "epochs", "--save_interval counts episodes");
+  if (world.source === undefined) preset("local.processes", world.processes, "the fewest that the flags allow");
   else if (world.source === "WORLD_SIZE") {
     put(flags, "local.processes", world.processes, { kind: "override", text: `WORLD_SIZE=${world.processes}` });
   }
-  set(v.fsdp ? "fsdp" : "zero_stage", "local.sharding", v.fsdp ? "fsdp" : `zero${v.zero_stage}`);
-  if (v.fsdp) changesNothing("zero_stage", "changes nothing: --fsdp takes its place");
-  set(
-    v.adam_offload ? "adam_offload" : "fsdp_cpu_offload",
-    "local.offload_optimizer",
-    v.adam_offload || v.fsdp_cpu_offload,
-  );
-  set("use_mp_opt", "local.mixed_precision_optimizer", v.use_mp_opt);
-  if (v.bf16) set("bf16", "local.dtype", "bfloat16");
-  set("gradient_checkpointing", "local.gradient_checkpointing", v.gradient_checkpointing);
-  set("sp_size", "local.sequence_parallel", v.sp_size);
-  set("engine_type", "local.sampler.type", v.engine_type);
-  set("engine_tp_size", "local.sampler.tensor_parallel", v.engine_tp_size);
-  set("engine_mem_util", "local.sampler.memory_share", v.engine_mem_util);
-  set("enable_engine_sleep", "local.sampler.sleep", v.enable_engine_sleep);
-  changesNothing("packing_samples", "changes nothing: Hone always packs");
-  changesNothing(
-    "fused_linear_logprob",
-    "changes nothing: Hone never holds all logits; local.chunk_size says how many",
-  );
-  setGiven("chunk_size", "local.chunk_size", v.chunk_size);
-
-  if (v.log_dir !== null) {
-    set("log_dir", "rllm.episode_logging.log_episodes", true);
-    set("log_dir", "rllm.episode_logging.episode_log_dir", v.log_dir);
-  }
-  set("plot_every", "rllm.trainer.plot_every", v.plot_every);
-  const loggers = [
-    "console",
-    ...(v.use_tensorboard === null ? [] : ["tensorboard"]),
-    ...(v.use_wandb === null ? [] : ["wandb"]),
-  ];
-  set(v.use_tensorboard === null ? "use_wandb" : "use_tensorboard", "rllm.trainer.logger", loggers);
-  setGiven("use_tensorboard", "rllm.trainer.tensorboard_dir", v.use_tensorboard);
-  setGiven("use_wandb", "rllm.trainer.project_name", v.use_wandb);
-  setGiven("wandb_org", "rllm.trainer.wandb_entity", v.wandb_org);
-  setGiven("wandb_run_name", "rllm.trainer.experiment_name", v.wandb_run_name);
-
-  setGiven("save_path", "rllm.trainer.run_dir", v.save_path);
-  if (v.save_path === null) {
-    const text = "--save_path is not given: the run's folder will be a new one under runs/";
+  if (values.fsdp) noEffect("zero_stage", "has no effect: --fsdp replaces it");
+  if (!values.load_checkpoint) noEffect("ckpt_path", "has no effect without --load_checkpoint");
+  if (values.save_path === null) {
+    const text = "--save_path is not given: the run folder will be a new one under runs/";
     warnings.push({ category: "coerced", paths: ["--save_path", "rllm.trainer.run_dir"], text });
   }
-  const resume = v.load_checkpoint ? (v.ckpt_path === null ? "auto" : "path") : "off";
-  set("load_checkpoint", "training.resume_mode", resume);
-  if (v.load_checkpoint) setGiven("ckpt_path", "training.resume_from_path", v.ckpt_path);
-  else changesNothing("ckpt_path", "changes nothing without --load_checkpoint");
-  if (v.save_steps === null) {
-    set("save_interval", "rllm.trainer.save_freq", v.save_interval);
-    always("rllm.trainer.freq_unit", "epochs", "--save_interval counts episodes");
-  } else set("save_steps", "rllm.trainer.save_freq", v.save_steps);
-  set("max_ckpt_num", "training.max_ckpt_num", v.max_ckpt_num);
-  set("max_ckpt_mem", "training.max_ckpt_mem", v.max_ckpt_mem);
-  set("mixed_mm_data", "data.mixed_mm_data", v.mixed_mm_data);
-  setGiven("processor", "model.processor", v.processor);
   return settings;
+}
+
+/** Keys whose value is computed from flags: the flag to name as the origin, key, value. */
+function computed(values: Values, given: ParsedFlags["given"]): [FlagName, string, unknown][] {
+  const { advantage_estimator: estimator, fsdp, adam_offload, save_steps, log_dir } = values;
+  const samples = values.rollout_batch_size * values.n_samples_per_prompt;
+  const optimizerSteps = Math.max(1, Math.ceil(samples / values.train_batch_size));
+  const [beta1, beta2] = values.adam_betas;
+  const loggers = ["console"];
+  if (values.use_tensorboard !== null) loggers.push("tensorboard");
+  if (values.use_wandb !== null) loggers.push("wandb");
+
+  const rows: [FlagName, string, unknown][] = [
+    ["adam_betas", "training.beta1", beta1],
+    ["adam_betas", "training.beta2", beta2],
+    ["train_batch_size", "training.num_minibatches", optimizerSteps],
+    ["advantage_estimator", "rllm.algorithm.loss_fn", losses[estimator] ?? "ppo"],
+    [
+      "advantage_estimator",
+      "rllm.algorithm.adv_estimator",
+      estimator === "gspo" || estimator === "gmpo" ? "group_norm" : estimator,
+    ],
+    ["use_kl_loss", "rllm.algorithm.use_kl_in_reward", !values.use_kl_loss && values.init_kl_coef > 0],
+    [fsdp ? "fsdp" : "zero_stage", "local.sharding", fsdp ? "fsdp" : `zero${values.zero_stage}`],
+    [
+      adam_offload ? "adam_offload" : "fsdp_cpu_offload",
+      "local.offload_optimizer",
+      adam_offload || values.fsdp_cpu_offload,
+    ],
+    [values.use_tensorboard === null ? "use_wandb" : "use_tensorboard", "rllm.trainer.logger", loggers],
+    save_steps === null
+      ? ["save_interval", "rllm.trainer.save_freq", values.save_interval]
+      : ["save_steps", "rllm.trainer.save_freq", save_steps],
+    ["load_checkpoint", "training.resume_mode", resumeMode(values)],
+  ];
+  if (values.generate_max_len !== null) {
+    rows.push(["generate_max_len", "rllm.data.max_response_length", values.generate_max_len]);
+  }
+  if (values.remote_rm_url !== null) {
+    const urls = values.remote_rm_url.split(",").map((url) => url.trim());
+    rows.push(["remote_rm_url", "rllm.reward.remote_url", urls]);
+  }
+  if (given.has("micro_train_batch_size")) {
+    const tokens = values.micro_train_batch_size * values.max_len;
+    rows.push(["micro_train_batch_size", "local.micro_batch_tokens", tokens]);
+  }
+  if (given.has("kl_target") || estimator === "cpgd") {
+    rows.push(["kl_target", "rllm.algorithm.kl_target", values.kl_target === 0 ? null : values.kl_target]);
+  }
+  if (values.bf16) rows.push(["bf16", "local.dtype", "bfloat16"]);
+  if (log_dir !== null) {
+    rows.push(["log_dir", "rllm.episode_logging.log_episodes", true]);
+    rows.push(["log_dir", "rllm.episode_logging.episode_log_dir", log_dir]);
+  }
+  if (values.load_checkpoint && given.has("ckpt_path")) {
+    rows.push(["ckpt_path", "training.resume_from_path", values.ckpt_path]);
+  }
+  return rows;
+}
+
+function resumeMode({ load_checkpoint, ckpt_path }: Values): "off" | "auto" | "path" {
+  if (!load_checkpoint) return "off";
+  return ckpt_path === null ? "auto" : "path";
 }
 
 function emptyLayer(): MapNode {
