@@ -1,8 +1,10 @@
 /** Means, deviations and percentiles of plain numbers, in float64. */
 
-/** NaN of nothing: callers leave a figure out rather than report it. */
-export function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
+/** NaN of an empty array: callers omit the metric rather than report 0. */
+export function mean(values: ArrayLike<number>): number {
+  let sum = 0;
+  for (let index = 0; index < values.length; index++) sum += values[index] ?? 0;
+  return sum / values.length;
 }
 
 /**

@@ -1,4 +1,6 @@
 /** Two roles that learn side by side: one solves, the other says whether that was right. */
+
+import { mean } from "../statistics.ts";
 import { type PromptOptions, promptMessages } from "./prompt.ts";
 import type { CallParams, Outcome, Reply, Reward, Workflow } from "./types.ts";
 
@@ -68,8 +70,6 @@ function lastYesOrNo({ text }: Reply): boolean | null {
   const found = [...text.toLowerCase().matchAll(/\b(yes|no)\b/g)].at(-1)?.[1];
   return found === undefined ? null : found === "yes";
 }
-
-const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 function explain({ instance, outcome, said }: { instance: number; outcome: Outcome; said: boolean | null }): string {
   const heard = said === null ? "no verdict" : said ? "judged right" : "judged wrong";

@@ -1,9 +1,10 @@
-/** How far apart two policies are on sampled tokens, as weights and as figures. Names and constants are verl's. */
+/** How far apart two policies are on sampled tokens, as weights and as metrics. Names and constants are verl's. */
+import { mean } from "../statistics.ts";
 
 /** Log-ratios are held within this before they are exponentiated. */
 export const maxLogRatio = 20;
 
-/** Added to counts, so that nothing is divided by none. */
+/** verl adds it to counts, so that it never divides by zero. */
 const countEps = 1e-8;
 
 export interface ImportanceOptions {
@@ -59,7 +60,7 @@ export function importanceWeights(
     weights[token] = ratio <= cap ? ratio : beyond === "mask" ? 0 : cap;
   }
   if (normalize) {
-    const factor = level === "token" ? mean(weights) : meanOfSequences(weights, offsets);
+    const factor = level === "token" ? smoothedMean(weights) : meanOfSequences(weights, offsets);
     metrics.rollout_is_batch_norm_factor = factor > countEps ? factor : 1;
     for (let token = 0; token < weights.length; token++) weights[token]! /= metrics.rollout_is_batch_norm_factor;
   }
@@ -69,7 +70,7 @@ export function importanceWeights(
 export function sequenceMeans(values: Floats, offsets: Int32Array): Float64Array {
   const means = new Float64Array(offsets.length - 1);
   eachSequence(offsets, (sequence, from, to) => {
-    means[sequence] = mean(values.subarray(from, to));
+    means[sequence] = smoothedMean(values.subarray(from, to));
   });
   return means;
 }
@@ -94,12 +95,12 @@ export function describe(
 ): Record<string, number> {
   const units = rows ?? tokens;
   const held = tokens.map((value) => Math.min(Math.max(value, low), high));
-  const heldMean = mean(held);
-  const squares = mean(held.map((value) => value * value));
-  const scaled = mean(held.map((value) => (value / (heldMean + countEps)) ** 2));
-  const center = plainMean(means);
+  const heldMean = smoothedMean(held);
+  const squares = smoothedMean(held.map((value) => value * value));
+  const scaled = smoothedMean(held.map((value) => (value / (heldMean + countEps)) ** 2));
+  const center = mean(means);
   return {
-    mean: mean(tokens),
+    mean: smoothedMean(tokens),
     max: largest(units),
     min: -largest(units.map((value) => -value)),
     fraction_high: share(units, rows === null, (value) => value > high),
@@ -149,21 +150,21 @@ export function offPolicyMetrics(
   });
   const count = trainer.length + countEps;
   const differences = rollout.map((value, sequence) => value - training[sequence]!);
-  const perplexity = (means: Float64Array) => plainMean(means.map((value) => Math.exp(-value)));
+  const perplexity = (means: Float64Array) => mean(means.map((value) => Math.exp(-value)));
   return {
     training_ppl: perplexity(training),
-    training_log_ppl: -plainMean(training),
+    training_log_ppl: -mean(training),
     kl: opposite / count,
     k3_kl: k3 / count,
     rollout_ppl: perplexity(rollout),
-    rollout_log_ppl: -plainMean(rollout),
-    log_ppl_diff: plainMean(differences),
-    log_ppl_abs_diff: plainMean(differences.map(Math.abs)),
+    rollout_log_ppl: -mean(rollout),
+    log_ppl_diff: mean(differences),
+    log_ppl_abs_diff: mean(differences.map(Math.abs)),
     log_ppl_diff_max: largest(differences),
     log_ppl_diff_min: -largest(differences.map((value) => -value)),
-    ppl_ratio: plainMean(differences.map(Math.exp)),
+    ppl_ratio: mean(differences.map(Math.exp)),
     chi2_token: squares / count - 1,
-    chi2_seq: plainMean(products) - 1,
+    chi2_seq: mean(products) - 1,
   };
 }
 
@@ -184,15 +185,15 @@ function sum(values: Floats): number {
   return total;
 }
 
-export const mean = (values: Floats): number => sum(values) / (values.length + countEps);
-const plainMean = (values: Floats): number => sum(values) / values.length;
+/** verl's mean: `countEps` is added to the count, so an empty array gives 0. */
+export const smoothedMean = (values: Floats): number => sum(values) / (values.length + countEps);
 
 function meanOfSequences(weights: Float32Array, offsets: Int32Array): number {
   let total = 0;
   let sequences = 0;
   eachSequence(offsets, (_, from, to) => {
     if (from === to) return;
-    total += mean(weights.subarray(from, to));
+    total += smoothedMean(weights.subarray(from, to));
     sequences++;
   });
   return total / sequences;

@@ -1,6 +1,6 @@
 /** The KL to a reference policy taken from the reward instead of added to the loss. */
 import { returnsToGo } from "./estimators/returns.ts";
-import { eachSequence, mean } from "./importance-weights.ts";
+import { eachSequence, smoothedMean } from "./importance-weights.ts";
 import { type KlEstimatorName, klEstimators } from "./kl.ts";
 
 /**
@@ -21,7 +21,7 @@ export function klPenalty(
   const penalties = logprobs.map((logprob, token) => estimate(logprob - reference[token]!).value);
   let kl = 0;
   eachSequence(offsets, (_, from, to) => {
-    kl += mean(penalties.subarray(from, to));
+    kl += smoothedMean(penalties.subarray(from, to));
   });
   for (let token = 0; token < penalties.length; token++) penalties[token]! *= weight;
   return { penalties, kl: offsets.length > 1 ? kl / (offsets.length - 1) : 0 };

@@ -1,6 +1,6 @@
 /** Which tokens are left out because the policy that sampled them was too far from the one that is trained. */
 import { UserError } from "../errors.ts";
-import { clampLog, describe, eachSequence, mean, prefixed, sequenceMeans } from "./importance-weights.ts";
+import { clampLog, describe, eachSequence, prefixed, sequenceMeans, smoothedMean } from "./importance-weights.ts";
 
 export interface RejectionRule {
   /** What the figure is of: each token, or a sequence's sum, mean or largest. */
@@ -63,7 +63,7 @@ function figuresOf(
   const rows = new Float64Array(offsets.length - 1);
   eachSequence(offsets, (sequence, from, to) => {
     const own = tokens.subarray(from, to);
-    if (level === "seq_mean") rows[sequence] = mean(own);
+    if (level === "seq_mean") rows[sequence] = smoothedMean(own);
     else if (level === "seq_sum") rows[sequence] = own.reduce((sum, value) => sum + value, 0);
     else
       rows[sequence] = own.reduce((most, value) => Math.max(most, value), from === to ? 0 : Number.NEGATIVE_INFINITY);

@@ -1,5 +1,6 @@
 /** What a loss is: a pure function of token outputs. No engine, no model, no I/O in this room. */
 import type { TokenOutputs } from "../trajectories/types.ts";
+import type { MetricSums } from "./metric-sums.ts";
 
 export type { TrainingBatch } from "../trajectories/types.ts";
 
@@ -21,8 +22,7 @@ export interface OutputGradient {
 export interface LossValue {
   loss: number;
   gradient: OutputGradient;
-  /** Sums and counts, so that the parts of a batch add up: the reported figure is `sum / count`. */
-  metrics: Record<string, { sum: number; count: number }>;
+  metrics: MetricSums;
 }
 
 /**

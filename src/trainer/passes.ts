@@ -1,4 +1,5 @@
 /** One step's forward and backward in several passes, where all of it at once would be too much. */
+import { addMetrics } from "../algorithms/metric-sums.ts";
 import type { Loss } from "../algorithms/types.ts";
 import type { AdamParams, ForwardBackwardResult, Policy, StepResult } from "../backends/engine.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
@@ -79,18 +80,13 @@ function partOf(
 
 function joined(results: readonly ForwardBackwardResult[]): ForwardBackwardResult {
   if (results.length === 1) return results[0]!;
-  const metrics: ForwardBackwardResult["metrics"] = {};
-  for (const [name, { sum, count }] of results.flatMap((result) => Object.entries(result.metrics))) {
-    const before = metrics[name] ?? { sum: 0, count: 0 };
-    metrics[name] = { sum: before.sum + sum, count: before.count + count };
-  }
   const counts = results.flatMap(({ outputs: { offsets } }) =>
     [...offsets.subarray(1)].map((end, at) => end - offsets[at]!),
   );
   const logprobs = Float32Array.from(results.flatMap(({ outputs }) => [...outputs.logprobs]));
   return {
     loss: results.reduce((sum, { loss }) => sum + loss, 0),
-    metrics,
+    metrics: addMetrics(results.map(({ metrics }) => metrics)),
     outputs: { offsets: offsetsOf(counts), logprobs },
   };
 }

@@ -1,4 +1,5 @@
 /** The critic's optimizer steps beside the policy's: the same minibatches and passes, a loss of its own. */
+import { addMetrics, averageMetrics } from "../algorithms/metric-sums.ts";
 import { valueLoss } from "../algorithms/value-loss.ts";
 import { NonFiniteLossError } from "../backends/check-loss-value.ts";
 import type { ForwardBackwardResult } from "../backends/engine.ts";
@@ -7,7 +8,6 @@ import { asWhole, selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { judgedPart } from "./ask-critic.ts";
 import { criticAdam, valueLossOptions } from "./critic-options.ts";
-import { mergedMetrics } from "./merged-metrics.ts";
 import { type Shares, stepInPasses } from "./passes.ts";
 import type { Run } from "./run.ts";
 
@@ -52,7 +52,7 @@ export function startCriticUpdate(run: Run, step: number, shares: Shares): Criti
       "critic/optimizer_steps": results.length,
       "critic/dropped_not_finite": dropped,
       ...(results.length === 0 ? {} : { "critic/grad_norm": mean(gradNorms) }),
-      ...mergedMetrics(results),
+      ...averageMetrics(addMetrics(results.map(({ metrics }) => metrics))),
     }),
   };
 }

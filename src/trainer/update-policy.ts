@@ -1,5 +1,7 @@
 /** One batch into optimizer steps: references, minibatches, losses. Everything numeric is algorithms' or the engine's. */
+
 import { nextKlWeight } from "../algorithms/kl-controller.ts";
+import { addMetrics, averageMetrics } from "../algorithms/metric-sums.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
 import { NonFiniteLossError } from "../backends/check-loss-value.ts";
@@ -10,7 +12,6 @@ import { splitBatch } from "../trajectories/split-batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { adamParams } from "./algorithm-options.ts";
 import { klControllerOptions, policyLossOptions } from "./loss-options.ts";
-import { mergedMetrics } from "./merged-metrics.ts";
 import { allAtOnce, type Shares, stepInPasses } from "./passes.ts";
 import { prepareBatch } from "./prepare-batch.ts";
 import type { Run } from "./run.ts";
@@ -77,7 +78,7 @@ export async function updatePolicy(
       run.emit({ type: "update-progress", step, done, total });
     }
   }
-  const merged = mergedMetrics(results);
+  const merged = averageMetrics(addMetrics(results.map(({ metrics }) => metrics)));
   const kl = prepared.kl ?? merged["actor/kl_loss"];
   if (controller.target !== null && kl !== undefined) {
     progress.klWeight = nextKlWeight(klWeight, kl, batch.sequences.length, controller);

@@ -1,7 +1,7 @@
 /** Operations on training batches: counting denominators, choosing sequences. Knows nothing about losses. */
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
-/** `[S + 1]` running totals of `counts`, from 0. */
+/** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
 export function offsetsOf(counts: readonly number[]): Int32Array {
   const offsets = new Int32Array(counts.length + 1);
   counts.forEach((count, index) => {

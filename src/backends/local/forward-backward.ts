@@ -2,8 +2,10 @@
  * One loss over one batch, through the worker: its outputs come up a micro-batch at a time, the loss turns them into
  * a gradient, and the gradient goes back down while the worker's graph is alive.
  */
+import { addMetrics } from "../../algorithms/metric-sums.ts";
 import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
 import { RunError } from "../../errors.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
@@ -13,7 +15,6 @@ import {
   emptyOutputs,
   gather,
   type OutputName,
-  offsetsOf,
   readOutputs,
   scatter,
   sequenceArrays,
@@ -139,13 +140,8 @@ function readMembers(frame: Frame, count: number): Int32Array {
 }
 
 function addUp(values: readonly Omit<LossValue, "gradient">[]): Omit<LossValue, "gradient"> {
-  const total: Omit<LossValue, "gradient"> = { loss: 0, metrics: {} };
-  for (const { loss, metrics } of values) {
-    total.loss += loss;
-    for (const [name, { sum, count }] of Object.entries(metrics)) {
-      const earlier = total.metrics[name] ?? { sum: 0, count: 0 };
-      total.metrics[name] = { sum: earlier.sum + sum, count: earlier.count + count };
-    }
-  }
-  return total;
+  return {
+    loss: values.reduce((sum, { loss }) => sum + loss, 0),
+    metrics: addMetrics(values.map(({ metrics }) => metrics)),
+  };
 }

@@ -1,17 +1,9 @@
 /** Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure. */
 import type { OutputGradient } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
-
-/** `[S + 1]`: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
-export function offsetsOf(lengths: readonly number[]): Int32Array {
-  const offsets = new Int32Array(lengths.length + 1);
-  lengths.forEach((length, index) => {
-    offsets[index + 1] = offsets[index]! + length;
-  });
-  return offsets;
-}
 
 /** Arrays of equal kind end to end. */
 export function concatenate(arrays: readonly Int32Array[]): Int32Array {

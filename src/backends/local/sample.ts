@@ -1,9 +1,10 @@
 /** Sampling through the worker: requests down, samples up as their sequences finish. */
 import { RunError } from "../../errors.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame, FrameArray } from "./frames.ts";
-import { concatenate, offsetsOf } from "./ragged.ts";
+import { concatenate } from "./ragged.ts";
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts what is left. */
 export async function* sample(
