@@ -86,13 +86,13 @@ describe("liveText", () => {
     expect(liveText(progress, waits, 12, 60)).toContain("waiting for the worker");
   });
 
-  it("counts a validation apart from the steps", () => {
+  it("counts a validation for the step that follows it", () => {
     const validating = structuredClone(progress);
     advance(validating, { type: "validation-start", step: 1 }, 12);
     advance(validating, sampling(3, 50), 13);
     expect(liveText(validating, [], 13, 100)).toContain("validating 3/8");
     advance(validating, { type: "validation-end", step: 1, metrics: {}, seconds: 5 }, 17);
-    expect(liveText(validating, [], 17, 100)).toContain("2.0 s");
+    expect(liveText(validating, [], 17, 100)).toContain("7.0 s");
     expect(validating.allTokens).toBe(650);
   });
 

@@ -20,8 +20,8 @@ export type RunEvent =
       totalSteps: number;
       /** Steps done already: 0, or the step of the checkpoint that the run goes on from. */
       step: number;
-      /** Steps done before a resume, oldest first. */
-      history: readonly StepMetrics[];
+      /** Steps done before a resume, oldest first. Read from the run folder, so only while the event is handled. */
+      history: Iterable<StepMetrics>;
       /** Sentences for people: the model, what a step is made of. */
       text: readonly string[];
     }

@@ -1,7 +1,8 @@
+import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { type ConfigInput, configSchema } from "../config/schema.ts";
 import type { Metrics, StepMetrics } from "./events.ts";
-import { health } from "./health.ts";
+import { watchHealth } from "./health.ts";
 
 const config = (input: ConfigInput = {}) => configSchema.parse(input);
 const course = (...steps: Metrics[]): StepMetrics[] => steps.map((metrics, index) => ({ step: index + 1, metrics }));
@@ -10,10 +11,13 @@ const rewards = (...values: number[]) => course(...values.map((value) => ({ "rew
 const noise = (index: number) => 0.02 * Math.sin(index * 2.4);
 
 /** Everything said over a course, step by step. */
-const said = (history: StepMetrics[], settings = config()) =>
-  history.flatMap((_, index) => health(history.slice(0, index + 1), settings).map((text) => [index + 1, text]));
+function said(history: StepMetrics[], settings = config(), health = watchHealth(settings)) {
+  return history.flatMap(({ step, metrics }) => health(metrics).map((text): [number, string] => [step, text]));
+}
 
 const cut = { "response_length/clip_ratio": 0.94 };
+const cutBy = (limit: string) => ({ ...cut, [`response_length/cut_off_by/${limit}`]: 0.9 });
+const reward = (value: number) => ({ "reward/mean": value });
 const easy = { "batch/a/fractions/effective": 0, "batch/a/fractions/too_easy": 0.9, "batch/a/fractions/too_hard": 0.1 };
 const hard = { "batch/a/fractions/effective": 0, "batch/a/fractions/too_easy": 0, "batch/a/fractions/too_hard": 1 };
 const same = { "batch/a/fractions/effective": 0.02, "batch/a/fractions/too_easy": 0, "batch/a/fractions/too_hard": 0 };
@@ -25,21 +29,26 @@ describe("health", () => {
     [
       "cut replies",
       course(cut, cut, cut),
-      [[2, /94% of replies hit max_tokens; raise data\.max_response_length \(now 2048\)/]],
+      [[2, /94% of replies were cut off, most by the limit of a reply; raise data\.max_response_length \(now 2048\)/]],
     ],
     ["one unlucky step", course(cut, { "response_length/clip_ratio": 0 }), []],
     [
       "cut replies, again after they had cleared",
       course(cut, cut, ...repeat(2, { "response_length/clip_ratio": 0 }), cut, cut),
       [
-        [2, /hit/],
-        [6, /hit/],
+        [2, /cut off/],
+        [6, /cut off/],
       ],
     ],
     [
       "rewritten histories",
-      course({ "batch/num_sequences": 6, "batch/dropped_sequences/token_mismatch": 2 }),
-      [[1, /25% of sequences were dropped.*rllm\.filter_token_mismatch=false/]],
+      course({
+        "batch/num_sequences": 6,
+        "batch/dropped_sequences/token_mismatch": 2,
+        "batch/sequence_starts/new_conversation": 1,
+        "batch/sequence_starts/branched": 2,
+      }),
+      [[1, /25% of sequences were dropped.*\(most often: branched\).*rllm\.filter_token_mismatch=false/]],
     ],
     [
       "thinking left out by the template",
@@ -48,7 +57,7 @@ describe("health", () => {
     ],
     ["all solved", course(learning, easy, easy), [[3, /"a".*harder tasks/]]],
     ["all failed", course(learning, hard, hard, hard), [[3, /easier tasks or partial rewards.*rllm\.rollout\.n/]]],
-    ["all the same", course(same, same), [[2, /sampling\.train\.temperature/]]],
+    ["all the same", course(same, same), [[2, /: raise rllm\.rollout\.n \(now 8\), or let the reward/]]],
     ["a batch that learns", course(...repeat(5, learning)), []],
     [
       "entropy collapse",
@@ -65,7 +74,7 @@ describe("health", () => {
     [
       "failed rollouts",
       course({ "batch/termination_reason/error": 0.08, "batch/termination_reason/timeout": 0.04 }),
-      [[1, /12% of rollouts failed.*rllm\.workflow\.timeout/]],
+      [[1, /12% of rollouts failed; `failure` in episodes\/ says why$/]],
     ],
     [
       "unknown rewards",
@@ -75,7 +84,12 @@ describe("health", () => {
     [
       "a dropped update",
       course({ "update/dropped_not_finite": 1 }),
-      [[1, /not finite.*training\.learning_rate \(now 0\.00002\).*local\.dtype/]],
+      [[1, /not finite.*learning rate is not the cause.*local\.dtype=float32/]],
+    ],
+    [
+      "a dropped update after others",
+      course({ "update/optimizer_steps": 1 }, { "update/dropped_not_finite": 1 }),
+      [[2, /not finite.*lower training\.learning_rate \(now 0\.00002\) or set local\.dtype=float32/]],
     ],
     ["a gradient without a norm", course({ "actor/grad_norm": Number.POSITIVE_INFINITY }), [[1, /not finite/]]],
     [
@@ -95,6 +109,52 @@ describe("health", () => {
       [[20, /stayed at 0\.\d+ for 20 steps; raise training\.learning_rate/]],
     ],
     ["a reward that stays at the top", rewards(...repeat(30, {}).map(() => 0.99)), []],
+    [
+      "replies cut off by the agent's own limit",
+      course(cutBy("call"), cutBy("call")),
+      [[2, /most by the agent's own max_tokens; raise it in the agent \(the configuration allows 2048\)/]],
+    ],
+    [
+      "replies cut off by the sequence's limit",
+      course(cutBy("max_length"), cutBy("max_length")),
+      [[2, /raise training\.max_length \(now 32768\)/]],
+    ],
+    [
+      "replies cut off by the model's limit",
+      course(cutBy("context_window"), cutBy("context_window")),
+      [[2, /context window; shorten the prompts/]],
+    ],
+    ["replies cut off on a solved task", course(...repeat(4, { ...cut, ...reward(0.95) })), []],
+    [
+      "entropy collapse on a solved task",
+      course(...[1, 0.9, 0.5, 0.03, 0.02, 0.01].map((value) => ({ ...entropy(value), ...reward(0.95) }))),
+      [],
+    ],
+    [
+      "entropy collapse on a task solved by its graders' verdicts",
+      course(...[1, 0.9, 0.03, 0.02, 0.01].map((value) => ({ ...entropy(value), "batch/solve_all": 0.95 }))),
+      [],
+    ],
+    [
+      "entropy collapse at half of the highest reward seen",
+      course(...[1, 0.9, 0.03, 0.02, 0.01].map((value) => ({ ...entropy(value), ...reward(5), "reward/a/max": 10 }))),
+      [[5, /the entropy has collapsed/]],
+    ],
+    [
+      "tasks that all fail because replies are cut off",
+      course(...repeat(3, { ...hard, ...cutBy("max_response_length") })),
+      [[2, /raise data\.max_response_length/]],
+    ],
+    [
+      "rollouts that run out of time",
+      course({ "batch/termination_reason/timeout": 0.5 }),
+      [[1, /50% of rollouts failed, most of them at a time limit.*rllm\.workflow\.workflow_args\.timeout=/]],
+    ],
+    [
+      "a flat reward that another rule explains",
+      course(...repeat(25, { ...reward(0), ...hard })),
+      [[2, /nearly all fail every time/]],
+    ],
     ["nothing known", course(...repeat(30, {})), []],
   ])("of %s", (_what, history, expected) => {
     expect(said(history)).toEqual(expected.map(([step, text]) => [step, expect.stringMatching(text as RegExp)]));
@@ -109,5 +169,54 @@ describe("health", () => {
     expect(text).not.toMatch(/dtype/);
   });
 
-  it("is silent before the first step", () => expect(health([], config())).toEqual([]));
+  it("names the sampling limit where that is what was set", () => {
+    const settings = config({ rllm: { rollout: { train: { max_tokens: 64 } } } });
+    const by = cutBy("max_response_length");
+    expect(said(course(by, by), settings)[0]![1]).toMatch(/raise rllm\.rollout\.train\.max_tokens \(now 64\)/);
+  });
+
+  it("does not advise a precision that the backend does not have", () => {
+    const mismatch = course({ "rollout/logprob_diff_mean": 0.31 });
+    expect(said(mismatch, config({ rllm: { backend: "tinker" } }))[0]![1]).not.toMatch(/dtype/);
+  });
+
+  const stepMetrics = fc.record({
+    "reward/mean": fc.constantFrom(0, 0.3, 0.31, 0.9, 1, Number.NaN),
+    "actor/entropy": fc.constantFrom(1, 0.5, 0.02, 0.01),
+    "response_length/clip_ratio": fc.constantFrom(0, 0.6, 1),
+    "response_length/cut_off_by/call": fc.constantFrom(0, 0.6),
+    "batch/a/fractions/effective": fc.constantFrom(0, 0.5),
+    "batch/termination_reason/error": fc.constantFrom(0, 0.5),
+    "update/dropped_not_finite": fc.constantFrom(0, 0, 0, 1),
+    "update/optimizer_steps": fc.constantFrom(0, 1),
+  });
+
+  it("says the same in a resumed run as in an uninterrupted one", () => {
+    fc.assert(
+      fc.property(fc.array(stepMetrics, { minLength: 1, maxLength: 60 }), fc.nat(60), (steps, at) => {
+        const history = course(...steps);
+        const resumed = watchHealth(config());
+        for (const { metrics } of history.slice(0, at)) resumed(metrics);
+        const after = said(history).filter(([step]) => step > at);
+        expect(said(history.slice(at), config(), resumed)).toEqual(after);
+      }),
+      { numRuns: 200, seed: 1 },
+    );
+  });
+
+  it("costs the same at step 20,000 as at the first: no step is read again later", () => {
+    const health = watchHealth(config());
+    let current = 0;
+    for (let step = 1; step <= 20_000; step++) {
+      current = step;
+      const metrics = { "reward/mean": 0.3, "actor/entropy": 1, "response_length/clip_ratio": 0, "reward/a/max": 1 };
+      const guarded = new Proxy(metrics, {
+        get(target, name: keyof typeof metrics) {
+          if (current !== step) throw new Error(`step ${step} was read at step ${current}`);
+          return target[name];
+        },
+      });
+      health(guarded);
+    }
+  });
 });

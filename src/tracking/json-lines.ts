@@ -1,5 +1,27 @@
 /** Numbers in JSON lines: JSON has no NaN and no infinities, so those travel as the strings "NaN", "Infinity", "-Infinity". */
 
+import { closeSync, openSync, readSync } from "node:fs";
+import { StringDecoder } from "node:string_decoder";
+
+/** The lines of a file, read piece by piece. `ended`: false for a last line without a line break. */
+export function* readLines(file: string): Generator<{ text: string; ended: boolean }> {
+  const handle = openSync(file, "r");
+  try {
+    const decoder = new StringDecoder("utf8");
+    const buffer = Buffer.alloc(1 << 16);
+    let rest = "";
+    for (let size = readSync(handle, buffer); size > 0; size = readSync(handle, buffer)) {
+      const lines = (rest + decoder.write(buffer.subarray(0, size))).split("\n");
+      rest = lines.pop() ?? "";
+      for (const text of lines) yield { text, ended: true };
+    }
+    rest += decoder.end();
+    if (rest !== "") yield { text: rest, ended: false };
+  } finally {
+    closeSync(handle);
+  }
+}
+
 /** A JSON value in which numbers that are not finite have become strings, and typed arrays plain ones. */
 export function toJson(value: unknown): string {
   return JSON.stringify(value, (_key, item: unknown) => {

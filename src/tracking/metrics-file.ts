@@ -1,9 +1,9 @@
 /** metrics.jsonl of a run folder, read and brought back to an earlier step. Written by the run folder, one line at a time. */
-import { appendFileSync, existsSync, readFileSync } from "node:fs";
+import { appendFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
 import { writeWhole } from "./durable-files.ts";
 import type { StepMetrics } from "./events.ts";
-import { figuresOf } from "./json-lines.ts";
+import { figuresOf, readLines } from "./json-lines.ts";
 
 interface ParsedLine {
   text: string;
@@ -13,13 +13,18 @@ interface ParsedLine {
   figures: Record<string, number>;
 }
 
+type Kind = "step" | "validation";
+
 /** The lines of training steps (`"step"`) or of validations, oldest first. Lines that cannot be read are left out. */
-export function readMetrics(runFolder: string, kind: "step" | "validation" = "step"): StepMetrics[] {
-  return parseLines(join(runFolder, "metrics.jsonl")).lines.flatMap(({ step, validation, figures }) => {
-    if (step === undefined || validation !== (kind === "validation")) return [];
+export const readMetrics = (runFolder: string, kind: Kind = "step"): StepMetrics[] => [...eachMetrics(runFolder, kind)];
+
+/** The same one by one, for runs whose lines are too many to hold. */
+export function* eachMetrics(runFolder: string, kind: Kind = "step"): Generator<StepMetrics> {
+  for (const { step, validation, figures } of parsedLines(join(runFolder, "metrics.jsonl"))) {
+    if (step === undefined || validation !== (kind === "validation")) continue;
     const { step: _step, epoch: _epoch, ...metrics } = figures;
-    return [{ step, metrics }];
-  });
+    yield { step, metrics };
+  }
 }
 
 /**
@@ -29,25 +34,26 @@ export function readMetrics(runFolder: string, kind: "step" | "validation" = "st
  */
 export function rewindMetrics(runFolder: string, lastStep: number): { discarded: number; repaired: boolean } {
   const file = join(runFolder, "metrics.jsonl");
-  const { lines, endsWithNewline } = parseLines(file);
   const isKept = ({ step }: ParsedLine) => step !== undefined && step <= lastStep;
-  const keep = lines.filter(isKept);
-  const discard = lines.filter((line) => !isKept(line));
-  if (discard.length > 0) {
-    appendFileSync(join(runFolder, "metrics.discarded.jsonl"), discard.map(({ text }) => `${text}\n`).join(""));
+  const discard: string[] = [];
+  let last: (ParsedLine & { ended: boolean }) | undefined;
+  for (const line of parsedLines(file)) {
+    if (!isKept(line)) discard.push(`${line.text}\n`);
+    last = line;
   }
-  if (discard.length > 0 || !endsWithNewline)
-    writeWhole(
-      file,
-      keep.map(({ text }) => `${text}\n`),
-    );
-  return { discarded: discard.length, repaired: !endsWithNewline && lines.at(-1)?.step === undefined };
+  const ended = last?.ended ?? true;
+  if (discard.length > 0) appendFileSync(join(runFolder, "metrics.discarded.jsonl"), discard.join(""));
+  if (discard.length > 0 || !ended) writeWhole(file, keptLines(file, isKept));
+  return { discarded: discard.length, repaired: !ended && last?.step === undefined };
 }
 
-function parseLines(file: string): { lines: ParsedLine[]; endsWithNewline: boolean } {
-  const text = existsSync(file) ? readFileSync(file, "utf8") : "";
-  const lines = text.split("\n").filter((line) => line.trim() !== "");
-  return { lines: lines.map(parseLine), endsWithNewline: text === "" || text.endsWith("\n") };
+function* keptLines(file: string, isKept: (line: ParsedLine) => boolean): Generator<string> {
+  for (const line of parsedLines(file)) if (isKept(line)) yield `${line.text}\n`;
+}
+
+function* parsedLines(file: string): Generator<ParsedLine & { ended: boolean }> {
+  if (!existsSync(file)) return;
+  for (const { text, ended } of readLines(file)) if (text.trim() !== "") yield { ...parseLine(text), ended };
 }
 
 function parseLine(text: string): ParsedLine {

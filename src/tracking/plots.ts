@@ -43,7 +43,12 @@ export function chart(values: readonly number[], size: { width: number; height: 
 }
 
 function extent(values: readonly number[]): { low: number; high: number } {
-  return values.length === 0 ? { low: 0, high: 0 } : { low: Math.min(...values), high: Math.max(...values) };
+  if (values.length === 0) return { low: 0, high: 0 };
+  // A long run has more values than a call may have arguments.
+  return {
+    low: values.reduce((least, value) => Math.min(least, value)),
+    high: values.reduce((most, value) => Math.max(most, value)),
+  };
 }
 
 /** At most `columns` values, neighbours averaged. */

@@ -20,7 +20,7 @@ export interface Progress {
   runStart: number;
   /** Reward of each finished step, oldest first; NaN where a step had none. */
   rewards: number[];
-  /** Seconds of each step this process finished, and the share of it that was sampling. */
+  /** Seconds of the last steps that this process finished, and the share of the last one that was sampling. */
   seconds: number[];
   samplingShare: number;
   tokensPerSecond: number | undefined;
@@ -57,7 +57,7 @@ export function advance(progress: Progress, event: RunEvent, now: number): void 
   switch (event.type) {
     case "run-start": {
       const { totalSteps, step } = event;
-      const rewards = event.history.map(({ metrics }) => stepFigures(metrics).reward ?? Number.NaN);
+      const rewards = Array.from(event.history, ({ metrics }) => stepFigures(metrics).reward ?? Number.NaN);
       Object.assign(progress, { totalSteps, stepsDone: step, rewards, runStart: now, stepStart: now });
       break;
     }
@@ -80,14 +80,13 @@ export function advance(progress: Progress, event: RunEvent, now: number): void 
     case "validation-end": {
       const last = { ...event.metrics };
       progress.validation = { first: progress.validation?.first ?? last, last };
-      progress.stepStart += event.seconds; // A validation between steps belongs to no step.
       enter(progress, "", now);
       break;
     }
     case "step-end": {
       const { reward, sampling, tokensPerSecond } = stepFigures(event.metrics);
       progress.rewards.push(reward ?? Number.NaN);
-      progress.seconds.push(event.seconds);
+      progress.seconds = [...progress.seconds, event.seconds].slice(-5);
       if (sampling !== undefined && event.seconds > 0) progress.samplingShare = Math.min(1, sampling / event.seconds);
       progress.tokensPerSecond = tokensPerSecond ?? progress.tokensPerSecond;
       Object.assign(progress, {
@@ -120,7 +119,7 @@ export function fractionDone(progress: Progress): number {
 
 /** Seconds until the last step is done, by the median of the latest steps; undefined before the first is done. */
 export function secondsLeft(progress: Progress, now: number): number | undefined {
-  const recent = progress.seconds.slice(-5).sort((left, right) => left - right);
+  const recent = [...progress.seconds].sort((left, right) => left - right);
   const median = recent[Math.floor(recent.length / 2)];
   if (median === undefined) return undefined;
   const begun = Math.min(median, Math.max(0, now - progress.stepStart));

@@ -186,8 +186,8 @@ describe("rewind", () => {
   it("sets aside what came after the step, and what was torn", () => {
     const folder = filled();
     writeFileSync(join(folder.path, "metrics.jsonl"), `${read(folder, "metrics.jsonl")}{"step": 4, "rew`);
-    const { history, discarded } = folder.rewind(2);
-    expect(history).toEqual([
+    const { discarded } = folder.rewind(2);
+    expect([...folder.history()]).toEqual([
       { step: 1, metrics: { "reward/mean": 0.1 } },
       { step: 2, metrics: { "reward/mean": 0.2 } },
     ]);
@@ -210,9 +210,10 @@ describe("rewind", () => {
 
   it("begins anew without a checkpoint", () => {
     const folder = filled();
-    expect(folder.rewind(null)).toEqual({ history: [], discarded: 5 });
+    expect(folder.rewind(null)).toEqual({ discarded: 5 });
     expect(read(folder, "metrics.jsonl")).toBe("");
-    expect(folder.rewind(null)).toEqual({ history: [], discarded: 0 });
+    expect(folder.rewind(null)).toEqual({ discarded: 0 });
+    expect([...folder.history()]).toEqual([]);
   });
 
   it("ends a last line that only lacks its end", () => {
@@ -233,7 +234,8 @@ describe("rewind", () => {
       fc.property(fc.nat(whole.length), fc.nat(5), (cut, step) => {
         rmSync(join(folder.path, "metrics.discarded.jsonl"), { force: true });
         writeFileSync(file, whole.slice(0, cut));
-        const { history, discarded } = folder.rewind(step);
+        const { discarded } = folder.rewind(step);
+        const history = [...folder.history()];
         const written = whole.slice(0, cut).split("\n").filter(Boolean);
         const complete = written.filter((line) => lines.includes(line));
         expect(history.map((one) => one.step)).toEqual(

@@ -22,7 +22,7 @@ import { appendLine, writeWhole } from "./durable-files.ts";
 import type { Metrics, StepMetrics } from "./events.ts";
 import { isAbandoned, lockFolder } from "./folder-lock.ts";
 import { toJson } from "./json-lines.ts";
-import { readMetrics, rewindMetrics } from "./metrics-file.ts";
+import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
 
 /** One line of metrics.jsonl. `kind` is absent on the line of a training step. */
 export interface MetricsLine {
@@ -54,9 +54,11 @@ export interface RunFolder {
   /**
    * Brings the folder back to what it held when `step` was done; null: to before the first step. Later metrics move
    * to metrics.discarded.jsonl, later episodes to episodes/discarded/. A torn last line is repaired.
-   * Returns the steps that remain, and how many lines were moved (as a sentence in the log too).
+   * Returns how many lines were moved (as a sentence in the log too).
    */
-  rewind(step: number | null): { history: StepMetrics[]; discarded: number };
+  rewind(step: number | null): { discarded: number };
+  /** The steps in metrics.jsonl, oldest first; each iteration reads the file. */
+  history(): Iterable<StepMetrics>;
   /** Gives the folder free. */
   close(): void;
   /** Gives the folder free, and removes it if no run has begun in it (no configuration, no checkpoint). */
@@ -163,8 +165,9 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
         const after = step === null ? "of a run without a checkpoint" : `after step ${step}, the checkpoint's`;
         log(`set aside what came ${after}: ${discarded} metrics lines, ${episodes} episode files`);
       }
-      return { history: readMetrics(path), discarded };
+      return { discarded };
     },
+    history: () => ({ [Symbol.iterator]: () => eachMetrics(path) }),
     close: unlock,
     abandon() {
       const begun = hasBegun(path);

@@ -38,6 +38,8 @@ export interface StepFigures {
   /** Seconds. */
   sampling: number | undefined;
   training: number | undefined;
+  validation: number | undefined;
+  saving: number | undefined;
   tokensPerSecond: number | undefined;
 }
 
@@ -59,6 +61,8 @@ export function stepFigures(metrics: Metrics): StepFigures {
     // Asynchronous training samples all the time: what counts is how long it is waited for.
     sampling: metrics["time/rollout"] ?? metrics["time/buffer_wait"],
     training: metrics["time/update"],
+    validation: metrics["time/validation"],
+    saving: metrics["time/save"],
     tokensPerSecond: metrics["perf/throughput"],
   };
 }

@@ -48,6 +48,8 @@ export function stepLine(
     learningRate,
     sampling,
     training,
+    validation,
+    saving,
     tokensPerSecond,
   } = stepFigures(event.metrics);
 
@@ -73,7 +75,14 @@ export function stepLine(
   add(7, named("grad", gradNorm), gradNorm === undefined || Number.isFinite(gradNorm) ? styles.dim : styles.bad);
   add(10, named("lr", learningRate, formatRate), styles.dim);
   add(1, formatSeconds(event.seconds).padStart(6));
-  const split = [named("sample", sampling, oneDecimal), named("train", training, oneDecimal)];
+  const notable = (name: string, value = 0) =>
+    value >= 0.05 * event.seconds && value >= 0.1 ? named(name, value, oneDecimal) : undefined;
+  const split = [
+    named("sample", sampling, oneDecimal),
+    named("train", training, oneDecimal),
+    notable("validate", validation),
+    notable("save", saving),
+  ];
   const parts = split.filter((part) => part !== undefined);
   if (parts.length > 0) add(6, `(${parts.join(" ")})`, styles.dim, true);
   if (tokensPerSecond !== undefined) add(5, `${formatCount(tokensPerSecond)} tok/s`);

@@ -33,9 +33,9 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
   const { atOnce, stepsPerSync, partial, batch: tasks } = asyncOptions(config);
   let sinceSync = 0;
 
+  const clock = startClock();
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
-    const clock = startClock();
     const { gathered, metrics: ages } = await takeBatch(run, generation);
     clock.lap("buffer_wait");
     const credit = assignCredit(run, gathered.kept);
@@ -61,9 +61,11 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
     progress.step = step;
     progress.dispatch = generation.state();
     progress.draws = Math.ceil(progress.dispatch.next / tasks);
-    await record(run, { gathered, credit, update, clock, metrics: { ...metrics, ...counted, ...idleness(clock) } });
+    await record(run, { gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
     if (validates) await validate(run, step);
+    clock.lap("validation");
     if (saves) await saveRun(run);
+    clock.lap("save");
     if (stop) return step === plan.totalSteps;
     generation.resume();
   }
@@ -74,9 +76,3 @@ const versions = ({ policy }: Run, sinceSync: number) => ({
   "async/weight_version": policy.version,
   "async/steps_since_sync": sinceSync,
 });
-
-/** The share of the step in which the trainer waited for rollouts. */
-function idleness(clock: ReturnType<typeof startClock>): Record<string, number> {
-  const { "time/buffer_wait": waited = 0, "time/step": all = 0 } = clock.metrics();
-  return all > 0 ? { "async/trainer_idle_ratio": waited / all } : {};
-}

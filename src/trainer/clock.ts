@@ -1,25 +1,26 @@
-/** Wall-clock seconds of a step, by phase. */
+/** Wall-clock seconds of the training loop, by phase. No moment belongs to two phases or to none. */
 
 export interface Clock {
   /** Ends the phase since the last lap under this name. */
   lap(name: string): void;
-  /** `time/{phase}` and `time/step`, seconds. */
-  metrics(): Record<string, number>;
+  /** Ends the step: `time/{phase}` and their sum `time/step`, in seconds. The next step begins here. */
+  endStep(): Record<string, number>;
 }
 
 export function startClock(): Clock {
-  const start = performance.now();
-  let last = start;
-  const laps: Record<string, number> = {};
+  let last = performance.now();
+  let laps: Record<string, number> = {};
   return {
     lap(name) {
       const now = performance.now();
       laps[name] = (laps[name] ?? 0) + (now - last) / 1000;
       last = now;
     },
-    metrics() {
-      const phases = Object.entries(laps).map(([name, seconds]) => [`time/${name}`, seconds]);
-      return { ...Object.fromEntries(phases), "time/step": (last - start) / 1000 };
+    endStep() {
+      const seconds = Object.values(laps).reduce((sum, lap) => sum + lap, 0);
+      const phases = Object.entries(laps).map(([name, lap]) => [`time/${name}`, lap]);
+      laps = {};
+      return { ...Object.fromEntries(phases), "time/step": seconds };
     },
   };
 }

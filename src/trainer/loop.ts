@@ -17,9 +17,9 @@ export async function runLoop(run: Run): Promise<boolean> {
   if (progress.step === 0 && (val_before_train || val_only)) await validate(run, 0);
   if (val_only) return true;
 
+  const clock = startClock();
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
-    const clock = startClock();
     const gathered = await gatherEpisodes(run, step);
     clock.lap("rollout");
     const credit = assignCredit(run, gathered.kept);
@@ -33,8 +33,10 @@ export async function runLoop(run: Run): Promise<boolean> {
     progress.draws += gathered.draws;
     await record(run, { gathered, credit, update, clock, metrics });
     if (plan.validateAfter(step)) await validate(run, step);
+    clock.lap("validation");
     const stop = run.stopRequested();
     if (stop || plan.saveAfter(step)) await saveRun(run);
+    clock.lap("save");
     if (stop) return step === plan.totalSteps;
   }
   return true;

@@ -11,6 +11,7 @@ import type { Config } from "../config/schema.ts";
 import { toYaml } from "../config/to-yaml.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { subscribers } from "../tracking/events.ts";
+import { watchHealth } from "../tracking/health.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../tracking/run-folder.ts";
 import { checkAsync } from "./async-options.ts";
 import { checkCredit } from "./credit-options.ts";
@@ -104,7 +105,7 @@ export async function openRun(
       ...{ config, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
       workflow: experiment.workflow,
       progress: { step: 0, draws: 0, badSteps: 0 },
-      history: [],
+      health: watchHealth(config),
       validation: { step: -1, metrics: {} },
       signal: abort.signal,
       strays,
@@ -122,7 +123,7 @@ export async function openRun(
       folder: folder ? relative(process.cwd(), folder.path) : "",
       totalSteps: plan.totalSteps,
       step: run.progress.step,
-      history: run.history,
+      history: folder?.history() ?? [],
       text: [describeModel(engine, config), plan.arithmetic],
     });
     return { run, close };

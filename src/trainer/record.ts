@@ -3,7 +3,6 @@
 import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
 import { RunError } from "../errors.ts";
 import { mean } from "../statistics.ts";
-import { health } from "../tracking/health.ts";
 import { episodeMetrics } from "../trajectories/episode-metrics.ts";
 import { advantageMetrics, rewardMetrics } from "../trajectories/group-metrics.ts";
 import { type Credit, figuresOf } from "./assign-credit.ts";
@@ -25,15 +24,13 @@ export interface FinishedStep {
 
 /** @throws RunError when updates failed `max_bad_steps` times in a row */
 export async function record(run: Run, finished: FinishedStep): Promise<void> {
-  const { progress, plan, config, history } = run;
+  const { progress, plan } = run;
   const { step } = progress;
   const { gathered, credit, update, clock } = finished;
   const { epoch, episodes, groups } = gathered;
-  const times = clock.metrics();
-  const seconds = times["time/step"]!;
   const tokens = episodes.reduce((sum, episode) => sum + sampledTokens(episode), 0);
   const rewards = groups.flatMap(({ members }) => members.map(({ reward }) => reward));
-  const metrics: Record<string, number> = {
+  const counted: Record<string, number> = {
     "progress/epoch": epoch,
     "progress/done_frac": step / plan.totalSteps,
     ...(rewards.length === 0 ? {} : { "reward/mean": mean(rewards) }),
@@ -44,18 +41,29 @@ export async function record(run: Run, finished: FinishedStep): Promise<void> {
     ...credit.metrics,
     ...finished.metrics,
     ...update.metrics,
-    ...times,
-    "perf/sampled_tokens": tokens,
-    "perf/throughput": tokens / seconds,
     ...(await engineFigures(run)),
     ...gatewayFigures(run),
   };
   keepEpisodes(run, { mode: "train", step }, episodes, credit);
-  history.push({ step, metrics });
+  clock.lap("record");
+  const times = clock.endStep();
+  const seconds = times["time/step"] ?? 0;
+  const metrics = { ...counted, ...times, ...speed(times, seconds, tokens) };
   run.emit({ type: "step-end", step, total: plan.totalSteps, epoch, metrics, seconds });
-  for (const text of health(history, config)) run.emit({ type: "health", text });
+  for (const text of run.health(metrics)) run.emit({ type: "health", text });
+  clock.lap("logging");
   if (step === 1 && (metrics["batch/steps_per_traj/max"] ?? 0) > 1) noteTemplate(run);
   noteBadStep(run, update.failure);
+}
+
+/** Validation and saving count for the time of the step, but not for its throughput. */
+function speed(times: Record<string, number>, seconds: number, tokens: number): Record<string, number> {
+  const { "time/validation": validation = 0, "time/save": save = 0, "time/buffer_wait": waited } = times;
+  return {
+    "perf/sampled_tokens": tokens,
+    "perf/throughput": tokens / (seconds - validation - save),
+    ...(waited === undefined ? {} : { "async/trainer_idle_ratio": waited / seconds }),
+  };
 }
 
 /** Said once several turns are known to occur; what it does to thinking is a rule of health, once it has done it. */

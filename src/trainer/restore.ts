@@ -15,7 +15,7 @@ import { forgetCheckpoint } from "./save-run.ts";
  * @param weights a checkpoint to take only the weights of
  */
 export async function restore(run: Run, weights: string | undefined): Promise<void> {
-  const { folder, policy, progress, history, emit } = run;
+  const { folder, policy, progress, health, emit } = run;
   const held = heldByService(run);
   const checkpoint = held === undefined ? await chosenCheckpoint(run) : undefined;
   if (held !== undefined) {
@@ -33,11 +33,11 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
     await policy.loadState(join(path, "policy"), { optimizer: false });
     await restoreCritic(run, path, false);
   }
-  const kept = folder?.rewind(checkpoint ? progress.step : null);
-  if (!kept) return;
-  history.push(...kept.history);
-  if (kept.discarded > 0) {
-    emit({ type: "warning", text: `${kept.discarded} lines of metrics after the checkpoint were set aside` });
+  if (!folder) return;
+  const { discarded } = folder.rewind(checkpoint ? progress.step : null);
+  for (const { metrics } of folder.history()) health(metrics);
+  if (discarded > 0) {
+    emit({ type: "warning", text: `${discarded} lines of metrics after the checkpoint were set aside` });
   }
 }
 

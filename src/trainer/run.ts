@@ -6,7 +6,7 @@ import type { Engine, Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Gateway } from "../gateway/gateway.ts";
-import type { RunEvent, StepMetrics } from "../tracking/events.ts";
+import type { Metrics, RunEvent } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import type { Experiment } from "./experiment.ts";
 import type { Plan } from "./plan.ts";
@@ -69,8 +69,8 @@ export interface Run {
   /** Undefined when the run only measures. */
   readonly folder: RunFolder | undefined;
   readonly progress: Progress;
-  /** Figures of the steps done, oldest first. */
-  readonly history: StepMetrics[];
+  /** Takes the metrics of each step, in order; returns what has gone wrong with it. */
+  readonly health: (metrics: Metrics) => string[];
   /** Figures of the last validation and the step it followed; -1 before the first. */
   validation: { step: number; metrics: Readonly<Record<string, number>> };
   /** Aborted when the run must stop at once. */

@@ -37,7 +37,7 @@ export interface RunSummary {
   folder: string | null;
   /** Steps done. */
   step: number;
-  /** Figures of each step, oldest first. */
+  /** Metrics of each step, oldest first; read from the run folder when it is first asked for. */
   history: readonly StepMetrics[];
   /** Figures of the last validation. */
   validation: Readonly<Record<string, number>>;
@@ -96,12 +96,16 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     const done = await Promise.race([loop(run), run.strays.fatal]);
     if (run.strays.error) throw run.strays.error;
     finish(run, done);
-    const { folder, progress, history, validation } = run;
+    const { folder, progress, validation } = run;
+    let history: StepMetrics[] | undefined;
     return {
       exitCode: done ? 0 : 130,
       folder: folder?.path ?? null,
       step: progress.step,
-      history,
+      get history() {
+        history ??= [...(folder?.history() ?? [])];
+        return history;
+      },
       validation: validation.metrics,
     };
   } catch (error) {

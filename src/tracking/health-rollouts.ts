@@ -1,0 +1,113 @@
+/** Health rules about what rollouts give to learn from: failures, cut-off replies, broken conversations, equal rewards. */
+import { lengthLimits } from "../trajectories/types.ts";
+import type { Metrics } from "./events.ts";
+import { lastValues, meanOfLast, type NewRule, percent } from "./health-rule.ts";
+import { rolesOf } from "./step-figures.ts";
+
+/** Rollouts that failed. */
+export const failedRollouts: NewRule = (config) => {
+  const { workflow, agent } = config.rllm;
+  const limits = [
+    ["rllm.workflow.set_up_timeout", workflow.set_up_timeout],
+    ["rllm.agent.trajectory_timeout", agent.trajectory_timeout],
+    ["rllm.workflow.score_timeout", workflow.score_timeout],
+    ["rllm.workflow.workflow_args.timeout", workflow.workflow_args.timeout],
+  ].flatMap(([key, seconds]) => (seconds === null ? [] : [`${key}=${seconds}`]));
+  return ({ metrics }) => {
+    const errors = metrics["batch/termination_reason/error"] ?? 0;
+    const timeouts = metrics["batch/termination_reason/timeout"] ?? 0;
+    if (errors + timeouts < 0.1) return undefined;
+    const why = "`failure` in episodes/ says why";
+    if (errors >= timeouts) return `${percent(errors + timeouts)} of rollouts failed; ${why}`;
+    return `${percent(errors + timeouts)} of rollouts failed, most of them at a time limit; ${why} (${limits.join(", ")})`;
+  };
+};
+
+/** Trajectories without a known reward. */
+export const unknownRewards: NewRule =
+  () =>
+  ({ metrics }) => {
+    const all = metrics["groups/num_trajs_before_filter"] ?? 0;
+    const lost = ["unknown_reward", "reward_not_finite"].map((why) => metrics[`groups/dropped_trajs/${why}`] ?? 0);
+    const unknown = lost.reduce((sum, count) => sum + count, 0);
+    if (all === 0 || unknown / all < 0.1) return undefined;
+    return `${percent(unknown / all)} of trajectories have no reward and were left out; see \`explanation\` in episodes/`;
+  };
+
+/** Conversations that fell apart into sequences of their own, or were dropped for it. */
+export const brokenConversations: NewRule =
+  () =>
+  ({ metrics }) => {
+    const sequences = metrics["batch/num_sequences"] ?? 0;
+    const dropped = metrics["batch/dropped_sequences/token_mismatch"] ?? 0;
+    if (dropped > 0 && dropped >= 0.1 * (sequences + dropped)) {
+      return (
+        `${percent(dropped / (sequences + dropped))} of sequences were dropped because a model call did not continue the ` +
+        `earlier ones${mainStart(metrics)}; send the history back unchanged, or set rllm.filter_token_mismatch=false`
+      );
+    }
+    const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
+    if (thinking === 0 || thinking < 0.1 * sequences) return undefined;
+    return (
+      `the chat template drops earlier thinking, so ${thinking} turns were trained as sequences of their own; ` +
+      "rllm.accumulate_reasoning=true keeps each conversation in one"
+    );
+  };
+
+/** The most frequent `batch/sequence_starts/*`. */
+function mainStart(metrics: Metrics): string {
+  const prefix = "batch/sequence_starts/";
+  const starts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
+  const [first] = starts.sort(([, left], [, right]) => right - left);
+  return first === undefined ? "" : ` (most often: ${first[0].slice(prefix.length)})`;
+}
+
+/** Replies cut off by a limit. Two steps in a row, since a small batch may be unlucky once. */
+export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) => {
+  const { max_response_length: most } = data;
+  const { max_tokens: sampled } = rollout.train;
+  const response =
+    sampled === most ? `data.max_response_length (now ${most})` : `rllm.rollout.train.max_tokens (now ${sampled})`;
+  const advice = {
+    call: `the agent's own max_tokens; raise it in the agent (the configuration allows ${sampled})`,
+    max_response_length: `the limit of a reply; raise ${response}`,
+    max_length: `the limit of prompt and reply together; raise training.max_length (now ${training.max_length})`,
+    context_window: "the model's context window; shorten the prompts or take a model with a longer one",
+  };
+  const recentShare = meanOfLast(2);
+  return ({ metrics, solved }) => {
+    const share = recentShare(metrics["response_length/clip_ratio"]);
+    if (solved || share === undefined || share < 0.5) return undefined;
+    const shareOf = (limit: keyof typeof advice) => metrics[`response_length/cut_off_by/${limit}`] ?? 0;
+    const limit = lengthLimits.reduce((main, other) => (shareOf(other) > shareOf(main) ? other : main));
+    // Runs of earlier versions did not record the limit.
+    const known = shareOf(limit) > 0 ? limit : "max_response_length";
+    return `${percent(share)} of replies were cut off, most by ${advice[known]}`;
+  };
+};
+
+const idleShare = 0.05;
+
+/** Groups whose rewards do not differ, by why. Two steps in a row, since a small batch may be unlucky once. */
+export const noSignal: NewRule = ({ rllm: { rollout } }) => {
+  const add = lastValues<ReadonlyMap<string, number>>(2);
+  const { n } = rollout;
+  const { temperature } = rollout.train;
+  return ({ metrics }) => {
+    const roles = rolesOf(metrics, "batch", "fractions/effective");
+    const steps = add(new Map(roles.map(({ role, value }) => [role, value])));
+    const share = (role: string) => steps.reduce((sum, step) => sum + (step.get(role) ?? 1), 0) / steps.length;
+    const idle = steps.length < 2 ? undefined : roles.find(({ role }) => share(role) < idleShare);
+    if (idle === undefined) return undefined;
+    const easy = metrics[`batch/${idle.role}/fractions/too_easy`] ?? 0;
+    const hard = metrics[`batch/${idle.role}/fractions/too_hard`] ?? 0;
+    const what = `almost no group of "${idle.role}" has rewards that differ, so almost nothing is learned`;
+    if (easy > 0.8) return `${what}: nearly all are solved every time; give harder tasks, or stop here`;
+    // Then that is why they fail, and another rule says so.
+    if (hard > 0.8 && (metrics["response_length/clip_ratio"] ?? 0) >= 0.5) return undefined;
+    const more = `raise rllm.rollout.n (now ${n})`;
+    if (hard > 0.8) return `${what}: nearly all fail every time; give easier tasks or partial rewards, or ${more}`;
+    const warmer = temperature < 1 ? `raise sampling.train.temperature (now ${temperature}), ` : "";
+    return `${what}: ${warmer}${more}, or let the reward tell good from better replies`;
+  };
+};
