@@ -1,4 +1,5 @@
 import { type Grade, grade, overlong, quote } from "./grade.ts";
+import { withBudget } from "./math/budget.ts";
 import { findAnswer } from "./math/find-answer.ts";
 import { parseExpression } from "./math/parse.ts";
 import { decimalOf, equal } from "./math/rational.ts";
@@ -28,7 +29,7 @@ export function countdown(reply: string, { numbers, target }: { numbers: readonl
   if (used.join() !== given.join()) {
     return grade(false, `${quote(written)} uses ${used.join(", ") || "no numbers"}, not ${given.join(", ")}`);
   }
-  const value = parseExpression(plain)?.evaluate(new Map());
+  const value = withBudget(100_000, () => parseExpression(plain)?.evaluate(new Map()));
   if (value === undefined) return grade(false, `${quote(written)} cannot be read`);
   return grade(equal(value, decimalOf(target)), `${written} is ${value.approximate}, wanted ${target}`);
 }

@@ -1,60 +1,87 @@
-/** Takes from an answer what carries no meaning: mathematics marks, spacing, units, words around it. */
+/** Removes what carries no meaning from an answer: mathematics marks, spacing, fonts. It never joins two tokens. */
 
 const spacing =
-  /\\(?:[!,;:> ]|quad\b|qquad\b|displaystyle\b|limits\b|bigl?\b|bigr\b|Bigl?\b|Bigr\b|left\b\.?|right\b\.?)|~/g;
-const wrappers = /^\s*(?:\$\$?([^$]*)\$\$?|\\\(([\s\S]*)\\\)|\\\[([\s\S]*)\\\])\s*[.,;]?\s*$/;
+  /\\(?:[!,;:> ]|(?:quad|qquad|displaystyle|limits|[bB]igl?|[bB]igr)(?![a-zA-Z])|(?:left|right)(?:\.|(?![a-zA-Z])))|~/g;
 const textCommand =
-  /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm|bf)\s*\{([^{}]*)\}/g;
+  /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm|bf)\s?\{([^{}]*)\}/g;
+const degrees = /\^ ?(?:\\circ(?![a-zA-Z])|\{ ?\\circ ?\})|\\degree(?![a-zA-Z])|\\deg(?![a-zA-Z])/g;
 
-const unitNames =
-  "degrees?|deg|°|cm|mm|km|m|meters?|metres?|centimeters?|centimetres?|kilometers?|kilometres?|miles?|mi|feet|foot|ft|inch(?:es)?|" +
-  "yards?|yd|kg|g|mg|grams?|kilograms?|pounds?|lbs?|ounces?|oz|tons?|seconds?|secs?|s|minutes?|mins?|hours?|hrs?|h|days?|weeks?|" +
-  "months?|years?|yrs?|dollars?|cents?|euros?|units?|square units?|sq(?:uare)? ?(?:units?|cm|m|ft|feet|inches|meters?)|" +
-  "cubic (?:units?|cm|m|ft|feet|inches|meters?)|points?|people|students?|ways?|mph|km/h|m/s|L|liters?|litres?|ml|N|J|W|Hz|K|" +
-  "apples?|books?|balls?|marbles?|cookies|coins?|eggs?|pages?|times";
-/** After a number, a closing bracket or a blank, at the very end, with an exponent as in cm^2. */
-const unit = new RegExp(
-  String.raw`(?<=[\d})\]]\s*|\\%\s*)(?<![\^_]\{?)\s*(?:${unitNames})(?:\s*\^\s*\{?[23]\}?|[²³])?\.?$`,
-  "i",
-);
+const multiples = new Map([
+  ["thousand", "1000"],
+  ["million", "1000000"],
+  ["billion", "1000000000"],
+]);
 
-const multiples: Record<string, string> = { thousand: "000", million: "000000", billion: "000000000" };
-
-export interface Cleaned {
-  text: string;
-  /** It was written with a percent sign. */
-  percent: boolean;
+/** @example cleanLatex("$\\boxed{1{,}234\\text{ cm}^2}$") // "1234 cm ^2" */
+export function cleanLatex(answer: string): string {
+  const text = unwrap(squeeze(answer))
+    .replace(/\{,\}(?=\d{3})|,\\!(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))/g, "")
+    .replaceAll("{,}", ",")
+    .replace(spacing, " ")
+    .replace(textCommand, " $1 ")
+    .replaceAll("\\$", " $ ")
+    .replace(degrees, " ° ")
+    .replace(
+      /(?<=[\d}]) ?(thousand|million|billion)\b/gi,
+      (_, word: string) => ` * ${multiples.get(word.toLowerCase())} `,
+    );
+  return withoutFullStops(joinThousands(squeeze(text)));
 }
 
-/** @example cleanLatex("$\\boxed{1{,}234\\text{ cm}^2}$").text // "1234" */
-export function cleanLatex(answer: string): Cleaned {
-  let text = unwrap(answer.trim());
-  text = text
-    .replace(/\\boxed\s*\{([\s\S]*)\}$/, "$1")
-    .replace(spacing, (mark) => (/^\\(left|right)\.$/.test(mark) ? "" : " "));
-  text = text.replace(textCommand, (_, inner: string) => ` ${inner} `).replaceAll("\\$", "");
-  text = text.replace(/\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|°/g, "").replace(/^\s*[$€£]\s*(?=[\d.-])/, "");
-  text = text.replace(/(?<=\d)\s*(thousand|million|billion)\b/i, (_, word: string) => multiples[word.toLowerCase()]!);
-  text = text.trim().replace(/[.;]+$/, "");
-  const percent = /\\?%\s*$/.test(text) || /\bpercent$/i.test(text);
-  text = text.replace(/\\?%\s*$/, "").replace(/\s*\bpercent$/i, "");
-  text = withoutUnit(text.trim());
-  text = text.replaceAll("{,}", ",").replace(/(?<!\d)\d{1,3}(?:,\s?\d{3})+(?!\d)/g, joinThousands);
-  return { text: text.replace(/\s+/g, " ").trim(), percent };
-}
+/** Every later pattern sees at most one blank in a row, so that none of them can backtrack over blanks. */
+const squeeze = (text: string) => text.replace(/\s+/g, " ").trim();
 
-/** Spaces after the commas make it a list: "1, 234" is two numbers. */
-const joinThousands = (written: string) => (/\s/.test(written) ? written : written.replaceAll(",", ""));
+const wrappers = [
+  ["$$", "$$"],
+  ["$", "$"],
+  ["\\(", "\\)"],
+  ["\\[", "\\]"],
+] as const;
 
+/** Takes off mathematics marks and a box around all of the text. */
 function unwrap(text: string): string {
-  const inner = wrappers
-    .exec(text)
-    ?.slice(1)
-    .find((group) => group !== undefined);
-  return inner === undefined ? text : unwrap(inner.trim());
+  let inner = text;
+  for (;;) {
+    const bare = withoutFullStops(inner);
+    const box = /^\\f?boxed ?\{/.exec(bare)?.[0];
+    const mark = wrappers.find(
+      ([open, close]) => bare.length > open.length + close.length && bare.startsWith(open) && bare.endsWith(close),
+    );
+    if (mark && !bare.slice(mark[0].length, -mark[1].length).includes(mark[0])) {
+      inner = bare.slice(mark[0].length, -mark[1].length).trim();
+    } else if (box !== undefined && closes(bare, box.length - 1)) inner = bare.slice(box.length, -1).trim();
+    else return inner;
+  }
 }
 
-function withoutUnit(text: string): string {
-  const without = text.replace(unit, "").trim();
-  return without === "" ? text : without;
+/** Whether the brace that is opened there is closed at the very end. */
+function closes(text: string, open: number): boolean {
+  let depth = 0;
+  for (let index = open; index < text.length; index++) {
+    if (text[index] === "{") depth++;
+    else if (text[index] === "}" && --depth === 0) return index === text.length - 1;
+  }
+  return false;
+}
+
+function withoutFullStops(text: string): string {
+  let end = text.length;
+  while (end > 0 && ".; ".includes(text[end - 1] ?? "")) end--;
+  return text.slice(0, end);
+}
+
+/** "1,234" is one number unless it stands in brackets, as in "(1,234)"; "1, 234" is two. Braces only group. */
+function joinThousands(text: string): string {
+  const inside = new Set<number>();
+  let depth = 0;
+  for (let index = 0; index < text.length; index++) {
+    const piece = text[index] === "\\" ? text.slice(index, index + 2) : text[index];
+    if (piece === "(" || piece === "[" || piece === "\\{") depth++;
+    else if (piece === ")" || piece === "]" || piece === "\\}") depth--;
+    if (depth > 0 && text[index] === ",") inside.add(index);
+  }
+  return text.replace(/(?<![\d.])\d{1,3}(?:, ?\d{3})+(?!\d)/g, (written, at: number) => {
+    const isList = written.includes(" ") || inside.has(at + written.indexOf(","));
+    return isList ? written : written.replaceAll(",", "");
+  });
 }

@@ -1,42 +1,67 @@
 /** Whether two answers say the same: numbers, expressions, tuples, intervals, sets, equations, else words. */
 import { uniforms } from "../../random.ts";
-import { type Cleaned, cleanLatex } from "./clean-latex.ts";
+import { nested, spend, withBudget } from "./budget.ts";
+import { cleanLatex } from "./clean-latex.ts";
+import { measure } from "./measure.ts";
 import { type Expression, parseExpression } from "./parse.ts";
-import { decimalOf, divide, equal, real, type Value } from "./rational.ts";
+import { compare, decimalOf, divide, equal, subtract, type Value } from "./rational.ts";
 import { splitTop, splitUnion, unbracket } from "./split.ts";
+import { sameTokens } from "./tokens.ts";
 
-/** Longer than any answer; beyond it only the words are compared. */
+/** Longer than any answer; beyond it only the characters are compared. */
 const longest = 2000;
+/** At most about half a second; usual answers take a thousandth of it. */
+const mostSteps = 300_000;
 
 /**
  * Compares by value: `1/2`, `0.5`, `\frac12` and `50\%` are equal, `0.3333` and `1/3` are not. Expressions with variables
- * are equal when they agree at points drawn from a fixed seed. Lists and sets have no order, tuples and intervals do.
+ * are equal when they agree at points drawn from a fixed seed. Lists and sets have no order, tuples and intervals do. What
+ * is not an expression is equal when its tokens are.
  *
+ * @returns false as well when the comparison would take too long
  * @example mathEquivalent("(x+1)^2", "x^2 + 2x + 1") // true
  */
 export function mathEquivalent(answer: string, expected: string): boolean {
-  if (answer.length > longest || expected.length > longest) return sameText(answer, expected);
+  if (answer.length > longest || expected.length > longest) return answer.trim() === expected.trim();
   const [left, right] = [cleanLatex(answer), cleanLatex(expected)];
-  if (left.text === "" || right.text === "") return false;
-  if (sameAnswer(left.text, right.text)) return true;
-  return percentOf(left, right) || percentOf(right, left);
-}
-
-/** "50%" is 0.5 as well as what people write as 50. */
-function percentOf(percent: Cleaned, plain: Cleaned): boolean {
-  if (!percent.percent || plain.percent) return false;
-  const [value, other] = [parseExpression(percent.text), parseExpression(plain.text)];
-  if (!value || !other || value.variables.size + other.variables.size > 0) return false;
-  return equal(divide(value.evaluate(new Map()), decimalOf(100)), other.evaluate(new Map()));
+  if (left === "" || right === "") return false;
+  return withBudget(mostSteps, () => sameAnswer(left, right)) ?? false;
 }
 
 function sameAnswer(left: string, right: string): boolean {
-  if (sameText(left, right)) return true;
-  return sameUnion(left, right) ?? sameRelation(left, right) ?? sameList(left, right) ?? sameExpression(left, right);
+  spend(10 + left.length + right.length);
+  if (sameTokens(left, right) || sameWords(left, right)) return true;
+  return nested(
+    () => sameUnion(left, right) ?? sameRelation(left, right) ?? sameList(left, right) ?? sameMeasure(left, right),
+  );
 }
 
-const plainText = (text: string) => text.toLowerCase().replace(/[\s{}$]|\\text/g, "");
-const sameText = (left: string, right: string) => plainText(left) === plainText(right);
+/** Text of words alone, where "No" is "no". Capitals of other letters are other variables. */
+const sameWords = (left: string, right: string) => /^[a-zA-Z' -]+$/.test(left) && foldWords(left) === foldWords(right);
+const foldWords = (text: string) =>
+  text.replace(/(?<![a-zA-Z])[A-Z][a-z]+|[a-zA-Z]{4,}/g, (word) => word.toLowerCase());
+
+/** A bare value is also the value in any one unit; "5 cm" is not "5 m". */
+function sameMeasure(left: string, right: string): boolean {
+  if (sameExpression(left, right)) return true;
+  const [a, b] = [measure(left), measure(right)];
+  if (a.unit === b.unit && a.unit === undefined) return false;
+  if (a.unit !== undefined && b.unit !== undefined && a.unit !== b.unit) return false;
+  if (isAngle(a.text) || isAngle(b.text)) return false;
+  if (sameTokens(a.text, b.text) || sameExpression(a.text, b.text)) return true;
+  if (a.unit === "%" && b.unit === undefined) return isPercentOf(a.text, b.text);
+  return b.unit === "%" && a.unit === undefined && isPercentOf(b.text, a.text);
+}
+
+/** In "sin 30°" the degrees are the sine's. */
+const isAngle = (text: string) => /(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])/.test(text);
+
+/** "50%" is 0.5 as well as what people write as 50. */
+function isPercentOf(percent: string, plain: string): boolean {
+  const [value, other] = [parseExpression(percent), parseExpression(plain)];
+  if (!value || !other || value.variables.size + other.variables.size > 0) return false;
+  return equal(divide(value.evaluate(new Map()), decimalOf(100)), other.evaluate(new Map()));
+}
 
 function sameUnion(left: string, right: string): boolean | undefined {
   const [a, b] = [splitUnion(left), splitUnion(right)];
@@ -61,8 +86,9 @@ function sameRelation(left: string, right: string): boolean | undefined {
   if (!a && !b) return undefined;
   if (a && !b) return a.names ? sameAnswer(a.right, right) : false;
   if (b && !a) return b.names ? sameAnswer(left, b.right) : false;
-  const [one, other] = [a!, b!];
-  const flipped = one.sign === opposite[other.sign];
+  if (!a || !b) return false;
+  const [one, other] = [a, b];
+  const flipped = one.sign === opposite.get(other.sign);
   if (one.sign === other.sign && sameAnswer(one.left, other.left) && sameAnswer(one.right, other.right)) return true;
   if (flipped && sameAnswer(one.left, other.right) && sameAnswer(one.right, other.left)) return true;
   return one.sign === "=" && other.sign === "=" && sameEquation(one, other);
@@ -75,42 +101,42 @@ interface Relation {
   /** The left side only names what the right side says. */
   names: boolean;
 }
-const opposite: Record<string, string> = { "=": "=", "<": ">", ">": "<", "<=": ">=", ">=": "<=" };
-const relationSign = /\\leq?(?![a-z])|\\geq?(?![a-z])|\\in(?![a-z])|<=|>=|≤|≥|[<>=]/;
-const signNames: Record<string, string> = {
-  "\\le": "<=",
-  "\\leq": "<=",
-  "≤": "<=",
-  "\\ge": ">=",
-  "\\geq": ">=",
-  "≥": ">=",
-};
+const opposite = new Map(Object.entries({ "=": "=", "<": ">", ">": "<", "<=": ">=", ">=": "<=" }));
+const relationSign = /\\(?:leq?|geq?|lt|gt|in)(?![a-zA-Z])|<=|>=|[≤≥∈<>=]/;
+const signNames = new Map([
+  ...Object.entries({ "\\le": "<=", "\\leq": "<=", "≤": "<=", "\\ge": ">=", "\\geq": ">=", "≥": ">=" }),
+  ...Object.entries({ "\\lt": "<", "\\gt": ">", "∈": "\\in" }),
+]);
 
 function relation(text: string): Relation | undefined {
   const found = relationSign.exec(text);
   if (!found || found.index === 0) return undefined;
   const [left, right] = [text.slice(0, found.index).trim(), text.slice(found.index + found[0].length).trim()];
-  const sign = signNames[found[0]] ?? found[0];
+  const sign = signNames.get(found[0]) ?? found[0];
   const names =
     (sign === "=" || sign === "\\in") && /^\\?[a-zA-Z]{1,2}(?:_\{?\w+\}?)?(?:\([a-z](?:, ?[a-z])*\))?$/.test(left);
   return { left, sign, right, names };
 }
 
-/** Equal when the difference of the sides is the same up to a constant factor. */
+/** Equal when the differences of the sides have the same ratio everywhere. */
 function sameEquation(one: Relation, other: Relation): boolean {
-  const sides = [one.left, one.right, other.left, other.right].map(parseExpression);
-  if (!sides.every((side) => side !== undefined)) return false;
-  const [a, b, c, d] = sides as [Expression, Expression, Expression, Expression];
-  const ratios = samplePoints([a, b, c, d]).map((point) => {
-    const [left, right] = [a, c].map((side, index) => {
-      return side.evaluate(point).approximate - (index === 0 ? b : d).evaluate(point).approximate;
-    });
-    return left! / right!;
+  const sides = [one.left, one.right, other.left, other.right]
+    .map(parseExpression)
+    .filter((side) => side !== undefined);
+  const [a, b, c, d] = sides;
+  if (!a || !b || !c || !d) return false;
+  const zero = decimalOf(0);
+  const ratios = samplePoints(sides).flatMap((point) => {
+    const [left, right] = [
+      subtract(a.evaluate(point), b.evaluate(point)),
+      subtract(c.evaluate(point), d.evaluate(point)),
+    ];
+    const ratio = divide(left, right);
+    return Number.isFinite(ratio.approximate) ? [ratio] : [];
   });
-  const finite = ratios.filter(Number.isFinite);
-  return (
-    finite.length >= 4 && Math.abs(finite[0]!) > 1e-9 && finite.every((ratio) => equal(real(ratio), real(finite[0]!)))
-  );
+  const [first, ...rest] = ratios;
+  if (first === undefined || rest.length < 3 || compare(first, zero) !== false) return false;
+  return rest.every((ratio) => equal(ratio, first));
 }
 
 function sameList(left: string, right: string): boolean | undefined {
@@ -141,21 +167,22 @@ function sameExpression(left: string, right: string): boolean {
   if (a.variables.size + b.variables.size === 0) return equal(a.evaluate(new Map()), b.evaluate(new Map()));
   let compared = 0;
   for (const point of samplePoints([a, b])) {
-    const [one, other] = [a.evaluate(point), b.evaluate(point)];
-    // Outside of the domain of one of them: sqrt(x) below zero.
-    if (!Number.isFinite(one.approximate) || !Number.isFinite(other.approximate)) continue;
-    if (!equal(one, other)) return false;
-    compared++;
+    const verdict = compare(a.evaluate(point), b.evaluate(point));
+    if (verdict === false) return false;
+    // Undefined outside of the domain of one of them: sqrt(x) below zero.
+    if (verdict) compared++;
   }
   return compared >= 4;
 }
 
-/** Above and below zero, so that x is not taken for |x|. */
+/** Above and below zero, so that x is not taken for |x|. Fractions, so that polynomials are compared exactly. */
 function samplePoints(expressions: readonly Expression[]): Map<string, Value>[] {
   const random = uniforms(7);
   const names = [...new Set(expressions.flatMap(({ variables }) => [...variables]))].sort();
   return Array.from({ length: 16 }, (_, index) => {
     const sign = index % 2 === 0 ? 1 : -1;
-    return new Map(names.map((name) => [name, real(sign * (0.5 + 2.5 * random()))]));
+    return new Map(
+      names.map((name) => [name, divide(decimalOf(sign * Math.floor(32 + 160 * random())), decimalOf(64))]),
+    );
   });
 }

@@ -1,5 +1,19 @@
-/** Tokens into a function of the variables' values. Knows LaTeX's fractions, roots, powers and products without a sign. */
-import { add, decimal, decimalOf, divide, multiply, negate, power, real, subtract, type Value } from "./rational.ts";
+/** Parses LaTeX and plain notation into a function of the variables' values. */
+import { spend } from "./budget.ts";
+import * as rational from "./rational.ts";
+import {
+  add,
+  decimal,
+  decimalOf,
+  divide,
+  multiply,
+  negate,
+  power,
+  real,
+  subtract,
+  undefinedValue,
+  type Value,
+} from "./rational.ts";
 import { isFunction, type Token, tokenize } from "./tokens.ts";
 
 export interface Expression {
@@ -10,14 +24,16 @@ export interface Expression {
 
 type Evaluate = Expression["evaluate"];
 
-/** Longer or deeper than any answer; what lies beyond is not looked into. */
+/** Longer or deeper expressions are not parsed. */
 const longest = 2000;
 const deepest = 100;
 
-/** @returns undefined when the text is no expression */
+/** @returns undefined when the text is not an expression */
 export function parseExpression(text: string): Expression | undefined {
-  const tokens = text.length > longest ? undefined : tokenize(text);
-  if (tokens === undefined || tokens.length === 0) return undefined;
+  if (text.length > longest) return undefined;
+  spend(text.length);
+  const tokens = tokenize(text);
+  if (tokens.length === 0) return undefined;
   try {
     const parser = new Parser(tokens);
     const evaluate = parser.sum();
@@ -30,33 +46,38 @@ export function parseExpression(text: string): Expression | undefined {
 
 class NoExpression extends Error {}
 
-const closing: Record<string, string> = { "(": ")", "[": "]", "{": "}", "\\{": "\\}" };
+const closing = new Map([
+  ["(", ")"],
+  ["[", "]"],
+  ["{", "}"],
+  ["\\{", "\\}"],
+]);
 
-const onNumbers: Record<string, (value: number) => number> = {
-  sin: Math.sin,
-  cos: Math.cos,
-  tan: Math.tan,
-  cot: (x) => 1 / Math.tan(x),
-  sec: (x) => 1 / Math.cos(x),
-  csc: (x) => 1 / Math.sin(x),
-  arcsin: Math.asin,
-  arccos: Math.acos,
-  arctan: Math.atan,
-  sinh: Math.sinh,
-  cosh: Math.cosh,
-  tanh: Math.tanh,
-  ln: Math.log,
-  log: Math.log10,
-  exp: Math.exp,
-};
+const onNumbers = new Map<string, (value: number) => number>([
+  ["sin", Math.sin],
+  ["cos", Math.cos],
+  ["tan", Math.tan],
+  ["cot", (x) => 1 / Math.tan(x)],
+  ["sec", (x) => 1 / Math.cos(x)],
+  ["csc", (x) => 1 / Math.sin(x)],
+  ["arcsin", Math.asin],
+  ["arccos", Math.acos],
+  ["arctan", Math.atan],
+  ["sinh", Math.sinh],
+  ["cosh", Math.cosh],
+  ["tanh", Math.tanh],
+  ["ln", Math.log],
+  ["log", Math.log10],
+  ["exp", Math.exp],
+]);
 
 class Parser {
   readonly variables = new Set<string>();
-  readonly #tokens: readonly Token[];
+  readonly #tokens: Token[];
   #at = 0;
   #depth = 0;
 
-  constructor(tokens: readonly Token[]) {
+  constructor(tokens: Token[]) {
     this.#tokens = tokens;
   }
 
@@ -103,32 +124,20 @@ class Parser {
         const right = this.#signed();
         result = (of) => divide(left(of), right(of));
       } else if (this.#startsFactor()) {
-        const mixed = this.#mixedNumber();
         const right = this.#power();
-        result = mixed ? (of) => add(left(of), right(of)) : (of) => multiply(left(of), right(of));
+        result = (of) => multiply(left(of), right(of));
       } else return result;
     }
   }
 
-  /** `3\frac{1}{2}`: a whole number right before a fraction of whole numbers is added, not multiplied. */
-  #mixedNumber(): boolean {
-    const [before, fraction] = [this.#tokens[this.#at - 1], this.#tokens[this.#at]];
-    const alone = this.#tokens[this.#at - 2];
-    return (
-      before?.kind === "number" &&
-      !before.text.includes(".") &&
-      (alone === undefined || alone.kind === "sign") &&
-      fraction?.kind === "name" &&
-      fraction.text === "frac" &&
-      this.#tokens
-        .slice(this.#at + 1, this.#at + 7)
-        .every((token) => token.kind === "number" || /[{}]/.test(token.text))
-    );
-  }
-
+  /**
+   * Whether the next token multiplies what stands before it. A number does so only after a bracket: `1 0` is not a
+   * product, nor is `x2`.
+   */
   #startsFactor(): boolean {
     const token = this.#tokens[this.#at];
-    return token !== undefined && (token.kind !== "sign" || token.text in closing);
+    if (token?.kind === "number") return /^[)}\]]$/.test(this.#tokens[this.#at - 1]?.text ?? "");
+    return token?.kind === "name" || (token?.kind === "sign" && closing.has(token.text));
   }
 
   #signed(): Evaluate {
@@ -141,19 +150,51 @@ class Parser {
   }
 
   #power(): Evaluate {
-    const base = this.#factorial();
+    const base = this.#mixedNumber() ?? this.#postfix();
     if (!this.#take("^")) return base;
     const exponent = this.#argument();
     return (of) => power(base(of), exponent(of));
   }
 
-  #factorial(): Evaluate {
-    let value = this.#atom();
-    while (this.#take("!")) {
-      const inner = value;
-      value = (of) => factorial(inner(of));
+  /** `3\frac{1}{2}` and `3 1/2`: a whole number before a fraction of whole numbers is added, not multiplied. */
+  #mixedNumber(): Evaluate | undefined {
+    const start = this.#at;
+    const whole = this.#wholeNumber(start);
+    if (whole === undefined) return undefined;
+    let fraction: Evaluate | undefined;
+    if (this.#tokens[start + 1]?.text === "frac") {
+      this.#at += 2;
+      fraction = this.#fraction();
+      const parts = this.#tokens.slice(start + 2, this.#at);
+      if (!parts.every(({ kind, text }) => kind === "number" || text === "{" || text === "}")) fraction = undefined;
+    } else if (this.#tokens[start + 2]?.text === "/") {
+      const [top, bottom] = [this.#wholeNumber(start + 1), this.#wholeNumber(start + 3)];
+      if (top === undefined || bottom === undefined || top.approximate >= bottom.approximate) return undefined;
+      this.#at += 4;
+      fraction = () => divide(top, bottom);
     }
-    return value;
+    if (fraction === undefined) {
+      this.#at = start;
+      return undefined;
+    }
+    // Whether the power is of the fraction or of all of it is anyone's guess.
+    if (this.#is("^") || this.#is("!") || this.#is("°")) throw new NoExpression();
+    return (of) => add(whole, fraction(of));
+  }
+
+  #wholeNumber(at: number): Value | undefined {
+    const token = this.#tokens[at];
+    return token?.kind === "number" && /^\d+$/.test(token.text) ? decimal(token.text) : undefined;
+  }
+
+  #postfix(): Evaluate {
+    let value = this.#atom();
+    for (;;) {
+      const inner = value;
+      if (this.#take("!")) value = (of) => factorial(inner(of));
+      else if (this.#take("°")) value = (of) => multiply(inner(of), degreeInRadians);
+      else return value;
+    }
   }
 
   /** What `^` and commands take: a braced group, a signed number, or a single digit or letter as LaTeX has it. */
@@ -179,7 +220,7 @@ class Parser {
       if (!this.#take("|")) throw new NoExpression();
       return (of) => absolute(inside(of));
     }
-    const close = closing[token.text];
+    const close = closing.get(token.text);
     if (close === undefined) throw new NoExpression();
     const inside = this.sum();
     if (!this.#take(close)) throw new NoExpression();
@@ -187,85 +228,123 @@ class Parser {
   }
 
   #named(name: string): Evaluate {
-    if (name === "pi") return () => real(Math.PI);
-    if (name === "e") return () => real(Math.E);
+    if (name === "pi") return () => real(Math.PI, 0);
+    if (name === "e") return () => real(Math.E, 0);
     if (name === "infty") throw new NoExpression();
-    if (name === "frac") {
-      const [top, bottom] = [this.#digitOrGroup(), this.#digitOrGroup()];
-      return (of) => divide(top(of), bottom(of));
-    }
+    if (name === "frac") return this.#fraction();
     if (name === "binom") {
       const [n, k] = [this.#digitOrGroup(), this.#digitOrGroup()];
       return (of) => binomial(n(of), k(of));
     }
-    if (name === "sqrt") return this.#root();
+    if (name === "sqrt" || name === "surd") return this.#root(name === "sqrt");
     if (name === "abs") {
       const value = this.#argument();
       return (of) => absolute(value(of));
     }
-    const apply = onNumbers[name];
-    if (apply) return this.#call(name, apply);
+    const compute = onNumbers.get(name);
+    if (compute) return this.#call(name, compute);
     if (isFunction(name)) throw new NoExpression();
     let variable = name;
     if (this.#take("_")) variable = `${name}_${this.#subscript()}`;
     this.variables.add(variable);
-    return (of) => of.get(variable) ?? real(Number.NaN);
+    return (of) => of.get(variable) ?? undefinedValue;
   }
 
   #subscript(): string {
     if (!this.#take("{")) return this.#tokens[this.#at++]?.text ?? "";
     let text = "";
-    while (!this.atEnd && !this.#take("}")) text += this.#tokens[this.#at++]!.text;
-    return text;
+    while (!this.atEnd && !this.#take("}")) text += ` ${this.#tokens[this.#at++]?.text}`;
+    return text.trim();
   }
 
   /** `\frac12` is one half: without braces an argument is one digit. */
   #digitOrGroup(): Evaluate {
     const token = this.#tokens[this.#at];
-    if (token?.kind !== "number" || token.text.length === 1) return this.#argument();
-    const [first, rest] = [token.text[0]!, token.text.slice(1)];
-    (this.#tokens as Token[])[this.#at] = { kind: "number", text: rest };
-    const value = decimal(first);
-    return () => value;
+    if (token?.kind === "number" && /^\d\d/.test(token.text)) {
+      const digits = [token.text.slice(0, 1), token.text.slice(1)].map((text): Token => ({ kind: "number", text }));
+      this.#tokens.splice(this.#at, 1, ...digits);
+    }
+    return this.#argument();
   }
 
-  #root(): Evaluate {
-    let degree: Evaluate = () => decimalOf(2);
+  /** @param isLatex `\sqrt23` is the root of 2, times 3; a plain √23 is the root of 23 */
+  #root(isLatex: boolean): Evaluate {
+    let degree: Evaluate = () => two;
     if (this.#take("[")) {
       degree = this.sum();
       if (!this.#take("]")) throw new NoExpression();
     }
-    const value = this.#digitOrGroup();
+    const value = isLatex ? this.#digitOrGroup() : this.#argument();
     return (of) => {
       const [inside, n] = [value(of), degree(of)];
       const odd = n.exact?.denominator === 1n && n.exact.numerator % 2n !== 0n;
-      if (inside.approximate < 0 && odd) return negate(power(negate(inside), divide(decimalOf(1), n)));
-      return power(inside, divide(decimalOf(1), n));
+      if (inside.approximate < 0 && odd) return negate(power(negate(inside), divide(one, n)));
+      return power(inside, divide(one, n));
     };
   }
 
-  #call(name: string, apply: (value: number) => number): Evaluate {
+  #call(name: string, compute: (value: number) => number): Evaluate {
     let base: Evaluate | undefined;
     let exponent: Evaluate | undefined;
     if (name === "log" && this.#take("_")) base = this.#digitOrGroup();
-    if (this.#take("^")) exponent = this.#argument();
-    const argument = this.#is("(") || this.#is("{") ? this.#atom() : this.#power();
+    const inverse = this.#inverse(name);
+    if (!inverse && this.#take("^")) exponent = this.#argument();
+    const argument = this.#is("(") || this.#is("{") ? this.#atom() : this.#bareArgument();
     return (of) => {
-      const value = argument(of).approximate;
-      const result = real(base ? Math.log(value) / Math.log(base(of).approximate) : apply(value));
+      const value = argument(of);
+      const result = base
+        ? divide(rational.apply(Math.log, value), rational.apply(Math.log, base(of)))
+        : rational.apply(inverse ?? compute, value);
       return exponent ? power(result, exponent(of)) : result;
     };
   }
+
+  /** `\sin^{-1}` is the arcsine. */
+  #inverse(name: string): ((value: number) => number) | undefined {
+    const texts = this.#tokens.slice(this.#at, this.#at + 5).map(({ text }) => text);
+    const length = /^\^ { - 1 }/.test(texts.join(" ")) ? 5 : /^\^ - 1( |$)/.test(texts.join(" ")) ? 3 : 0;
+    if (length === 0) return undefined;
+    const inverse = onNumbers.get(`arc${name}`);
+    if (inverse === undefined) throw new NoExpression();
+    this.#at += length;
+    return inverse;
+  }
+
+  /** `\sin 2x` is the sine of 2x; a sign, a bracket or another function ends the argument. */
+  #bareArgument(): Evaluate {
+    let result = this.#take("-") ? negated(this.#power()) : this.#power();
+    for (;;) {
+      const [left, next] = [result, this.#tokens[this.#at]];
+      if (next?.kind !== "name" || onNumbers.has(next.text)) return result;
+      const right = this.#power();
+      result = (of) => multiply(left(of), right(of));
+    }
+  }
+
+  #fraction(): Evaluate {
+    const [top, bottom] = [this.#digitOrGroup(), this.#digitOrGroup()];
+    return (of) => divide(top(of), bottom(of));
+  }
 }
 
+const one = decimalOf(1);
+const two = decimalOf(2);
+const degreeInRadians = real(Math.PI / 180, 0);
+const negated =
+  (value: Evaluate): Evaluate =>
+  (of) =>
+    negate(value(of));
 const absolute = (value: Value) => (value.approximate < 0 ? negate(value) : value);
 
-function factorial(value: Value): Value {
-  const n = value.approximate;
-  if (!Number.isInteger(n) || n < 0 || n > 170) return real(Number.NaN);
-  let result = decimalOf(1);
-  for (let factor = 2; factor <= n; factor++) result = multiply(result, decimalOf(factor));
-  return result;
+const factorials = [one];
+
+function factorial({ exact }: Value): Value {
+  if (exact?.denominator !== 1n || exact.numerator < 0n || exact.numerator > 170n) return undefinedValue;
+  const n = Number(exact.numerator);
+  for (let next = factorials.length; next <= n; next++) {
+    factorials.push(multiply(factorials[next - 1] ?? one, decimalOf(next)));
+  }
+  return factorials[n] ?? undefinedValue;
 }
 
 function binomial(n: Value, k: Value): Value {

@@ -1,29 +1,38 @@
-/** Exact numbers where they stay small, floating point where they do not. */
+/** Exact fractions while they are small, floating point with an error bound beyond. */
+import { spend } from "./budget.ts";
 
-/** `exact` holds the value as a fraction in lowest terms with a positive denominator, where it is known exactly. */
 export interface Value {
   approximate: number;
+  /** The true value is within this distance of `approximate`. */
+  error: number;
+  /** The value in lowest terms with a positive denominator, if it is known exactly. */
   exact?: { numerator: bigint; denominator: bigint };
 }
 
-/** Beyond this many bits exactness costs more than it tells. */
-const mostBits = 2048;
+/** Larger numbers are not kept exactly. 170! has 1,020 bits. */
+const mostBits = 1100;
+const rounding = 2 ** -50;
 
 function gcd(left: bigint, right: bigint): bigint {
-  let [a, b] = [left < 0n ? -left : left, right < 0n ? -right : right];
+  let [a, b] = [left < 0n ? -left : left, right];
   while (b !== 0n) [a, b] = [b, a % b];
   return a;
 }
 
 const bits = (value: bigint) => value.toString(16).length * 4;
 
+/** @param denominator not zero */
 function fraction(numerator: bigint, denominator: bigint): Value {
-  if (denominator === 0n) return { approximate: Number.NaN };
-  const shared = gcd(numerator, denominator) * (denominator < 0n ? -1n : 1n);
-  const exact = { numerator: numerator / shared, denominator: denominator / shared };
-  const approximate = quotient(exact.numerator, exact.denominator);
-  const large = bits(exact.numerator) > mostBits || bits(exact.denominator) > mostBits;
-  return large ? { approximate } : { approximate, exact };
+  spend(1 + (bits(numerator) + bits(denominator)) / 16);
+  const shared = gcd(numerator, denominator < 0n ? -denominator : denominator) * (denominator < 0n ? -1n : 1n);
+  return lowest(numerator / shared, denominator / shared);
+}
+
+function lowest(numerator: bigint, denominator: bigint): Value {
+  const approximate = quotient(numerator, denominator);
+  const value = real(approximate, 0);
+  if (Math.max(bits(numerator), bits(denominator)) <= mostBits) value.exact = { numerator, denominator };
+  return value;
 }
 
 /** Both may be beyond the range of floating point although their quotient is not. */
@@ -32,36 +41,55 @@ function quotient(numerator: bigint, denominator: bigint): number {
   return Number(numerator >> BigInt(excess)) / Number(denominator >> BigInt(excess));
 }
 
-export const real = (approximate: number): Value => ({ approximate });
+/** @param error without the rounding of the number itself */
+export const real = (approximate: number, error: number): Value => ({
+  approximate,
+  error: error + rounding * Math.abs(approximate),
+});
 
-/** @param written digits with at most one decimal point: `"12"`, `".5"`, `"3.140"` */
+export const undefinedValue: Value = { approximate: Number.NaN, error: 0 };
+
+/** @param written digits with at most one decimal point and an exponent: `"12"`, `".5"`, `"3.140"`, `"6.02e23"` */
 export function decimal(written: string): Value {
-  const [whole = "", places = ""] = written.split(".");
-  if (whole.length + places.length > 600) return real(Number(written));
-  return fraction(BigInt(whole + places || "0"), 10n ** BigInt(places.length));
+  const [digits = "", exponent = "0"] = written.toLowerCase().split("e");
+  const [whole = "", places = ""] = digits.split(".");
+  const shift = Number(exponent) - places.length;
+  if (whole.length + places.length + Math.abs(shift) > 330) return real(Number(written), 0);
+  const value = BigInt(whole + places || "0");
+  return shift < 0 ? fraction(value, 10n ** BigInt(-shift)) : fraction(value * 10n ** BigInt(shift), 1n);
 }
 
 export function add(left: Value, right: Value): Value {
   const [a, b] = [left.exact, right.exact];
-  if (!a || !b) return real(left.approximate + right.approximate);
+  if (!a || !b) return real(left.approximate + right.approximate, left.error + right.error);
   return fraction(a.numerator * b.denominator + b.numerator * a.denominator, a.denominator * b.denominator);
 }
 
 export function multiply(left: Value, right: Value): Value {
   const [a, b] = [left.exact, right.exact];
-  if (!a || !b) return real(left.approximate * right.approximate);
-  return fraction(a.numerator * b.numerator, a.denominator * b.denominator);
+  if (a && b) return fraction(a.numerator * b.numerator, a.denominator * b.denominator);
+  const [x, y] = [Math.abs(left.approximate), Math.abs(right.approximate)];
+  return real(left.approximate * right.approximate, x * right.error + y * left.error + left.error * right.error);
 }
 
-export const negate = (value: Value) => multiply(value, decimalOf(-1));
+export function negate({ approximate, error, exact }: Value): Value {
+  const value: Value = { approximate: -approximate, error };
+  if (exact) value.exact = { numerator: -exact.numerator, denominator: exact.denominator };
+  return value;
+}
+
 export const subtract = (left: Value, right: Value) => add(left, negate(right));
 export const decimalOf = (integer: number): Value => fraction(BigInt(integer), 1n);
 
 export function divide(left: Value, right: Value): Value {
-  const b = right.exact;
-  if (!b) return real(left.approximate / right.approximate);
-  if (b.numerator === 0n) return real(Number.NaN);
-  return multiply(left, fraction(b.denominator, b.numerator));
+  const [a, b] = [left.exact, right.exact];
+  if (b?.numerator === 0n) return undefinedValue;
+  if (a && b) return fraction(a.numerator * b.denominator, a.denominator * b.numerator);
+  const smallest = Math.abs(right.approximate) - right.error;
+  // It may be zero.
+  if (!(smallest > 0)) return undefinedValue;
+  const result = left.approximate / right.approximate;
+  return real(result, (left.error + Math.abs(result) * right.error) / smallest);
 }
 
 /** Whole powers of fractions stay exact; roots are exact where they come out even. */
@@ -70,17 +98,31 @@ export function power(base: Value, exponent: Value): Value {
   if (b && e && e.denominator === 1n && bits(e.numerator) <= 12) {
     const times = e.numerator < 0n ? -e.numerator : e.numerator;
     const size = Math.max(bits(b.numerator), bits(b.denominator));
-    if (size * Number(times) <= 4 * mostBits) {
-      const raised = fraction(b.numerator ** times, b.denominator ** times);
+    if (b.numerator === 0n && e.numerator <= 0n) return undefinedValue;
+    if (size * Number(times) <= 2 * mostBits) {
+      const raised = lowest(b.numerator ** times, b.denominator ** times);
       return e.numerator < 0n ? divide(decimalOf(1), raised) : raised;
     }
   }
   if (b && e && e.denominator > 1n && e.denominator <= 8n) {
     const root = exactRoot(b.numerator, b.denominator, Number(e.denominator));
-    if (root)
-      return power(root, { approximate: Number(e.numerator), exact: { numerator: e.numerator, denominator: 1n } });
+    if (root) return power(root, lowest(e.numerator, 1n));
   }
-  return real(base.approximate ** exponent.approximate);
+  const result = base.approximate ** exponent.approximate;
+  const distance = base.error / Math.abs(base.approximate);
+  // The base may be zero, or of either sign.
+  if (!(distance < 1))
+    return exponent.approximate > 0 ? real(result, base.error ** exponent.approximate * 2) : undefinedValue;
+  const logarithm = Math.abs(Math.log(Math.abs(base.approximate)));
+  const relative = (Math.abs(exponent.approximate) * distance) / (1 - distance) + logarithm * exponent.error;
+  return real(result, Math.abs(result) * Math.expm1(relative));
+}
+
+/** A function of floating point, e.g. a sine. The error follows from the ends of the argument's range. */
+export function apply(compute: (value: number) => number, { approximate, error }: Value): Value {
+  const result = compute(approximate);
+  const ends = [compute(approximate - error), compute(approximate + error)].map((end) => Math.abs(end - result));
+  return real(result, Math.max(...ends));
 }
 
 function exactRoot(numerator: bigint, denominator: bigint, degree: number): Value | undefined {
@@ -98,12 +140,26 @@ function wholeRoot(value: bigint, degree: number): bigint | undefined {
   return root ** BigInt(degree) === value ? root : undefined;
 }
 
-/** Equal exactly where both are exact, else to nine digits. A rounded decimal is not the fraction it stands for. */
-export function equal(left: Value, right: Value): boolean {
+/**
+ * Exact where both values are exact; else equal within their error bounds, so that a rounded decimal does not equal the number
+ * it stands for.
+ * @returns undefined when one is undefined, or not known well enough to tell
+ */
+export function compare(left: Value, right: Value): boolean | undefined {
   if (left.exact && right.exact) {
     return left.exact.numerator === right.exact.numerator && left.exact.denominator === right.exact.denominator;
   }
   const [a, b] = [left.approximate, right.approximate];
-  if (!Number.isFinite(a) || !Number.isFinite(b)) return false;
-  return Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
+  const error = left.error + right.error;
+  if (!Number.isFinite(a) || !Number.isFinite(b) || !Number.isFinite(error)) return undefined;
+  if (Math.abs(a - b) > error) return false;
+  if (error <= precise * Math.max(Math.abs(a), Math.abs(b))) return true;
+  // Sums that cancel: both may be zero, or neither is known.
+  const bothZero = Math.abs(a) <= left.error && Math.abs(b) <= right.error && error <= precise;
+  return bothZero ? true : undefined;
 }
+
+/** A comparison of values that are less certain than this says nothing. */
+const precise = 1e-9;
+
+export const equal = (left: Value, right: Value): boolean => compare(left, right) === true;

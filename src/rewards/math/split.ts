@@ -1,4 +1,4 @@
-/** Takes lists, tuples, intervals and unions apart at the commas that are not inside anything. */
+/** Splits lists, tuples, intervals and unions at the commas that are not inside brackets. */
 
 const opening = new Set(["(", "[", "{"]);
 const closing = new Set([")", "]", "}"]);
@@ -35,7 +35,7 @@ export interface Bracketed {
   inner: string;
 }
 
-/** What outer brackets hold, when they hold all of it. `(1,2]` is a tuple with a bracket of each kind. */
+/** The content of outer brackets around all of the text. `(1,2]` is a tuple with a bracket of each kind. */
 export function unbracket(text: string): Bracketed {
   const none: Bracketed = { kind: "none", open: "", close: "", inner: text };
   const found = /^(\\\{|\\lbrace|[([{])([\s\S]*?)(\\\}|\\rbrace|[)\]}])$/.exec(text);
@@ -47,6 +47,8 @@ export function unbracket(text: string): Bracketed {
     else if (closing.has(character) && --depth < 0) return none;
   }
   if (depth !== 0) return none;
-  const isSet = /^(\\\{|\\lbrace|\{)$/.test(open);
+  // Braces without a backslash are a set if they hold a list; around one value they only group.
+  if (open === "{" && splitTop(inner).length < 2) return none;
+  const isSet = open === "\\{" || open === "\\lbrace" || open === "{";
   return { kind: isSet ? "set" : "tuple", open: isSet ? "{" : open, close: isSet ? "}" : close, inner };
 }

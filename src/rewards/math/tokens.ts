@@ -1,78 +1,71 @@
-/** LaTeX and plain notation alike as a list of tokens. */
+/** Splits LaTeX and plain notation into the same tokens. */
 
-export type Token = { kind: "number"; text: string } | { kind: "name"; text: string } | { kind: "sign"; text: string };
+export interface Token {
+  /** `name`: a variable, constant or function. `word`, `command`: text and LaTeX that expressions do not contain. */
+  kind: "number" | "name" | "sign" | "word" | "command";
+  text: string;
+}
 
-/** Commands that are a sign under another name. */
-const signs: Record<string, string> = {
-  cdot: "*",
-  times: "*",
-  ast: "*",
-  div: "/",
-  lbrace: "{",
-  pm: "±",
-  le: "<=",
-  leq: "<=",
-  ge: ">=",
-  geq: ">=",
-  ne: "≠",
-  neq: "≠",
-  lt: "<",
-  gt: ">",
-  in: "∈",
-  cup: "∪",
-  cap: "∩",
-  to: "→",
-  mid: "|",
-  vert: "|",
-};
+/** Commands and characters that are a sign under another name. */
+const signs = new Map([
+  ...Object.entries({ "\\cdot": "*", "\\times": "*", "\\ast": "*", "×": "*", "·": "*", "⋅": "*", "**": "^" }),
+  ...Object.entries({ "\\div": "/", "÷": "/", "−": "-", "–": "-", "\\pm": "±", "\\mp": "∓", "\\%": "%" }),
+  ...Object.entries({ "\\le": "<=", "\\leq": "<=", "≤": "<=", "\\ge": ">=", "\\geq": ">=", "≥": ">=" }),
+  ...Object.entries({ "\\ne": "≠", "\\neq": "≠", "\\lt": "<", "\\gt": ">", "\\in": "∈", "\\to": "→" }),
+  ...Object.entries({ "\\cup": "∪", "\\cap": "∩", "\\mid": "|", "\\vert": "|" }),
+  ...Object.entries({ "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{": "\\{", "\\}": "\\}", "\\|": "\\|" }),
+]);
 
-const names = ["sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"];
-const functions = new Set([...names, "log", "ln", "exp", "abs", "binom", "frac"]);
+const functions = new Set(
+  "sqrt sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp abs binom frac surd".split(" "),
+);
+const greek =
+  "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi chi psi omega " +
+  "varepsilon vartheta varrho varsigma varphi Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell hbar";
+const variables = new Set(greek.split(" "));
+const synonyms = new Map(
+  Object.entries({ dfrac: "frac", tfrac: "frac", cfrac: "frac", dbinom: "binom", tbinom: "binom", "√": "surd" }).concat(
+    Object.entries({ π: "pi", "∞": "infty", inf: "infty", infinity: "infty", oo: "infty" }),
+  ),
+);
+const constants = new Set(["pi", "infty"]);
 
 /** Whether a name stands for a function, so that it is one token where letters side by side are a product. */
 export const isFunction = (name: string) => functions.has(name);
 
-const piece = /\s+|\\[a-zA-Z]+|\\[^a-zA-Z]|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]+|<=|>=|\*\*|[^\s]/gu;
+const piece = /\s+|\\[a-zA-Z]+|\\[^a-zA-Z]|\d+(?:\.\d+)?(?:[eE][+-]?\d+(?![\d.]))?|\.\d+|[a-zA-Z]+|<=|>=|\*\*|[^\s]/gu;
 
-/** @returns undefined when the text holds something that is no mathematics */
-export function tokenize(text: string): Token[] | undefined {
-  const tokens: Token[] = [];
-  for (const [found] of text.matchAll(piece)) {
-    if (found.trim() === "") continue;
-    if (/^[\d.]/.test(found)) tokens.push({ kind: "number", text: found });
-    else if (found.startsWith("\\")) {
-      const name = found.slice(1);
-      const sign = signs[name];
-      if (sign !== undefined) tokens.push({ kind: "sign", text: sign });
-      else if (/^[a-zA-Z]/.test(name))
-        tokens.push({ kind: "name", text: name === "dfrac" || name === "tfrac" || name === "cfrac" ? "frac" : name });
-      else if (name === "{" || name === "}" || name === "|") tokens.push({ kind: "sign", text: `\\${name}` });
-      else if (name.trim() !== "") return undefined;
-    } else if (/^[a-zA-Z]/.test(found)) tokens.push(...splitName(found));
-    else {
-      const plain: Record<string, string> = {
-        "**": "^",
-        "×": "*",
-        "·": "*",
-        "⋅": "*",
-        "÷": "/",
-        "−": "-",
-        "–": "-",
-        "≤": "<=",
-        "≥": ">=",
-      };
-      if (found === "π") tokens.push({ kind: "name", text: "pi" });
-      else if (found === "∞") tokens.push({ kind: "name", text: "infty" });
-      else if (found === "√") tokens.push({ kind: "name", text: "sqrt" });
-      else tokens.push({ kind: "sign", text: plain[found] ?? found });
-    }
-  }
-  return tokens;
+/** A run of this many letters is a word; fewer are variables side by side. */
+const shortestWord = 4;
+
+export const tokenize = (text: string): Token[] => [...text.matchAll(piece)].flatMap(([written]) => toTokens(written));
+
+function toTokens(written: string): Token[] {
+  if (/^\s/.test(written) || /^\\\s/.test(written)) return [];
+  if (/^\.?\d/.test(written)) return [{ kind: "number", text: written }];
+  const sign = signs.get(written);
+  if (sign !== undefined) return [{ kind: "sign", text: sign }];
+  const letters = written.replace("\\", "");
+  const name = synonyms.get(letters) ?? letters;
+  // A plain "sqrt 23" has no braces, so that its argument is the whole number.
+  if (written === "sqrt") return [{ kind: "name", text: "surd" }];
+  if (functions.has(name) || constants.has(name)) return [{ kind: "name", text: name }];
+  if (written.startsWith("\\")) return [{ kind: variables.has(name) ? "name" : "command", text: name }];
+  if (!/^[a-zA-Z]/.test(written)) return [{ kind: "sign", text: written }];
+  if (letters.length >= shortestWord) return [{ kind: "word", text: letters.toLowerCase() }];
+  return [...letters].map((text) => ({ kind: "name", text }));
 }
 
-/** Plain letters: a known name is one token, any others are variables side by side. */
-function splitName(letters: string): Token[] {
-  if (isFunction(letters) || letters === "pi" || letters === "infty") return [{ kind: "name", text: letters }];
-  if (letters === "inf" || letters === "infinity" || letters === "oo") return [{ kind: "name", text: "infty" }];
-  return [...letters].map((text) => ({ kind: "name", text }));
+/** Whether two texts are the same tokens. White space, and braces around a single index or exponent, do not count. */
+export function sameTokens(left: string, right: string): boolean {
+  const [a, b] = [left, right].map((text) => withoutIndexBraces(tokenize(text)));
+  return (
+    a!.length === b!.length && a!.every(({ kind, text }, index) => b![index]!.kind === kind && b![index]!.text === text)
+  );
+}
+
+function withoutIndexBraces(tokens: readonly Token[]): Token[] {
+  const isSign = (at: number, text: string) => tokens[at]?.kind === "sign" && tokens[at].text === text;
+  const opens = (at: number) => isSign(at, "{") && isSign(at + 2, "}") && (isSign(at - 1, "_") || isSign(at - 1, "^"));
+  return tokens.filter((_, at) => !opens(at) && !opens(at - 2) && !(at === 0 && isSign(at, "+")));
 }

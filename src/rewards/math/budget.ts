@@ -1,0 +1,37 @@
+/** Bounds the work of one comparison: what a reply can spell in 2,000 characters would otherwise take minutes. */
+
+export class OutOfBudget extends Error {}
+
+/** Comparisons are synchronous, so that one counter is enough. A step is about a microsecond. */
+let left = Number.POSITIVE_INFINITY;
+let depth = 0;
+
+const deepest = 60;
+
+/** @returns undefined when the work takes more steps than this */
+export function withBudget<Result>(steps: number, work: () => Result): Result | undefined {
+  left = steps;
+  depth = 0;
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof OutOfBudget) return undefined;
+    throw error;
+  } finally {
+    left = Number.POSITIVE_INFINITY;
+  }
+}
+
+/** @throws OutOfBudget when no steps are left */
+export function spend(steps: number): void {
+  left -= steps;
+  if (left < 0) throw new OutOfBudget();
+}
+
+/** @throws OutOfBudget when calls are nested too deeply */
+export function nested<Result>(work: () => Result): Result {
+  if (++depth > deepest) throw new OutOfBudget();
+  const result = work();
+  depth--;
+  return result;
+}
