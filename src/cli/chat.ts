@@ -2,16 +2,18 @@
 import { randomInt } from "node:crypto";
 import { join } from "node:path";
 import { createInterface } from "node:readline/promises";
-import type { Policy } from "../backends/engine.ts";
+import type { Policy, SamplingParams } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
+import { type ChatMessage, toMessage } from "../chat/messages.ts";
 import { openChat } from "../chat/open-chat.ts";
 import { outColors } from "../colors.ts";
-import { composeConfig } from "../config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import type { Origin } from "../config/origin.ts";
 import type { Config } from "../config/schema.ts";
+import { RunError, UserError } from "../errors.ts";
 import { printableLines } from "../printable.ts";
 import { openCheckpoint } from "../trainer/open-checkpoint.ts";
-import type { ChatMessage } from "../trajectories/types.ts";
 import { showStatus } from "./show-status.ts";
 
 interface ChatOptions {
@@ -22,7 +24,8 @@ interface ChatOptions {
 
 export async function chatCommand(overrides: string[], options: ChatOptions): Promise<void> {
   const checkpoint = options.checkpoint === undefined ? undefined : await openCheckpoint(options.checkpoint);
-  const { config } = composeConfig({ input: checkpoint?.config ?? {}, overrides });
+  const composed = composeConfig({ input: checkpoint?.config ?? {}, overrides });
+  const { config } = composed;
   const status = showStatus();
   const engine = await openEngine(config, { onStatus: status.say });
   try {
@@ -30,9 +33,14 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
     if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
     const chat = openChat(engine.model.directory, config, (line) => process.stderr.write(`${line}\n`));
     status.end();
+    const turn: Turn = {
+      ...{ policy, chat, maxTokens: replyLimit(composed), maxLength: engine.model.maxLength },
+      sampling: config.rllm.rollout.val,
+      print: (text) => process.stdout.write(text),
+    };
     const messages: ChatMessage[] = options.system ? [{ role: "system", content: options.system }] : [];
     if (options.message !== undefined) {
-      await answer(policy, chat, config, [...messages, { role: "user", content: options.message }]);
+      await answer(turn, [...messages, { role: "user", content: options.message }]);
       return;
     }
     const name = checkpoint ? `${engine.model.name}, step ${checkpoint.step}` : engine.model.name;
@@ -43,7 +51,7 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
         const text = await terminal.question(outColors.bold("> ")).catch(() => "");
         if (text.trim() === "") return;
         messages.push({ role: "user", content: text });
-        messages.push({ role: "assistant", content: await answer(policy, chat, config, messages) });
+        messages.push(await answer(turn, messages));
       }
     } finally {
       terminal.close();
@@ -54,38 +62,63 @@ export async function chatCommand(overrides: string[], options: ChatOptions): Pr
   }
 }
 
-/** Samples one reply and prints it token by token. Returns its text. */
-async function answer(policy: Policy, chat: Chat, config: Config, messages: ChatMessage[]): Promise<string> {
-  const { temperature, top_p, top_k, min_p, max_tokens: maxTokens } = config.rllm.rollout.val;
-  const request = {
-    prompt: chat.render(messages, { addGenerationPrompt: true }),
-    params: {
-      maxTokens,
-      temperature,
-      topP: top_p,
-      topK: top_k,
-      minP: min_p,
-      stopIds: [],
-      stopStrings: [],
-      seed: randomInt(2 ** 47),
-    },
+interface Turn {
+  policy: Policy;
+  chat: Chat;
+  /** Longest reply in tokens. */
+  maxTokens: number;
+  /** Longest conversation in tokens, the reply included. */
+  maxLength: number;
+  sampling: Config["rllm"]["rollout"]["val"];
+  print: (text: string) => void;
+}
+
+/**
+ * Samples one reply and prints it token by token, without the special tokens.
+ * @returns the message to append to the history
+ * @throws UserError when the conversation fills the model's context
+ */
+export async function answer(turn: Turn, messages: readonly ChatMessage[]): Promise<ChatMessage> {
+  const { policy, chat, maxLength, sampling, print } = turn;
+  const prompt = chat.render(messages, { addGenerationPrompt: true });
+  if (prompt.length >= maxLength) {
+    throw new UserError(`the conversation has ${prompt.length} tokens; the model reads at most ${maxLength}`, {
+      hint: "start a new conversation",
+    });
+  }
+  const maxTokens = Math.min(turn.maxTokens, maxLength - prompt.length);
+  const { temperature, top_p: topP, top_k: topK, min_p: minP } = sampling;
+  const params: SamplingParams = {
+    ...{ maxTokens, temperature, topP, topK, minP },
+    ...{ stopIds: chat.stopIds, stopStrings: [], seed: randomInt(2 ** 47) },
   };
-  const decoder = chat.incrementalDecoder();
-  let text = "";
-  const show = (piece: string) => {
-    text += piece;
-    process.stdout.write(printableLines(piece));
-  };
+  const decoder = chat.incrementalDecoder({ skipSpecial: true });
+  const show = (text: string) => print(printableLines(text));
   let shown = 0;
   const onToken = (_: number, token: number) => {
     shown++;
     show(decoder.push(token));
   };
-  for await (const sample of policy.sample([request], { onToken })) {
-    // Not every engine tells tokens as they are sampled.
-    for (const token of sample.tokens.subarray(shown)) show(decoder.push(token));
+  for await (const { tokens, stopReason } of policy.sample([{ prompt, params }], { onToken })) {
+    // Not every engine reports tokens while it samples them.
+    for (const token of tokens.subarray(shown)) show(decoder.push(token));
     show(decoder.end());
-    process.stdout.write(sample.stopReason === "length" ? outColors.dim(" [max_response_length]\n") : "\n");
+    print(stopReason === "length" ? outColors.dim(` [cut off after ${tokens.length} tokens]\n`) : "\n");
+    return toMessage(chat.parse(tokens));
   }
-  return text;
+  throw new RunError("the engine returned no reply");
+}
+
+/** A run's limit suits its task, not a conversation: only one given on this command line counts. */
+export function replyLimit({ config, origins }: ComposedConfig): number {
+  const origin = origins.get("rllm.rollout.val.max_tokens");
+  return origin !== undefined && isTyped(origin) ? config.rllm.rollout.val.max_tokens : defaultReplyTokens;
+}
+
+const defaultReplyTokens = 2048;
+
+function isTyped(origin: Origin): boolean {
+  if (origin.kind === "override") return true;
+  if (origin.kind === "synced") return isTyped(origin.of);
+  return origin.kind === "reference" && [origin.at, origin.from].some((one) => one !== undefined && isTyped(one));
 }
