@@ -6,6 +6,7 @@ import type { Episode } from "../trajectories/types.ts";
 import { breath } from "./breath.ts";
 import { type Failure, ModelCallError } from "./failures.ts";
 import type { RolloutGateway } from "./gateway-door.ts";
+import { keptRow } from "./kept-row.ts";
 import { labelOf } from "./label.ts";
 import { defaultRole } from "./rollout-session.ts";
 import { type Attempt, type AttemptLimits, runAttempt } from "./run-attempt.ts";
@@ -180,6 +181,7 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
     id: `${task.id}:${rollout}`,
     taskId: task.id,
     rollout,
+    row: keptRow(task.row),
     trajectories,
     termination,
     correct: outcome?.correct ?? null,

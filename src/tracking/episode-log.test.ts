@@ -12,11 +12,12 @@ afterEach(() => removeFolder(directory));
 const read = (folder: string, file: string) => JSON.parse(readFileSync(join(folder, file), "utf8"));
 
 it("writes a readable file an episode and a summary, and replaces a step that is logged again", () => {
-  const episodes = [sampleEpisode("a:0", { correct: true }), sampleEpisode("a:1"), sampleEpisode("b/c:0")];
+  const row = { question: "?", answer: 4 };
+  const episodes = [sampleEpisode("a:0", { correct: true, row }), sampleEpisode("a:1"), sampleEpisode("b/c:0")];
   const at = { mode: "train", step: 3, epoch: 1 } as const;
-  const row = (id: string) => ({ id, question: "?" });
-  logEpisodes(directory, at, episodes, row);
-  const folder = logEpisodes(directory, at, episodes, (id) => ({ question: "?", id }));
+  logEpisodes(directory, at, episodes);
+  const shuffled = { answer: 4, question: "?" };
+  const folder = logEpisodes(directory, at, [{ ...episodes[0]!, row: shuffled }, ...episodes.slice(1)]);
   expect(folder).toBe(join(directory, "episodes", "train_step_3_epoch_1"));
 
   const summary = read(folder, "batch_summary.json");
@@ -25,7 +26,7 @@ it("writes a readable file an episode and a summary, and replaces a step that is
 
   const [first] = episodes;
   const file = read(folder, summary.episode_files[0]);
-  expect(file).toMatchObject({ episode_id: first!.id, task: row(first!.taskId), is_correct: first!.correct });
+  expect(file).toMatchObject({ episode_id: first!.id, task: row, is_correct: first!.correct });
   expect(file.trajectories[0].steps[0].model_response).toBe(first!.trajectories[0]!.steps[0]!.text);
   expect(JSON.stringify(file)).not.toContain("logprobs");
 });

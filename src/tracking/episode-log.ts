@@ -18,7 +18,6 @@ export interface LoggedStep {
  * Writes `{directory}/episodes/{mode}_step_{step}_epoch_{epoch}/episode_hash{8}_id{id}.json` for each episode, and
  * batch_summary.json. A step that is logged again is replaced file by file.
  *
- * @param taskOf the dataset's row of a task
  * @returns the folder
  * @throws the file system's error, or RunError when the disk is full
  */
@@ -26,12 +25,11 @@ export function logEpisodes(
   directory: string,
   { mode, step, epoch }: LoggedStep,
   episodes: readonly Episode[],
-  taskOf: (taskId: string) => unknown,
 ): string {
   const folder = join(directory, "episodes", `${mode}_step_${step}_epoch_${epoch}`);
   mkdirSync(folder, { recursive: true });
   const files = episodes.map((episode) => {
-    const task = taskOf(episode.taskId);
+    const { row: task } = episode;
     const hash = createHash("sha256").update(sortedJson(task)).digest("hex").slice(0, 8);
     const file = `episode_hash${hash}_id${episode.id.replaceAll(/[:/\\]/g, "_")}.json`;
     const content = { training_step: step, epoch, ...readable(episode), task, task_hash: hash };

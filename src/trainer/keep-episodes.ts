@@ -1,6 +1,5 @@
 /** What a run keeps of its episodes: all of them in its folder, readable files and plots where they are asked for. */
 import { join, relative } from "node:path";
-import type { Dataset } from "../data/types.ts";
 import { logEpisodes } from "../tracking/episode-log.ts";
 import { plotLengths } from "../tracking/length-plot.ts";
 import type { MemberAdvantage } from "../trajectories/to-batch.ts";
@@ -23,8 +22,7 @@ export function keepEpisodes(
   try {
     if (log_episodes) {
       const epoch = plan.stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / plan.stepsPerEpoch)) : 0;
-      const dataset = mode === "train" ? run.experiment.train : run.experiment.validation;
-      logEpisodes(episode_log_dir, { mode, step, epoch }, episodes, (taskId) => dataset && rowOf(dataset, taskId));
+      logEpisodes(episode_log_dir, { mode, step, epoch }, episodes);
     }
     if (folder && mode === "train" && plot_every > 0 && step % plot_every === 0) {
       plotLengths(join(folder.path, "plots"), step, replyLengths(episodes), config.data.max_response_length);
@@ -52,17 +50,4 @@ function replyLengths(episodes: readonly Episode[]): number[] {
   return episodes.flatMap(({ trajectories }) =>
     trajectories.flatMap(({ steps }) => steps.map(({ tokens }) => tokens.length)),
   );
-}
-
-/** Where each task lies, found once for each dataset. */
-const indices = new WeakMap<Dataset<unknown>, Map<string, number>>();
-
-function rowOf(dataset: Dataset<unknown>, taskId: string): unknown {
-  let known = indices.get(dataset);
-  if (known === undefined) {
-    known = new Map(Array.from({ length: dataset.size }, (_, index) => [dataset.task(index).id, index]));
-    indices.set(dataset, known);
-  }
-  const index = known.get(taskId);
-  return index === undefined ? undefined : dataset.task(index).row;
 }

@@ -82,6 +82,8 @@ export interface Episode {
   id: string;
   taskId: string;
   rollout: number;
+  /** The task's row as JSON, for people to read. */
+  row?: unknown;
   trajectories: Trajectory[];
   termination: TerminationReason;
   /** Whether the task was solved, where that is meaningful; drives pass@1 and pass@n. */
