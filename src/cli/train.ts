@@ -44,13 +44,19 @@ export async function trainCommand(script: string, overrides: string[], options:
   });
 }
 
-export async function evalCommand(script: string, overrides: string[], options: TrainOptions): Promise<void> {
-  await runScript(script, {
-    overrides,
-    files: options.config ?? [],
-    ...(options.checkpoint === undefined ? {} : { checkpoint: options.checkpoint }),
-    evaluate: true,
-  });
+export interface EvalOptions {
+  config?: string[];
+  checkpoint: string[];
+  base?: boolean;
+  output?: string;
+  json?: boolean;
+}
+
+export async function evalCommand(script: string, overrides: string[], options: EvalOptions): Promise<void> {
+  const { config: files = [], checkpoint: checkpoints, base = false, output, json = false } = options;
+  const candidates = [...(base || checkpoints.length === 0 ? [null] : []), ...checkpoints];
+  const evaluate = { candidates, json, ...(output === undefined ? {} : { output }) };
+  await runScript(script, { overrides, files, evaluate });
 }
 
 /** As Hydra has it, a relative --config-path begins at the script and a relative --config-dir at the working folder. */

@@ -6,7 +6,11 @@ circular.self = circular;
 
 it.each<[string, unknown, unknown]>([
   ["plain values", { question: "2+2", answer: 4 }, { question: "2+2", answer: 4 }],
-  ["numbers that JSON does not know", { big: 9007199254740993n, none: Number.NaN }, { big: "9007199254740993", none: "NaN" }],
+  [
+    "numbers that JSON does not know",
+    { big: 9007199254740993n, none: Number.NaN },
+    { big: "9007199254740993", none: "NaN" },
+  ],
   ["a date", { day: new Date(0) }, { day: "1970-01-01T00:00:00.000Z" }],
   ["nothing", undefined, "[not kept: undefined]"],
   ["a circle", circular, "[not kept: Converting circular structure to JSON]"],

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { consoleSubscriber } from "./console.ts";
 import type { RunEvent } from "./events.ts";
 import type { Terminal } from "./live-line.ts";
-import { liveText } from "./live-text.ts";
+import { liveText, summary } from "./live-text.ts";
 import { advance, fractionDone, newProgress, secondsLeft } from "./progress.ts";
 
 beforeEach(() => void vi.useFakeTimers());
@@ -55,6 +55,20 @@ function terminal(columns?: number): Terminal & { isTTY: boolean; written: strin
     },
   };
 }
+
+it.each([
+  [1, "val/reward  0.914"],
+  [2, "val/reward  0.914 -> 0.950"],
+])("a single validation is a value, not a change to itself: %i validation(s)", (count, line) => {
+  const progress = newProgress(0);
+  const validations = [0.914, 0.95].slice(0, count).map(
+    (reward, index): RunEvent => ({
+      ...{ type: "validation-end", step: index + 1, seconds: 1, metrics: { "val/reward": reward } },
+    }),
+  );
+  for (const event of [start, stepEnd(1, 0.25), ...validations]) advance(progress, event, 1);
+  expect(summary(progress, 2, 80)).toContain(line);
+});
 
 describe("liveText", () => {
   const progress = newProgress(0);

@@ -9,9 +9,10 @@ import { stepLine, validationLine } from "./step-line.ts";
 export function describeEvent(event: RunEvent): string | null {
   switch (event.type) {
     case "run-start": {
-      const begin =
-        event.step > 0 ? `continuing after step ${event.step} of ${event.totalSteps}` : `${event.totalSteps} steps`;
-      return [...event.text, `run folder ${shortPath(event.folder)}: ${begin}`].join("\n");
+      const { folder, step, totalSteps } = event;
+      const begin = step > 0 ? `continuing after step ${step} of ${totalSteps}` : `${totalSteps} steps`;
+      const where = totalSteps > 0 ? `run folder ${shortPath(folder)}: ${begin}` : `results ${shortPath(folder)}`;
+      return [...event.text, ...(folder === "" ? [] : [where])].join("\n");
     }
     case "setup-status":
       return printable(event.text);

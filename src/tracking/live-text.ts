@@ -71,15 +71,16 @@ export function summary(progress: Progress, now: number, width: number, styles: 
     const which = part === 1 ? "first and last step" : `first and last ${part} steps`;
     rows.push(["reward", `${change(mean(finite.slice(0, part)), mean(finite.slice(-part)))} (${which})`]);
   }
-  for (const [name, after] of validationFigures(validation?.last ?? {})) {
-    const before = validation?.first[name];
-    if (before !== undefined) rows.push([name, change(before, after)]);
+  const { first, last } = validation ?? {};
+  for (const [name, after] of stepsDone > 0 ? validationFigures(last ?? {}) : []) {
+    const before = first === last ? undefined : first?.[name];
+    rows.push([name, before === undefined ? styles.bold(formatFigure(after)) : change(before, after)]);
   }
   if (stepsHere > 0) {
     const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;
     const time = formatSeconds(now - progress.runStart);
     rows.push(["time", `${time} for ${steps}, ${formatCount(progress.allTokens)} tokens sampled`]);
   }
-  const longest = Math.max(...rows.map(([label]) => label.length));
+  const longest = Math.max(0, ...rows.map(([label]) => label.length));
   return [...lines, ...rows.map(([label, text]) => `${label.padEnd(longest)}  ${text}`)];
 }

@@ -82,16 +82,22 @@ export function createRunFolder({ root = "runs", project, experiment, now = new 
   mkdirSync(root, { recursive: true });
   removeLeftovers(root);
   removeUnbegun(root);
+  const path = makeDatedFolder({ root, project, experiment, now });
+  return openFolder(path, (folder) => linkLatest(resolve(root), basename(path), folder));
+}
+
+/** Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, empty and new. Returns its absolute path. */
+export function makeDatedFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): string {
+  mkdirSync(root, { recursive: true });
   const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
   for (let attempt = 1; ; attempt++) {
     const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
     try {
       mkdirSync(path);
+      return path;
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === "EEXIST") continue;
-      throw error;
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
     }
-    return openFolder(path, (folder) => linkLatest(resolve(root), basename(path), folder));
   }
 }
 

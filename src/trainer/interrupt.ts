@@ -7,14 +7,14 @@ export interface Interrupt {
 }
 
 /**
- * @param onFirst told once, to say what happens now
+ * @param onFirst told once, to say what happens now; undefined: the first one stops at once
  * @param onSecond must end the process's children before the process is ended
  */
-export function listenForInterrupt(onFirst: () => void, onSecond: () => Promise<void>): Interrupt {
+export function listenForInterrupt(onFirst: (() => void) | undefined, onSecond: () => Promise<void>): Interrupt {
   let count = 0;
   const handle = (signal: NodeJS.Signals) => {
     count++;
-    if (count === 1) onFirst();
+    if (count === 1 && onFirst) onFirst();
     else void onSecond().finally(() => process.exit(signal === "SIGTERM" ? 143 : 130));
   };
   process.on("SIGINT", handle);

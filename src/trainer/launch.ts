@@ -5,6 +5,15 @@
 import type { ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
 
+export interface EvaluationRequest {
+  /** Checkpoints, and null for the base model, each measured on all tasks and compared with the first. */
+  candidates: readonly (string | null)[];
+  /** The folder for the results, new or empty; default `runs/eval-{experiment}-{date}`. */
+  output?: string;
+  /** Print the summary as JSON to standard output and everything else to standard error. */
+  json?: boolean;
+}
+
 export interface Launch {
   /** What another front door than Hone's own says, such as LightRFT's flags. */
   frontDoor?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
@@ -18,8 +27,8 @@ export interface Launch {
   resume?: string;
   /** Weights to start from: a checkpoint folder. Weights only; optimizer and step count start fresh. */
   checkpoint?: string;
-  /** Only measure: no training step, nothing saved. */
-  evaluate?: boolean;
+  /** Only measure: no training step, no checkpoint. A request keeps the results and compares models. */
+  evaluate?: boolean | EvaluationRequest;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
   /** Print the configuration alone, with its references or with what they stand for, and stop. */

@@ -11,16 +11,18 @@ import type { Waiting } from "./run.ts";
 
 export interface LoggerContext {
   config: Config;
-  /** Undefined when the run only measures; then only the console is told. */
+  /** Undefined when nothing is kept. */
   folder: RunFolder | undefined;
   waitingFor: () => Waiting[];
   warn: (text: string) => void;
+  /** Of the console. */
+  out: NodeJS.WriteStream;
 }
 
 type Logger = Config["rllm"]["trainer"]["logger"][number];
 
 const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | undefined>> = {
-  console: async ({ waitingFor }) => consoleSubscriber({ waitingFor }),
+  console: async ({ waitingFor, out }) => consoleSubscriber({ waitingFor, out }),
   tensorboard: async ({ config, folder }) =>
     folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
   wandb: async ({ config, folder, warn }) => {
@@ -43,9 +45,11 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
 /** @throws UserError when a logger cannot start, before anything else of the run has */
 export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
   const { config, folder } = context;
+  const { logger, val_only } = config.rllm.trainer;
   const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
   try {
-    for (const name of new Set(config.rllm.trainer.logger)) {
+    // A measurement is no run: curves belong to runs.
+    for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {
       const subscriber = await open[name](context);
       if (subscriber) opened.push(subscriber);
     }

@@ -42,9 +42,10 @@ export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
   plan: Plan,
-  options: TrainOptions,
+  options: TrainOptions & { results?: string },
 ): Promise<OpenedRun> {
   const { config } = composed;
+  const { val_only } = config.rllm.trainer;
   const closers: (() => Promise<void> | void)[] = [];
   /** One that fails keeps none of the others open; the first failure is told. */
   const close = async () => {
@@ -61,13 +62,14 @@ export async function openRun(
   const abort = new AbortController();
   let watched: (() => Waiting[]) | undefined;
   try {
-    const folder = config.rllm.trainer.val_only ? undefined : openFolder(config);
+    const folder = openFolder(config, options.results);
     let begun = false;
     if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
     let engine: Engine | undefined;
     const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor() ?? [])];
     const warn = (text: string) => emit({ type: "warning", text });
-    const listeners = subscribers(await openLoggers({ config, folder, waitingFor, warn }));
+    const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
+    const listeners = subscribers(await openLoggers({ config, folder, waitingFor, warn, out }));
     closers.push(() => listeners.close());
     const emit = (event: RunEvent) => listeners.event(event);
     for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
@@ -75,7 +77,7 @@ export async function openRun(
     }
 
     const interrupt = listenForInterrupt(
-      () => warn("stopping after this step and saving; Ctrl-C again stops at once"),
+      val_only ? undefined : () => warn("stopping after this step and saving; Ctrl-C again stops at once"),
       async () => abort.abort(new Error("stopped")),
     );
     closers.push(() => interrupt.dispose());
@@ -96,7 +98,7 @@ export async function openRun(
     };
     const policy = await newPolicy({ adapter: adapterSpec(config) });
     const reference = comparesWithBase ? await newPolicy({ adapter: { kind: "none" } }) : undefined;
-    const judges = needsCritic(config, experiment.estimators) && !config.rllm.trainer.val_only;
+    const judges = needsCritic(config, experiment.estimators) && !val_only;
     const critic = judges ? await newPolicy(criticSpec(config)) : undefined;
     const { chat } = opened;
     const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
@@ -142,8 +144,11 @@ function checkLoss(config: Config, { losses }: Experiment<unknown>, { capabiliti
   return needsReference(options) || (config.rllm.algorithm.use_kl_in_reward && initial > 0);
 }
 
-function openFolder(config: Config): RunFolder {
-  const { run_dir, project_name: project, experiment_name: experiment } = config.rllm.trainer;
+/** @param results of a measurement: the folder to keep them in */
+function openFolder(config: Config, results: string | undefined): RunFolder | undefined {
+  const { run_dir, project_name: project, experiment_name: experiment, val_only } = config.rllm.trainer;
+  if (results !== undefined) return openRunFolder(results);
+  if (val_only) return undefined;
   return run_dir === null ? createRunFolder({ project, experiment }) : openRunFolder(run_dir);
 }
 

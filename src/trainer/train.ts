@@ -22,6 +22,7 @@ import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
 import { checkExperiment } from "./check-experiment.ts";
 import { tasksPerDraw } from "./credit-options.ts";
+import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
 import { type Launch, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
@@ -29,6 +30,7 @@ import { openRun } from "./open-run.ts";
 import { makePlan, type Plan } from "./plan.ts";
 import type { Run } from "./run.ts";
 import { savedConfigFile } from "./saved-config.ts";
+import { validate } from "./validate.ts";
 
 export interface RunSummary {
   /** 0: all planned steps are done; 130: stopped by Ctrl-C. */
@@ -68,32 +70,27 @@ export async function train<Row>(
 }
 
 async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
-  const composed = compose(experiment, options);
   const nothing: RunSummary = { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
+  if (typeof options.evaluate === "object") {
+    const { folder, validation } = await evaluate(options.evaluate, (candidate) =>
+      prepareMeasurement(experiment, { ...options, ...candidate }),
+    );
+    return { ...nothing, folder, validation };
+  }
+  const composed = compose(experiment, options);
   if (options.printConfig !== undefined) {
     for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
     const unresolved = options.printConfig === "written";
     process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.tree, new Map(), { unresolved }));
     return nothing;
   }
-  if (!options.dryRun) {
-    if (options.engine === undefined) requireBackend(composed.config);
-    requireValues(composed);
-  }
-  const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
-  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
-    process.stderr.write(`${warningLine(warning)}\n`);
-  }
-  const plan = planOf(experiment, composed.config);
+  const plan = checkedPlan(experiment, composed, options);
   if (options.dryRun) {
     process.stdout.write(`${toYaml(composed.tree, composed.origins)}\n# ${plan.arithmetic}\n`);
     return nothing;
   }
-  const workflow = await resolveWorkflow(experiment, composed.config.rllm);
-  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, options);
-  try {
-    const loop = run.config.rllm.async_training.enable ? runAsyncLoop : runLoop;
-    const done = await Promise.race([loop(run), run.strays.fatal]);
+  return withRun(experiment, { composed, plan, options }, async (run) => {
+    const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
     if (run.strays.error) throw run.strays.error;
     finish(run, done);
     const { folder, progress, validation } = run;
@@ -108,6 +105,54 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
       },
       validation: validation.metrics,
     };
+  });
+}
+
+/** Composes and checks the settings at once; measures when it is asked to. */
+function prepareMeasurement(experiment: Experiment<unknown>, options: TrainOptions): Measurement {
+  const composed = compose(experiment, options);
+  const plan = checkedPlan(experiment, composed, options);
+  return {
+    config: composed.config,
+    measure: (results, step) =>
+      withRun(experiment, { composed, plan, options: { ...options, results } }, async (run) => {
+        const episodes = await validate(run, step);
+        if (run.strays.error) throw run.strays.error;
+        run.emit({ type: "run-end", reason: "done" });
+        return { episodes, metrics: run.validation.metrics };
+      }),
+  };
+}
+
+/** Refuses what cannot be done before anything is opened. */
+function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): Plan {
+  if (!options.dryRun) {
+    if (options.engine === undefined) requireBackend(composed.config);
+    requireValues(composed);
+  }
+  const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
+  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
+    process.stderr.write(`${warningLine(warning)}\n`);
+  }
+  return planOf(experiment, composed.config);
+}
+
+interface Opening {
+  composed: ComposedConfig;
+  plan: Plan;
+  options: TrainOptions & { results?: string };
+}
+
+/** Opens a run, works with it, and closes it whatever happens. */
+async function withRun<T>(
+  experiment: Experiment<unknown>,
+  { composed, plan, options }: Opening,
+  work: (run: Run) => Promise<T>,
+): Promise<T> {
+  const workflow = await resolveWorkflow(experiment, composed.config.rllm);
+  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, options);
+  try {
+    return await Promise.race([work(run), run.strays.fatal]);
   } catch (error) {
     run.emit({ type: "run-end", reason: "failed", text: error instanceof Error ? error.message : String(error) });
     throw error;
@@ -150,7 +195,9 @@ function planOf({ train: tasks, validation }: Experiment<unknown>, config: Confi
       hint: "give the experiment a `validation` dataset",
     });
   }
-  return makePlan(config, { stepsPerEpoch: 0, totalSteps: 0 });
+  const { n_val: n } = config.rllm.rollout;
+  const arithmetic = `${validation.size} validation tasks x ${n} rollout${n === 1 ? "" : "s"} = ${validation.size * n} episodes`;
+  return { ...makePlan(config, { stepsPerEpoch: 0, totalSteps: 0 }), arithmetic };
 }
 
 /** The last words of a run: what came of it, where it lies, what to do next. */

@@ -5,10 +5,10 @@ import { collectEpisodes } from "./collect-episodes.ts";
 import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
 
-/** Validates after `step` (0: before training). The figures go to `run.validation`. */
-export async function validate(run: Run, step: number): Promise<void> {
+/** Validates after `step` (0: before training). The metrics go to `run.validation`. Returns all episodes, task by task. */
+export async function validate(run: Run, step: number): Promise<Episode[]> {
   const { validation } = run.experiment;
-  if (!validation) return;
+  if (!validation) return [];
   const start = performance.now();
   run.emit({ type: "validation-start", step });
   const episodes: Episode[] = [];
@@ -26,6 +26,7 @@ export async function validate(run: Run, step: number): Promise<void> {
   keepEpisodes(run, { mode: "val", step }, episodes);
   run.validation = { step, metrics };
   run.emit({ type: "validation-end", step, metrics, seconds });
+  return episodes;
 }
 
 /**
@@ -35,8 +36,8 @@ export async function validate(run: Run, step: number): Promise<void> {
  */
 export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
   const graded = episodes.flatMap((episode) => {
-    const reward = episode.failure ? null : (episode.trajectories[0]?.reward ?? null);
-    return reward === null ? [] : [{ taskId: episode.taskId, reward, solved: episode.correct ?? reward >= 1 }];
+    const { reward, solved } = verdictOf(episode);
+    return reward === null ? [] : [{ taskId: episode.taskId, reward, solved }];
   });
   const unknown = { "val/unknown": episodes.length - graded.length };
   if (graded.length === 0) return unknown;
@@ -51,6 +52,12 @@ export function validationMetrics(episodes: readonly Episode[], source: string, 
       : {}),
     ...unknown,
   };
+}
+
+/** The reward of an episode, null where it is unknown, and whether its task counts as solved. */
+export function verdictOf({ failure, trajectories, correct }: Episode): { reward: number | null; solved: boolean } {
+  const reward = failure ? null : (trajectories[0]?.reward ?? null);
+  return { reward, solved: reward !== null && (correct ?? reward >= 1) };
 }
 
 function solvedByTask(graded: readonly { taskId: string; solved: boolean }[]): Map<string, boolean[]> {

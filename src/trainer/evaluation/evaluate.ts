@@ -1,0 +1,123 @@
+/** `hone eval`: measures models one after another on the same tasks, keeps every outcome and compares them. */
+import { existsSync, mkdirSync, readdirSync, realpathSync } from "node:fs";
+import { basename, dirname, join, relative, resolve } from "node:path";
+import type { Config } from "../../config/schema.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { writeWhole } from "../../tracking/durable-files.ts";
+import { toJson } from "../../tracking/json-lines.ts";
+import { makeDatedFolder } from "../../tracking/run-folder.ts";
+import type { Episode } from "../../trajectories/types.ts";
+import type { EvaluationRequest } from "../launch.ts";
+import { openCheckpoint } from "../open-checkpoint.ts";
+import { type Attempt, type Comparison, compareFigures, type Figures, measureFigures } from "./figures.ts";
+import { outcomeOf } from "./outcome.ts";
+import { report } from "./report.ts";
+
+/** A model with its settings, ready to be measured. */
+export interface Measurement {
+  config: Config;
+  /** @param results the folder for episodes, configuration and log */
+  measure(results: string, step: number): Promise<{ episodes: Episode[]; metrics: Readonly<Record<string, number>> }>;
+}
+
+export interface Evaluation {
+  /** Absolute. */
+  folder: string;
+  models: (Figures & { name: string; checkpoint: string | null; step: number })[];
+  /** Of each later model with the first. */
+  comparisons: (Comparison & { model: string; against: string })[];
+}
+
+interface Candidate {
+  /** Also of its folder. */
+  name: string;
+  checkpoint?: string;
+  step: number;
+}
+
+/**
+ * Writes a folder with summary.json and, for each model, a folder with tasks.jsonl and what a
+ * run folder has. Prints the comparison.
+ *
+ * @returns the folder and the validation metrics of the last model
+ * @throws UserError when a checkpoint is missing or named twice, or the folder is not empty; RunError when a model has no known reward at all
+ */
+export async function evaluate(
+  { candidates, output, json = false }: EvaluationRequest,
+  prepare: (candidate: { checkpoint?: string }) => Measurement,
+): Promise<{ folder: string; validation: Readonly<Record<string, number>> }> {
+  if (output !== undefined && existsSync(output) && readdirSync(output).length > 0) {
+    throw new UserError(`${output} is not empty`, { hint: "name a folder that does not exist yet" });
+  }
+  const models = await Promise.all(candidates.map(findCandidate));
+  const twice = models.find(({ name }, index) => models.findIndex((one) => one.name === name) !== index);
+  if (twice) throw new UserError(`${twice.name} is named twice`, { hint: "name two different checkpoints" });
+  const prepared = models.map(({ checkpoint }) => prepare(checkpoint === undefined ? {} : { checkpoint }));
+  for (const text of differentSettings(prepared)) process.stderr.write(`warning: ${text}\n`);
+
+  const experiment = prepared[0]!.config.rllm.trainer.experiment_name;
+  const folder = output === undefined ? makeDatedFolder({ project: "eval", experiment }) : resolve(output);
+  const attempts: Attempt[][] = [];
+  let validation: Readonly<Record<string, number>> = {};
+  for (const [index, { name, step }] of models.entries()) {
+    const results = join(folder, name);
+    mkdirSync(results, { recursive: true });
+    const { episodes, metrics } = await prepared[index]!.measure(results, step);
+    validation = metrics;
+    const outcomes = episodes.map(outcomeOf);
+    writeWhole(
+      join(results, "tasks.jsonl"),
+      outcomes.map((outcome) => `${toJson(outcome)}\n`),
+    );
+    attempts.push(outcomes);
+  }
+  const summary = summarize(folder, models, attempts);
+  writeWhole(join(folder, "summary.json"), [`${JSON.stringify(summary, null, 2)}\n`]);
+  process.stdout.write(json ? `${JSON.stringify(summary)}\n` : `${report(summary).join("\n")}\n`);
+  const unmeasured = summary.models.find(({ reward }) => reward === null);
+  if (unmeasured) {
+    throw new RunError(`no rollout of ${unmeasured.name} has a known reward`, {
+      hint: `${relative(process.cwd(), join(folder, unmeasured.name, "tasks.jsonl"))} has the reason of each`,
+    });
+  }
+  return { folder, validation };
+}
+
+function summarize(folder: string, models: readonly Candidate[], attempts: readonly Attempt[][]): Evaluation {
+  return {
+    folder,
+    models: models.map(({ name, checkpoint = null, step }, index) => ({
+      ...{ name, checkpoint, step },
+      ...measureFigures(attempts[index]!),
+    })),
+    comparisons: models.slice(1).flatMap(({ name }, index) => {
+      const comparison = compareFigures(attempts[0]!, attempts[index + 1]!);
+      return comparison === null ? [] : [{ model: name, against: models[0]!.name, ...comparison }];
+    }),
+  };
+}
+
+async function findCandidate(path: string | null): Promise<Candidate> {
+  if (path === null) return { name: "base", step: 0 };
+  const { folder, step } = await openCheckpoint(path);
+  const checkpoint = realpathSync(folder);
+  const run = basename(dirname(dirname(checkpoint)));
+  return { name: `${run}-${basename(checkpoint)}`, checkpoint, step };
+}
+
+/** Settings that change what is measured; models measured with different ones do not compare. */
+const settings: Record<string, (config: Config) => unknown> = {
+  "rllm.rollout.n_val": ({ rllm }) => rllm.rollout.n_val,
+  "rllm.rollout.val": ({ rllm }) => rllm.rollout.val,
+  "data.max_prompt_length": ({ data }) => data.max_prompt_length,
+};
+
+function differentSettings([first, ...others]: readonly Measurement[]): string[] {
+  return Object.entries(settings).flatMap(([key, read]) => {
+    const values = [first!, ...others].map(({ config }) => JSON.stringify(read(config)));
+    if (values.every((value) => value === values[0])) return [];
+    return [
+      `${key} differs between the models: ${values.join(", ")}; set it on the command line for a fair comparison`,
+    ];
+  });
+}

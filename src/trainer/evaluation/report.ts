@@ -1,0 +1,50 @@
+/** An evaluation as a table and a sentence for each comparison. Pure text. */
+import { relative } from "node:path";
+import { formatFigure } from "../../tracking/numbers.ts";
+import type { Evaluation } from "./evaluate.ts";
+import type { Estimate } from "./figures.ts";
+
+export function report({ folder, models, comparisons }: Evaluation): string[] {
+  const ks = [...new Set(models.flatMap(({ passAt }) => Object.keys(passAt)))];
+  const head = ["", "tasks", "rollouts", "reward", ...ks.map((k) => `pass@${k}`), "tokens", "unknown"];
+  const rows = models.map(({ name, tasks, rollouts, reward, passAt, meanTokens, unknown }) => [
+    name,
+    ...[tasks, rollouts].map(String),
+    reward === null ? "unknown" : withError(reward),
+    ...ks.map((k) => (passAt[k] === undefined ? "" : formatFigure(passAt[k]))),
+    meanTokens.toFixed(1),
+    String(unknown),
+  ]);
+  return [
+    "",
+    ...table(
+      models.every(({ unknown }) => unknown === 0) ? [head, ...rows].map((row) => row.slice(0, -1)) : [head, ...rows],
+    ),
+    "reward: mean ± standard error over tasks",
+    ...comparisons.flatMap(({ model, against, tasks, difference, wins, losses, ties, signTest }) => [
+      "",
+      `${model} against ${against}, on ${tasks} tasks: ${difference.mean < 0 ? "" : "+"}${withError(difference)}${interval(difference)}`,
+      `better on ${wins}, worse on ${losses}, equal on ${ties}; sign test: p = ${formatProbability(signTest)}`,
+    ]),
+    "",
+    `results: ${relative(process.cwd(), folder) || folder} (summary.json; tasks.jsonl of each model)`,
+  ];
+}
+
+const withError = ({ mean, standardError }: Estimate) =>
+  standardError === null ? formatFigure(mean) : `${formatFigure(mean)} ± ${formatFigure(standardError)}`;
+
+const interval = ({ interval: found }: Estimate) =>
+  found === null ? "" : ` (95%: ${found.map((value) => formatFigure(value)).join(" to ")})`;
+
+const formatProbability = (value: number) => (value < 0.001 ? value.toExponential(0) : value.toFixed(3));
+
+/** Columns of equal width, numbers to the right. */
+function table(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => row[column]!.length)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!)))
+      .join("  "),
+  );
+}
