@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { composeConfig } from "../config/compose.ts";
+import type { ConfigInput } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { type Script, scriptedPolicy } from "../testing/index.ts";
 import { answer, replyLimit } from "./chat.ts";
@@ -35,11 +36,17 @@ describe("hone chat", () => {
     await expect(ask(() => "31", { maxLength: 8 })).rejects.toThrow(UserError);
   });
 
-  it.each([
+  it.each<[string, ConfigInput, string[], number]>([
     ["8 tokens of the run's data", { data: { max_response_length: 8 } }, [], 2048],
     ["8 tokens of the run's validation", { rllm: { rollout: { val: { max_tokens: 8 } } } }, [], 2048],
     ["what is typed", { data: { max_response_length: 8 } }, ["rllm.rollout.val.max_tokens=64"], 64],
     ["what is typed under another name", {}, ["data.max_response_length=32"], 32],
+    [
+      "what is typed over a resolved limit",
+      { rllm: { rollout: { val: { max_tokens: 8 } } } },
+      ["data.max_response_length=32"],
+      32,
+    ],
   ])("takes no limit of the run, but one that is typed: %s", (_, input, overrides, limit) => {
     expect(replyLimit(composeConfig({ input, overrides }))).toBe(limit);
   });

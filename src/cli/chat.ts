@@ -111,8 +111,15 @@ export async function answer(turn: Turn, messages: readonly ChatMessage[]): Prom
 
 /** A run's limit suits its task, not a conversation: only one given on this command line counts. */
 export function replyLimit({ config, origins }: ComposedConfig): number {
-  const origin = origins.get("rllm.rollout.val.max_tokens");
-  return origin !== undefined && isTyped(origin) ? config.rllm.rollout.val.max_tokens : defaultReplyTokens;
+  const limits = [
+    ["rllm.rollout.val.max_tokens", config.rllm.rollout.val.max_tokens],
+    ["data.max_response_length", config.data.max_response_length],
+  ] as const;
+  const typed = limits.find(([key]) => {
+    const origin = origins.get(key);
+    return origin !== undefined && isTyped(origin);
+  });
+  return typed?.[1] ?? defaultReplyTokens;
 }
 
 const defaultReplyTokens = 2048;

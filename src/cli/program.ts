@@ -62,18 +62,30 @@ Examples:
 
   hone
     .command("eval")
-    .description("Measure a model or a checkpoint on an experiment's validation tasks.")
+    .description("Measure models and checkpoints on an experiment's validation tasks, and compare them.")
     .argument("<script>", "the experiment's TypeScript file")
     .argument("[overrides...]", "key=value pairs of the configuration")
     .option("-c, --config <file...>", "YAML files")
-    .option("--checkpoint <folder>", "a run folder or a checkpoint in it; without it the base model is measured")
+    .option(
+      "--checkpoint <folder>",
+      "a run folder or a checkpoint in it; give it again to compare with the first",
+      (path: string, others: string[] = []) => [...others, path],
+    )
+    .option("--base", "measure the base model first; alone without --checkpoint")
+    .option("-o, --output <folder>", "where the results go; default: runs/eval-{experiment}-{date}")
+    .option("--json", "print the summary as JSON; progress goes to standard error")
     .addHelpText(
       "after",
       `
+The results are summary.json with means, standard errors and paired comparisons, and for each model tasks.jsonl with
+every rollout's row, reply, reward and reason, in a folder that hone view reads.
+Exit codes: 0 measured, 1 the run failed or a model has no known reward, 2 a mistake in the call, 130 stopped.
+
 Examples:
   hone eval ./train.ts
-  hone eval ./train.ts --checkpoint runs/latest
-  hone eval ./train.ts --checkpoint runs/latest/checkpoints/step-000010 rllm.rollout.n_val=4`,
+  hone eval ./train.ts --checkpoint runs/latest --base
+  hone eval ./train.ts --checkpoint runs/a --checkpoint runs/b
+  hone eval ./train.ts --checkpoint runs/latest/checkpoints/step-000010 rllm.rollout.n_val=4 --json`,
     )
     .action(async (script: string, overrides: string[], options) => {
       await (await import("./train.ts")).evalCommand(script, overrides, options);
@@ -136,7 +148,9 @@ Examples:
 Examples:
   hone chat
   hone chat --checkpoint runs/latest
-  hone chat model.name=./my-model --message "Which number is larger, 12 or 31?"`,
+  hone chat model.name=./my-model --message "Which number is larger, 12 or 31?"
+
+A reply has at most 2,048 tokens, whatever the run's own limit is; rllm.rollout.val.max_tokens=64 changes that.`,
     )
     .action(async (overrides: string[], options) => {
       await (await import("./chat.ts")).chatCommand(overrides, options);

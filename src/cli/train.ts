@@ -46,14 +46,14 @@ export async function trainCommand(script: string, overrides: string[], options:
 
 export interface EvalOptions {
   config?: string[];
-  checkpoint: string[];
+  checkpoint?: string[];
   base?: boolean;
   output?: string;
   json?: boolean;
 }
 
 export async function evalCommand(script: string, overrides: string[], options: EvalOptions): Promise<void> {
-  const { config: files = [], checkpoint: checkpoints, base = false, output, json = false } = options;
+  const { config: files = [], checkpoint: checkpoints = [], base = false, output, json = false } = options;
   const candidates = [...(base || checkpoints.length === 0 ? [null] : []), ...checkpoints];
   const evaluate = { candidates, json, ...(output === undefined ? {} : { output }) };
   await runScript(script, { overrides, files, evaluate });
