@@ -15,9 +15,9 @@ export interface Capabilities {
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
   /**
    * `values`: policies with a value head (`PolicySpec.head`); `targets`: outputs of any token at a position
-   * (`Sequence.targets`); `most_likely`: `Policy.mostLikely`.
+   * (`Sequence.targets`); `most_likely`: `Policy.mostLikely`; `draws`: `Policy.draws`.
    */
-  outputs: readonly ("logprobs" | "entropy" | "values" | "concentration" | "targets" | "most_likely")[];
+  outputs: readonly ("logprobs" | "entropy" | "values" | "concentration" | "targets" | "most_likely" | "draws")[];
   sampling: readonly (
     | "top_p"
     | "top_k"
@@ -149,6 +149,13 @@ export interface StepResult {
   applied: boolean;
 }
 
+/** Tokens and their log-probabilities, `count` for each output, row by row. */
+export interface TokenRows {
+  tokens: Int32Array;
+  logprobs: Float32Array;
+  count: number;
+}
+
 export interface Policy {
   /** Version of the published weights that `sample` uses; 0 before the first `publish`. */
   readonly version: number;
@@ -157,13 +164,18 @@ export interface Policy {
   /** Outputs under the current (trained, not necessarily published) weights; keeps no graph. */
   forward(sequences: readonly Sequence[], outputs: Outputs): Promise<TokenOutputs>;
   /**
-   * The `count` likeliest tokens at each output's position under the current weights, most likely first: `[N * count]`
-   * each, row by row. For engines whose `outputs` name "most_likely".
+   * The `count` likeliest tokens at each output's position under the current weights, most likely first. For engines whose `outputs` name "most_likely".
    */
-  mostLikely?(
+  mostLikely?(sequences: readonly Sequence[], count: number): Promise<TokenRows>;
+  /**
+   * `count` tokens drawn independently at each output's position under the current weights, at `temperature` (0: the
+   * likeliest) and without filters, with their log-probabilities at temperature 1. The same seed draws the same. For
+   * engines whose `outputs` name "draws".
+   */
+  draws?(
     sequences: readonly Sequence[],
-    count: number,
-  ): Promise<{ tokens: Int32Array; logprobs: Float32Array; count: number }>;
+    options: { count: number; temperature: number; seed: number },
+  ): Promise<TokenRows>;
   /** Accumulates gradients. Sequences must be those the loss was built for, in the same order. */
   forwardBackward(sequences: readonly Sequence[], loss: Loss): Promise<ForwardBackwardResult>;
   /**

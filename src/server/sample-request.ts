@@ -51,6 +51,9 @@ const schema = z.strictObject({
   model_path: z.string().nullish(),
 });
 
+/** Tokens that are drawn at the places of one prompt together: some 50 MB in the answer. */
+const mostDraws = 1 << 22;
+
 export interface SampleCall {
   /** One for each sequence; all of the same prompt. */
   requests: SampleRequest[];
@@ -62,6 +65,8 @@ export interface SampleCall {
   /** Likeliest tokens that are told at each sampled place; 0 none. */
   topSample: number;
   targets: TargetCells | null;
+  /** Tokens that are drawn at each place of the prompt but the first; null where none are. */
+  draws: { count: number; temperature: number; seed: number } | null;
 }
 
 /** Tokens to score, ascending by place: token `tokens[i]` (-1 none) as if it stood at prompt position `places[i] + 1`. */
@@ -89,7 +94,15 @@ export function readSampleCall(
       `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
     );
   }
-  if (request.prompt_alt_tokens_k > 0) throw new UserError("prompt_alt_tokens_k is not offered by this server");
+  const drawn = request.prompt_alt_tokens_k;
+  if (drawn > 0 && !capabilities.outputs.includes("draws")) {
+    throw new UserError(`prompt_alt_tokens_k is not supported by the engine "${capabilities.engine}"`);
+  }
+  if (drawn * prompt.length > mostDraws) {
+    throw new UserError(
+      `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${mostDraws}`,
+    );
+  }
   if (request.record_stability_info) {
     throw new UserError(
       "record_stability_info serves the loss stable_reinforce alone, which this server does not offer",
@@ -138,6 +151,7 @@ export function readSampleCall(
     topPrompt,
     topSample,
     targets: targets ? readTargets(targets, prompt.length, model.vocabularySize) : null,
+    draws: drawn > 0 ? { count: drawn, temperature: params.temperature, seed: seedOf(seed, -1) } : null,
   };
 }
 

@@ -161,6 +161,42 @@ test("what is asked about the prompt: its own tokens, the likeliest ones, and ch
   );
 });
 
+test("prompt_alt_tokens_k draws from the model's distribution at each place of the prompt", async () => {
+  const { message, toPlain } = await import("../backends/tinker/wire/schema.ts");
+  const { decodeTensor } = await import("../backends/tinker/wire/tensors.ts");
+  const type = message("SampleResponse");
+  const { id } = await baseSampler();
+  const tokens = [5, 6, 5, 6];
+  const drawn = async (count: number, temperature: number, seed = 1) => {
+    const more = { prompt: prompt(tokens), prompt_alt_tokens_k: count };
+    const response = await client.result("asample", body(id, { ...more, sampling_params: { temperature, seed } }));
+    const plain = type.toObject(type.decode(new Uint8Array(await response.arrayBuffer())), toPlain);
+    return { ids: decodeTensor(plain.prompt_alt_tokens.tokens), logs: decodeTensor(plain.prompt_alt_tokens.logprobs) };
+  };
+  const { ids, logs } = await drawn(400, 1);
+  expect([ids.shape, logs.shape, ids.dtype, logs.dtype]).toEqual([[3, 400], [3, 400], "int64", "float32"]);
+  const after = await Promise.all(
+    [1, 2, 3].map((end) =>
+      sample(id, { prompt: prompt(tokens.slice(0, end)), topk_sample_logprobs: tinyEngine().model.vocabularySize }),
+    ),
+  );
+  const logOf = (place: number, token: number) => {
+    const top = after[place]!.sequences[0]!.top!;
+    return top.logprobs[top.tokens.indexOf(token)]!;
+  };
+  ids.values.forEach((token, index) => {
+    expect(logs.values[index]).toBeCloseTo(logOf(Math.floor(index / 400), token), 5);
+  });
+  // As often as it is likely, and other tokens at the same context in another place.
+  const share = [...ids.values.slice(0, 400)].filter((token) => token === 6).length / 400;
+  expect(Math.abs(share - Math.exp(logOf(0, 6)))).toBeLessThan(0.1);
+  expect(ids.values.slice(0, 400)).not.toEqual(ids.values.slice(800));
+  expect(await drawn(3, 1, 7)).toEqual(await drawn(3, 1, 7));
+  expect((await drawn(3, 1, 8)).ids).not.toEqual((await drawn(3, 1, 7)).ids);
+  const greedy = [...(await drawn(2, 0)).ids.values];
+  expect(new Set([greedy[0], greedy[1], greedy[4], greedy[5]]).size).toBe(1);
+});
+
 test("requests that are wrong are the user's mistakes", async () => {
   const { id } = await baseSampler();
   expect(await mistake(id, { prompt: prompt([]) })).toMatch(/no tokens/);
@@ -172,7 +208,7 @@ test("requests that are wrong are the user's mistakes", async () => {
   expect(await mistake(id, { sampling_params: { temperature: -1 } })).toMatch(/temperature/);
   expect(await mistake(id, { sampling_params: { top_p: 2 } })).toMatch(/top_p/);
   expect(await mistake(id, { sampling_params: { min_q: 2 } })).toMatch(/min_q/);
-  expect(await mistake(id, { prompt_alt_tokens_k: 2 })).toMatch(/not offered/);
+  expect(await mistake(id, { prompt_alt_tokens_k: 2 ** 21 })).toMatch(/at most 4194304/);
   expect(await mistake(id, { record_stability_info: true })).toMatch(/stable_reinforce/);
   for (const [path, more, status] of [
     ["asample", { sampling_session_id: "nobody:sample:0" }, 404],

@@ -19,11 +19,13 @@ export async function sample(
   call: SampleCall,
   signal: AbortSignal,
 ): Promise<FutureResult & { kind: "protobuf"; sampledTokens: number }> {
-  const { prompt, targets, topPrompt, topSample, promptLogprobs } = call;
+  const { prompt, targets, draws, topPrompt, topSample, promptLogprobs } = call;
   const firstTold = prompt.length - (promptLogprobs ?? prompt.length - 1);
   const scores = <T>(job: () => Promise<T>) => scheduler.train(`scores of ${owner}`, job);
   const top = topPrompt > 0 ? await scores(() => topOfPrompt(policy, prompt, topPrompt, firstTold)) : undefined;
   const scored = targets ? await scores(() => scoreTargets(policy, prompt, targets)) : undefined;
+
+  const drawn = draws ? await scores(() => drawAtEach(policy, prompt, draws)) : undefined;
 
   const samples = await scheduler.sample(owner, call.requests.length, async () => {
     if (signal.aborted) throw new UserError("the request was cancelled");
@@ -42,6 +44,7 @@ export async function sample(
     ...(promptLogprobs === null ? {} : { promptLogprobs: toldOf(samples[0], firstTold) }),
     ...(top ? { topPromptLogprobs: top } : {}),
     ...(scored ? { targetPromptLogprobs: scored } : {}),
+    ...(drawn ? { promptAltTokens: drawn } : {}),
   });
   return { kind: "protobuf", body, sampledTokens: samples.reduce((sum, { tokens }) => sum + tokens.length, 0) };
 }
@@ -79,6 +82,16 @@ async function topOfPrompt(policy: Policy, prompt: Int32Array, k: number, firstT
     }
   }
   return rowsOf(rows, k);
+}
+
+async function drawAtEach(policy: Policy, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {
+  const sequence: Sequence = { tokens: prompt, trained: new Uint8Array(prompt.length - 1).fill(1) };
+  const shape = [prompt.length - 1, draws.count];
+  const found = prompt.length > 1 ? await policy.draws!([sequence], draws) : { tokens: [], logprobs: [] };
+  return {
+    tokens: encodeTensor({ dtype: "int64", values: Float64Array.from(found.tokens), shape }),
+    logprobs: encodeTensor({ dtype: "float32", values: Float32Array.from(found.logprobs), shape }),
+  };
 }
 
 async function scoreTargets(

@@ -317,7 +317,7 @@ export function createService(context: ServerContext) {
         const work = async (signal: AbortSignal): Promise<FutureResult> => {
           const call = readSampleCall(body, base.engine);
           metrics.add("hone_prompt_tokens_total", {}, call.prompt.length);
-          const how = call.topPrompt > 0 || call.targets ? "scores" : "samples";
+          const how = call.topPrompt > 0 || call.targets || call.draws ? "scores" : "samples";
           const sampled = samplers.use(String(id), how, (policy) => sample(policy, base, session.id, call, signal));
           const result = await sampled.catch((error: unknown) => {
             // The weights are on disk: clients ask anew, as after a restart of the server.

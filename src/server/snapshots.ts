@@ -17,7 +17,7 @@ export interface SnapshotPool {
   readonly size: number;
 }
 
-/** `scores` also calls for `forward` and `mostLikely`, whose weights are those that a live policy is being trained to. */
+/** `scores` also calls for `forward`, `mostLikely` and `draws`, whose weights are those that a live policy is being trained to. */
 export type SnapshotUse = "samples" | "scores";
 
 interface Entry {

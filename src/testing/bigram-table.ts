@@ -1,5 +1,7 @@
 /** The arithmetic of the smallest language model there is: one row of logits for each previous token. */
 import type { OutputGradient } from "../algorithms/types.ts";
+import type { TokenRows } from "../backends/engine.ts";
+import { uniforms } from "../random.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 
@@ -49,6 +51,34 @@ export function tableMostLikely(table: Table, size: number, sequences: readonly 
     }
   });
   return { tokens: Int32Array.from(tokens), logprobs: Float32Array.from(logprobs), count: width };
+}
+
+export function tableDraws(
+  table: Table,
+  size: number,
+  sequences: readonly Sequence[],
+  { count, temperature, seed }: { count: number; temperature: number; seed: number },
+): TokenRows {
+  const next = uniforms(seed);
+  const tokens: number[] = [];
+  const logprobs: number[] = [];
+  eachTrained(sequences, (_, previous) => {
+    const logs = logProbabilities(table, size, previous);
+    const peak = logs.indexOf(Math.max(...logs));
+    let total = 0;
+    const running = logs.map((log) => {
+      total += Math.exp((log - logs[peak]!) / temperature);
+      return total;
+    });
+    for (let draw = 0; draw < count; draw++) {
+      const pick = next() * total;
+      const drawn = running.findIndex((sum) => sum > pick);
+      const token = temperature === 0 || drawn < 0 ? peak : drawn;
+      tokens.push(token);
+      logprobs.push(logs[token]!);
+    }
+  });
+  return { tokens: Int32Array.from(tokens), logprobs: Float32Array.from(logprobs), count };
 }
 
 /** `[S + 1]` where each sequence's outputs begin. */

@@ -18,7 +18,7 @@ const capabilities: Capabilities = {
   adapters: ["lora", "full", "none"],
   // The one table that there is.
   loraTargets: ["attn", "mlp", "unembed"],
-  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws"],
   sampling: [
     ...(["top_p", "top_k", "min_p", "stop_ids", "stop_strings", "seed"] as const),
     ...(["prompt_logprobs", "top_logprobs", "tempered_logprobs"] as const),

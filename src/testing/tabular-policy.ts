@@ -4,7 +4,7 @@ import { requireFitting } from "../backends/critic.ts";
 import type { AdapterSpec, Policy } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { clippedAdamStep, freshAdam } from "./adam.ts";
-import { pullBack, type Table, tableMostLikely, tableOutputs } from "./bigram-table.ts";
+import { pullBack, type Table, tableDraws, tableMostLikely, tableOutputs } from "./bigram-table.ts";
 import type { CharacterChat } from "./character-chat.ts";
 import { tabularAdapter } from "./tabular-adapter.ts";
 import { tabularSample } from "./tabular-sample.ts";
@@ -37,6 +37,9 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
     },
     async mostLikely(sequences, count) {
       return tableMostLikely(table, size, sequences, count);
+    },
+    async draws(sequences, options) {
+      return tableDraws(table, size, sequences, options);
     },
     async forwardBackward(sequences, loss) {
       requireTrained();

@@ -159,8 +159,22 @@ def _reweigh(weights: Tensor, logits: Tensor, peak: Tensor, draws: Sequence[Draw
         weights.masked_fill_(weights < _cuts(weights, draws)[:, None], 0)
 
 
+def draw_many(logits: Tensor, temperature: float, uniforms: np.ndarray) -> tuple[Tensor, Tensor]:
+    """`[N, K]` tokens, drawn independently at the temperature without filters, and their log-probabilities at
+    temperature 1. `uniforms` `[N, K]`."""
+    logits = logits.float()
+    if temperature == 0:
+        tokens = logits.argmax(-1, keepdim=True).expand(-1, uniforms.shape[1])
+    else:
+        wide = torch.float32 if logits.device.type == "mps" else torch.float64
+        picks = torch.from_numpy(uniforms).to(device=logits.device, dtype=wide)
+        weights = ((logits - logits.amax(-1, keepdim=True)).to(wide) / temperature).exp_()
+        tokens = _invert(weights, picks, scale=True)[0]
+    return tokens, logits.gather(1, tokens) - logits.logsumexp(-1, keepdim=True)
+
+
 def _invert(mass: Tensor, picks: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
-    """The first index at which the running sum of `mass` `[n, m]` exceeds the pick `[n, 1]`, and what is left
+    """The first index at which the running sum of `mass` `[n, m]` exceeds each pick `[n, k]`, and what is left
     of the pick there. With `scale`, picks are fractions of the total. Never an index without mass."""
     running = mass.cumsum(-1)
     total = running[:, -1:]

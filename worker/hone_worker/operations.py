@@ -55,6 +55,7 @@ class Operations:
             "abort": self._abort,
             "forward": self._forward,
             "most_likely": self._most_likely,
+            "draws": self._draws,
             "forward_backward": self._forward_backward,
             "zero_grad": self._zero_grad,
             "optim_step": self._optim_step,
@@ -192,6 +193,12 @@ class Operations:
     def _most_likely(self, message: Message) -> Answer:
         policy, count = self._policy(message), int(message.header["count"])
         tokens, logprobs = self._trainer.most_likely(policy, self._sequences(message), count)
+        return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
+
+    def _draws(self, message: Message) -> Answer:
+        policy, header = self._policy(message), message.header
+        count, temperature, seed = int(header["count"]), float(header["temperature"]), int(header["seed"])
+        tokens, logprobs = self._trainer.draws(policy, self._sequences(message), count, temperature, seed)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
     def _forward_backward(self, message: Message) -> Answer:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention import use
+from .draw import draw_many
 from .draw import most_likely as likeliest
 from .errors import UserMistake
 from .head import token_outputs
@@ -17,12 +18,18 @@ from .memory import available_bytes, is_out_of_memory, release_cached, trim_heap
 from .packing import Sequences, pack, plan_packed
 from .padded import padded_hidden, plan_padded
 from .policy import Policy
+from .randoms import uniforms
 from .tree import Tree
 
 Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped
 alike."""
 
+Choose = Callable[[Tensor, np.ndarray], tuple[Tensor, Tensor]]
+"""(logits `[n, V]`, their outputs' numbers `[n]`) -> tokens and log-probabilities `[n, count]`."""
+
+# Logits that tokens are chosen from at once: a few copies of them in double precision fit into memory.
+_CHOICE_LOGITS = 1 << 22
 _CPU_TOKENS = 512
 _ACCELERATOR_TOKENS = (1024, 65536)
 
@@ -81,27 +88,47 @@ class Trainer:
         self._each(policy, sequences, run)
         return dict(zip(outputs, found))
 
-    @torch.no_grad()
     def most_likely(self, policy: Policy, sequences: Sequences, count: int) -> tuple[Tensor, Tensor]:
         """The `count` likeliest tokens at each output's place, in order, and their log-probabilities: int32
         and fp32 `[N, count]`."""
-        sequences.check(policy.model.vocabulary_size)
         count = min(count, policy.model.vocabulary_size)
+        choose = lambda logits, _: likeliest(logits, logits.logsumexp(-1), count)  # noqa: E731
+        return self._tokens_at_each(policy, sequences, count, choose)
+
+    def draws(
+        self, policy: Policy, sequences: Sequences, count: int, temperature: float, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """`count` tokens drawn at each output's place, and their log-probabilities: as `most_likely`. A draw
+        depends on the seed and its own number alone."""
+
+        def choose(logits: Tensor, places: np.ndarray) -> tuple[Tensor, Tensor]:
+            numbers = places[:, None] * count + np.arange(count)
+            seeds = np.full(numbers.size, seed, np.uint64)
+            picks = uniforms(seeds, numbers.reshape(-1).astype(np.uint64)).reshape(numbers.shape)
+            return draw_many(logits, temperature, picks)
+
+        return self._tokens_at_each(policy, sequences, count, choose)
+
+    @torch.no_grad()
+    def _tokens_at_each(
+        self, policy: Policy, sequences: Sequences, count: int, choose: Choose
+    ) -> tuple[Tensor, Tensor]:
+        sequences.check(policy.model.vocabulary_size)
         starts = np.concatenate([[0], np.cumsum(sequences.counts())])
         tokens = torch.empty(int(starts[-1]), count, dtype=torch.int32)
         logprobs = torch.empty(int(starts[-1]), count)
+        step = max(1, min(self._chunk, _CHOICE_LOGITS // policy.model.vocabulary_size))
 
         def run(indices: list[int]) -> None:
+            where = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in indices])
             with policy.current() as model:
                 places = self._hidden(model, sequences, indices)
-                hidden = places.hidden
-                parts = []
-                for begin in range(0, len(hidden), self._chunk):
-                    logits = model.logits(hidden[begin : begin + self._chunk]).float()
-                    parts.append(likeliest(logits, logits.logsumexp(-1), count))
-            where = torch.from_numpy(np.concatenate([np.arange(starts[s], starts[s + 1]) for s in indices]))
-            tokens[where] = places.of_outputs(torch.cat([ids for ids, _ in parts])).cpu().int()
-            logprobs[where] = places.of_outputs(torch.cat([values for _, values in parts])).cpu()
+                hidden = places.of_outputs(places.hidden)
+                for begin in range(0, len(hidden), step):
+                    part = where[begin : begin + step]
+                    ids, values = choose(model.logits(hidden[begin : begin + step]).float(), part)
+                    tokens[torch.from_numpy(part)] = ids.cpu().int()
+                    logprobs[torch.from_numpy(part)] = values.cpu()
 
         self._each(policy, sequences, run)
         return tokens, logprobs

@@ -123,3 +123,28 @@ def test_a_prompt_that_a_group_shares_is_computed_once_though_it_gives_outputs_t
         )
         for found, parameter in zip(together, policy.parameters):
             close(found, parameter.grad)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_draws_follow_the_distribution_at_each_place(folder, temperature):
+    """Whatever is computed together: a draw depends on the seed and its number alone."""
+    path = build("llama", folder / "draws")
+    policies = Policies(load(path))
+    policy = policies[policies.create({"kind": "none"})]
+    item = [5, 6, 7, 5, 6]
+    sequences = sequences_of([(item, [1] * 4), (item[:3], [0, 1])])
+    tokens, logprobs = Trainer().draws(policy, sequences, 3000, temperature, 3)
+    assert tokens.shape == (5, 3000)
+    with torch.no_grad():
+        logits = reference(path)(torch.tensor([item])).logits[0].float()
+    for row, place in enumerate([0, 1, 2, 3, 1]):
+        own = logits[place].log_softmax(-1)
+        close(logprobs[row], own[tokens[row].long()], 1e-4)
+        share = torch.bincount(tokens[row].long(), minlength=VOCABULARY) / 3000
+        expected = (logits[place] / temperature).softmax(-1)
+        assert float((share - expected).abs().sum()) < 0.35
+    assert (tokens[1] != tokens[4]).any()
+    alone, _ = Trainer(micro_batch_tokens=1).draws(policy, sequences, 3000, temperature, 3)
+    assert float((alone == tokens).float().mean()) > 0.999
+    greedy, _ = Trainer().draws(policy, sequences, 2, 0.0, 3)
+    assert greedy[:4, 0].tolist() == greedy[:4, 1].tolist() == logits[:4].argmax(-1).tolist()

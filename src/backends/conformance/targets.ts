@@ -99,6 +99,33 @@ export const targetChecks: ConformanceCheck[] = [
       }),
   },
   {
+    name: "tokens drawn at each place follow the tempered distribution and have forward's log-probabilities",
+    needs: ({ outputs }) => outputs.includes("targets") && outputs.includes("draws"),
+    check: (engine, { tolerance }) =>
+      moved(engine, async (policy) => {
+        const sequence = everywhere(madeUpTokens(engine, 8, 4));
+        const draw = (temperature: number, seed: number) =>
+          policy.draws!([sequence], { count: 200, temperature, seed });
+        const { tokens, logprobs, count } = await draw(1, 1);
+        assert.deepEqual([count, tokens.length], [200, 600]);
+        const asked = { ...sequence, trained: new Uint8Array(3).fill(200), targets: tokens };
+        assertClose(logprobs, (await policy.forward([asked], {})).logprobs, tolerance, "log-probabilities");
+        assert.deepEqual((await draw(1, 1)).tokens, tokens, "the same seed draws the same");
+        assert.notDeepEqual((await draw(1, 2)).tokens, tokens);
+        const greedy = await draw(0, 1);
+        const top = await policy.mostLikely!([sequence], 1);
+        assertClose(
+          Float32Array.from([0, 200, 400], (index) => greedy.logprobs[index]!),
+          top.logprobs,
+          tolerance,
+          "temperature 0 takes the likeliest",
+        );
+        const mean = (values: Float32Array) => values.reduce((sum, value) => sum + value, 0) / values.length;
+        const [cold, hot] = [await draw(0.2, 1), await draw(5, 1)];
+        assert.ok(mean(cold.logprobs) > mean(logprobs) && mean(logprobs) > mean(hot.logprobs), "temperatures differ");
+      }),
+  },
+  {
     name: "tempered log-probabilities are those of the tempered distribution",
     needs: ({ outputs, sampling }) => outputs.includes("most_likely") && sampling.includes("tempered_logprobs"),
     check: (engine, { tolerance }) =>

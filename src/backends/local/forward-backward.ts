@@ -8,7 +8,7 @@ import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
-import type { ForwardBackwardResult } from "../engine.ts";
+import type { ForwardBackwardResult, TokenRows } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame } from "./frames.ts";
 import {
@@ -44,17 +44,17 @@ export async function forward(
   return readOutputs(frame, trainedOffsets(sequences), names);
 }
 
-/** See `Policy.mostLikely`. */
-export async function mostLikely(
+/** Tokens at each output's position: see `Policy.mostLikely` and `Policy.draws`. */
+export async function tokensAtEach(
   connection: Connection,
-  policy: number,
+  op: "most_likely" | "draws",
+  fields: Record<string, number>,
   sequences: readonly Sequence[],
-  count: number,
-): Promise<{ tokens: Int32Array; logprobs: Float32Array; count: number }> {
-  const { arrays } = await connection.request("most_likely", { policy, count }, sequenceArrays(sequences)).answer;
+): Promise<TokenRows> {
+  const { arrays } = await connection.request(op, fields, sequenceArrays(sequences)).answer;
   const [tokens, logprobs] = [arrays.tokens, arrays.logprobs];
   if (!(tokens?.data instanceof Int32Array) || !(logprobs?.data instanceof Float32Array)) {
-    throw new RunError("the worker sent no likeliest tokens");
+    throw new RunError(`the worker answered ${op} without tokens`);
   }
   return { tokens: tokens.data, logprobs: logprobs.data, count: tokens.shape[1] ?? 0 };
 }

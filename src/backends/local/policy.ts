@@ -3,7 +3,7 @@ import { resolve } from "node:path";
 import { requireFitting } from "../critic.ts";
 import type { Policy, PolicySpec } from "../engine.ts";
 import type { Connection } from "./connection.ts";
-import { forward, forwardBackward, mostLikely } from "./forward-backward.ts";
+import { forward, forwardBackward, tokensAtEach } from "./forward-backward.ts";
 import { readNumber } from "./frames.ts";
 import { sample } from "./sample.ts";
 
@@ -24,7 +24,8 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       requireFitting(spec, outputs);
       return forward(connection, policy, sequences, outputs);
     },
-    mostLikely: (sequences, count) => mostLikely(connection, policy, sequences, count),
+    mostLikely: (sequences, count) => tokensAtEach(connection, "most_likely", { policy, count }, sequences),
+    draws: (sequences, options) => tokensAtEach(connection, "draws", { policy, ...options }, sequences),
     async forwardBackward(sequences, loss) {
       requireFitting(spec, loss.outputs);
       return forwardBackward(connection, policy, sequences, loss);

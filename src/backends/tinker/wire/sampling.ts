@@ -26,6 +26,8 @@ export interface SampleResponse {
   topPromptLogprobs?: TopLogprobs;
   /** `[P - 1, K]`, laid out as it was asked for. */
   targetPromptLogprobs?: TensorMessage;
+  /** `[P - 1, K]` each. */
+  promptAltTokens?: { tokens: TensorMessage; logprobs: TensorMessage };
 }
 
 interface TopMessage {
@@ -55,7 +57,7 @@ const encodeTop = ({ tokens, logprobs, k, length }: TopLogprobs): TopMessage => 
 });
 
 export function encodeSampleResponse(response: SampleResponse): Uint8Array {
-  const { sequences, promptLogprobs, topPromptLogprobs, targetPromptLogprobs } = response;
+  const { sequences, promptLogprobs, topPromptLogprobs, targetPromptLogprobs, promptAltTokens } = response;
   const plain = {
     sequences: sequences.map(({ stopReason, tokens, logprobs, top }) => ({
       stop_reason: stopReasons.indexOf(stopReason),
@@ -66,6 +68,7 @@ export function encodeSampleResponse(response: SampleResponse): Uint8Array {
     ...(promptLogprobs && { prompt_logprobs: bytesOf(promptLogprobs) }),
     ...(topPromptLogprobs && { topk_prompt_logprobs: encodeTop(topPromptLogprobs) }),
     ...(targetPromptLogprobs && { target_prompt_logprobs: targetPromptLogprobs }),
+    ...(promptAltTokens && { prompt_alt_tokens: promptAltTokens }),
   };
   return responseType.encode(responseType.create(plain)).finish();
 }

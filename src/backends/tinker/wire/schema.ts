@@ -49,12 +49,14 @@ message SampledSequence {
   optional bytes logprobs = 3;
   optional TopkLogprobs topk_sampled_logprobs = 4;
 }
+message PromptAltTokens { Tensor tokens = 1; Tensor logprobs = 2; }
 message SampleResponse {
   repeated SampledSequence sequences = 1;
   optional bytes prompt_logprobs = 2;
   optional TopkLogprobs topk_prompt_logprobs = 3;
   int32 prompt_cache_hit_tokens = 4;
   optional Tensor target_prompt_logprobs = 5;
+  optional PromptAltTokens prompt_alt_tokens = 6;
 }`;
 
 const { root } = protobuf.parse(definitions, { keepCase: true });
