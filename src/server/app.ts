@@ -5,12 +5,16 @@ import { bodyLimit } from "hono/body-limit";
 import { RunError, UserError } from "../errors.ts";
 import { webRefusal } from "../http/web-guard.ts";
 import { clipped, HttpError } from "./http-error.ts";
+import { checkpointSearchRoutes } from "./routes/checkpoint-search.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
 import { handshakeRoutes } from "./routes/handshake.ts";
 import { recordRoutes } from "./routes/records.ts";
+import { refusedRoutes } from "./routes/refused.ts";
 import { samplingRoutes } from "./routes/sampling.ts";
 import { trainingRoutes } from "./routes/training.ts";
+import { receiveRoutes, uploadRoutes } from "./routes/uploads.ts";
+import { usageRoutes } from "./routes/usage.ts";
 import type { Service } from "./service.ts";
 
 /** Well above what a client sends at once (5 MB of estimated tensors), a long prompt as JSON included. */
@@ -31,7 +35,11 @@ export function createApp(service: Service, apiKey: string | null): Hono {
     samplingRoutes(service),
     futureRoutes(service),
     checkpointRoutes(service),
+    checkpointSearchRoutes(service.context),
+    uploadRoutes(service),
     recordRoutes(service),
+    usageRoutes(service),
+    refusedRoutes(),
   ]) {
     api.route("/", routes);
   }
@@ -50,6 +58,7 @@ export function createApp(service: Service, apiKey: string | null): Hono {
     await next();
   });
   app.route("/", downloadRoutes(service));
+  app.route("/", receiveRoutes(service));
   app.use(async (c, next) => {
     const bearer = c.req.header("authorization")?.replace(/^Bearer /i, "");
     const given = c.req.header("x-api-key") ?? bearer ?? "";

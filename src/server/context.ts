@@ -4,9 +4,11 @@ import type { FutureStore } from "./futures.ts";
 import type { Log } from "./log.ts";
 import type { Metrics } from "./metrics.ts";
 import type { Store } from "./store.ts";
+import type { Usage } from "./usage.ts";
 
 export interface ServerContext {
   store: Store;
+  usage: Usage;
   models: readonly BaseModel[];
   futures: FutureStore;
   metrics: Metrics;

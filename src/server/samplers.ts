@@ -61,7 +61,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
         findBaseModel(context.models, base_model);
         return samplers.add(session, { number, baseModel: base_model, modelPath: null, weights: "base" });
       }
-      const { data, adapter, baseModel } = requireCheckpoint(context, model_path, ["weights", "sampler_weights"]);
+      const { data, adapter, baseModel } = requireCheckpoint(context, model_path);
       const base = findBaseModel(context.models, baseModel);
       if (base_model && findBaseModel(context.models, base_model) !== base) {
         throw new UserError(`${model_path} is of the base model ${baseModel}, not of ${base_model}`);

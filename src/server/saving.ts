@@ -7,7 +7,7 @@ import type { ServerContext } from "./context.ts";
 import type { FutureResult } from "./futures.ts";
 import type { LiveModel } from "./live-models.ts";
 import type { CheckpointRecord, Snapshot } from "./records.ts";
-import { formatTinkerPath, type PathKind } from "./tinker-path.ts";
+import { formatTinkerPath } from "./tinker-path.ts";
 
 const metadata = clientMetadata.nullish();
 const common = { ttl_seconds: z.number().nullish(), user_metadata: metadata };
@@ -61,6 +61,7 @@ function record(
 ): CheckpointRecord {
   const { adapter, baseModel } = model.record;
   const createdAt = context.now().toISOString();
+  context.usage.add("checkpoint", model.session.id, model.base.name, 1);
   return { run, kind, name, userMetadata, expiresAt, createdAt, public: false, baseModel, adapter, ...written };
 }
 
@@ -145,12 +146,17 @@ export async function saveExternal(context: ServerContext, model: LiveModel, bod
   return { kind: "json", body: { type: "save_weights_external", path } };
 }
 
-export const loadableKinds: readonly PathKind[] = ["weights"];
+/** @throws UserError for a checkpoint that there is not, or that holds no such state */
+export function requireLoadable(context: ServerContext, path: string, optimizer: boolean): CheckpointRecord {
+  const checkpoint = requireCheckpoint(context, path, ["weights", "external_weights"]);
+  if (checkpoint.kind !== "external_weights" || !optimizer) return checkpoint;
+  throw new UserError(`${path} holds weights without an optimizer: use create_training_client_from_state("${path}")`);
+}
 
 /** Rank and targets come from the checkpoint; a gradient that was added up is dropped. */
 export async function loadWeights(context: ServerContext, model: LiveModel, body: unknown): Promise<FutureResult> {
   const { path, optimizer } = readBody(loadSchema, body);
-  const checkpoint = requireCheckpoint(context, path, loadableKinds);
+  const checkpoint = requireLoadable(context, path, optimizer);
   if (!model.base.names.includes(checkpoint.baseModel)) {
     throw new UserError(`${path} is of the base model ${checkpoint.baseModel}, this one of ${model.record.baseModel}`);
   }

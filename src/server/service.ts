@@ -1,28 +1,25 @@
 /** The server without HTTP: takes requests as plain values, answers at once, computes behind futures. */
-import { randomInt } from "node:crypto";
 import { z } from "zod";
 import { EngineDied } from "../backends/engine-died.ts";
 import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
 import { UserError } from "../errors.ts";
 import { findBaseModel } from "./base-models.ts";
-import { requireCheckpoint } from "./checkpoints.ts";
 import { clientMetadata } from "./client-names.ts";
 import { createCompletions } from "./completions.ts";
 import type { ServerContext } from "./context.ts";
 import type { FutureResult } from "./futures.ts";
 import { HttpError } from "./http-error.ts";
 import { type LiveModel, modelId } from "./live-models.ts";
-import type { LoraAdapter, ModelRecord, SessionRecord } from "./records.ts";
+import { adapterOf, loraSchema } from "./lora-config.ts";
+import type { ModelRecord, SessionRecord } from "./records.ts";
 import { readSampleCall } from "./sample-request.ts";
 import { createSamplers } from "./samplers.ts";
 import { sample } from "./sampling.ts";
-import { loadableKinds, loadWeights, readBody, saveExternal, saveForSampler, saveWeights } from "./saving.ts";
+import { loadWeights, readBody, requireLoadable, saveExternal, saveForSampler, saveWeights } from "./saving.ts";
 import { createSessions } from "./sessions.ts";
 import { formatTinkerPath } from "./tinker-path.ts";
 import { dropGradient, forwardBackward, optimStep } from "./training.ts";
-
-/** Tinker's own clients give no alpha: the scale is then 32 / rank at every rank. */
-const defaultAlpha = 32;
+import { createUploads } from "./uploads.ts";
 
 const optimizer = z.looseObject({ type: z.string() }).nullish();
 const metadata = clientMetadata.nullish();
@@ -32,16 +29,7 @@ const createModelSchema = z.looseObject({
   base_model: z.string(),
   user_metadata: metadata,
   optimizer_config: optimizer,
-  lora_config: z
-    .looseObject({
-      rank: z.int().min(1).default(32),
-      alpha: z.number().gt(0).default(defaultAlpha),
-      seed: z.int().nullish(),
-      train_unembed: z.boolean().default(true),
-      train_mlp: z.boolean().default(true),
-      train_attn: z.boolean().default(true),
-    })
-    .nullish(),
+  lora_config: loraSchema.nullish(),
 });
 const createFromSchema = z.looseObject({
   ...slot,
@@ -66,10 +54,11 @@ export type TrainingKind =
 export type Service = ReturnType<typeof createService>;
 
 export function createService(context: ServerContext) {
-  const { futures, store, log, metrics } = context;
+  const { futures, store, log, metrics, usage } = context;
   const sessions = createSessions(context);
   const samplers = createSamplers(context, sessions);
   const completions = createCompletions(futures);
+  const uploads = createUploads(context, sessions);
   let waitingBytes = 0;
   const since = { sequences: 0, tokens: 0 };
 
@@ -197,6 +186,7 @@ export function createService(context: ServerContext) {
     sessions,
     samplers,
     completions,
+    uploads,
     requireModel,
 
     /** Why an operation does not run yet, for its client: null while nothing unusual holds it up. */
@@ -213,24 +203,7 @@ export function createService(context: ServerContext) {
       const session = sessions.touch(request.session_id);
       const { engine } = findBaseModel(context.models, request.base_model);
       checkOptimizer(request.optimizer_config);
-      const {
-        rank = 32,
-        alpha = defaultAlpha,
-        seed,
-        train_attn = true,
-        train_mlp = true,
-        train_unembed = true,
-      } = request.lora_config ?? {};
-      const wanted = { attn: train_attn, mlp: train_mlp, unembed: train_unembed };
-      const targets = (["attn", "mlp", "unembed"] as const).filter((target) => wanted[target]);
-      if (targets.length === 0)
-        throw new UserError("at least one of train_attn, train_mlp and train_unembed must be true");
-      const missing = targets.filter((target) => !engine.capabilities.loraTargets.includes(target));
-      if (missing.length > 0) throw new UserError(`this engine has no LoRA on ${missing.join(", ")}`);
-      const adapter: LoraAdapter = {
-        ...{ kind: "lora", rank, alpha, targets },
-        seed: seed ?? randomInt(2 ** 47),
-      };
+      const adapter = adapterOf(request.lora_config ?? loraSchema.parse({}), engine.capabilities);
       const { base_model: baseModel, user_metadata } = request;
       const made = { baseModel, adapter, userMetadata: user_metadata ?? null, state: null, lastSaved: null };
       return addModel(
@@ -248,7 +221,7 @@ export function createService(context: ServerContext) {
       const session = sessions.touch(request.session_id);
       checkOptimizer(request.optimizer_config);
       const make = () => {
-        const checkpoint = requireCheckpoint(context, request.path, loadableKinds);
+        const checkpoint = requireLoadable(context, request.path, request.optimizer);
         const base = findBaseModel(context.models, checkpoint.baseModel);
         if (request.base_model && findBaseModel(context.models, request.base_model) !== base) {
           throw new UserError(
@@ -289,6 +262,7 @@ export function createService(context: ServerContext) {
           0,
         );
         metrics.add("hone_trained_tokens_total", {}, tokens);
+        usage.add("training", model.session.id, model.base.name, tokens);
         return forwardBackward(model, content);
       });
     },
@@ -326,6 +300,8 @@ export function createService(context: ServerContext) {
           });
           if (!result) return { kind: "gone", why: "the engine died while it was sampled" };
           metrics.add("hone_sampled_tokens_total", {}, result.sampledTokens);
+          usage.add("sampling_prefill", session.id, base.name, call.prompt.length);
+          usage.add("sampling_sample", session.id, base.name, result.sampledTokens);
           since.sequences += call.requests.length;
           since.tokens += result.sampledTokens;
           return { kind: result.kind, body: result.body };

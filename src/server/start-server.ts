@@ -1,6 +1,7 @@
 /** Puts the parts together: engines, store, service, HTTP, and the clock that tidies up. */
 import { randomUUID } from "node:crypto";
 import type { AddressInfo } from "node:net";
+import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { createAdaptorServer } from "@hono/node-server";
 import type { Hono } from "hono";
@@ -14,8 +15,10 @@ import type { ServerContext } from "./context.ts";
 import { createFutureStore, type FutureStoreOptions } from "./futures.ts";
 import { createLog } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
+import { meterStorage } from "./routes/usage.ts";
 import { createService, type Service } from "./service.ts";
 import { openStore } from "./store.ts";
+import { openUsage } from "./usage.ts";
 
 export interface ServerOptions {
   /** Each with the names that clients may use, the listed one first. */
@@ -75,6 +78,7 @@ export async function openService(options: ServerOptions): Promise<RunningServic
   );
   const context: ServerContext = {
     store,
+    usage: openUsage(join(options.stateFolder, "usage"), now),
     models,
     futures: createFutureStore({ now: () => now().getTime(), ...options.futures }),
     metrics,
@@ -90,9 +94,18 @@ export async function openService(options: ServerOptions): Promise<RunningServic
   defineGauges(service);
   await store.collectGarbage();
 
+  const countStorage = meterStorage(context);
+
+  function saveUsage(): void {
+    countStorage();
+    context.usage.save();
+  }
+
   async function sweep(): Promise<void> {
+    saveUsage();
     context.futures.sweep();
     service.completions.sweep();
+    service.uploads.sweep();
     await service.sessions.closeIdle();
     const inUse = service.samplers.sweep();
     const expired = expireCheckpoints(context);
@@ -105,6 +118,7 @@ export async function openService(options: ServerOptions): Promise<RunningServic
     sweep,
     async close() {
       for (const { keeper } of models) keeper.stop();
+      saveUsage();
       store.close();
     },
   };

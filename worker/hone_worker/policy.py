@@ -227,6 +227,9 @@ class TrainedPolicy(Policy):
         """Puts a saved state in place, as published. Without `optimizer` its moments begin anew. All or
         nothing."""
         directory = Path(directory)
+        if (directory / "adapter_config.json").exists():
+            self._load_adapter(directory)
+            return
         state = read_json(directory / "policy.json")
         self._check_adapter(directory, state.get("adapter", {}))
         if (state.get("head") == "value") != (self.value_head is not None):
@@ -246,17 +249,41 @@ class TrainedPolicy(Policy):
             moments = _tensors(directory / "optimizer.safetensors", names)
         for name, target in self.named(self.parameters).items():
             target.copy_(weights[name])
-        self.optimizer.reset()
+        self._begin_anew(state["version"])
         if moments:
             self.optimizer.begin()
             self.optimizer.steps = state["steps"]
             for kind, values in (("mean", self.optimizer.mean), ("square", self.optimizer.square)):
                 for name, target in self.named(values).items():
                     target.copy_(moments[f"{name}.{kind}"])
-        self.version = state["version"]
+
+    def _begin_anew(self, version: int) -> None:
+        """After other weights were put in place: they are published, without optimizer or gradient."""
+        self.optimizer.reset()
+        self.version = version
         self.revision += 1
         self.after_change(as_published=True)
         self.zero_grad()
+
+    def _load_adapter(self, directory: Path) -> None:
+        """Weights in the form of PEFT, as `export` writes them."""
+        config, ours = read_json(directory / "adapter_config.json"), self.adapter
+        if ours["kind"] != "lora" or (config.get("r"), config.get("lora_alpha")) != (ours["rank"], ours["alpha"]):
+            raise UserMistake(
+                f"{directory} holds an adapter of rank {config.get('r')} and alpha {config.get('lora_alpha')}; "
+                f"this policy is {ours}",
+                "create the policy with the adapter's settings",
+            )
+        targets = {f"base_model.model.{name}": tensor for name, tensor in self.named(self.parameters).items()}
+        weights = _tensors(directory / "adapter_model.safetensors", targets)
+        if more := sorted(set(weights) - set(targets)):
+            raise UserMistake(
+                f"{directory} adapts modules that this policy does not, for example {more[0]}",
+                "create the policy with the adapter's targets",
+            )
+        for name, target in targets.items():
+            target.copy_(weights[name])
+        self._begin_anew(0)
 
     def _check_adapter(self, directory: Path, saved: dict) -> None:
         shape = ("kind", "rank", "alpha", "targets")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import urllib.error
 import urllib.request
 
@@ -148,3 +150,67 @@ def test_sessions(server: Server):
     assert (summary.status.type, summary.status.reason.type) == ("client_finished", "success")
     with pytest.raises(RuntimeError, match="JWT"):
         rest.whoami().result()
+
+
+def test_usage(trainer: tinker.TrainingClient, server: Server):
+    """Calls that were answered 404: usage in tokens and bytes, and a sentence where there is nothing to give."""
+    step(trainer)
+    trainer.save_state("counted").result()
+    sampler = trainer.save_weights_and_get_sampling_client().result()
+    sampler.sample(text(TEXT), 2, types.SamplingParams(max_tokens=3, stop=[])).result()
+    admin = tinker.AdminClient(base_url=server.url, api_key="tml-local")
+    hour = datetime.datetime.now(datetime.timezone.utc).replace(minute=0, second=0, microsecond=0)
+    # The test may run over the full hour.
+    window = (hour - datetime.timedelta(hours=1), hour + datetime.timedelta(hours=2))
+    session = trainer.model_id.split(":")[0]
+    for client in (admin, server.rest()):
+        usage = client.get_billing_usage(*window).result()
+        counts = {}
+        for event in usage.data:
+            if event.session_id == session:
+                info = event.event_info
+                amount = info.count if info.type == "checkpoint" else info.token_count
+                counts[info.type] = counts.get(info.type, 0) + amount
+                assert (event.base_model, event.estimated_cost_usd) == ("tiny", None)
+        # All trainers of these tests share a session.
+        assert counts["training"] >= 8 and counts["sampling_sample"] >= 6 and counts["checkpoint"] >= 1
+        assert session in usage.sessions
+        stored = client.get_current_checkpoint_storage_usage().result()
+        assert sum(item.size_bytes for item in stored.data) > 0
+        assert stored.data[0].estimated_monthly_cost_usd is None
+    with pytest.raises(tinker.BadRequestError, match="no audit log"):
+        admin.get_audit_log().result()
+    with pytest.raises(tinker.BadRequestError, match="no session traces"):
+        server.rest().export_session_trace(session).result()
+
+
+def post(server: Server, path: str, body: dict) -> dict:
+    """For calls that only a newer SDK has."""
+    headers = {"X-API-Key": "tml-local", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.url}/api/v1/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def test_an_exported_adapter_is_uploaded_and_trained_on(
+    service: tinker.ServiceClient, trainer: tinker.TrainingClient, server: Server
+):
+    """As SDK 0.39 does it."""
+    step(trainer)
+    expected = trainer.forward([datum()], "cross_entropy").result().metrics["loss:sum"]
+    exported = trainer.save_weights_external("export").result().path
+    started = post(server, "external_weights_upload_start", {"base_model": "tiny", "lora_config": {"rank": 4}})
+    for file, url in server.rest().get_external_weights_urls(exported).result().urls.items():
+        with urllib.request.urlopen(url) as answer:
+            content = answer.read()
+        with urllib.request.urlopen(urllib.request.Request(started["urls"][file], content, method="PUT")):
+            pass
+    path = post(server, "external_weights_upload_finish", {"upload_id": started["upload_id"]})["tinker_path"]
+    found = post(server, "checkpoints/search", {"checkpoint_type": "external", "base_models": ["tiny"]})
+    assert found["checkpoints"][0]["tinker_path"] == path
+    for source in (path, exported):
+        loaded = service.create_training_client_from_state(source).result()
+        assert loaded.forward([datum()], "cross_entropy").result().metrics["loss:sum"] == pytest.approx(expected, rel=1e-5)
+        scores = service.create_sampling_client(model_path=source).result().compute_logprobs(text(TEXT)).result()
+        assert sum(scores[1:]) < 0
+        step(loaded)

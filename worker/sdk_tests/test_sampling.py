@@ -138,6 +138,19 @@ def test_prompt_logprobs(sampler: tinker.SamplingClient, trained: Reference):
         assert scored[place, 1] == pytest.approx(wanted, rel=5e-3, abs=5e-3)
 
 
+def test_prompt_alt_tokens(sampler: tinker.SamplingClient, trained: Reference):
+    """The one feature of sampling that was refused."""
+    drawn = sampler.sample(text(TEXT), 1, params(max_tokens=1), prompt_alt_tokens_k=500).result().prompt_alt_tokens
+    tokens, logprobs = drawn.tokens.to_torch(), drawn.logprobs.to_torch()
+    assert tokens.shape == logprobs.shape == (7, 500)
+    own = trained.all_logprobs(TEXT)[:-1].detach()
+    np.testing.assert_allclose(logprobs, own.gather(1, tokens), rtol=5e-3, atol=5e-3)
+    assert float(logprobs.mean()) == pytest.approx(float((own.exp() * own).sum(-1).mean()), abs=0.1)
+    greedy = sampler.sample(text(TEXT), 1, params(max_tokens=1, temperature=0.0), prompt_alt_tokens_k=2).result()
+    expected = own.argmax(-1)[:, None].expand(-1, 2)
+    assert (greedy.prompt_alt_tokens.tokens.to_torch() == expected).all()
+
+
 def test_a_sampler_is_frozen(service: tinker.ServiceClient, trainer: tinker.TrainingClient, sampler: tinker.SamplingClient):
     before = sampler.compute_logprobs(text(TEXT)).result()
     named = trainer.save_weights_for_sampler("frozen").result().path

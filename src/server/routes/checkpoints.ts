@@ -1,5 +1,4 @@
 /** Checkpoints: listing, information, deletion, time to live, publishing, copies, downloads of exports. */
-import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { createReadStream, existsSync, readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { Readable } from "node:stream";
@@ -13,6 +12,7 @@ import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
 import { checkpointKinds, formatTinkerPath, isPathKind } from "../tinker-path.ts";
 import { countOf, jsonBody } from "./bodies.ts";
+import { requireSigned, signedUrls } from "./signed-urls.ts";
 
 const copySchema = z.looseObject({
   source_path: z.string(),
@@ -21,8 +21,6 @@ const copySchema = z.looseObject({
   destination_project_id: z.string().nullish(),
   ttl_seconds: z.number().nullish(),
 });
-
-const urlsLiveMs = 3_600_000;
 
 export function checkpointBody(checkpoint: CheckpointRecord) {
   return {
@@ -34,6 +32,7 @@ export function checkpointBody(checkpoint: CheckpointRecord) {
     public: checkpoint.public,
     user_metadata: checkpoint.userMetadata,
     expires_at: checkpoint.expiresAt,
+    base_model: checkpoint.baseModel,
   };
 }
 
@@ -102,15 +101,8 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
     .get(`${path}/external_weights_urls`, (c) => {
       const checkpoint = find(c.req.param());
       if (checkpoint.kind !== "external_weights") throw new HttpError(400, "only external weights can be downloaded");
-      const expires = context.now().getTime() + urlsLiveMs;
-      const { origin } = new URL(c.req.url);
       const files = filesOf(store.folderOf(checkpoint.data));
-      const urls = files.map((file) => {
-        const signature = sign(checkpoint.data, file, expires);
-        const query = new URLSearchParams({ file, expires: String(expires), signature });
-        return [file, `${origin}/downloads/${checkpoint.data}?${query}`];
-      });
-      return c.json({ urls: Object.fromEntries(urls), expires: new Date(expires).toISOString() });
+      return c.json(signedUrls(c, "GET", `/downloads/${checkpoint.data}`, files, context.now()));
     })
     .post("/copy_weights", async (c) => {
       const key = c.req.header("x-idempotency-key");
@@ -144,12 +136,6 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
     });
 }
 
-/** Signs the URLs of downloads, which need no key; they end with this run of the server. */
-const secret = randomBytes(32);
-
-const sign = (data: string, file: string, expires: number): string =>
-  createHmac("sha256", secret).update(`${data}\n${file}\n${expires}`).digest("hex");
-
 function filesOf(folder: string, within = ""): string[] {
   return readdirSync(join(folder, within), { withFileTypes: true }).flatMap((entry) => {
     const file = within === "" ? entry.name : `${within}/${entry.name}`;
@@ -160,13 +146,7 @@ function filesOf(folder: string, within = ""): string[] {
 /** Files of exports, for whoever has a signed URL. */
 export function downloadRoutes({ context }: Service): Hono {
   return new Hono().get("/downloads/:data", (c) => {
-    const { file = "", expires = "", signature = "" } = c.req.query();
-    const expected = Buffer.from(sign(c.req.param("data"), file, Number(expires)));
-    const given = Buffer.from(signature);
-    const valid = given.length === expected.length && timingSafeEqual(given, expected);
-    if (!valid || Number(expires) < context.now().getTime()) {
-      throw new HttpError(403, "this address is not valid, or no longer");
-    }
+    const file = requireSigned(c, context.now());
     const path = join(context.store.folderOf(c.req.param("data")), file);
     if (!existsSync(path)) throw new HttpError(404, "the file is gone");
     const body = Readable.toWeb(createReadStream(path)) as ReadableStream;
