@@ -3,12 +3,19 @@ import { UserError } from "../errors.ts";
 import { incrementalDecoder } from "./incremental-decoder.ts";
 import type { ChatMessage } from "./messages.ts";
 import { parseReply, type ReplySyntax } from "./parse-reply.ts";
-import type { Chat, RenderOptions } from "./types.ts";
+import { shareWork } from "./share-work.ts";
+import { TextTooLong } from "./token-bounds.ts";
+import type { Chat, EncodeOptions, RenderOptions } from "./types.ts";
+
+/** On another thread. */
+type Encode = (text: string, options: EncodeOptions, signal?: AbortSignal) => Promise<Int32Array>;
 
 export interface ChatParts {
   encode: Chat["encode"];
   /** The same on another thread. */
-  encodeElsewhere?: Chat["encodeLater"];
+  encodeElsewhere?: Encode;
+  /** Tokens that a text becomes at least. Default 0: its length says nothing. */
+  leastTokens?: (text: string) => number;
   decode: Chat["decode"];
   renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
   /** The same messages may be written otherwise later: the template writes the date. Default false. */
@@ -54,14 +61,17 @@ export function assembleChat(parts: ChatParts): Chat {
     return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
   };
 
-  const encodeLater: Chat["encodeLater"] = async (text, options) => {
+  const encodeLater: Chat["encodeLater"] = async (text, { mostTokens = Infinity, signal, ...options } = {}) => {
+    signal?.throwIfAborted();
+    const least = parts.leastTokens?.(text) ?? 0;
+    if (least > mostTokens) throw new TextTooLong(least);
     if (parts.encodeElsewhere === undefined || text.length < longText) return encode(text, options);
-    return parts.encodeElsewhere(text, options);
+    return parts.encodeElsewhere(text, options, signal);
   };
 
   const latest = rememberLatest<Int32Array>(64);
   /** Prompts of groups that are being encoded elsewhere. */
-  const coming = new Map<string, Promise<Int32Array>>();
+  const coming = shareWork<Int32Array>();
   const turnEnd = turnEndOf(renderText, specials);
   const stopIds = [
     ...new Set([
@@ -94,13 +104,17 @@ export function assembleChat(parts: ChatParts): Chat {
       const key = parts.readsClock ? undefined : openingKey(messages, options);
       return key === undefined ? tokens() : latest.keep(key, latest.get(key) ?? tokens());
     },
-    async renderLater(messages, options = {}) {
-      const tokens = () => encodeLater(renderText(messages, options), { addSpecial });
+    async renderLater(messages, { mostTokens, signal, ...options } = {}) {
       const key = parts.readsClock ? undefined : openingKey(messages, options);
-      if (key === undefined) return tokens();
-      const encoded = latest.get(key) ?? coming.get(key) ?? tokens().finally(() => coming.delete(key));
-      if (encoded instanceof Promise) coming.set(key, encoded);
-      return latest.keep(key, await encoded);
+      const known = key === undefined ? undefined : latest.get(key);
+      if (key !== undefined && known !== undefined) return latest.keep(key, known);
+      const text = renderText(messages, options);
+      const encoded = (stop = signal) => encodeLater(text, { addSpecial, mostTokens, signal: stop });
+      if (key === undefined) return encoded();
+      return latest.keep(
+        key,
+        await (text.length < longText ? encoded() : coming(`${mostTokens} ${key}`, signal, encoded)),
+      );
     },
     renderText,
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {

@@ -34,7 +34,7 @@ export interface LoadChatOptions {
  */
 export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
   const tokenizer = openTokenizer(directory);
-  const { config, encode, decode, idOf, specials } = tokenizer;
+  const { config, encode, leastTokens, decode, idOf, specials } = tokenizer;
   const renderer = options.rendererName == null ? undefined : findRenderer(options.rendererName, tokenizer, directory);
   const template = renderer?.template;
   const sources: TemplateSources | undefined =
@@ -51,7 +51,7 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
   if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
     log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
   return assembleChat({
-    ...{ encode, decode, specials, renderText, accumulateReasoning },
+    ...{ encode, leastTokens, decode, specials, renderText, accumulateReasoning },
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
     syntax: renderer?.syntax ?? syntaxOf(sources),

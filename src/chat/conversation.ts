@@ -7,7 +7,7 @@ import { bridge, hiddenThinking } from "./bridge.ts";
 import { cutAtStop } from "./cut-at-stop.ts";
 import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "./messages.ts";
 import { matchHistory, type RecordedMessage, sameMessage, translated } from "./same-message.ts";
-import type { Chat, RenderOptions } from "./types.ts";
+import type { Chat, LaterOptions, RenderOptions } from "./types.ts";
 
 export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | "reasoningEffort"> {
   /** Strings that end the reply; who asked may have been given it without them. */
@@ -48,8 +48,11 @@ export interface Conversation {
    * @throws UserError when a message's content is no text, or the template refuses the messages or the tools
    */
   begin(messages: readonly ChatMessage[], options?: CallOptions): Turn;
-  /** `begin`, with what is long encoded on another thread. */
-  beginLater(messages: readonly ChatMessage[], options?: CallOptions): Promise<Turn>;
+  /**
+   * `begin`, with what is long encoded on another thread.
+   * @throws TextTooLong for a prompt of more than `mostTokens`; the signal's reason when aborted
+   */
+  beginLater(messages: readonly ChatMessage[], options?: CallOptions, later?: LaterOptions): Promise<Turn>;
 }
 
 interface Recorded {
@@ -111,10 +114,14 @@ export function openConversation(chat: Chat): Conversation {
       const { draft, toTurn } = open(messages, options);
       return toTurn(draft.continues ? chat.encode(draft.continues.text) : chat.render(draft.history, options));
     },
-    async beginLater(messages, options = {}) {
+    async beginLater(messages, options = {}, later = {}) {
       const { draft, toTurn } = open(messages, options);
       const { continues, history } = draft;
-      return toTurn(await (continues ? chat.encodeLater(continues.text) : chat.renderLater(history, options)));
+      return toTurn(
+        await (continues
+          ? chat.encodeLater(continues.text, later)
+          : chat.renderLater(history, { ...options, ...later })),
+      );
     },
   };
 }

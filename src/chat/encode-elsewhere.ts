@@ -2,7 +2,7 @@
 import { UserError } from "../errors.ts";
 import { offThread } from "../rewards/off-thread.ts";
 import { openTokenizer, type Tokenizer } from "./tokenizer.ts";
-import type { Chat, EncodeOptions } from "./types.ts";
+import type { EncodeOptions } from "./types.ts";
 
 /** Of this thread, by folder. */
 const tokenizers = new Map<string, Tokenizer>();
@@ -25,11 +25,17 @@ const onAnother = offThread<Parameters<typeof encodeOnThisThread>, Int32Array | 
   { timeoutSeconds: 300 },
 );
 
-/** @throws UserError as the tokenizer of the folder does */
+/** Millions of tokens, and minutes of work. */
+const longestText = 8_000_000;
+
+/** @throws UserError as the tokenizer of the folder does, or for a text of many megabytes; the signal's reason */
 export const encodeElsewhere =
-  (directory: string): Chat["encodeLater"] =>
-  async (text, options) => {
-    const answer = await onAnother([directory, text, options]);
+  (directory: string) =>
+  async (text: string, options: EncodeOptions, signal?: AbortSignal): Promise<Int32Array> => {
+    if (text.length > longestText) {
+      throw new UserError(`a text of ${text.length} characters is not tokenized; the limit is ${longestText}`);
+    }
+    const answer = await onAnother([directory, text, options], signal);
     if (typeof answer === "string") throw new UserError(answer);
     return answer;
   };

@@ -5,6 +5,7 @@ import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
 import { matchReference } from "./match-reference.ts";
+import { mostBytesPerToken } from "./token-bounds.ts";
 import type { DecodeOptions } from "./types.ts";
 
 const token = z.union([z.string(), z.looseObject({ content: z.string() }).transform((added) => added.content)]);
@@ -23,6 +24,8 @@ export type TokenizerConfig = z.output<typeof configSchema>;
 export interface Tokenizer {
   config: TokenizerConfig;
   encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
+  /** The text becomes so many tokens or more: told without encoding it. */
+  leastTokens(text: string): number;
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   /** The id of a token by its exact text. */
   idOf(token: string | null | undefined): number | null;
@@ -56,8 +59,11 @@ export function openTokenizer(directory: string): Tokenizer {
   // Transformers leaves spaces alone unless told otherwise; the library's own default is to tidy them.
   const tidySpaces = config.clean_up_tokenization_spaces ?? false;
 
+  const bytesPerToken = mostBytesPerToken(content);
+
   return {
     config,
+    leastTokens: (text) => (bytesPerToken === undefined ? 0 : Math.ceil(Buffer.byteLength(text) / bytesPerToken)),
     encode(text, { addSpecial = false } = {}) {
       if (text === "" && !addSpecial) return new Int32Array(0);
       const { ids, tokens }: { ids: (number | undefined)[]; tokens: string[] } = library.encode(text, {

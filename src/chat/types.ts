@@ -22,6 +22,14 @@ export interface EncodeOptions {
   addSpecial?: boolean;
 }
 
+/** For texts that may be long. */
+export interface LaterOptions {
+  /** A text that is sure to become more tokens is not encoded at all. */
+  mostTokens?: number | undefined;
+  /** Aborting ends the work on the other thread. */
+  signal?: AbortSignal | undefined;
+}
+
 export interface DecodeOptions {
   /** Leave special tokens (turn marks, end of text) out. Default false. */
   skipSpecial?: boolean;
@@ -42,8 +50,11 @@ export interface Chat {
    * @throws UserError when the template refuses the messages, or tools are given and it has no place for them
    */
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
-  /** `render`, with what is long encoded on another thread, so that nothing else has to wait for it. */
-  renderLater(messages: readonly ChatMessage[], options?: RenderOptions): Promise<Int32Array>;
+  /**
+   * `render`, with what is long encoded on another thread, so that nothing else has to wait for it.
+   * @throws TextTooLong for a text of more than `mostTokens`; the signal's reason when aborted
+   */
+  renderLater(messages: readonly ChatMessage[], options?: RenderOptions & LaterOptions): Promise<Int32Array>;
   /** The conversation as the text that `render` encodes. */
   renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
   /**
@@ -55,7 +66,7 @@ export interface Chat {
   /** Plain text to token ids. */
   encode(text: string, options?: EncodeOptions): Int32Array;
   /** `encode`, as `renderLater` does it. */
-  encodeLater(text: string, options?: EncodeOptions): Promise<Int32Array>;
+  encodeLater(text: string, options?: EncodeOptions & LaterOptions): Promise<Int32Array>;
   /** Ids that the tokenizer does not know (a padded vocabulary has some) decode to nothing. */
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   incrementalDecoder(options?: DecodeOptions): IncrementalDecoder;

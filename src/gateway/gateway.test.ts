@@ -1,7 +1,9 @@
 /** What the gateway refuses, ignores, stops and tells, in each API's own words. */
+import { fileURLToPath } from "node:url";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterEach, describe, expect, test } from "vitest";
+import { loadChat } from "../chat/chat.ts";
 import { UserError } from "../errors.ts";
 import { openGateway } from "./gateway.ts";
 import { type TestGatewayOptions, testGateway } from "./open-gateway.fixture.ts";
@@ -135,6 +137,33 @@ describe("errors", () => {
     expect(await chat({})).toMatchObject({ status: 400, body: { error: { code: "context_length_exceeded" } } });
     expect(opened.session.problem).toMatchObject({ reason: "max_prompt_length_exceeded" });
   });
+
+  test("a prompt of megabytes is refused before it is tokenized, in every API, and /health answers meanwhile", async () => {
+    const folder = fileURLToPath(new URL("../chat/fixtures/qwen", import.meta.url));
+    await open({ chat: loadChat(folder), limits: { maxPromptLength: 2048, maxResponseLength: 10 } });
+    const content = "word ".repeat(1_600_000);
+    const { baseURL, anthropicBaseURL } = opened.entry;
+    const calls: [url: string, body: object][] = [
+      [`${baseURL}/chat/completions`, { messages: [{ role: "user", content }] }],
+      [`${baseURL}/completions`, { prompt: content }],
+      [`${baseURL}/responses`, { input: content }],
+      [`${anthropicBaseURL}/v1/messages`, { max_tokens: 5, messages: [{ role: "user", content }] }],
+      [`${anthropicBaseURL}/v1/messages/count_tokens`, { messages: [{ role: "user", content: content.repeat(2) }] }],
+    ];
+    // Encoding one of them takes over a minute.
+    const started = performance.now();
+    const answers = await Promise.all([
+      ...calls.map(([url, body]) => post(url, body)),
+      fetch(`${opened.gateway.origin}/health`).then(({ status }) => ({ status })),
+    ]);
+    expect(performance.now() - started).toBeLessThan(25_000);
+    expect(answers.map(({ status }) => status)).toEqual([400, 400, 400, 400, 400, 200]);
+    expect(answers[0]).toMatchObject({
+      body: { error: { code: "context_length_exceeded", message: expect.stringContaining("at least") } },
+    });
+    const huge = await post(`${baseURL}/completions`, { prompt: "x".repeat(33 * 2 ** 20) });
+    expect(huge).toMatchObject({ status: 413, body: { error: { code: "request_too_large" } } });
+  }, 60_000);
 
   test("bodies that are no JSON, addresses that lead nowhere, sessions that are not there or over", async () => {
     await open();

@@ -6,7 +6,7 @@ import { isJsonType } from "../http/web-guard.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";
 
 /** Requests hold conversations as text; more than this is a mistake. */
-const longestBody = 64 * 2 ** 20;
+const longestBody = 32 * 2 ** 20;
 
 class ClientGone extends Error {
   override name = "AbortError";

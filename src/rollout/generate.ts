@@ -8,8 +8,8 @@ export interface GenerateRequest {
   role?: string;
   /** One of several of the role, each with conversations and a trajectory of its own. */
   instance?: number;
-  /** A conversation, which continues earlier calls' tokens where it takes them up; or tokens as they are. */
-  prompt: { messages: readonly ChatMessage[] } | { tokens: Int32Array };
+  /** A conversation, which continues earlier calls' tokens where it takes them up; or tokens or text as they are. */
+  prompt: { messages: readonly ChatMessage[] } | { tokens: Int32Array } | { text: string; addSpecial: boolean };
   params: GenerateParams;
   /** Also give the k most likely tokens at each sampled position. */
   topLogprobs?: number;

@@ -5,11 +5,19 @@ import type { ModelClient } from "../agents/types.ts";
 import type { Sample, SampleRequest } from "../backends/engine.ts";
 import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
 import { type ChatMessage, toMessage } from "../chat/messages.ts";
+import { TextTooLong } from "../chat/token-bounds.ts";
 import type { Step, Trajectory } from "../trajectories/types.ts";
 import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "./generate.ts";
 import { labelOf } from "./label.ts";
-import { checkSample, reachedLimit, responseRoom, toSamplingParams } from "./sample-limits.ts";
+import {
+  checkSample,
+  mostPromptTokens,
+  promptTooLong,
+  reachedLimit,
+  responseRoom,
+  toSamplingParams,
+} from "./sample-limits.ts";
 import type { Participant } from "./sample-queue.ts";
 import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts";
 import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
@@ -76,7 +84,16 @@ export function openSession(
     history.calls++;
     // Counted before anything is waited for: calls made side by side draw as they were made.
     const turn = turns++;
-    const begun = await begin(request, history.conversation);
+    const stop = abortedByEither(signal, request.signal);
+    try {
+      return await answer(request, history, turn, stop.signal);
+    } finally {
+      stop.release();
+    }
+  }
+
+  async function answer(request: GenerateRequest, history: History, turn: number, stop: AbortSignal) {
+    const begun = await begin(request, history.conversation, stop);
     if (closed) throw new SessionEnded();
     history.firstPrompt ??= begun.prompt.length;
     const spent = request.params.budget === "conversation" ? begun.prompt.length - history.firstPrompt : 0;
@@ -91,9 +108,8 @@ export function openSession(
     const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
     if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
     calls.set(turn, performance.now());
-    const stop = abortedByEither(signal, request.signal);
     try {
-      const sample = await participant.sample(sampleRequest, turn, stop.signal, onToken);
+      const sample = await participant.sample(sampleRequest, turn, stop, onToken);
       checkSample(sample);
       problem = undefined;
       const generated = toGenerated(begun, sample, params);
@@ -104,12 +120,11 @@ export function openSession(
       }
       return generated;
     } catch (error) {
-      if (stop.signal.aborted) throw error;
+      if (stop.aborted) throw error;
       const text = error instanceof Error ? error.message : String(error);
       problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
       throw problem;
     } finally {
-      stop.release();
       // When the whole attempt was stopped, what it had been waiting for is still to be told.
       if (!signal?.aborted) {
         calls.delete(turn);
@@ -141,14 +156,30 @@ export function openSession(
     return ended;
   }
 
-  async function begin({ prompt, params }: GenerateRequest, conversation: Conversation): Promise<Begun> {
-    if ("tokens" in prompt) {
-      const read = (tokens: Int32Array) => options.chat.decode(tokens, { skipSpecial: true });
+  async function begin(
+    { prompt, params }: GenerateRequest,
+    conversation: Conversation,
+    stop: AbortSignal,
+  ): Promise<Begun> {
+    const later = { mostTokens: mostPromptTokens(options.limits, params.budget), signal: stop };
+    try {
+      if ("messages" in prompt) {
+        const turn = await conversation.beginLater(prompt.messages, params, later);
+        return { prompt: turn.prompt, messages: prompt.messages, starts: turn.starts, record: turn.record };
+      }
+      const { chat } = options;
+      const read = (tokens: Int32Array) => chat.decode(tokens, { skipSpecial: true });
       const record: Turn["record"] = ({ tokens }) => ({ content: read(tokens), toolCalls: [], problems: [] });
-      return { prompt: prompt.tokens, messages: [], starts: undefined, record };
+      const tokens =
+        "tokens" in prompt
+          ? prompt.tokens
+          : await chat.encodeLater(prompt.text, { addSpecial: prompt.addSpecial, ...later });
+      return { prompt: tokens, messages: [], starts: undefined, record };
+    } catch (error) {
+      if (!(error instanceof TextTooLong)) throw error;
+      problem = promptTooLong(`at least ${error.leastTokens}`, options.limits);
+      throw problem;
     }
-    const turn = await conversation.beginLater(prompt.messages, params);
-    return { prompt: turn.prompt, messages: prompt.messages, starts: turn.starts, record: turn.record };
   }
 
   function roomFor(prompt: Int32Array, spent: number): number {

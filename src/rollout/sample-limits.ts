@@ -39,15 +39,22 @@ export function responseRoom(promptLength: number, limits: SamplingLimits, spent
   const room = Math.min(maxResponseLength - spent, maxLength - promptLength);
   // What grew within the response's budget is no longer prompt.
   if (promptLength - spent <= maxPromptLength && room >= 1) return room;
+  throw promptTooLong(`${promptLength}`, limits);
+}
+
+/** No prompt of more tokens is answered, whatever came before it. */
+export function mostPromptTokens(limits: SamplingLimits, budget: GenerateParams["budget"]): number {
+  const grown = budget === "conversation" ? limits.maxResponseLength : 0;
+  return Math.min(limits.maxPromptLength + grown, longestSequence(limits) - 1);
+}
+
+export function promptTooLong(length: string, limits: SamplingLimits): RolloutEnded {
   const [limit, key] = [
-    [maxPromptLength, "data.max_prompt_length"] as const,
+    [limits.maxPromptLength, "data.max_prompt_length"] as const,
     [(limits.maxLength ?? Infinity) - 1, "training.max_length less 1"] as const,
     [(limits.contextWindow ?? Infinity) - 1, "the model's context window less 1"] as const,
   ].reduce((least, other) => (other[0] < least[0] ? other : least));
-  throw new RolloutEnded(
-    "max_prompt_length_exceeded",
-    `a prompt of ${promptLength} tokens; the limit is ${limit} (${key})`,
-  );
+  return new RolloutEnded("max_prompt_length_exceeded", `a prompt of ${length} tokens; the limit is ${limit} (${key})`);
 }
 
 const longestSequence = ({ maxLength = Infinity, contextWindow = Infinity }: SamplingLimits) =>

@@ -61,11 +61,12 @@ export async function anthropicMessages(exchange: HttpExchange, body: Body, cont
 export async function anthropicCountTokens(exchange: HttpExchange, body: Body, context: CallContext): Promise<void> {
   checkParameters(body, messagesRules, context.notices);
   const { prompt, params } = readCall({ max_tokens: 1, ...body }, context);
-  const tokens = "messages" in prompt ? await context.chat.renderLater(prompt.messages, params) : prompt.tokens;
+  const { signal } = context;
+  const tokens = await context.chat.renderLater(prompt.messages, { ...params, signal });
   exchange.sendJson(200, { input_tokens: tokens.length });
 }
 
-function readCall(body: Body, context: CallContext): ModelCall {
+function readCall(body: Body, context: CallContext): ModelCall & { prompt: { messages: readonly ChatMessage[] } } {
   const { notices } = context;
   const maxTokens = readNumber(body, "max_tokens", { min: 1, integer: true });
   if (maxTokens === undefined) throw badParameter("max_tokens", "max_tokens: field required");

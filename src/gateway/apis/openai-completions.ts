@@ -37,12 +37,12 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
   const maxTokens = readNumber(body, "max_tokens", { min: 1, integer: true }) ?? defaultMaxTokens;
   const n = readNumber(body, "n", { min: 1, max: 128, integer: true }) ?? 1;
   const id = `cmpl-${randomUUID()}`;
-  const prompts = await readPrompts(body, context);
+  const prompts = readPrompts(body);
   const calls = prompts.map(
-    (tokens, index): ModelCall => ({
+    (prompt, index): ModelCall => ({
       id: prompts.length === 1 ? id : `${id}.${index}`,
       model: readName(body, "model") ?? "",
-      prompt: { tokens },
+      prompt,
       n,
       params: readSampling(body, maxTokens),
       topLogprobs: logprobs ?? 0,
@@ -94,18 +94,17 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
 }
 
 /** One string, several, one list of token ids, or several. */
-async function readPrompts({ prompt, ...body }: Body, { chat }: CallContext): Promise<Int32Array[]> {
+function readPrompts({ prompt, ...body }: Body): ModelCall["prompt"][] {
   const addSpecial = readBoolean(body, "add_special_tokens") ?? true;
   const list: unknown[] =
     Array.isArray(prompt) && prompt.length > 0 && !prompt.every(Number.isInteger) ? prompt : [prompt];
-  const encode = async (each: unknown) => {
-    if (typeof each === "string") return chat.encodeLater(each, { addSpecial });
+  return list.map((each) => {
+    if (typeof each === "string") return { text: each, addSpecial };
     if (Array.isArray(each) && each.length > 0 && each.every((id) => Number.isInteger(id) && id >= 0)) {
-      return Int32Array.from(each as number[]);
+      return { tokens: Int32Array.from(each as number[]) };
     }
     throw badParameter("prompt", "prompt must be a string, a list of token ids, or a list of either");
-  };
-  return Promise.all(list.map(encode));
+  });
 }
 
 /** Each prompt counts once, however many replies it got. */
