@@ -2,6 +2,7 @@
 import { availableParallelism } from "node:os";
 import { UserError } from "../../errors.ts";
 import { createLimiter } from "../limiter.ts";
+import { giveUpCgroups, hasCgroups } from "./cgroup.ts";
 import { runProgram } from "./run-program.ts";
 import type { Isolation, Sandbox } from "./types.ts";
 
@@ -17,27 +18,45 @@ export interface SandboxOptions {
   concurrency?: number;
 }
 
-const levels: Record<Isolation["level"], Isolation> = {
-  namespaces: { level: "namespaces", network: true, files: true, processes: true, resources: true },
-  process: {
-    ...{ level: "process", network: false, files: false, processes: false },
-    resources: process.platform === "linux",
-  },
-};
+const tried = new Map<Isolation["level"], Promise<Isolation | Error>>();
 
-let tried: Promise<string | undefined> | undefined;
+/** What holds at a level on this machine, or why it cannot be had; found out once. */
+function tryLevel(level: Isolation["level"]): Promise<Isolation | Error> {
+  const known = tried.get(level) ?? (level === "namespaces" ? tryNamespaces() : tryProcess());
+  tried.set(level, known);
+  return known;
+}
 
-/** Undefined when namespaces work here, else why they do not. */
-function tryNamespaces(): Promise<string | undefined> {
-  tried ??= (async () => {
-    if (process.platform !== "linux") return `${process.platform} has none`;
-    const result = await runProgram(levels.namespaces, { command: ["sh", "-c", "true & wait; echo inside"] }).catch(
-      (error: Error) => error,
-    );
-    if (result instanceof Error) return result.message;
-    return result.stdout === "inside\n" ? undefined : `a trial gave ${JSON.stringify(result.stdout + result.stderr)}`;
-  })();
-  return tried;
+async function tryNamespaces(): Promise<Isolation | Error> {
+  if (process.platform !== "linux") return new Error(`${process.platform} has none`);
+  const output = await trial("namespaces", "true & wait; echo inside");
+  if (output instanceof Error) return output;
+  if (output !== "inside\n") return new Error(`a trial printed ${JSON.stringify(output)}`);
+  const held = { network: true, files: true, processes: true, secrets: true, lifetime: true, resources: true };
+  return { level: "namespaces", ...held, memory: hasCgroups() ? "cgroup" : "watched" };
+}
+
+async function tryProcess(): Promise<Isolation | Error> {
+  const linux = process.platform === "linux";
+  const output = await trial("process", `cat /proc/${process.pid}/environ >/dev/null 2>&1 || echo hidden`);
+  if (output instanceof Error) return output;
+  const held = { network: false, files: false, processes: false, lifetime: linux, resources: linux };
+  const memory = !linux ? "unlimited" : hasCgroups() ? "cgroup" : "watched";
+  return { level: "process", ...held, secrets: linux && output === "hidden\n", memory };
+}
+
+async function trial(level: Isolation["level"], script: string): Promise<string | Error> {
+  const run = () => runProgram(level, { command: ["sh", "-c", script] });
+  try {
+    const { stdout, stderr } = await run().catch((error: unknown) => {
+      if (!hasCgroups()) throw error;
+      giveUpCgroups(); // They can be created here but not entered.
+      return run();
+    });
+    return stdout + stderr;
+  } catch (error) {
+    return error as Error;
+  }
 }
 
 /**
@@ -51,15 +70,17 @@ function tryNamespaces(): Promise<string | undefined> {
  */
 export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const { atLeast = "namespaces", only, concurrency = availableParallelism() } = options;
-  const why = only === "process" ? "they were asked not to be used" : await tryNamespaces();
-  if (why !== undefined && (only ?? atLeast) === "namespaces") {
-    throw new UserError(`programs cannot be isolated here by Linux namespaces: ${why}`, {
+  let isolation = await tryLevel(only ?? "namespaces");
+  if (isolation instanceof Error && (only ?? atLeast) === "namespaces") {
+    throw new UserError(`programs cannot be isolated here by Linux namespaces: ${isolation.message}`, {
       hint:
         'allow user namespaces on this machine, or accept { atLeast: "process" }: limits and a process group of its own, ' +
         "but the program can then read your files and use the network",
     });
   }
-  const isolation = levels[why === undefined ? "namespaces" : "process"];
+  if (isolation instanceof Error) isolation = await tryLevel("process");
+  if (isolation instanceof Error) throw isolation;
+  const { level } = isolation;
   const limiter = createLimiter(concurrency);
-  return { isolation, run: (program) => limiter(() => runProgram(isolation, program), program.signal) };
+  return { isolation, run: (program) => limiter(() => runProgram(level, program), program.signal) };
 }

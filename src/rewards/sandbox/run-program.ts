@@ -1,34 +1,50 @@
-/** One program in one sandbox, from its files to its result. Whatever happens, nothing of it is left behind. */
+/** One program in one sandbox, from its files to its result. Nothing of it is left behind, however it ends. */
 import { type ChildProcess, spawn } from "node:child_process";
-import { randomUUID } from "node:crypto";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { dirname, join, normalize } from "node:path";
-import type { Readable } from "node:stream";
-import { RunError, UserError } from "../../errors.ts";
-import { commandLine } from "./command-line.ts";
+import { basename, join } from "node:path";
+import type { Duplex, Readable } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
+import { RunError } from "../../errors.ts";
+import { type Cgroup, openCgroup } from "./cgroup.ts";
 import { findInterpreter } from "./interpreters.ts";
+import { launchCommand, launchPlan } from "./launch-plan.ts";
 import { type Family, watchFamily } from "./process-table.ts";
+import { isFolderOver, removeProgramFolder, writeFiles } from "./program-folder.ts";
+import { readReports } from "./reports.ts";
 import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./types.ts";
 import { watch } from "./watcher.ts";
 
 const setUpSeconds = 30;
+/** How long the launcher may take to end its processes before this process does it, and how long output may follow. */
+const graceSeconds = 5;
 const mebibyte = 2 ** 20;
 
-export async function runProgram(isolation: Isolation, program: SandboxProgram): Promise<SandboxResult> {
+/** @param onChannel given what is connected with descriptor 4 of the program, once it runs */
+export async function runProgram(
+  level: Isolation["level"],
+  program: SandboxProgram,
+  onChannel?: (channel: Duplex) => void,
+): Promise<SandboxResult> {
   program.signal?.throwIfAborted();
   const limits = withDefaults(program.limits);
   const [name, ...args] = program.command;
   const interpreter = name === "python" || name === "node" ? await findInterpreter(name) : undefined;
   const command = interpreter ? [interpreter.program, ...interpreter.args, ...args] : [name, ...args];
+  const python = await findInterpreter("python");
   const folder = await mkdtemp(join(tmpdir(), "hone-sandbox-"));
+  const marker = basename(folder);
+  let cgroup: Cgroup | undefined;
   try {
     await mkdir(join(folder, "root"));
     await writeFiles(join(folder, "files"), program.files ?? {});
-    const line = commandLine(isolation.level, { folder, program: command, interpreter, limits });
-    return await runCommand(line, { isolation, folder, limits, program });
+    cgroup = openCgroup(marker, limits);
+    const placed = { folder, command, interpreter, limits, marker };
+    const plan = launchPlan(level, { ...placed, cgroup: cgroup?.entrance ?? null, channel: onChannel !== undefined });
+    return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, onChannel });
   } finally {
-    await rm(folder, { recursive: true, force: true });
+    cgroup?.remove();
+    await removeProgramFolder(folder);
   }
 }
 
@@ -38,117 +54,120 @@ function withDefaults(given: Partial<SandboxLimits> = {}): SandboxLimits {
   return { cpuSeconds, seconds: 3 * cpuSeconds, processes: 64, ...bytes, ...given };
 }
 
-async function writeFiles(folder: string, files: Readonly<Record<string, string>>): Promise<void> {
-  await mkdir(folder);
-  for (const [name, text] of Object.entries(files)) {
-    const path = normalize(join(folder, name));
-    if (!path.startsWith(`${folder}/`)) {
-      throw new UserError(`the sandbox's file ${JSON.stringify(name)} would lie outside its folder`, {
-        hint: "name files by a path relative to the work folder, without ..",
-      });
-    }
-    await mkdir(dirname(path), { recursive: true });
-    await writeFile(path, text);
-  }
-}
-
 interface Running {
-  isolation: Isolation;
+  level: Isolation["level"];
   folder: string;
+  /** Marks the processes of this sandbox in their environment. */
+  marker: string;
   limits: SandboxLimits;
   program: SandboxProgram;
+  cgroup: Cgroup | undefined;
+  onChannel: ((channel: Duplex) => void) | undefined;
 }
 
-async function runCommand([program, ...args]: [string, ...string[]], running: Running): Promise<SandboxResult> {
-  const { isolation, folder, limits, program: asked } = running;
-  const work = join(folder, "files");
-  const marker = `HONE_SANDBOX=${randomUUID()}`;
-  const child = spawn(program, args, {
-    cwd: work,
+async function launch([launcher, ...args]: [string, ...string[]], running: Running): Promise<SandboxResult> {
+  const { level, folder, marker, onChannel } = running;
+  const child = spawn(launcher, args, {
+    cwd: join(folder, "files"),
     detached: true,
-    stdio: ["pipe", "pipe", "pipe", "pipe"],
-    env: {
-      ...{ PATH: "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", LANG: "C.UTF-8", HOME: work, TMPDIR: work },
-      HONE_SANDBOX: marker.slice(marker.indexOf("=") + 1),
-    },
+    stdio: ["pipe", "pipe", "pipe", "pipe", onChannel ? "pipe" : "ignore"],
+    env: { PATH: "/usr/local/bin:/usr/bin:/bin", LANG: "C.UTF-8", HONE_SANDBOX: marker },
   });
   const family = child.pid === undefined ? undefined : watchFamily(child.pid, marker);
-  const closed = whenClosed(child);
+  const outputs = [child.stdout, child.stderr].map((stream) => collect(stream as Readable));
+  const ended = whenEnded(child);
+  const reports = readReports(child.stdio[3] as Readable);
   try {
-    const ready = await Promise.race([firstWord(child), closed.then(() => false), timeOut(setUpSeconds, () => false)]);
-    if (!ready) {
-      family?.kill();
-      const { stderr } = await closed;
-      throw new RunError(`the sandbox could not be set up: ${stderr.trim() || "it said nothing"}`);
+    const late = sleep(setUpSeconds * 1000, { failed: `it took more than ${setUpSeconds} seconds` }, { ref: false });
+    const first = await Promise.race([reports.first, late, ended.then((failed) => ({ failed }))]);
+    if ("failed" in first) {
+      const stderr = outputs[1]?.().trim();
+      throw new RunError(`the sandbox could not be set up: ${[first.failed, stderr].filter(Boolean).join(": ")}`);
     }
-    return await followProgram(child, family!, closed, limits, asked);
+    onChannel?.(child.stdio[4] as Duplex);
+    const { ended: limit, ...rest } = await follow(child, family as Family, ended, running);
+    await letOutputEnd(child);
+    const { exitCode, signal } = reports.last();
+    // 24 is SIGXCPU: the kernel's own limit of processor time.
+    const why = limit ?? (running.cgroup?.ranOut() ? "memory" : signal === 24 ? "time" : "exit");
+    const [stdout, stderr] = outputs.map((text) => text());
+    return {
+      ended: why,
+      exitCode: why === "exit" ? exitCode : null,
+      stdout: stdout ?? "",
+      stderr: stderr ?? "",
+      ...rest,
+    };
   } finally {
-    // At level `process` something may have left its group; inside namespaces all died with the first.
-    if (isolation.level === "process") family?.kill();
+    if (child.exitCode === null && child.signalCode === null) family?.kill();
+    // At level `process` without a subreaper (not on Linux) something may have left its group.
+    else if (level === "process") family?.kill();
+    for (const stream of child.stdio) stream?.destroy();
   }
 }
 
-interface Closed {
-  code: number | null;
-  stdout: string;
-  stderr: string;
-}
+type Followed = Pick<SandboxResult, "seconds" | "peakMemoryBytes"> & { ended: SandboxResult["ended"] | undefined };
 
-async function followProgram(
+async function follow(
   child: ChildProcess,
   family: Family,
-  closed: Promise<Closed>,
-  limits: SandboxLimits,
-  { stdin = "", signal }: SandboxProgram,
-): Promise<SandboxResult> {
+  whenEnded: Promise<string>,
+  { level, folder, limits, program: { stdin = "", signal }, cgroup }: Running,
+): Promise<Followed> {
   const start = performance.now();
-  let ended: SandboxResult["ended"] | undefined;
-  let peakMemoryBytes = 0;
+  let [ended, peakMemoryBytes]: [Followed["ended"], number] = [undefined, 0];
+  let force: NodeJS.Timeout | undefined;
   const stop = (why?: SandboxResult["ended"]) => {
     ended ??= why;
-    family.kill();
+    child.kill("SIGTERM");
+    force ??= setTimeout(() => family.kill(), graceSeconds * 1000);
   };
   const onAbort = () => stop();
   signal?.addEventListener("abort", onAbort, { once: true });
+  if (signal?.aborted) stop();
   const timer = setTimeout(() => stop("time"), limits.seconds * 1000);
   const unwatch = watch(family, ({ processes, residentBytes }) => {
-    peakMemoryBytes = Math.max(peakMemoryBytes, residentBytes);
-    if (residentBytes > limits.memoryBytes) stop("memory");
+    const bytes = cgroup?.bytes() ?? residentBytes;
+    peakMemoryBytes = Math.max(peakMemoryBytes, bytes);
+    if (cgroup ? cgroup.ranOut() : bytes > limits.memoryBytes) stop("memory");
     // Two of them are the sandbox's own.
     else if (processes > limits.processes + 2) stop("processes");
   });
-  for (const stream of [child.stdout!, child.stderr!]) limitOutput(stream, limits.outputBytes, () => stop("output"));
-  // A program may end without reading what it was given.
-  child.stdin!.on("error", () => {});
-  child.stdin!.end(stdin);
-  // The program's own end counts, not that of processes it left behind with its pipes.
-  const exited = new Promise<number | null>((resolve) => {
-    if (child.exitCode !== null || child.signalCode !== null) resolve(child.exitCode);
-    child.once("exit", resolve);
-  });
+  const files = setInterval(async () => {
+    // Level `namespaces` holds its files in a file system of a fixed size.
+    if (level === "process" && (await isFolderOver(join(folder, "files"), limits.fileBytes))) stop("files");
+  }, 500);
+  for (const stream of [child.stdout, child.stderr]) {
+    limitOutput(stream as Readable, limits.outputBytes, () => stop("output"));
+  }
+  // A program may end without reading its input.
+  child.stdin?.on("error", () => {});
+  child.stdin?.end(stdin);
   try {
-    const code = await exited;
-    family.kill();
-    const { stdout, stderr } = await closed;
+    await whenEnded;
     signal?.throwIfAborted();
-    const seconds = (performance.now() - start) / 1000;
-    const exitCode = code !== null && code <= 128 ? code : null;
-    // 128 + SIGXCPU, or SIGXCPU itself: the kernel's own limit of processor time.
-    const outOfTime = code === 128 + 24 || child.signalCode === "SIGXCPU";
-    return { ended: ended ?? (outOfTime ? "time" : "exit"), exitCode, stdout, stderr, seconds, peakMemoryBytes };
+    return { ended, peakMemoryBytes, seconds: (performance.now() - start) / 1000 };
   } finally {
     clearTimeout(timer);
+    clearTimeout(force);
+    clearInterval(files);
     unwatch();
     signal?.removeEventListener("abort", onAbort);
   }
 }
 
-function whenClosed(child: ChildProcess): Promise<Closed> {
-  const texts = [child.stdout!, child.stderr!].map(collect);
-  return new Promise((resolve) => {
-    child.once("error", ({ message }) => resolve({ code: null, stdout: "", stderr: message }));
-    child.once("close", (code) => resolve({ code, stdout: texts[0]!(), stderr: texts[1]!() }));
+/** The launcher's own end: it comes after that of all its processes. */
+const whenEnded = (child: ChildProcess) =>
+  new Promise<string>((resolve) => {
+    child.once("error", ({ message }) => resolve(message));
+    child.once("exit", (code, signal) => resolve(`the launcher ended with ${signal ?? `exit code ${code}`}`));
   });
+
+/** What is still in the pipes is read. A process that escaped and keeps them open is not waited for. */
+async function letOutputEnd(child: ChildProcess): Promise<void> {
+  const streams = [child.stdout, child.stderr].filter((stream) => stream && !stream.readableEnded);
+  const ends = streams.map((stream) => new Promise((resolve) => stream?.once("close", resolve).once("end", resolve)));
+  await Promise.race([Promise.all(ends), sleep(graceSeconds * 1000, undefined, { ref: false })]);
 }
 
 function collect(stream: Readable): () => string {
@@ -167,11 +186,3 @@ function limitOutput(stream: Readable, bytes: number, onExceeded: () => void): v
     onExceeded();
   });
 }
-
-const firstWord = (child: ChildProcess) =>
-  new Promise<boolean>((resolve) => (child.stdio[3] as Readable).once("data", () => resolve(true)));
-
-const timeOut = <Value>(seconds: number, value: () => Value) =>
-  new Promise<Value>((resolve) => {
-    setTimeout(() => resolve(value()), seconds * 1000).unref();
-  });

@@ -158,8 +158,6 @@ describe("claims of files and network", () => {
     const code = `import socket\nprint(socket.create_connection(("127.0.0.1", ${port}), 2).recv(9))`;
     const { stdout, stderr } = await python(best, code);
     expect([stdout, /OSError|ConnectionRefused|Network is unreachable/.test(stderr)]).toEqual(["", true]);
-    const weak = await python(await openSandbox({ only: "process" }), code);
-    expect(weak.stdout, "the weaker level claims nothing, and this shows why").toContain("reached");
   });
 });
 

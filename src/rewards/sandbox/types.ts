@@ -2,16 +2,25 @@
 
 /** What a sandbox keeps away from the program in it, as data: shown in the run, checked by tests. */
 export interface Isolation {
-  /** `namespaces`: Linux namespaces of its own; `process`: only a process group with limits. */
+  /** `namespaces`: Linux namespaces of its own; `process`: a process group with limits, and what the kernel offers else. */
   level: "namespaces" | "process";
-  /** The program cannot reach any network, this machine's own included. */
+  /** The program cannot reach any network, including this machine's own. */
   network: boolean;
   /** It sees the system's programs (read-only) and its own work folder, nothing else of the machine. */
   files: boolean;
-  /** It neither sees nor signals other processes, and none of its own outlives it. */
+  /** It cannot see or signal other processes. */
   processes: boolean;
-  /** All its processes together are held to a limit of memory and of number, looked at ten times a second at least. */
+  /** It cannot read the environment variables or the memory of this user's other processes. */
+  secrets: boolean;
+  /** None of its processes outlives it. */
+  lifetime: boolean;
+  /** Memory and number of its processes are limited. */
   resources: boolean;
+  /**
+   * How memory is limited: by the kernel (`cgroup`), by looking at all processes ten times a second (`watched`; memory
+   * of sockets and pipes is not counted), or not at all.
+   */
+  memory: "cgroup" | "watched" | "unlimited";
 }
 
 export interface SandboxLimits {
@@ -42,7 +51,7 @@ export interface SandboxProgram {
 
 export interface SandboxResult {
   /** What ended it: itself, or the limit that it met. */
-  ended: "exit" | "time" | "memory" | "processes" | "output";
+  ended: "exit" | "time" | "memory" | "processes" | "output" | "files";
   /** Null when a signal ended it. */
   exitCode: number | null;
   stdout: string;

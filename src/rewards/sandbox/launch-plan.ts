@@ -1,0 +1,68 @@
+/** What the launcher (worker/sandbox/launch.py) is given: everything that one program may do and use. */
+import { fileURLToPath } from "node:url";
+import type { Interpreter } from "./interpreters.ts";
+import type { Isolation, SandboxLimits } from "./types.ts";
+
+export interface LaunchPlan {
+  level: Isolation["level"];
+  /** The launcher ends the program when this process ends. */
+  owner: number;
+  /** An empty folder to build the program's file system in; only level `namespaces` uses it. */
+  root: string;
+  /** The folder of the program's files. */
+  files: string;
+  /** The user that the program becomes at level `namespaces`. */
+  user: number;
+  /** What the program sees of this machine beside the system's own folders. */
+  paths: readonly string[];
+  limits: Pick<SandboxLimits, "cpuSeconds" | "fileBytes" | "processes"> & { addressSpace: number | null };
+  /** The file that takes the program into its cgroup. */
+  cgroup: string | null;
+  /** Whether descriptor 4 is passed on to the program. */
+  channel: boolean;
+  command: readonly string[];
+  environment: Readonly<Record<string, string>>;
+}
+
+export interface Placed {
+  folder: string;
+  command: readonly string[];
+  interpreter: Interpreter | undefined;
+  limits: SandboxLimits;
+  cgroup: string | null;
+  channel: boolean;
+  marker: string;
+}
+
+const launcher = fileURLToPath(new URL("../../../worker/sandbox/launch.py", import.meta.url));
+
+/** Beyond any real user; one each, so that the kernel counts the processes of each sandbox separately. */
+const firstUser = 1_000_000_000;
+let users = 0;
+
+export function launchPlan(level: Isolation["level"], placed: Placed): LaunchPlan {
+  const { folder, interpreter, limits, command, cgroup, channel } = placed;
+  const files = `${folder}/files`;
+  const { fileBytes, processes, memoryBytes } = limits;
+  const shared = { PATH: "/usr/local/bin:/usr/bin:/bin", LANG: "C.UTF-8" };
+  const environment: Record<string, string> =
+    level === "namespaces"
+      ? { ...shared, HOME: "/work", TMPDIR: "/tmp" }
+      : { ...shared, HOME: files, TMPDIR: files, HONE_SANDBOX: placed.marker };
+  return {
+    ...{ level, owner: process.pid, root: `${folder}/root`, files },
+    user: firstUser + (process.pid % 10_000) * 10_000 + (users++ % 10_000),
+    paths: interpreter?.paths ?? [],
+    limits: {
+      ...{ fileBytes, processes, cpuSeconds: Math.ceil(limits.cpuSeconds) },
+      addressSpace: interpreter?.limitAddressSpace ? memoryBytes : null,
+    },
+    ...{ cgroup, channel, command, environment },
+  };
+}
+
+/** @param python runs the launcher, whatever the program is written in */
+export const launchCommand = (python: Interpreter, plan: LaunchPlan): [string, ...string[]] => [
+  ...([python.program, "-I", "-S", "-B"] as const),
+  ...[launcher, JSON.stringify(plan)],
+];

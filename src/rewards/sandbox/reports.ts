@@ -1,0 +1,31 @@
+/** What the launcher reports on a descriptor that the program does not have. */
+import type { Readable } from "node:stream";
+
+type Report = { ready: true } | { failed: string } | { exit: number } | { signal: number };
+
+export interface Reports {
+  first: Promise<Report>;
+  /** How the program ended; neither when the launcher ended it. */
+  last(): { exitCode: number | null; signal: number | null };
+}
+
+export function readReports(stream: Readable): Reports {
+  let text = "";
+  const all = () =>
+    text
+      .split("\n")
+      .slice(0, -1)
+      .map((line) => JSON.parse(line) as Report);
+  const first = new Promise<Report>((resolve) => {
+    stream.on("data", (piece: Buffer) => {
+      text += piece;
+      const [report] = all();
+      if (report) resolve(report);
+    });
+  });
+  const last = () => {
+    const end = all().at(-1) ?? { ready: true };
+    return { exitCode: "exit" in end ? end.exit : null, signal: "signal" in end ? end.signal : null };
+  };
+  return { first, last };
+}

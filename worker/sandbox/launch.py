@@ -1,0 +1,442 @@
+"""Starts one program inside a sandbox, reports how it ended, and leaves no process behind.
+
+The only argument is a plan in JSON (`LaunchPlan` in src/rewards/sandbox/launch-plan.ts). Reports are JSON lines on
+descriptor 3: {"ready": true} or {"failed": why}, then {"exit": code} or {"signal": number}. SIGTERM ends everything.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import warnings  # noqa: F401  Loaded while the machine's files are still in sight.
+
+LINUX = sys.platform == "linux"
+libc = ctypes.CDLL(None, use_errno=True)
+
+REPORT, CHANNEL = 3, 4
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_CAP_AMBIENT = 22, 24, 47
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+NAMESPACES = CLONE_NEWNS | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # and UTS, IPC, PID, network
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_PATHS = SYSTEM_FOLDERS + ("/etc/alternatives", "/etc/ld.so.cache")
+# A closed file is an error to what would do without a missing one.
+SETTINGS = ("/etc/passwd", "/etc/nsswitch.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # A shared mapping of /dev/zero would be memory that nobody counts.
+
+
+def check(result, what):
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, "%s: %s" % (what, os.strerror(code)))
+    return result
+
+
+def prctl(option, *arguments):
+    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
+    return libc.prctl(option, *padded)
+
+
+def report(**message):
+    os.write(REPORT, (json.dumps(message) + "\n").encode())
+
+
+# --- the file system of level `namespaces` -------------------------------------------------------------------------
+
+
+def mount(source, target, kind=None, flags=0, data=None):
+    text = [value if value is None else os.fsencode(value) for value in (source, target, kind, data)]
+    check(libc.mount(text[0], text[1], text[2], ctypes.c_ulong(flags), text[3]), "mount %s on %s" % (source, target))
+
+
+def show(path, root):
+    """Makes a path of the machine visible in the new root, read-only."""
+    target = root + path
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "w").close()
+    mount(path, target, None, MS_BIND)
+    # A user namespace may not lift the flags that the mount already has.
+    held = os.statvfs(target).f_flag
+    kept = held & (MS_NOSUID | MS_NODEV | MS_NOEXEC | 1024 | 2048) | (1 << 21 if held & 4096 else 0)
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
+
+
+def copy_files(source, target):
+    for folder, _folders, files in os.walk(source):
+        inside = target + folder[len(source) :]
+        os.makedirs(inside, mode=0o777, exist_ok=True)
+        for name in files:
+            with open(os.path.join(folder, name), "rb") as old, open(os.path.join(inside, name), "wb") as new:
+                new.write(old.read())
+
+
+def build_root(plan):
+    root, user = plan["root"], plan["user"]
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=%d,nr_inodes=16384,mode=755" % plan["limits"]["fileBytes"])
+    for path in SYSTEM_FOLDERS:
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), root + path)
+    shown = SYSTEM_PATHS + tuple(path for path in plan["paths"] if not path.startswith("/usr/"))
+    for path in shown:
+        if os.path.exists(path) and not os.path.islink(root + path):
+            show(path, root)
+    for name in ("dev", "proc", "etc", "tmp", "work", "old"):
+        os.makedirs(os.path.join(root, name), exist_ok=True)
+    for path in DEVICES:
+        open(root + path, "w").close()
+        mount(path, root + path, None, MS_BIND)
+    with open(root + "/etc/passwd", "w") as file:
+        file.write("sandbox:x:%d:%d::/work:/bin/sh\n" % (user, user))
+    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    copy_files(plan["files"], root + "/work")
+    os.chmod(root + "/tmp", 0o777)
+    if os.getuid() == 0:
+        for folder, _folders, files in os.walk(root + "/work"):
+            for path in (folder, *(os.path.join(folder, name) for name in files)):
+                os.chown(path, user, user)
+    os.chdir(root)
+    check(libc.syscall(tables()["pivot_root"], b".", b"old"), "pivot_root")
+    os.chdir("/")
+    check(libc.umount2(b"old", 2), "umount of the old root")
+    os.rmdir("old")
+    os.chdir("work")
+
+
+def enter_namespaces(plan):
+    inner, uid, gid = plan["user"], os.geteuid(), os.getegid()
+    check(libc.unshare(NAMESPACES | (0 if uid == 0 else CLONE_NEWUSER)), "unshare")
+    if uid == 0:
+        return
+    for name, text in (("setgroups", "deny"), ("uid_map", "%d %d 1"), ("gid_map", "%d %d 1")):
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text if "%" not in text else text % (inner, uid if name == "uid_map" else gid))
+
+
+# --- what the program gives up before it starts --------------------------------------------------------------------
+
+
+def drop_rights(plan):
+    """All capabilities; with them goes root's right to look into other processes."""
+    if os.geteuid() == 0 or plan["level"] == "namespaces":
+        for capability in range(64):
+            if prctl(PR_CAPBSET_DROP, capability) == -1:
+                break
+        prctl(PR_CAP_AMBIENT, 4)
+        if plan["level"] == "namespaces" and os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(plan["user"], plan["user"], plan["user"])
+            os.setresuid(plan["user"], plan["user"], plan["user"])
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    check(prctl(PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")
+
+
+def set_limits(plan):
+    limits = plan["limits"]
+    cpu = limits["cpuSeconds"]
+    asked = [("RLIMIT_CPU", cpu, cpu + 1), ("RLIMIT_CORE", 0, 0), ("RLIMIT_NOFILE", 256, 256)]
+    asked.append(("RLIMIT_FSIZE", limits["fileBytes"], limits["fileBytes"]))
+    if LINUX:
+        asked += [("RLIMIT_MSGQUEUE", 0, 0), ("RLIMIT_MEMLOCK", 0, 0)]
+        if limits["addressSpace"] is not None:
+            asked.append(("RLIMIT_AS", limits["addressSpace"], limits["addressSpace"]))
+        if plan["level"] == "namespaces":
+            asked.append(("RLIMIT_NPROC", limits["processes"], limits["processes"]))
+    for name, soft, hard in asked:
+        kind = getattr(resource, name)
+        _, most = resource.getrlimit(kind)
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(kind, (soft, hard))
+
+
+def restrict_files(plan):
+    """Landlock: reads of the system and the work folder, writes of the work folder, no look into other processes."""
+    version = libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    if version < 1:
+        return
+    everything = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
+    of_files = everything & 0b1100000000000111
+    read = 0b1101  # execute, read a file, list a folder
+    # TCP from version 4, abstract sockets and signals from version 6; kernels refuse fields that they do not know.
+    fields = (everything, 3, 3)[: 1 if version < 4 else 2 if version < 6 else 3]
+    attributes = (ctypes.c_uint64 * len(fields))(*fields)
+    ruleset = check(libc.syscall(444, attributes, ctypes.c_size_t(8 * len(fields)), 0), "landlock")
+    rules = [(path, read) for path in (*SYSTEM_PATHS, *SETTINGS, *plan["paths"])]
+    rules += [(path, of_files) for path in DEVICES] + [(plan["files"], everything)]
+    for path, access in rules:
+        if not os.path.exists(path):
+            continue
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        allowed = access if os.path.isdir(path) else access & of_files
+        rule = allowed.to_bytes(8, sys.byteorder) + opened.to_bytes(4, sys.byteorder)
+        check(libc.syscall(445, ruleset, 1, rule, 0), "landlock rule for %s" % path)
+        os.close(opened)
+    check(libc.syscall(446, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+# --- the filter of system calls ------------------------------------------------------------------------------------
+
+X86_64 = {
+    "architecture": 0xC000003E, "pivot_root": 155, "socket": 41, "socketpair": 53, "clone": 56, "clone3": 435, "mmap": 9,
+    "kill": (62, 200, 234, 129, 297), "newest": 462,
+    "denied": (
+        # other processes: ptrace, process_vm_*, kcmp, pidfd_*, process_madvise, process_mrelease
+        101, 310, 311, 312, 434, 424, 438, 440, 448,
+        # mounts and namespaces: mount, umount2, pivot_root, chroot, unshare, setns and the newer calls
+        165, 166, 155, 161, 272, 308, 428, 429, 430, 431, 432, 433, 442, 457, 458,
+        # memory that belongs to no process: memfd_*, shm*, msgget, semget, mq_open, vmsplice, io_setup
+        319, 447, 29, 30, 31, 68, 64, 240, 278, 206,
+        # ways around this filter, and the kernel's own parts: io_uring_*, bpf, perf, userfaultfd, keys, modules, kexec, ...
+        425, 426, 427, 321, 298, 323, 250, 248, 249, 175, 313, 176, 246, 320, 303, 304, 300, 301, 179, 443, 163, 167, 168,
+        169, 103, 212, 153, 172, 173, 154, 134, 180, 156,
+    ),
+}  # fmt: skip
+AARCH64 = {
+    "architecture": 0xC00000B7, "pivot_root": 41, "socket": 198, "socketpair": 199, "clone": 220, "clone3": 435, "mmap": 222,
+    "kill": (129, 130, 131, 138, 240), "newest": 462,
+    "denied": (
+        117, 270, 271, 272, 434, 424, 438, 440, 448,
+        40, 39, 41, 51, 97, 268, 428, 429, 430, 431, 432, 433, 442, 457, 458,
+        279, 447, 194, 195, 196, 186, 190, 180, 75, 0,
+        425, 426, 427, 280, 241, 282, 219, 217, 218, 105, 273, 106, 104, 294, 264, 265, 262, 263, 60, 443, 89, 224, 225,
+        142, 116, 18, 58, 42,
+    ),
+}  # fmt: skip
+
+LOAD, EQUAL, ABOVE, ANY_BIT, MASK, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+NAMESPACE_FLAGS = 0x7E020000
+SHARED_ANONYMOUS = 0x21
+
+
+def refuse(code):
+    return 0x00050000 | code
+
+
+def tables():
+    machine = os.uname().machine
+    found = {"x86_64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}.get(machine)
+    if found is None or sys.maxsize < 2**32:
+        raise OSError(errno.ENOSYS, "no filter of system calls for %s" % machine)
+    return found
+
+
+def filter_program(guarded):
+    """Instructions (code, jump if true, jump if false, value) over struct seccomp_data: nr 0, arch 4, arguments from 16.
+
+    `guarded`: processes that may not be signaled, at level `process`; there whole groups may not be either.
+    """
+    calls = tables()
+    argument = lambda index: (LOAD, 0, 0, 16 + 8 * index)  # The low half: what the kernel itself looks at in these.
+    give = lambda answer: (RETURN, 0, 0, answer)
+    program = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, calls["architecture"]), give(KILL), (LOAD, 0, 0, 0)]
+    # Calls newer than this table, and on x86 those of the x32 ABI.
+    program += [(ABOVE, 0, 1, calls["newest"] + 1), give(refuse(errno.ENOSYS))]
+    # The C library falls back to clone, whose flags can be read here.
+    program += [(EQUAL, 0, 1, calls["clone3"]), give(refuse(errno.ENOSYS))]
+    for number in calls["denied"]:
+        program += [(EQUAL, 0, 1, number), give(refuse(errno.EPERM))]
+
+    def when(number, tests):
+        program.extend([(EQUAL, 0, len(tests), number), *tests])
+
+    for name in ("socket", "socketpair"):
+        when(calls[name], [argument(0), (EQUAL, 1, 0, 1), give(refuse(errno.EAFNOSUPPORT)), give(ALLOW)])
+    when(calls["clone"], [argument(0), (ANY_BIT, 0, 1, NAMESPACE_FLAGS), give(refuse(errno.EPERM)), give(ALLOW)])
+    shared = [(MASK, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS)]
+    when(calls["mmap"], [argument(3), *shared, give(refuse(errno.EPERM)), give(ALLOW)])
+    if guarded:
+        tests = [argument(0), (ANY_BIT, 0, 1, 0x80000000), give(refuse(errno.EPERM))]
+        for pid in guarded:
+            tests += [(EQUAL, 0, 1, pid), give(refuse(errno.EPERM))]
+        for number in calls["kill"]:
+            when(number, [*tests, give(ALLOW)])
+    return [*program, give(ALLOW)]
+
+
+def filter_calls(guarded):
+    class Instruction(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("value", ctypes.c_uint32)]
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("first", ctypes.POINTER(Instruction))]
+
+    instructions = filter_program(guarded)
+    array = (Instruction * len(instructions))(*instructions)
+    program = Program(len(instructions), array)
+    check(libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0), "seccomp")
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+def start_program(plan, guarded, entrance):
+    """Returns the process id once the program runs; raises when it could not be isolated."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            become_program(plan, guarded, entrance)
+        except BaseException as error:
+            os.write(writer, str(error).encode())
+        os._exit(127)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        why = stream.read().decode(errors="replace")
+    if why:
+        os.waitpid(child, 0)
+        raise OSError(why)
+    return child
+
+
+def become_program(plan, guarded, entrance):
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if entrance is not None:
+        os.write(entrance, b"0")
+    set_limits(plan)
+    if LINUX:
+        drop_rights(plan)
+        if plan["level"] == "process":
+            restrict_files(plan)
+        try:
+            filter_calls(guarded)
+        except OSError:
+            if plan["level"] == "namespaces":
+                raise
+    os.closerange(CHANNEL + (1 if plan["channel"] else 0), CHANNEL + 1)
+    os.set_inheritable(REPORT, False)
+    command = plan["command"]
+    try:
+        os.execvpe(command[0], command, plan["environment"])
+    except OSError as error:
+        os.write(2, ("%s: %s\n" % (command[0], error.strerror)).encode())
+        os._exit(127)
+
+
+def descendants():
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError):
+                pass  # It has just ended.
+    found, added = {os.getpid()}, True
+    while added:
+        added = {pid for pid, parent in parents.items() if parent in found and pid not in found}
+        found |= added
+    return found - {os.getpid()}
+
+
+def kill_all(child, level):
+    """A subreaper inherits what its descendants leave behind, so that none can leave its family."""
+    while True:
+        for pid in descendants() if LINUX and level == "process" else (child, -child):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.005)
+
+
+def supervise(child, tell):
+    """Returns when the child has ended, or when this process is asked to end, or its owner has."""
+    while True:
+        if signal.sigwait([signal.SIGCHLD, signal.SIGTERM]) == signal.SIGTERM:
+            return
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid == child:
+                    if tell and os.WIFSIGNALED(status):
+                        report(signal=os.WTERMSIG(status))
+                    elif tell:
+                        report(exit=os.WEXITSTATUS(status))
+                    return
+        except ChildProcessError:
+            return
+
+
+def let_go_of_streams():
+    for descriptor in (0, 1, 2, CHANNEL):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass
+
+
+def run_as_first(plan, entrance, parent_gone):
+    """Process 1 of the namespaces: when it ends, the kernel ends all others."""
+    check(prctl(PR_SET_PDEATHSIG, signal.SIGKILL), "parent death signal")
+    os.set_blocking(parent_gone, False)
+    try:
+        if os.read(parent_gone, 1) == b"":
+            return
+    except BlockingIOError:
+        pass
+    build_root(plan)
+    child = start_program(plan, (), entrance)
+    report(ready=True)
+    let_go_of_streams()
+    supervise(child, True)
+
+
+def main():
+    plan = json.loads(sys.argv[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = plan["owner"]
+    try:
+        # Opened before the new root hides it.
+        entrance = os.open(plan["cgroup"], os.O_WRONLY) if plan["cgroup"] else None
+        if plan["level"] == "namespaces":
+            enter_namespaces(plan)
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(writer)
+                try:
+                    run_as_first(plan, entrance, reader)
+                except BaseException as error:
+                    report(failed=str(error))
+                os._exit(0)
+        else:
+            if LINUX:
+                check(prctl(PR_SET_CHILD_SUBREAPER, 1), "subreaper")
+            child = start_program(plan, (os.getpid(), owner), entrance)
+            report(ready=True)
+        if LINUX:
+            check(prctl(PR_SET_PDEATHSIG, signal.SIGTERM), "parent death signal")
+    except BaseException as error:
+        report(failed=str(error))
+        return
+    let_go_of_streams()
+    if os.getppid() == owner:
+        supervise(child, plan["level"] == "process")
+    kill_all(child, plan["level"])
+
+
+main()
+os._exit(0)
