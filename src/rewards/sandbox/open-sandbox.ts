@@ -3,13 +3,14 @@ import { availableParallelism } from "node:os";
 import { UserError } from "../../errors.ts";
 import { createLimiter } from "../limiter.ts";
 import { giveUpCgroups, hasCgroups } from "./cgroup.ts";
+import { removeLeftovers } from "./leftovers.ts";
 import { runProgram } from "./run-program.ts";
 import type { Isolation, Sandbox } from "./types.ts";
 
 export interface SandboxOptions {
   /**
    * The least isolation to make do with. Default `"namespaces"`. `"process"` also runs where namespaces cannot be had
-   * (macOS, most containers): the program can then read this user's files and use the network.
+   * (macOS, most containers), and holds less: `isolation` of the sandbox says what, docs/decisions/sandbox.md why.
    */
   atLeast?: Isolation["level"];
   /** Leaves namespaces unused even where they can be had, for tests of the weaker level. */
@@ -59,9 +60,12 @@ async function trial(level: Isolation["level"], script: string): Promise<string 
   }
 }
 
+let leftoversRemoved: Promise<void> | undefined;
+
 /**
  * A place to run programs that nobody has read, such as a model's: own processes, no network, no files but its own,
- * limits on time, memory, processes, files and output. `isolation` says what of that holds on this machine.
+ * limits on time, memory, processes, files and output. `isolation` says which of these hold on this machine. The first call
+ * also removes what sandboxes of killed processes left.
  *
  * @throws UserError when this machine cannot give the isolation asked for
  * @example
@@ -74,13 +78,15 @@ export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox
   if (isolation instanceof Error && (only ?? atLeast) === "namespaces") {
     throw new UserError(`programs cannot be isolated here by Linux namespaces: ${isolation.message}`, {
       hint:
-        'allow user namespaces on this machine, or accept { atLeast: "process" }: limits and a process group of its own, ' +
-        "but the program can then read your files and use the network",
+        'allow user namespaces on this machine, or accept { atLeast: "process" }, which limits the program but does not keep ' +
+        "it from all files and networks (docs/decisions/sandbox.md)",
     });
   }
   if (isolation instanceof Error) isolation = await tryLevel("process");
   if (isolation instanceof Error) throw isolation;
   const { level } = isolation;
+  leftoversRemoved ??= removeLeftovers();
+  await leftoversRemoved;
   const limiter = createLimiter(concurrency);
   return { isolation, run: (program) => limiter(() => runProgram(level, program), program.signal) };
 }

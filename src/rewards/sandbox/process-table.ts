@@ -46,6 +46,14 @@ export interface Family {
   kill(): void;
 }
 
+/** SIGKILL to all processes that carry one of these pieces in their environment. */
+export function killMarked(markers: readonly string[]): void {
+  for (const { pid } of listProcesses()) {
+    const environment = readOrNothing(`/proc/${pid}/environ`);
+    if (markers.some((marker) => environment.includes(marker))) signal(pid);
+  }
+}
+
 /** @param marker a piece of their environment that marks them as this sandbox's */
 export function watchFamily(leader: number, marker: string): Family {
   const known = new Map<number, string>();

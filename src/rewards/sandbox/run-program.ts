@@ -1,7 +1,6 @@
 /** One program in one sandbox, from its files to its result. Nothing of it is left behind, however it ends. */
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdir, mkdtemp } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
 import type { Duplex, Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -9,6 +8,7 @@ import { RunError } from "../../errors.ts";
 import { type Cgroup, openCgroup } from "./cgroup.ts";
 import { findInterpreter } from "./interpreters.ts";
 import { launchCommand, launchPlan } from "./launch-plan.ts";
+import { createFolder } from "./leftovers.ts";
 import { type Family, watchFamily } from "./process-table.ts";
 import { isFolderOver, removeProgramFolder, writeFiles } from "./program-folder.ts";
 import { readReports } from "./reports.ts";
@@ -32,7 +32,7 @@ export async function runProgram(
   const interpreter = name === "python" || name === "node" ? await findInterpreter(name) : undefined;
   const command = interpreter ? [interpreter.program, ...interpreter.args, ...args] : [name, ...args];
   const python = await findInterpreter("python");
-  const folder = await mkdtemp(join(tmpdir(), "hone-sandbox-"));
+  const folder = await createFolder();
   const marker = basename(folder);
   let cgroup: Cgroup | undefined;
   try {
@@ -73,7 +73,7 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
     stdio: ["pipe", "pipe", "pipe", "pipe", onChannel ? "pipe" : "ignore"],
     env: { PATH: "/usr/local/bin:/usr/bin:/bin", LANG: "C.UTF-8", HONE_SANDBOX: marker },
   });
-  const family = child.pid === undefined ? undefined : watchFamily(child.pid, marker);
+  const family = child.pid === undefined ? undefined : watchFamily(child.pid, `HONE_SANDBOX=${marker}`);
   const outputs = [child.stdout, child.stderr].map((stream) => collect(stream as Readable));
   const ended = whenEnded(child);
   const reports = readReports(child.stdio[3] as Readable);

@@ -1,0 +1,167 @@
+/** Ways out of the sandbox that worked once. */
+import { spawn } from "node:child_process";
+import { existsSync, readdirSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, expect, test } from "vitest";
+import { ownerMark } from "../../temporary-names.ts";
+import { giveUpCgroups } from "./cgroup.ts";
+import { removeLeftovers } from "./leftovers.ts";
+import { openSandbox } from "./open-sandbox.ts";
+import { listProcesses } from "./process-table.ts";
+import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
+
+const best = await openSandbox({ atLeast: "process" });
+const sandboxes: [Isolation["level"], Sandbox][] = [["process", await openSandbox({ only: "process" })]];
+if (best.isolation.level === "namespaces") sandboxes.push(["namespaces", best]);
+
+const sleepers = () => listProcesses().filter(({ command }) => command.includes("81357")).length;
+const ownFolders = () => readdirSync(tmpdir()).filter((name) => name.startsWith(`hone-sandbox-${ownerMark}`));
+const python = (sandbox: Sandbox, code: string, limits: Partial<SandboxLimits> = {}) =>
+  sandbox.run({ command: ["python", "main.py"], files: { "main.py": code }, limits });
+
+const libc = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n";
+const linux = test.runIf(process.platform === "linux");
+const memory = { memoryBytes: 128 * 2 ** 20 };
+
+describe.each(sandboxes)("level %s", (level, sandbox) => {
+  linux("memory that belongs to no process, namespaces, mounts and ways past the filter are refused", async () => {
+    const calls = {
+      memfd_create: "libc.memfd_create(b'x', 0)",
+      shmget: "libc.shmget(0, 1 << 30, 0o1600)",
+      "unshare of a user and a mount namespace": "libc.unshare(0x10020000)",
+      "clone into a user namespace": `libc.syscall(${process.arch === "x64" ? 56 : 220}, 0x10000011, 0, 0, 0, 0)`,
+      "clone3, whose flags a filter cannot read": "libc.syscall(435, None, 0)",
+      setns: "libc.setns(0, 0)",
+      "a tmpfs": "libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None)",
+      "io_uring, which goes around the filter": "libc.syscall(425, 1, None)",
+      ptrace: "libc.ptrace(0, 0, None, None)",
+      "a call of the x32 interface": "libc.syscall(0x40000000 + 39)",
+      "anonymous shared memory": "mapped(-1)",
+      "shared mappings of /dev/zero": "mapped(os.open('/dev/zero', os.O_RDWR))",
+    };
+    const mapped =
+      "import mmap, json\ndef mapped(fd): return mmap.mmap(fd, 1 << 27)\nfound = {}\n" +
+      "def attempt(name, call):\n  try: found[name] = int(call() == -1)\n  except OSError: found[name] = 1\n  except BaseException as e: found[name] = str(e)\n";
+    const attempts = Object.entries(calls).map(([name, call]) => `attempt(${JSON.stringify(name)}, lambda: ${call})`);
+    const { stdout } = await python(
+      sandbox,
+      `${libc}${mapped}${attempts.join("\n")}\nprint(json.dumps(found))`,
+      memory,
+    );
+    expect(JSON.parse(stdout)).toEqual(Object.fromEntries(Object.keys(calls).map((name) => [name, 1])));
+  });
+
+  test.runIf(process.platform === "linux" && process.arch === "x64")(
+    "a 32-bit system call ends the program",
+    async () => {
+      const code = "b'\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3'";
+      const map = `mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)`;
+      const call = "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()";
+      const { exitCode, stdout } = await python(
+        sandbox,
+        `import ctypes, mmap\nm = ${map}\nm.write(${code})\nprint(${call})`,
+      );
+      expect([exitCode, stdout]).toEqual([null, ""]);
+    },
+  );
+
+  linux("AF_VSOCK and every other socket family but Unix is refused", async () => {
+    const code = `import socket
+for family in range(1, 46):
+  for kind in (1, 2, 3, 5):
+    for make in (socket.socket, socket.socketpair):
+      try: make(family, kind); print(family)
+      except OSError: pass`;
+    const { stdout } = await python(sandbox, code);
+    expect([...new Set(stdout.trim().split("\n"))]).toEqual(["1"]);
+  });
+
+  linux("a program held to its memory by the kernel ends with `memory`", async () => {
+    const code =
+      "import os, time\nfor i in range(8):\n  if os.fork() == 0: x = bytearray(40_000_000); time.sleep(9)\ntime.sleep(9)";
+    const { ended, seconds } = await python(sandbox, code, memory);
+    expect(ended).toBe("memory");
+    expect(seconds).toBeLessThan(8);
+  });
+
+  test("a double-forked child that keeps stdout open does not hold the run up", async () => {
+    const code =
+      "import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    os.execve('/bin/sleep', ['sleep', '81357'], {})\n  os._exit(0)\nos.wait()\nprint('done')";
+    const { stdout, ended, seconds } = await python(sandbox, code, { seconds: 20 });
+    expect([stdout, ended]).toEqual(["done\n", "exit"]);
+    expect(seconds).toBeLessThan(10);
+    if (sandbox.isolation.lifetime) expect(sleepers()).toBe(0);
+  });
+
+  test.runIf(sandbox.isolation.secrets)(
+    "/proc does not show the variables of this process, nor its memory",
+    async () => {
+      process.env.HONE_TEST_SECRET = "secret";
+      const code = `import os
+for pid in (os.getppid(), ${process.pid}, 1):
+  for name in ("environ", "mem", "maps"):
+    try: open(f"/proc/{pid}/{name}", "rb").read(9); print(pid, name)
+    except OSError: pass`;
+      expect((await python(sandbox, code)).stdout).toBe("");
+    },
+  );
+
+  linux("it cannot signal what started it", async () => {
+    const code = `import os
+for target in (${process.pid}, ${level === "process" ? "os.getppid()," : ""} -1, -${process.pid}):
+  try: os.kill(target, 9)
+  except OSError as error: print(type(error).__name__)`;
+    const { stdout, exitCode } = await python(sandbox, code);
+    // In namespaces of its own -1 means itself alone.
+    if (level === "process") expect([exitCode, stdout.trim().split("\n").length]).toEqual([0, 4]);
+  });
+
+  test("too many files end it, and closed or very deep folders are removed", async () => {
+    const many = "import time\nfor i in range(40): open(f'{i}', 'wb').write(bytes(1_000_000))\ntime.sleep(20)";
+    const { ended, stderr } = await python(sandbox, many, { fileBytes: 20_000_000, seconds: 20 });
+    expect(`${ended} ${stderr}`).toMatch(/files|No space left/);
+    const closed = "import os\nos.mkdir('a')\nos.mkdir('a/b')\nos.chmod('a', 0)";
+    const deep = "\nfor _ in range(3000): os.mkdir('deeper'); os.chdir('deeper')";
+    expect((await python(sandbox, closed + deep)).stderr).toBe("");
+    expect(ownFolders()).toEqual([]);
+  });
+
+  test.runIf(sandbox.isolation.lifetime)(
+    "what a killed process leaves is gone: processes at once, folders at the next start",
+    async () => {
+      const module = new URL("./open-sandbox.ts", import.meta.url).href;
+      const code = `const { openSandbox } = await import(${JSON.stringify(module)});
+      const sandbox = await openSandbox({ only: "${level}" });
+      const running = sandbox.run({ command: ["sh", "-c", "sleep 81357 & sleep 81357"] });
+      setTimeout(() => console.log("running"), 1000);
+      await running;`;
+      const child = spawn(process.execPath, ["--import", "tsx", "--input-type=module", "-e", code]);
+      for await (const text of child.stdout.setEncoding("utf8")) if (String(text).includes("running")) break;
+      expect(sleepers()).toBeGreaterThan(0);
+      child.kill("SIGKILL");
+      for (let look = 0; look < 100 && sleepers() > 0; look++) await sleep(50);
+      expect(sleepers()).toBe(0);
+      const left = () =>
+        readdirSync(tmpdir()).filter((name) => name.startsWith("hone-sandbox-") && name.includes(`@${child.pid}@`));
+      expect(left()).toHaveLength(1);
+      const running = sandbox.run({ command: ["sleep", "0.5"] });
+      await sleep(100);
+      await removeLeftovers();
+      expect(left()).toEqual([]);
+      expect((await running).exitCode, "a sandbox in use is left alone").toBe(0);
+    },
+  );
+});
+
+test.runIf(best.isolation.memory === "cgroup")(
+  "memory is also held by watching, where there are no cgroups",
+  async () => {
+    const folder = "/sys/fs/cgroup";
+    expect(existsSync(folder)).toBe(true);
+    giveUpCgroups();
+    const code =
+      "import os, time\nfor i in range(8):\n  if os.fork() == 0: x = bytearray(40_000_000); time.sleep(9)\ntime.sleep(9)";
+    expect((await python(best, code, memory)).ended).toBe("memory");
+  },
+);
