@@ -1,5 +1,6 @@
 /** checkpoint.json: what a checkpoint says of itself and which files it must have. Knows nothing of other checkpoints. */
 import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
 import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
 import { join, sep } from "node:path";
 import { UserError } from "../errors.ts";
@@ -19,7 +20,7 @@ export interface CheckpointContent {
 
 interface FileEntry {
   bytes: number;
-  /** Of small files only: reading gigabytes again to hash them would cost more than it tells. */
+  /** Absent for large files of checkpoints that earlier versions wrote. */
   sha256?: string;
 }
 
@@ -30,7 +31,6 @@ export interface Manifest extends CheckpointContent {
 
 export const manifestFile = "checkpoint.json";
 const format = 1;
-const hashedBytes = 1 << 20;
 
 /** Lists, syncs to disk and describes all files in `folder`, then writes checkpoint.json: its presence says "complete". */
 export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
@@ -120,13 +120,15 @@ export async function sync(path: string): Promise<void> {
 
 async function describe(path: string): Promise<FileEntry> {
   const { size: bytes } = await stat(path);
-  return bytes <= hashedBytes ? { bytes, sha256: await hash(path) } : { bytes };
+  return { bytes, sha256: await hash(path) };
 }
 
-const hash = async (path: string) =>
-  createHash("sha256")
-    .update(await readFile(path))
-    .digest("hex");
+/** Piece by piece, so that neither memory nor the event loop notices a large file. */
+async function hash(path: string): Promise<string> {
+  const sum = createHash("sha256");
+  for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) sum.update(piece as Buffer);
+  return sum.digest("hex");
+}
 
 const torn = (folder: string, what: string) =>
   new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });

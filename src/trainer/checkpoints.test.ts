@@ -248,6 +248,37 @@ describe("latestCheckpoint", () => {
     expect(warnings).toEqual([expect.stringMatching(message)]);
   });
 
+  /** 64 bytes in the middle of a file, as a failing disk changes them. */
+  function flipBytes(file: string): void {
+    const content = readFileSync(file);
+    for (let at = content.length >> 1, end = at + 64; at < end; at++) content[at]! ^= 0xff;
+    writeFileSync(file, content);
+  }
+
+  it("notices flipped bytes in files over 1 MiB", async () => {
+    for (const step of [1, 2]) await save(step, { bytes: 3 << 20 });
+    flipBytes(policyFile(2));
+    const warnings: string[] = [];
+    expect((await latestCheckpoint(folder, (text) => warnings.push(text)))?.step).toBe(1);
+    expect(warnings).toEqual([
+      expect.stringMatching(/content of policy\/weights\.safetensors has changed; step-000001 is used instead$/),
+    ]);
+  });
+
+  it("throws if all are damaged, and names each damage", async () => {
+    for (const step of [1, 2]) await save(step, { bytes: 3 << 20 });
+    flipBytes(policyFile(1));
+    rmSync(policyFile(2));
+    const warnings: string[] = [];
+    const failure = await latestCheckpoint(folder, (text) => warnings.push(text)).catch((error: RunError) => error);
+    expect(failure).toBeInstanceOf(RunError);
+    expect(failure).toMatchObject({ exitCode: 1, hint: expect.stringContaining("training.resume_mode=off") });
+    const text = (failure as RunError).message;
+    expect(text).toMatch(/step-000002 is damaged: policy\/weights\.safetensors is missing/);
+    expect(text).toMatch(/step-000001 is damaged: the content of policy\/weights\.safetensors has changed/);
+    expect(warnings).toEqual([]);
+  });
+
   it("leaves what a living process is just writing, and what another machine left", async () => {
     await save(1);
     for (const owner of [`${(await import("node:os")).hostname()}@${process.pid}`, "elsewhere@1"]) {

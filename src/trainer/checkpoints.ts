@@ -86,8 +86,10 @@ export async function saveCheckpoint(
 }
 
 /**
- * The newest whole checkpoint, undefined where there is none. Damaged ones are passed over and told to `warn`. What
- * killed processes of this machine left behind is completed or removed.
+ * The newest whole checkpoint; undefined if the folder has none. `warn` is told of damaged ones that are passed over.
+ * What killed processes of this machine left behind is completed or removed.
+ *
+ * @throws RunError when there are checkpoints and all of them are damaged
  */
 export async function latestCheckpoint(
   folder: string,
@@ -96,19 +98,25 @@ export async function latestCheckpoint(
 ): Promise<Checkpoint | undefined> {
   if (!existsSync(folder)) return undefined;
   await repair(folder, isOwnerGone, onDelete);
+  const damages: string[] = [];
   for (const name of (await checkpointNames(folder)).reverse()) {
     try {
-      return await readCheckpoint(join(folder, name));
+      const checkpoint = await readCheckpoint(join(folder, name));
+      for (const damage of damages) warn(`${damage}; ${name} is used instead`);
+      return checkpoint;
     } catch (error) {
       if (!(error instanceof UserError)) throw error;
-      warn(`${error.message}; looking for an older one`);
+      damages.push(error.message);
     }
   }
-  return undefined;
+  if (damages.length === 0) return undefined;
+  throw new RunError(`no checkpoint in ${folder} can be used:\n${damages.map((one) => `  ${one}`).join("\n")}`, {
+    hint: "restore one of them from a copy, or start again from step 0 with training.resume_mode=off",
+  });
 }
 
 /**
- * Reads a checkpoint after checking that all its files are there.
+ * Reads a checkpoint after checking that all its files are what was written.
  * @throws UserError when `path` is no checkpoint, is damaged, or was written by a newer version
  */
 export async function readCheckpoint(path: string): Promise<Checkpoint> {

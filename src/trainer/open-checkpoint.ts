@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
-import { latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
+import { type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 
 export interface OpenCheckpoint {
   folder: string;
@@ -12,19 +12,30 @@ export interface OpenCheckpoint {
   config: Config;
 }
 
+function printWarning(text: string): void {
+  process.stderr.write(`warning: ${text}\n`);
+}
+
 /**
- * @param path a checkpoint folder, or a run folder (its newest checkpoint is taken)
- * @throws UserError when there is no checkpoint at `path`
+ * @param path a checkpoint folder, or a run folder (its newest whole checkpoint is taken)
+ * @param warn told of damaged checkpoints that are passed over
+ * @throws UserError when there is no checkpoint at `path`; RunError when all are damaged
  */
-export async function openCheckpoint(path: string): Promise<OpenCheckpoint> {
+export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
+  const found = await findCheckpoint(path, warn);
+  const { config } = composeConfig({ input: found.state.config as never });
+  return { folder: found.path, step: found.step, config };
+}
+
+/** The same without its configuration. */
+export async function findCheckpoint(path: string, warn = printWarning): Promise<Checkpoint> {
   const folder = resolve(path);
   if (!existsSync(folder)) throw new UserError(`${path}: no such folder`, { hint: "runs/latest is the newest run" });
   const inRun = join(folder, "checkpoints");
-  const found = existsSync(inRun) ? await latestCheckpoint(inRun) : await readCheckpoint(folder);
+  const found = existsSync(inRun) ? await latestCheckpoint(inRun, warn) : await readCheckpoint(folder);
   if (!found)
     throw new UserError(`${path} has no checkpoint yet`, {
       hint: "a run saves one every rllm.trainer.save_freq steps",
     });
-  const { config } = composeConfig({ input: found.state.config as never });
-  return { folder: found.path, step: found.step, config };
+  return found;
 }

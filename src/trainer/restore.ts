@@ -3,8 +3,8 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { isTinkerPath } from "../backends/tinker-path.ts";
 import { UserError } from "../errors.ts";
-import { type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
-import { openCheckpoint } from "./open-checkpoint.ts";
+import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
+import { findCheckpoint } from "./open-checkpoint.ts";
 import type { Progress, Run } from "./run.ts";
 import { forgetCheckpoint } from "./save-run.ts";
 
@@ -16,11 +16,12 @@ import { forgetCheckpoint } from "./save-run.ts";
  */
 export async function restore(run: Run, weights: string | undefined): Promise<void> {
   const { folder, policy, progress, health, emit } = run;
+  const warn = (text: string) => emit({ type: "warning", text });
   const held = heldByService(run);
   const checkpoint = held === undefined ? await chosenCheckpoint(run) : undefined;
   if (held !== undefined) {
     await policy.loadState(held, { optimizer: true });
-    emit({ type: "warning", text: `weights and optimizer are those of ${held}; steps are counted from 1` });
+    warn(`weights and optimizer are those of ${held}; steps are counted from 1`);
   } else if (checkpoint) {
     await policy.loadState(join(checkpoint.path, "policy"), { optimizer: true });
     await restoreCritic(run, checkpoint.path, true);
@@ -29,16 +30,14 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
     Object.assign(progress, { draws: saved.step, ...saved });
     warnOfChanges(run, checkpoint);
   } else if (weights !== undefined) {
-    const { folder: path } = await openCheckpoint(weights);
+    const { path } = await findCheckpoint(weights, warn);
     await policy.loadState(join(path, "policy"), { optimizer: false });
     await restoreCritic(run, path, false);
   }
   if (!folder) return;
   const { discarded } = folder.rewind(checkpoint ? progress.step : null);
   for (const { metrics } of folder.history()) health(metrics);
-  if (discarded > 0) {
-    emit({ type: "warning", text: `${discarded} lines of metrics after the checkpoint were set aside` });
-  }
+  if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were set aside`);
 }
 
 /** The checkpoint of a Tinker service that the run is to go on from; the service knows of no steps. */
@@ -64,16 +63,15 @@ async function restoreCritic({ config, critic, emit }: Run, checkpoint: string, 
 async function chosenCheckpoint(run: Run): Promise<Checkpoint | undefined> {
   const { config, folder, emit } = run;
   const { resume_mode, resume_from_path } = config.training;
+  const warn = (text: string) => emit({ type: "warning", text });
   if (resume_mode === "off" || !folder) return undefined;
-  if (resume_mode === "auto") {
-    return latestCheckpoint(folder.checkpoints, (text) => emit({ type: "warning", text }), forgetCheckpoint(run));
-  }
+  if (resume_mode === "auto") return latestCheckpoint(folder.checkpoints, warn, forgetCheckpoint(run));
   if (resume_from_path === null) {
     throw new UserError("training.resume_mode=path needs training.resume_from_path", {
       hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",
     });
   }
-  return readCheckpoint((await openCheckpoint(resume_from_path)).folder);
+  return findCheckpoint(resume_from_path, warn);
 }
 
 /** Settings that change which tasks and draws the remaining steps see. */
