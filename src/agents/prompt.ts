@@ -1,5 +1,6 @@
 /** A row as the messages that open a conversation. */
 import type { ChatMessage } from "../chat/messages.ts";
+import { UserError } from "../errors.ts";
 
 export interface PromptOptions<Row> {
   /** The row as one user message, or as a whole conversation. */
@@ -16,17 +17,17 @@ export async function promptMessages<Row>(
 ): Promise<readonly ChatMessage[]> {
   const given: unknown = await prompt(row);
   const messages: unknown[] = Array.isArray(given) ? given : [{ role: "user", content: given }];
-  if (messages.length === 0) throw new Error("prompt(row) gave no messages");
+  if (messages.length === 0) throw new UserError("prompt(row) gave no messages");
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
     if (typeof content !== "string")
-      throw new Error(`prompt(row) gave ${String(content)} where a message's text was expected`);
+      throw new UserError(`prompt(row) gave ${String(content)} where a message's text was expected`);
   }
   if (messages.every((message) => (message as ChatMessage).content === ""))
-    throw new Error("prompt(row) gave an empty text");
+    throw new UserError("prompt(row) gave an empty text");
   if (system === undefined) return messages as ChatMessage[];
   if (messages.some((message) => (message as ChatMessage).role === "system")) {
-    throw new Error("prompt(row) gave a system message although the workflow has a `system` of its own");
+    throw new UserError("prompt(row) gave a system message although the workflow has a `system` of its own");
   }
   return [{ role: "system", content: system }, ...(messages as ChatMessage[])];
 }

@@ -59,7 +59,7 @@ test.each<[unknown, string]>([
 ])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {
   const workflow = singleTurn({ prompt: () => prompt as string, reward: () => 1, system: "be brief" });
   const run = runWorkflow({ workflow, rows: ["row"], reply: () => "x" });
-  await expect(run).rejects.toThrow(`task row/0 (row 0) failed: prompt threw Error: ${message}`);
+  await expect(run).rejects.toThrow(`task row/0 (row 0) failed: prompt: ${message}`);
 });
 
 describe("types", () => {

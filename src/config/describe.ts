@@ -77,6 +77,8 @@ interface LeafSchema {
   exclusiveMinimum?: number;
   exclusiveMaximum?: number;
   minLength?: number;
+  /** The type in words, where a pattern says what the text is. */
+  title?: string;
 }
 
 /** What help and messages say of one key. Types in words come from JSON Schema, which takes its time: they are made when one is asked for. */
@@ -119,6 +121,7 @@ function alternatives(leaf: LeafSchema): LeafSchema[] {
 function typeText(leaf: LeafSchema): string {
   if (leaf.anyOf !== undefined) return leaf.anyOf.map(typeText).join(" or ");
   if (Array.isArray(leaf.type)) return leaf.type.map((type) => typeText({ ...leaf, type })).join(" or ");
+  if (leaf.title !== undefined) return leaf.title;
   if (leaf.enum !== undefined) return leaf.enum.join(" | ");
   if (leaf.type === "array") return `list of ${typeText(leaf.items ?? {})}`;
   if (leaf.type === "boolean") return "true or false";

@@ -1,5 +1,6 @@
 /** From a request's path to the API that answers it. */
 import type { Chat } from "../chat/types.ts";
+import { UserError } from "../errors.ts";
 import { SessionEnded } from "../rollout/failures.ts";
 import type { Access } from "./access.ts";
 import type { Address, CallSource } from "./address.ts";
@@ -97,10 +98,19 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
   const timer = callTimeoutSeconds === undefined ? undefined : setTimeout(late, callTimeoutSeconds * 1000);
   try {
     await api.answer(exchange, body, context);
+  } catch (error) {
+    if (error instanceof GatewayError && isRefusal(error)) {
+      session.reportProblem(new UserError(error.message, { cause: error }));
+    }
+    throw error;
   } finally {
     clearTimeout(timer);
   }
 }
+
+/** What the request asks for is refused however often it is sent. What the session itself refused it knows already. */
+const isRefusal = ({ kind, cause }: GatewayError) =>
+  (kind === "invalid_request" || kind === "too_large") && !(cause instanceof UserError);
 
 async function answerOther(exchange: HttpExchange, address: Address, answering: Answering): Promise<void> {
   const { endpoint, source } = address;

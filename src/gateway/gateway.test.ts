@@ -135,7 +135,7 @@ describe("errors", () => {
   test("a prompt that is too long", async () => {
     await open({ limits: { maxPromptLength: 3, maxResponseLength: 10 } });
     expect(await chat({})).toMatchObject({ status: 400, body: { error: { code: "context_length_exceeded" } } });
-    expect(opened.session.problem).toMatchObject({ reason: "max_prompt_length_exceeded" });
+    expect(opened.session.lastProblem).toMatchObject({ reason: "max_prompt_length_exceeded" });
   });
 
   test("a prompt of megabytes is refused before it is tokenized, in every API, and /health answers meanwhile", async () => {

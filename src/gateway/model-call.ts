@@ -38,6 +38,7 @@ export interface ModelCall {
   params: GenerateParams;
   topLogprobs: number;
   metadata: Readonly<Record<string, unknown>>;
+  wrongWith?: GenerateRequest["wrongWith"];
 }
 
 /** `index`: which of the n replies. */
@@ -65,6 +66,7 @@ export async function callModel(context: CallContext, call: ModelCall, onToken?:
       signal: stop?.signal ?? signal,
       ...readLabel(context.role),
       ...(call.topLogprobs > 0 ? { topLogprobs: call.topLogprobs } : {}),
+      ...(call.wrongWith ? { wrongWith: call.wrongWith } : {}),
       ...(onToken ? { onToken: (token: number, logprob: number) => onToken(index, token, logprob) } : {}),
       metadata,
     });
@@ -115,7 +117,8 @@ export function toGatewayError(error: unknown): GatewayError {
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
   // What the template or the engine refuses about this request.
   if (error instanceof UserError && error.exitCode === 2) {
-    return new GatewayError("invalid_request", message, { cause: error });
+    const hint = error.hint === undefined ? "" : `. To fix it: ${error.hint}`;
+    return new GatewayError("invalid_request", `${message}${hint}`, { cause: error });
   }
   // What follows the first line is not for clients: a worker's last output, a traceback.
   return new GatewayError("engine_failed", message.split("\n", 1)[0]!, { cause: error });

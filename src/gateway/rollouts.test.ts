@@ -105,7 +105,7 @@ describe("how it ends", () => {
     const [episode] = await runWorkflow({ workflow: viaHttp, rows: rows.slice(0, 1), reply, raiseOnError: false });
     expect(episode).toMatchObject({
       termination: "error",
-      failure: { boundary: "model", message: "model call 1 failed: out of memory" },
+      failure: { kind: "infrastructure", boundary: "engine", message: "model call 1 failed: out of memory" },
       trajectories: [],
     });
     expect(calls).toBe(1);

@@ -7,9 +7,9 @@ test("of sessions that nobody opened the one called longest ago makes room, and 
   const generate = () => Promise.reject(new Error("not called"));
   const sessions = createSessions(({ session: name, attempt }) => {
     opened.push(name);
-    return { name, attempt, session: { generate }, onForgotten: () => forgotten.push(name) };
+    return { name, attempt, session: { generate, reportProblem: () => {} }, onForgotten: () => forgotten.push(name) };
   });
-  sessions.open({ name: "mine", attempt: 0, session: { generate } });
+  sessions.open({ name: "mine", attempt: 0, session: { generate, reportProblem: () => {} } });
   const call = (session: string) => sessions.get({ session, attempt: 0 }).name;
   for (let index = 0; index < 10_000; index++) call(`s${index}`);
   call("s0");

@@ -15,12 +15,14 @@ export interface LiveSession {
   /** The run's own sampling parameters win over what the client asks for. */
   readonly enforceSampling: boolean;
   readonly generate: RolloutSession["generate"];
+  /** Tells the rollout of a call that was refused before it came to `generate`. */
+  readonly reportProblem: RolloutSession["reportProblem"];
 }
 
 export interface OpenSession {
   name: string;
   attempt: number;
-  session: Pick<RolloutSession, "generate">;
+  session: Pick<RolloutSession, "generate" | "reportProblem">;
   metadata?: Readonly<Record<string, unknown>>;
   enforceSampling?: boolean;
   /** Of a session that nobody opened and nobody will close: told when it has been forgotten. */
@@ -64,6 +66,7 @@ export function createSessions(openUnknown?: (source: { session: string; attempt
       ...{ name, attempt, metadata, enforceSampling, defaultRole },
       startedMs: Date.now(),
       generate: session.generate,
+      reportProblem: session.reportProblem,
     };
     entries.set(keyOf(name, attempt), { session: live, posted: undefined, waiting: new Set() });
     return live;

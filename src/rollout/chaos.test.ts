@@ -109,7 +109,7 @@ test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish:
   const failures = [...retries, ...episodes.flatMap(({ failure }) => failure ?? [])];
   expect(failures.filter(({ boundary }) => boundary === "set_up").length).toBe(threw);
   expect(threw).toBeGreaterThan(0);
-  expect(new Set(failures.map(({ boundary }) => boundary))).toEqual(new Set(["model", "set_up", "timeout"]));
+  expect(new Set(failures.map(({ boundary }) => boundary))).toEqual(new Set(["engine", "set_up", "timeout"]));
   for (const episode of episodes) checkEpisode(episode);
   expect(episodes.filter(({ termination }) => termination === "env_done").length).toBeGreaterThan(300);
 });

@@ -8,9 +8,9 @@ const recorded = [
 ];
 
 test.each<[unknown, string]>([
-  [Number.NaN, "returned NaN; a reward is a finite number, or null when it is not known"],
+  [Number.NaN, "returned NaN; a reward is a finite number, or { reward: null } if unknown"],
   [Number.POSITIVE_INFINITY, "returned Infinity"],
-  [undefined, "returned undefined (a missing return?)"],
+  [undefined, "returned undefined; a reward is"],
   [null, "returned null"],
   [true, "returned true"],
   ["1", 'returned "1"'],

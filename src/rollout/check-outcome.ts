@@ -4,7 +4,27 @@ import type { Step, Trajectory } from "../trajectories/types.ts";
 import { BadOutcome } from "./failures.ts";
 import { labelOf } from "./label.ts";
 
-const numberHint = "a reward is a finite number, or null when it is not known";
+const numberHint = "a reward is a finite number, or { reward: null } if unknown";
+
+function badReward(what: string, value: unknown): BadOutcome {
+  return new BadOutcome(`${what} ${show(value)}; ${numberHint}`, { hint: fixFor(value) });
+}
+
+/** What to write instead of a value that is not a reward. */
+function fixFor(value: unknown): string {
+  switch (typeof value) {
+    case "boolean":
+      return "return Number(correct), or { reward: Number(correct), correct }";
+    case "undefined":
+      return "return a number on every path of the reward or workflow, and await what is asynchronous";
+    case "string":
+      return "return Number(text) where the text is a number";
+    case "number":
+      return "return 0, or { reward: null } if unknown, where a division by 0 or a text without a number is not finite";
+    default:
+      return "return a number, { reward: 1, correct: true }, or { reward: null } if unknown";
+  }
+}
 
 /**
  * @param value what a workflow returned
@@ -13,10 +33,7 @@ const numberHint = "a reward is a finite number, or null when it is not known";
  */
 export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): Outcome {
   if (typeof value === "number") return { reward: checkReward(value, "returned") };
-  if (value === undefined) throw new BadOutcome(`returned undefined (a missing return?); ${numberHint}`);
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw new BadOutcome(`returned ${show(value)}; ${numberHint}`);
-  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw badReward("returned", value);
   const outcome = value as Partial<Record<keyof Outcome, unknown>>;
   if (!("reward" in outcome)) throw new BadOutcome(`returned an object without \`reward\`: ${show(value)}`);
   checkReward(outcome.reward, "returned reward");
@@ -92,7 +109,7 @@ function checkRole(role: string, recorded: readonly Trajectory[]): void {
 
 function checkReward(reward: unknown, what: string): number | null {
   if (reward === null || (typeof reward === "number" && Number.isFinite(reward))) return reward;
-  throw new BadOutcome(`${what} ${show(reward)}; ${numberHint}`);
+  throw badReward(what, reward);
 }
 
 function checkType(name: string, value: unknown, type: "boolean" | "string"): void {

@@ -1,10 +1,9 @@
-/** What can end an attempt at a task other than its outcome, and how it is told. */
+/** What can end an attempt at a task other than its outcome, and how it is reported. */
 import { UserError } from "../errors.ts";
-import type { Episode, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
+import type { Failure, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
+import { failureKind } from "./failure-kind.ts";
 
-export type Failure = NonNullable<Episode["failure"]>;
-
-/** Thrown by a model call that the limits forbid: the rollout ends with this reason, which is no failure. */
+/** Thrown by a model call that the limits forbid: the rollout ends with this reason, which is not a failure. */
 export class RolloutEnded extends Error {
   override name = "RolloutEnded";
   readonly reason: TerminationReason;
@@ -29,8 +28,8 @@ export class SessionEnded extends Error {
   }
 }
 
-/** The workflow, or the environment in it, gave something that is none of what it may give: what it did, as a verb. */
-export class BadOutcome extends Error {
+/** The workflow, or the environment in it, returned something that it may not return: what it did, as a verb. */
+export class BadOutcome extends UserError {
   override name = "BadOutcome";
 }
 
@@ -40,15 +39,31 @@ const boundaries: Record<string, FailureBoundary> = {
   reward: "reward",
 };
 
-/** The failure that an error thrown at this stage of a workflow amounts to. */
-export function toFailure(error: unknown, stage: string): Failure {
-  const stack = error instanceof Error && error.stack !== undefined ? { stack: error.stack } : {};
-  const text =
-    error instanceof Error ? `${error.name}: ${error.message}` : `a value that is no Error: ${String(error)}`;
-  if (error instanceof ModelCallError) return { boundary: "model", message: error.message, ...stack };
-  const boundary = boundaries[stage] ?? "workflow";
-  if (error instanceof BadOutcome) return { boundary, message: `${stage} ${error.message}` };
-  // It says for whom it is and what to do, and is no accident of the code that threw it.
-  if (error instanceof UserError) return { boundary, message: `${stage}: ${error.message}`, ...stack };
-  return { boundary, message: `${stage} threw ${text}`, ...stack };
+/**
+ * The failure that an error thrown at this stage of a workflow amounts to.
+ * @param fault what is wrong with the model's last reply, where something is
+ */
+export function toFailure(error: unknown, stage: string, fault?: string): Failure {
+  const boundary = error instanceof ModelCallError ? "engine" : (boundaries[stage] ?? "workflow");
+  const kind = failureKind(error, boundary, fault);
+  const failure: Failure = { kind, boundary, message: describe(error, stage) };
+  if (kind === "model" && fault !== undefined) failure.message += `; the model's last reply ${fault}`;
+  if (error instanceof Error && error.stack !== undefined && !(error instanceof BadOutcome)) {
+    failure.stack = error.stack;
+  }
+  return failure;
+}
+
+function describe(error: unknown, stage: string): string {
+  if (error instanceof ModelCallError) return error.message;
+  if (error instanceof BadOutcome) return `${stage} ${error.message}`;
+  // Its message is written for the user and needs no class name.
+  if (error instanceof UserError) return `${stage}: ${error.message}`;
+  return `${stage} threw ${describeThrown(error)}`;
+}
+
+function describeThrown(error: unknown): string {
+  if (!(error instanceof Error)) return `a value that is not an Error: ${String(error)}`;
+  // Some libraries name the class only.
+  return `${error.name === "Error" ? error.constructor.name : error.name}: ${error.message}`;
 }

@@ -17,6 +17,8 @@ export interface GenerateRequest {
   signal?: AbortSignal;
   /** Called for each token as it is sampled, by engines that can tell. */
   onToken?: (token: number, logprob: number) => void;
+  /** What is wrong with a reply that could be read, as a clause: `"is not the JSON that was asked for"`. */
+  wrongWith?: (reply: ParsedReply) => string | undefined;
   /** Added to the step's figures for grouping: see `rllm.sdk.processing`. */
   metadata?: Readonly<Record<string, unknown>>;
 }

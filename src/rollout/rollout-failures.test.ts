@@ -4,7 +4,7 @@ import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import type { Script } from "../testing/scripted-policy.ts";
-import type { Episode } from "../trajectories/types.ts";
+import type { Failure } from "../trajectories/types.ts";
 import { type Row, rewards, type Settings, setUp, tasksOf } from "./run-rollouts.fixture.ts";
 
 describe("failures", () => {
@@ -14,76 +14,102 @@ describe("failures", () => {
   const single = (parts: { prompt?: () => string; reward?: () => unknown }) =>
     singleTurn<Row>({ prompt: (row) => row.word, ...parts, reward: (parts.reward ?? (() => 1)) as () => number });
 
-  test.each<[string, Settings, NonNullable<Episode["failure"]>["boundary"], string]>([
+  test.each<[string, Settings, Pick<Failure, "kind" | "boundary">, string, typeof UserError, number]>([
     [
       "a reward that throws",
       { workflow: single({ reward: () => thrower(new TypeError("no column")) }) },
-      "reward",
+      { kind: "reward", boundary: "reward" },
       "reward threw TypeError: no column",
+      RunError,
+      0,
     ],
     [
       "a reward that throws no Error",
       { workflow: single({ reward: () => thrower("oops") }) },
-      "reward",
-      "reward threw a value that is no Error: oops",
+      { kind: "reward", boundary: "reward" },
+      "reward threw a value that is not an Error: oops",
+      RunError,
+      0,
     ],
     [
       "a reward that rejects",
       { workflow: single({ reward: () => Promise.reject(new Error("judge down")) }) },
-      "reward",
+      { kind: "reward", boundary: "reward" },
       "reward threw Error: judge down",
+      RunError,
+      0,
     ],
     [
       "a reward of NaN",
       { workflow: single({ reward: () => Number.NaN }) },
-      "reward",
+      { kind: "reward", boundary: "reward" },
       "reward returned NaN; a reward is a finite number",
+      UserError,
+      0,
     ],
     [
       "a reward of nothing",
       { workflow: single({ reward: () => undefined }) },
-      "reward",
-      "reward returned undefined (a missing return?)",
+      { kind: "reward", boundary: "reward" },
+      "reward returned undefined; a reward is a finite number",
+      UserError,
+      0,
     ],
     [
       "a prompt that throws",
       { workflow: single({ prompt: () => thrower(new Error("no row")) }) },
-      "workflow",
+      { kind: "agent", boundary: "workflow" },
       "prompt threw Error: no row",
+      RunError,
+      2,
     ],
     [
       "a prompt of nothing",
       { workflow: single({ prompt: () => undefined as never }) },
-      "workflow",
-      "prompt threw Error: prompt(row) gave undefined where a message's text",
+      { kind: "agent", boundary: "workflow" },
+      "prompt: prompt(row) gave undefined where a message's text",
+      UserError,
+      0,
     ],
     [
       "a workflow that throws",
       { workflow: () => thrower(new Error("lost")) },
-      "workflow",
+      { kind: "agent", boundary: "workflow" },
       "workflow threw Error: lost",
+      RunError,
+      2,
     ],
-    ["a workflow's NaN", { workflow: () => Number.NaN }, "workflow", "workflow returned NaN"],
+    [
+      "a workflow's NaN",
+      { workflow: () => Number.NaN },
+      { kind: "agent", boundary: "workflow" },
+      "workflow returned NaN",
+      UserError,
+      0,
+    ],
     [
       "an engine that fails",
       { reply: () => thrower(new Error("out of memory")) },
-      "model",
+      { kind: "infrastructure", boundary: "engine" },
       "model call 1 failed: out of memory",
+      RunError,
+      2,
     ],
-  ])("%s", async (_name, settings, boundary, message) => {
+  ])("%s", async (_name, settings, failure, message, Thrown, retries) => {
     const { run } = setUp(settings);
     const episodes = await run({ tasks: tasksOf("one"), n: 1, retryLimit: 2 });
-    expect(episodes).toMatchObject([{ termination: "error", retries: 2, correct: null, failure: { boundary } }]);
+    expect(episodes).toMatchObject([{ termination: "error", retries, correct: null, failure }]);
     expect(episodes[0]!.failure!.message).toContain(message);
     // The reply was sampled, so it is there to look at; what it is worth is unknown, not 0.
     for (const trajectory of episodes[0]!.trajectories) expect(trajectory.reward).toBeNull();
-    expect(episodes[0]!.trajectories.length).toBe(boundary === "reward" ? 1 : 0);
+    expect(episodes[0]!.trajectories.length).toBe(failure.boundary === "reward" ? 1 : 0);
 
     const error = await run({ tasks: tasksOf("zero", "one").slice(1), n: 1, raiseOnError: true, retryLimit: 1 }).catch(
       (thrown) => thrown,
     );
-    expect(error).toBeInstanceOf(RunError);
-    expect(error.message).toContain("rollout 0 of task one (train.jsonl:2) failed after 1 retry: ");
+    expect(error.name).toBe(Thrown.name);
+    const tries = retries === 0 ? "" : " after 1 retry";
+    expect(error.message).toContain(`rollout 0 of task one (train.jsonl:2) failed${tries}: `);
     expect(error.message).toContain(message);
     expect(error.hint).toContain("rllm.workflow.raise_on_error=false");
   });
@@ -103,7 +129,7 @@ describe("failures", () => {
     let left = 2;
     const workflow: Workflow<Row> = async (_task, { model }) => {
       await model.chat([{ role: "user", content: "a" }]);
-      if (left-- > 0) throw new Error("flaky");
+      if (left-- > 0) throw new RunError("flaky");
       return 1;
     };
     const { run } = setUp({ workflow, watch: (requests) => seeds.push(...requests.map(({ params }) => params.seed)) });
@@ -115,7 +141,7 @@ describe("failures", () => {
     expect(episode!.trajectories[0]!.steps.length).toBe(1);
     expect(new Set(seeds).size).toBe(3);
     expect(retries).toEqual(
-      [0, 1].map((attempt) => ({ taskId: "one", rollout: 0, attempt, message: "workflow threw Error: flaky" })),
+      [0, 1].map((attempt) => ({ taskId: "one", rollout: 0, attempt, message: "workflow: flaky" })),
     );
   });
 

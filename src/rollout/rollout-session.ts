@@ -4,9 +4,10 @@ import { giveBackAbortController, takeAbortController } from "../abort-controlle
 import type { ModelClient } from "../agents/types.ts";
 import type { Sample, SampleRequest } from "../backends/engine.ts";
 import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
-import { type ChatMessage, toMessage } from "../chat/messages.ts";
+import { type ChatMessage, type ParsedReply, toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/token-bounds.ts";
-import type { Step, Trajectory } from "../trajectories/types.ts";
+import { UserError } from "../errors.ts";
+import type { LengthLimit, Step, Trajectory } from "../trajectories/types.ts";
 import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "./generate.ts";
 import { labelOf } from "./label.ts";
@@ -22,6 +23,9 @@ import type { Participant } from "./sample-queue.ts";
 import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts";
 import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
 
+/** Why a model call was not answered: a limit, the engine, or the request itself, which is then always refused. */
+export type CallProblem = RolloutEnded | ModelCallError | UserError;
+
 export interface RolloutSession {
   readonly model: ModelClient;
   /**
@@ -30,8 +34,12 @@ export interface RolloutSession {
    * after `close`, UserError when the chat template refuses the messages, the signal's reason when aborted
    */
   generate(request: GenerateRequest): Promise<Generated>;
-  /** What the last model call to end failed with; undefined where it was answered. */
-  readonly problem: RolloutEnded | ModelCallError | undefined;
+  /** Records why a model call was not answered, for callers that refuse calls before `generate`. */
+  reportProblem(problem: CallProblem): void;
+  /** Why model calls were not answered, in the order in which they ended. */
+  readonly problems: readonly CallProblem[];
+  /** The last of these, if no call was answered after it. */
+  readonly lastProblem: CallProblem | undefined;
   /** What the rollout's own code is doing, as it says itself; `"workflow"` at first. */
   readonly stage: string;
   setStage(name: string): void;
@@ -41,6 +49,8 @@ export interface RolloutSession {
   trajectories(): Trajectory[];
   /** Whether the last reply was cut off by the length limits, not by a smaller limit of the call's own. */
   truncated(): boolean;
+  /** What is wrong with the last reply, as a clause: `"was cut off ..."`, `"is not the JSON that was asked for"`. */
+  fault(): string | undefined;
   /** Model calls after this fail. */
   close(): void;
 }
@@ -75,9 +85,26 @@ export function openSession(
   let stage = "workflow";
   let since = performance.now();
   let closed = false;
-  let problem: RolloutSession["problem"];
+  const problems: CallProblem[] = [];
+  let lastProblem: CallProblem | undefined;
+
+  function reportProblem(problem: CallProblem): void {
+    problems.push(problem);
+    lastProblem = problem;
+  }
 
   async function generate(request: GenerateRequest): Promise<Generated> {
+    try {
+      return await sampleReply(request);
+    } catch (error) {
+      if (error instanceof RolloutEnded || error instanceof ModelCallError || error instanceof UserError) {
+        reportProblem(error);
+      }
+      throw error;
+    }
+  }
+
+  async function sampleReply(request: GenerateRequest): Promise<Generated> {
     if (closed) throw new SessionEnded();
     const history = historyOf(request);
     if (history.calls >= maxSteps) throw tooManyTurns(request, maxSteps);
@@ -97,7 +124,7 @@ export function openSession(
     if (closed) throw new SessionEnded();
     history.firstPrompt ??= begun.prompt.length;
     const spent = request.params.budget === "conversation" ? begun.prompt.length - history.firstPrompt : 0;
-    const room = roomFor(begun.prompt, spent);
+    const room = responseRoom(begun.prompt.length, options.limits, spent);
     const params = toSamplingParams(
       room,
       "messages" in request.prompt ? withTurnEnd(request.params) : request.params,
@@ -111,19 +138,22 @@ export function openSession(
     try {
       const sample = await participant.sample(sampleRequest, turn, stop, onToken);
       checkSample(sample);
-      problem = undefined;
+      lastProblem = undefined;
       const generated = toGenerated(begun, sample, params);
       if (keepSteps) {
         const { role = defaultRole, instance, metadata = {} } = request;
-        const truncated = sample.stopReason === "length" && params.maxTokens === room;
-        recorded.push({ turn, role, instance, metadata, truncated, step: toStep(request, begun, sample, generated) });
+        const step = toStep(request, begun, sample, generated);
+        const fault = faultOf(step, generated.reply, request.wrongWith);
+        recorded.push({ turn, role, instance, metadata, fault, step });
       }
       return generated;
     } catch (error) {
-      if (stop.aborted) throw error;
       const text = error instanceof Error ? error.message : String(error);
-      problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
-      throw problem;
+      const problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
+      if (!stop.aborted) throw problem;
+      // Its client gave up waiting; if the whole attempt was stopped, that is reported instead.
+      if (!signal?.aborted) reportProblem(problem);
+      throw error;
     } finally {
       // When the whole attempt was stopped, what it had been waiting for is still to be told.
       if (!signal?.aborted) {
@@ -151,9 +181,7 @@ export function openSession(
   function tooManyTurns({ role = defaultRole, instance }: GenerateRequest, most: number): RolloutEnded {
     const label = labelOf({ name: role, instance });
     const text = `${most} model calls of "${label}"; rllm.agent.max_steps allows no more`;
-    const ended = new RolloutEnded("max_turns_exceeded", text);
-    problem = ended;
-    return ended;
+    return new RolloutEnded("max_turns_exceeded", text);
   }
 
   async function begin(
@@ -177,17 +205,7 @@ export function openSession(
       return { prompt: tokens, messages: [], starts: undefined, record };
     } catch (error) {
       if (!(error instanceof TextTooLong)) throw error;
-      problem = promptTooLong(`at least ${error.leastTokens}`, options.limits);
-      throw problem;
-    }
-  }
-
-  function roomFor(prompt: Int32Array, spent: number): number {
-    try {
-      return responseRoom(prompt.length, options.limits, spent);
-    } catch (error) {
-      if (error instanceof RolloutEnded) problem = error;
-      throw error;
+      throw promptTooLong(`at least ${error.leastTokens}`, options.limits);
     }
   }
 
@@ -248,8 +266,10 @@ export function openSession(
   return {
     model: clientAs(defaultRole),
     generate,
-    get problem() {
-      return problem;
+    reportProblem,
+    problems,
+    get lastProblem() {
+      return lastProblem;
     },
     get stage() {
       return stage;
@@ -264,13 +284,35 @@ export function openSession(
       return { what: oldest === undefined ? stage : "the model", seconds };
     },
     trajectories: () => toTrajectories(inOrder(), options.grouping ?? { groupBy: null, nameBy: null }),
-    truncated: () => inOrder().at(-1)?.truncated ?? false,
+    truncated() {
+      const cutOffBy = inOrder().at(-1)?.step.cutOffBy;
+      return cutOffBy !== undefined && cutOffBy !== "call";
+    },
+    fault: () => inOrder().at(-1)?.fault,
     close() {
       closed = true;
       participant.leave();
       onClose();
     },
   };
+}
+
+const limitNames: Record<LengthLimit, string> = {
+  call: "the model call's own limit",
+  max_response_length: "data.max_response_length",
+  max_length: "training.max_length",
+  context_window: "the model's context window",
+};
+
+/** What is wrong with a reply, as a clause. */
+function faultOf(
+  { cutOffBy, tokens }: Step,
+  reply: ParsedReply,
+  wrongWith: GenerateRequest["wrongWith"],
+): string | undefined {
+  if (cutOffBy !== undefined) return `was cut off after ${tokens.length} tokens (${limitNames[cutOffBy]})`;
+  const [problem] = reply.problems;
+  return problem === undefined ? wrongWith?.(reply) : `cannot be read: ${problem.message}`;
 }
 
 /** The rollout's signal and the call's own as one. */

@@ -2,10 +2,11 @@
 import { setMaxListeners } from "node:events";
 import type { Outcome, Task, Workflow } from "../agents/types.ts";
 import { deriveSeed, uniforms } from "../random.ts";
-import type { TerminationReason, Trajectory } from "../trajectories/types.ts";
+import type { Failure, TerminationReason, Trajectory } from "../trajectories/types.ts";
 import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
-import { type Failure, ModelCallError, RolloutEnded, toFailure } from "./failures.ts";
+import { causes, isMistake } from "./failure-kind.ts";
+import { ModelCallError, RolloutEnded, toFailure } from "./failures.ts";
 import { type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
 import { type PhaseLimits, startPhases } from "./phases.ts";
 import type { RolloutSession } from "./rollout-session.ts";
@@ -22,6 +23,8 @@ export interface Attempt {
   failure?: Failure;
   /** What was thrown, when the attempt failed. */
   error?: unknown;
+  /** The agent threw after the model had answered, so that what it threw tells something of the policy. */
+  agentError?: boolean;
   /** What went wrong in tearing down; no part of the outcome. */
   tearDownProblems: string[];
 }
@@ -120,13 +123,21 @@ async function untilOutcome<Row>(
   } catch (error) {
     const trajectories = session.trajectories();
     if (signal.aborted && signal.reason instanceof TimeIsUp) {
-      const message = `${signal.reason.message}; it was waiting for ${session.waitingFor().what}`;
-      return { trajectories, termination: "timeout", failure: { boundary: "timeout", message }, error: signal.reason };
+      const { what } = session.waitingFor();
+      const message = `${signal.reason.message}; it was waiting for ${what}`;
+      const kind = what === "the model" ? "infrastructure" : what === "reward" ? "reward" : "agent";
+      const failure: Failure = { kind, boundary: "timeout", message };
+      return { trajectories, termination: "timeout", failure, error: signal.reason };
     }
     if (signal.aborted && stray === undefined) throw signal.reason;
     const cause = stray ? stray.error : behind(error, session);
     if (cause instanceof RolloutEnded) return { trajectories, termination: cause.reason, ended: cause.message };
-    return { trajectories, termination: "error", failure: toFailure(cause, session.stage), error: cause };
+    // An error that nothing awaited has nothing to do with what the model said.
+    const failure = toFailure(cause, session.stage, stray ? undefined : session.fault());
+    const agentError = trajectories.length > 0 && isAgentError(failure, cause);
+    const atLimit = agentError && stray === undefined && session.truncated();
+    const termination = atLimit ? "max_response_length_exceeded" : "error";
+    return { trajectories, termination, failure, error: cause, agentError };
   } finally {
     ended = true;
     phases.end();
@@ -134,11 +145,15 @@ async function untilOutcome<Row>(
   }
 }
 
+const isAgentError = ({ kind }: Failure, error: unknown) => (kind === "model" || kind === "agent") && !isMistake(error);
+
 /**
- * A model call that fails behind an HTTP client reaches the workflow as that client's own error. When the last call to
- * end was not answered, that is why the workflow failed, not the workflow.
+ * A model call that fails behind an HTTP client reaches the workflow as that client's own error. The call was why the
+ * workflow failed if the error repeats its message, or if no later call was answered.
  */
-const behind = (error: unknown, { problem, stage }: RolloutSession) =>
-  problem === undefined || stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded
-    ? error
-    : problem;
+function behind(error: unknown, { problems, lastProblem, stage }: RolloutSession): unknown {
+  if (stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded) return error;
+  const told = causes(error).map((each) => (each instanceof Error ? each.message : String(each)));
+  const repeated = problems.findLast(({ message }) => told.some((text) => text.includes(message)));
+  return repeated ?? lastProblem ?? error;
+}

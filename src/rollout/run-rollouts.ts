@@ -2,12 +2,14 @@
 import type { Task, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import { userFrames } from "../stack-frames.ts";
-import type { Episode } from "../trajectories/types.ts";
+import type { Episode, Failure } from "../trajectories/types.ts";
 import { breath } from "./breath.ts";
-import { type Failure, ModelCallError } from "./failures.ts";
+import { isMistake } from "./failure-kind.ts";
+import { ModelCallError } from "./failures.ts";
 import type { RolloutGateway } from "./gateway-door.ts";
 import { keptRow } from "./kept-row.ts";
 import { labelOf } from "./label.ts";
+import { defaultOnAgentError, type OnAgentError } from "./on-agent-error.ts";
 import { defaultRole } from "./rollout-session.ts";
 import { type Attempt, type AttemptLimits, runAttempt } from "./run-attempt.ts";
 import type { SamplingClient } from "./sampling-client.ts";
@@ -26,8 +28,13 @@ export interface RunRolloutsOptions<Row> {
   purpose: "train" | "validate";
   /** Rollouts that run at the same time. */
   nParallelTasks: number;
-  /** Further attempts after a failed one. Not after a timeout, which would cost as long again, nor after a `UserError`. */
+  /**
+   * Further attempts after a failed one. Not after a timeout, which would cost as long again, nor after a `UserError`, which
+   * would be the same, nor after a reward's error or an agent's (see `onAgentError`), which would favor other replies.
+   */
   retryLimit: number;
+  /** What becomes of a rollout whose agent throws after the model has answered. Default: a reward of 0. */
+  onAgentError?: OnAgentError;
   /** Of one attempt until its outcome. */
   timeoutSeconds: number;
   /** Of its parts. */
@@ -44,8 +51,10 @@ export interface RunRolloutsOptions<Row> {
   raiseOnError: boolean;
   /** Told of each episode as it ends, in no fixed order. */
   onEpisode?: (episode: Episode) => void;
-  /** Told of each failed attempt that is made again. */
+  /** Called for each failed attempt that is retried. */
   onRetry?: (retry: { taskId: string; rollout: number; attempt: number; failure: Failure }) => void;
+  /** Called for each rollout that failed for good without ending the run. `reward`: null if it is unknown. */
+  onFailure?: (failed: { taskId: string; rollout: number; failure: Failure; reward: number | null }) => void;
   /** Told of what went wrong in tearing an attempt down. */
   onTearDownProblem?: (problem: { taskId: string; rollout: number; attempt: number; message: string }) => void;
   /** Stops everything: the promise rejects with the signal's reason. */
@@ -60,11 +69,11 @@ interface Rollout<Row> {
 }
 
 /**
- * Runs `n` rollouts of every task. A failed rollout is an episode with `failure` and unknown rewards.
+ * Runs `n` rollouts of every task. A failed rollout is an episode with `failure`.
  *
  * @returns episodes ordered by task, then rollout
- * @throws RunError when a rollout fails for good and `raiseOnError`, naming the task and where it came from; UserError
- * where that is for the user to mend
+ * @throws RunError when a rollout fails for good and `raiseOnError` (or `onAgentError`) says so, naming the task and where
+ * it came from; UserError for a mistake of the user's
  * @throws the engine's own UserError or RunError as it is, whatever `raiseOnError` says: no rollout can go on then
  */
 export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promise<Episode[]> {
@@ -126,8 +135,9 @@ async function runRollout<Row>(
   stop: AbortSignal,
 ): Promise<Episode> {
   const { workflow, client, purpose, timeoutSeconds, retryLimit, raiseOnError, onRetry } = options;
-  const { limits, maxSteps, seed, gateway } = options;
+  const { limits, maxSteps, seed, gateway, onAgentError = defaultOnAgentError } = options;
   const start = performance.now();
+  const retriedAfter: Omit<Failure, "stack">[] = [];
   let tearDownProblems = 0;
   for (let attempt = 0; ; attempt++) {
     stop.throwIfAborted();
@@ -146,14 +156,23 @@ async function runRollout<Row>(
       options.onTearDownProblem?.({ taskId: task.id, rollout, attempt, message });
     }
     if (error instanceof ModelCallError && error.cause instanceof UserError) throw error.cause;
-    if (failure && failure.boundary !== "timeout") {
-      if (attempt < retryLimit && !isMistake(error)) {
+    if (failure && result.termination === "error") {
+      const rule = result.agentError ? onAgentError : "retry";
+      if (rule === "retry" && attempt < retryLimit && failure.kind !== "reward" && !isMistake(error)) {
+        const { stack: _, ...told } = failure;
+        retriedAfter.push(told);
         onRetry?.({ taskId: task.id, rollout, attempt, failure });
         continue;
       }
-      if (raiseOnError) throw rolloutError(task, rollout, attempt, failure, error);
+      if (rule === "fail" || (rule === "retry" && raiseOnError)) {
+        throw rolloutError(task, rollout, attempt, failure, error);
+      }
     }
-    const episode = toEpisode(task, rollout, attempt, result, (performance.now() - start) / 1000);
+    if (result.agentError && typeof onAgentError === "object") {
+      result.outcome = { reward: onAgentError.reward, correct: false };
+    }
+    if (failure) options.onFailure?.({ taskId: task.id, rollout, failure, reward: result.outcome?.reward ?? null });
+    const episode = toEpisode(task, rollout, retriedAfter, result, (performance.now() - start) / 1000);
     if (tearDownProblems > 0) episode.metrics.tear_down_problems = tearDownProblems;
     if (options.shaping)
       for (const trajectory of episode.trajectories) shapeStepRewards(trajectory.steps, options.shaping);
@@ -161,7 +180,13 @@ async function runRollout<Row>(
   }
 }
 
-function toEpisode(task: Task, rollout: number, retries: number, attempt: Attempt, seconds: number): Episode {
+function toEpisode(
+  task: Task,
+  rollout: number,
+  retriedAfter: NonNullable<Episode["retriedAfter"]>,
+  attempt: Attempt,
+  seconds: number,
+): Episode {
   const { outcome, failure, termination, ended } = attempt;
   const explanation = outcome?.explanation ?? ended;
   const recorded = attempt.trajectories;
@@ -188,24 +213,29 @@ function toEpisode(task: Task, rollout: number, retries: number, attempt: Attemp
     metrics: { ...outcome?.metrics },
     ...(explanation === undefined ? {} : { explanation }),
     ...(failure ? { failure } : {}),
-    retries,
+    retries: retriedAfter.length,
+    ...(retriedAfter.length === 0 ? {} : { retriedAfter }),
     seconds,
   };
 }
 
-/** What its user must mend fails again, however often it is tried: a template without place for tools, a row without a column. */
-const isMistake = (error: unknown) => error instanceof UserError && !(error instanceof RunError);
-
 function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): UserError {
   const tries = retries === 0 ? "" : ` after ${retries} ${retries === 1 ? "retry" : "retries"}`;
   const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${userFrames(failure.stack)}`;
-  const mend =
-    error instanceof UserError && error.hint !== undefined
-      ? error.hint
-      : `mend the ${failure.boundary === "model" ? "engine" : failure.boundary.replace("_", "-")} for this task`;
   const Failed = isMistake(error) ? UserError : RunError;
   return new Failed(
     `rollout ${rollout} of task ${task.id} (${task.origin}) failed${tries}: ${failure.message}${frames}`,
-    { cause: error, hint: `${mend}, or go on without such rollouts with rllm.workflow.raise_on_error=false` },
+    {
+      cause: error,
+      hint: `${whatToFix(failure, error)}, or skip such rollouts with rllm.workflow.raise_on_error=false`,
+    },
   );
+}
+
+function whatToFix({ kind, boundary }: Failure, error: unknown): string {
+  if (error instanceof UserError && error.hint !== undefined) return error.hint;
+  if (kind === "reward")
+    return "fix the reward: return 0 for a reply that it cannot read, or { reward: null } if unknown";
+  if (boundary === "engine") return "check the engine (its log is worker.log in the run folder)";
+  return `fix the ${boundary.replace("_", "-")} for this task`;
 }

@@ -7,7 +7,8 @@ export interface RecordedCall {
   role: string;
   instance: number | undefined;
   metadata: Readonly<Record<string, unknown>>;
-  truncated: boolean;
+  /** What is wrong with the reply, where something is. */
+  fault: string | undefined;
   step: Step;
 }
 

@@ -2,6 +2,7 @@
 import type { Task, Workflow } from "../agents/types.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/rollout-gateway.ts";
+import type { OnAgentError } from "../rollout/on-agent-error.ts";
 import { rolloutSeed } from "../rollout/rollout-seed.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
@@ -23,6 +24,8 @@ export interface RunWorkflowOptions<Row> {
   timeoutSeconds?: number;
   /** Throw what fails, with the row it failed on. Default true; false gives episodes with `failure`. */
   raiseOnError?: boolean;
+  /** As `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
+  onAgentError?: OnAgentError;
 }
 
 /**
@@ -35,6 +38,7 @@ export interface RunWorkflowOptions<Row> {
 export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promise<Episode[]> {
   const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
   const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
+  const { onAgentError = raiseOnError ? "fail" : "drop" } = options;
   const scripted = scriptedPolicy(reply);
   const client = createSamplingClient({
     ...scripted,
@@ -46,7 +50,7 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
   const gateway = await openGateway({ chat: scripted.chat, model: "policy" });
   try {
     return await runRollouts({
-      ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError },
+      ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError, onAgentError },
       gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
       nParallelTasks: 256,
       retryLimit: 0,

@@ -15,7 +15,7 @@ it("reads back what was written: typed arrays, and numbers that JSON does not kn
   const episode = sampleEpisode("sums/1:2", {
     trajectories: [sampleTrajectory({ steps, reward: Number.NaN, instance: 1 }), sampleTrajectory({ reward: null })],
     metrics: { turns: 2, broken: Number.NaN },
-    failure: { boundary: "reward", message: "no", stack: "at" },
+    failure: { kind: "reward", boundary: "reward", message: "no", stack: "at" },
   });
   expect(readEpisode(toJson(episode))).toEqual(episode);
 });

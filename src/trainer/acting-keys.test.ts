@@ -127,10 +127,29 @@ test.each<[string, number]>([
       };
     },
   };
-  const metrics = await run(["rllm.env.name=broken", override, "rllm.workflow.raise_on_error=false"], { environments });
+  const broken = ["rllm.env.name=broken", "rllm.workflow.on_agent_error=retry", override];
+  const metrics = await run([...broken, "rllm.workflow.raise_on_error=false"], { environments });
   expect(made).toEqual(Array.from({ length: 4 * attempts }, () => 1));
   expect(metrics["batch/failed_episodes"]).toBe(4);
-  await expect(run(["rllm.env.name=broken", override], { environments })).rejects.toThrow("environment threw Error");
+  await expect(run(broken, { environments })).rejects.toThrow("environment threw Error");
+});
+
+test.each<[string, object]>([
+  ["rllm.workflow.on_agent_error=reward:0.25", { "batch/failed_episodes_rewarded": 4, "reward/mean": 0.25 }],
+  [
+    "rllm.workflow.on_agent_error=drop",
+    { "batch/failed_episodes_rewarded": 0, "groups/dropped_trajs/failed_episode": 4 },
+  ],
+])("%s, without a retry", async (override, expected) => {
+  const workflow: Workflow<Row> = async (_, { model }) => {
+    await model.chat([{ role: "user", content: "go" }]);
+    throw new Error("broken");
+  };
+  expect(await run([override], { workflow })).toMatchObject({
+    "batch/failures/agent": 4,
+    "batch/retries": 0,
+    ...expected,
+  });
 });
 
 const hangIn =

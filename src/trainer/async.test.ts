@@ -257,7 +257,7 @@ describe("asynchronous training", () => {
       return share(text);
     };
     const experiment = asynchronous(
-      { async: { staleness_threshold: 1 }, rllm: { workflow: { retry_limit: 0, n_parallel_tasks: 8 } } },
+      { async: { staleness_threshold: 1 }, rllm: { workflow: { on_agent_error: "fail", n_parallel_tasks: 8 } } },
       workflow,
     );
     await expect(run(experiment, { engine })).rejects.toThrow(/task toy\/\d+ .* failed: .*row \d+ is broken/);

@@ -6,6 +6,7 @@ import { UserError } from "../errors.ts";
 import { rolloutGateway } from "../gateway/rollout-gateway.ts";
 import {
   createSamplingClient,
+  parseOnAgentError,
   rolloutSeed,
   runRollouts,
   type SampleQueue,
@@ -125,7 +126,13 @@ export function attemptTasks(
       metadata: { step },
     }),
     onRetry: ({ taskId, rollout, failure }) => {
-      const text = `rollout ${rollout} of ${taskId} failed and is made again: ${failure.boundary}: ${failure.message}`;
+      const text = `retrying rollout ${rollout} of ${taskId} after ${failureNames[failure.kind]}: ${failure.message}`;
+      run.emit({ type: "warning", text });
+    },
+    onFailure: ({ taskId, rollout, failure, reward }) => {
+      const worth =
+        reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
+      const text = `rollout ${rollout} of ${taskId} ended with ${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
       run.emit({ type: "warning", text });
     },
     onTearDownProblem: ({ taskId, rollout, message }) => {
@@ -135,19 +142,27 @@ export function attemptTasks(
   });
 }
 
+const failureNames = {
+  model: "an unusable reply of the model",
+  agent: "an error of the agent",
+  reward: "an error of the reward",
+  infrastructure: "an infrastructure failure",
+} as const;
+
 /** Rollouts that run at the same time. */
 export const rolloutsAtOnce = ({ rllm: { agent, workflow } }: Pick<Config, "rllm">) =>
   agent.engine_args.n_parallel_agents ?? workflow.n_parallel_tasks;
 
 /** What `rllm.workflow` and `rllm.agent` say of how rollouts are run. */
 function rolloutOptions({ rllm }: Config) {
-  const { retry_limit, raise_on_error, workflow_args } = rllm.workflow;
+  const { retry_limit, raise_on_error, on_agent_error, workflow_args } = rllm.workflow;
   const { set_up_timeout, score_timeout, tear_down_timeout } = rllm.workflow;
   const { max_steps, trajectory_timeout } = rllm.agent;
   return {
     nParallelTasks: rolloutsAtOnce({ rllm }),
     retryLimit: retry_limit,
     raiseOnError: raise_on_error,
+    onAgentError: parseOnAgentError(on_agent_error),
     timeoutSeconds: workflow_args.timeout,
     limits: {
       ...(set_up_timeout === null ? {} : { setUpSeconds: set_up_timeout }),

@@ -55,8 +55,8 @@ export function validationMetrics(episodes: readonly Episode[], source: string, 
 }
 
 /** The reward of an episode, null where it is unknown, and whether its task counts as solved. */
-export function verdictOf({ failure, trajectories, correct }: Episode): { reward: number | null; solved: boolean } {
-  const reward = failure ? null : (trajectories[0]?.reward ?? null);
+export function verdictOf({ trajectories, correct }: Episode): { reward: number | null; solved: boolean } {
+  const reward = trajectories[0]?.reward ?? null;
   return { reward, solved: reward !== null && (correct ?? reward >= 1) };
 }
 

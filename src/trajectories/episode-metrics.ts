@@ -1,12 +1,15 @@
 /** What a batch of episodes came to: solved or not, how they ended, how long the replies were. */
 import { mean, spread } from "../statistics.ts";
-import { type Episode, lengthLimits, terminationReasons } from "./types.ts";
+import { type Episode, failureKinds, lengthLimits, terminationReasons } from "./types.ts";
 
 /**
  * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),
- * `batch/termination_reason/*` (shares of the episodes), `batch/{name}` for each figure of a workflow (mean over the
- * episodes that gave it), `response_length/*` and `prompt_length/*` over model calls. `response_length/clip_ratio` is the
- * share of replies that a limit cut off, `response_length/cut_off_by/*` the share of each limit.
+ * `batch/termination_reason/*` (shares of the episodes), `batch/failed_episodes` (how many failed),
+ * `batch/failed_episodes_rewarded` (how many of those have a reward, see `rllm.workflow.on_agent_error`),
+ * `batch/failures/{kind}` and `batch/retries/{kind}` (failed episodes, and retried attempts), `batch/{name}` for each figure
+ * of a workflow (mean over the episodes that gave it), `response_length/*` and `prompt_length/*` over model calls.
+ * `response_length/clip_ratio` is the share of replies that a limit cut off, `response_length/cut_off_by/*` the share of
+ * each limit.
  */
 export function episodeMetrics(episodes: readonly Episode[]): Record<string, number> {
   return {
@@ -45,10 +48,26 @@ function terminationMetrics(episodes: readonly Episode[]): Record<string, number
   ]);
   return {
     ...Object.fromEntries(shares),
-    "batch/failed_episodes": episodes.filter(({ failure }) => failure !== undefined).length,
-    "batch/retries": episodes.reduce((total, { retries }) => total + retries, 0),
+    ...failureMetrics(episodes),
   };
 }
+
+function failureMetrics(episodes: readonly Episode[]): Record<string, number> {
+  const failed = episodes.filter(({ failure }) => failure !== undefined);
+  const retriedAfter = episodes.flatMap((episode) => episode.retriedAfter ?? []);
+  const byKind = failureKinds.flatMap((kind) => [
+    [`batch/failures/${kind}`, failed.filter(({ failure }) => failure?.kind === kind).length],
+    [`batch/retries/${kind}`, retriedAfter.filter((failure) => failure.kind === kind).length],
+  ]);
+  return {
+    "batch/failed_episodes": failed.length,
+    "batch/failed_episodes_rewarded": failed.filter(isRewarded).length,
+    "batch/retries": episodes.reduce((total, { retries }) => total + retries, 0),
+    ...Object.fromEntries(byKind),
+  };
+}
+
+const isRewarded = ({ trajectories }: Episode) => trajectories.some(({ reward }) => reward !== null);
 
 function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
   const values: Record<string, number[]> = {};

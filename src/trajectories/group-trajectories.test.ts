@@ -9,13 +9,13 @@ const rewardsOf = (groups: readonly TrajectoryGroup[]) =>
   Object.fromEntries(groups.map(({ id, members }) => [id, members.map(({ reward }) => reward)]));
 
 test("what cannot be compared is dropped and counted by cause, and the known rewards are still compared", () => {
-  const failure = { boundary: "model", message: "the server is gone" } as const;
+  const failure = { kind: "infrastructure", boundary: "engine", message: "the server is gone" } as const;
   const with_ = (reward: number | null, steps = [sampleStep([1], [2])]) => [sampleTrajectory({ reward, steps })];
   const { groups, counts } = groupTrajectories([
     sampleEpisode("a:0", { trajectories: with_(1) }),
     sampleEpisode("a:1", { trajectories: with_(null) }),
     sampleEpisode("a:2", { trajectories: with_(0) }),
-    sampleEpisode("b:0", { trajectories: with_(0.5), failure }),
+    sampleEpisode("b:0", { trajectories: with_(null), failure }),
     sampleEpisode("b:1", { trajectories: with_(0.5, []) }),
     sampleEpisode("c:0", { trajectories: with_(Number.NaN) }),
     sampleEpisode("d:0", { trajectories: [] }),
@@ -99,7 +99,11 @@ describe("episode metrics", () => {
     const termination: TerminationReason = "timeout";
     const metrics = episodeMetrics([
       sampleEpisode("a:0", { trajectories: [sampleTrajectory({ steps })], metrics: { turns: 2 }, retries: 1 }),
-      sampleEpisode("a:1", { trajectories: [], termination, failure: { boundary: "timeout", message: "60 s" } }),
+      sampleEpisode("a:1", {
+        trajectories: [],
+        termination,
+        failure: { kind: "agent", boundary: "timeout", message: "60 s" },
+      }),
       sampleEpisode("a:2", { trajectories: [], metrics: { turns: 5, depth: 1 } }),
     ]);
     expect(metrics).toMatchObject({

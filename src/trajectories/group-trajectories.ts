@@ -16,7 +16,7 @@ export interface GroupingOptions {
 /** Why a trajectory may not be compared, or undefined. A reward that is not known is looked at group by group. */
 function dropCause(episode: Episode, { steps, reward }: Trajectory, masked: ReadonlySet<TerminationReason>) {
   if (masked.has(episode.termination)) return `masked_${episode.termination}`;
-  if (episode.failure !== undefined) return "failed_episode";
+  if (episode.failure !== undefined && reward === null) return "failed_episode";
   if (steps.length === 0) return "no_steps";
   return reward === null || Number.isFinite(reward) ? undefined : "reward_not_finite";
 }

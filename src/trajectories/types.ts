@@ -8,7 +8,7 @@ import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.
 export type { SequenceStart } from "../chat/conversation.ts";
 export type { ChatMessage } from "../chat/messages.ts";
 
-/** Why an episode ended. `error` and `timeout` are failures: data, never a zero reward. */
+/** Why an episode ended. `error` and `timeout` are failures: each has a `failure` that says whose it was. */
 export const terminationReasons = [
   "env_done",
   "max_turns_exceeded",
@@ -21,8 +21,26 @@ export const terminationReasons = [
 
 export type TerminationReason = (typeof terminationReasons)[number];
 
-/** What failed. */
-export type FailureBoundary = "model" | "set_up" | "workflow" | "environment" | "reward" | "timeout";
+/** Where it failed. */
+export type FailureBoundary = "engine" | "set_up" | "workflow" | "environment" | "reward" | "timeout";
+
+/**
+ * Whose failure it was:
+ * - `model`: the agent could not use the model's reply (cut off, malformed, not the JSON that was asked for)
+ * - `agent`: the user's own code failed, or called the model in a way that is refused
+ * - `reward`: the reward failed, or returned something that is not a reward
+ * - `infrastructure`: the engine, the network or another server did not answer
+ */
+export const failureKinds = ["model", "agent", "reward", "infrastructure"] as const;
+
+export type FailureKind = (typeof failureKinds)[number];
+
+export interface Failure {
+  kind: FailureKind;
+  boundary: FailureBoundary;
+  message: string;
+  stack?: string;
+}
 
 /**
  * What limits a reply: `max_tokens` of the model call itself, `data.max_response_length`, `training.max_length`, or the
@@ -92,10 +110,15 @@ export interface Episode {
   metrics: Record<string, number>;
   /** Why the reward is what it is, in the grader's words. */
   explanation?: string;
-  /** Set when the rollout failed: the boundary that failed and its message. */
-  failure?: { boundary: FailureBoundary; message: string; stack?: string };
+  /**
+   * Set when the rollout failed. Its rewards are unknown, unless the model had answered and `rllm.workflow.on_agent_error`
+   * gives such rollouts a reward.
+   */
+  failure?: Failure;
   /** Failed attempts before this one. */
   retries: number;
+  /** How each of those failed; absent where there were none. */
+  retriedAfter?: readonly Omit<Failure, "stack">[];
   /** Wall-clock seconds. */
   seconds: number;
 }

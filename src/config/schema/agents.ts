@@ -83,7 +83,7 @@ export const workflow = z
     retry_limit: count
       .min(0)
       .default(3)
-      .describe("Retries of a failed rollout.")
+      .describe("Retries of a rollout that failed for reasons other than the model's reply.")
       .meta({ note: "rLLM counts attempts, so that 3 are one try and two retries." }),
     set_up_timeout: z
       .number()
@@ -103,6 +103,16 @@ export const workflow = z
       .default(60)
       .describe("Seconds each part of an attempt's tear-down may take; what takes longer is left behind and told."),
     raise_on_error: z.boolean().default(true).describe("Stop the run when a rollout still fails after its retries."),
+    on_agent_error: z
+      .union([
+        z.templateLiteral(["reward:", z.number()]).meta({ title: "reward:NUMBER" }),
+        z.enum(["retry", "drop", "fail"]),
+      ])
+      .default("reward:0")
+      .describe("What becomes of a rollout whose agent throws after the model has answered.")
+      .meta({
+        note: "A key of Hone's own. retry and drop bias the training: they keep only the replies that the agent could use.",
+      }),
     warm_queue_size: count
       .default(-1)
       .describe("Sandboxes prepared ahead: 0 none, negative as many as are created at a time.")

@@ -14,6 +14,10 @@ export function checkedWish(schema: Body | undefined, parameter: string): JsonWi
   return { schema };
 }
 
+/** What is wrong with the reply, as a clause of the rollout's failure if its agent throws. */
+export const jsonFault = (text: string, { schema }: JsonWish): string | undefined =>
+  isWished(text, schema) ? undefined : "is not the JSON that was asked for";
+
 export function countJson(text: string, { schema }: JsonWish, notices: Notices): void {
   if (isWished(text, schema)) notices.add("json_valid", "replies are checked against the JSON that was asked for");
   else notices.add("json_invalid", `a reply is not the JSON that was asked for: ${text.slice(0, 100)}`);

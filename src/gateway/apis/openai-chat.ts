@@ -19,7 +19,7 @@ import {
   readString,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
-import { checkedWish, countJson } from "./check-json.ts";
+import { checkedWish, countJson, jsonFault } from "./check-json.ts";
 import { demand, type JsonWish, withJsonInstruction } from "./guarantees.ts";
 import { fromOpenaiMessages, fromOpenaiTools, toOpenaiToolCalls } from "./openai-messages.ts";
 import { commonRules, readSampling } from "./sampling-parameters.ts";
@@ -88,13 +88,15 @@ function readChatRequest(body: Body, context: CallContext): ChatRequest {
   }
   const json = readResponseFormat(readObject(body, "response_format"), context);
   const messages = withJsonInstruction(fromOpenaiMessages(body.messages, notices), json);
+  const sampling = readSampling(body, maxTokens);
   return {
     id: `chatcmpl-${randomUUID()}`,
     model: readName(body, "model") ?? "",
     prompt: { messages },
     n: readNumber(body, "n", { min: 1, max: 128, integer: true }) ?? 1,
+    ...(json ? { wrongWith: ({ content }) => jsonFault(cutAtStop(content, sampling.stop), json) } : {}),
     params: {
-      ...readSampling(body, maxTokens),
+      ...sampling,
       ...(tools.length > 0 ? { tools } : {}),
       ...thinkingOptions(body),
     },

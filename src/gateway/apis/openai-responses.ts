@@ -19,7 +19,7 @@ import {
   readStrings,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
-import { checkedWish, countJson } from "./check-json.ts";
+import { checkedWish, countJson, jsonFault } from "./check-json.ts";
 import { demand, type JsonWish, withJsonInstruction } from "./guarantees.ts";
 import { argumentsText, toolDefinition } from "./openai-messages.ts";
 import { fromResponseItems } from "./response-items.ts";
@@ -102,6 +102,7 @@ function readRequest(body: Body, context: CallContext): ResponseRequest {
     prompt: { messages: withJsonInstruction(messages, json) },
     n: 1,
     ...{ params, topLogprobs, json },
+    ...(json ? { wrongWith: ({ content }) => jsonFault(content, json) } : {}),
     logprobs: topLogprobs > 0 || include.includes("message.output_text.logprobs"),
     metadata: readObject(body, "metadata") ?? {},
     echoed: {
