@@ -87,7 +87,7 @@ function readAnswer(url: string, value: unknown): string {
   throw new RunError(`${url} answered ${JSON.stringify(value).slice(0, 200)} where a chat completion was expected`);
 }
 
-function readScore(answer: string, threshold: number): Outcome | null {
+export function readScore(answer: string, threshold: number): Outcome | null {
   const json = /^\{[^{}]*\}/.exec(answer.slice(Math.max(0, answer.lastIndexOf("{"))))?.[0];
   if (json === undefined) return null;
   try {

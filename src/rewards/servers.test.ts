@@ -90,7 +90,7 @@ describe("remoteReward", () => {
     ["refuses", () => 400, "answered 400"],
     ["stays down", () => 500, "in 2 tries"],
     ["gives too few", () => ({ rewards: [1] }), 'where {"rewards": [3 numbers]} was expected'],
-    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "3 numbers"],
+    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]} was expected"],
     ["gives no JSON", () => "<html>", "no JSON"],
     ["never answers", () => undefined, "in 2 tries"],
   ])("a server that %s leaves rewards unknown, as a failure of the reward", async (_name, answer, message) => {
