@@ -4,6 +4,7 @@ import { describe, expect, test } from "vitest";
 import { hermes } from "../chat/formats/hermes.ts";
 import { llama3 } from "../chat/formats/llama3.ts";
 import { mistral } from "../chat/formats/mistral.ts";
+import { sameOutput } from "./code/same-output.ts";
 import { combine } from "./combine.ts";
 import { countdown } from "./countdown.ts";
 import type { Grade } from "./grade.ts";
@@ -25,6 +26,12 @@ test.each<[string, () => Grade]>([
 ])("linear time: %s", (_name, run) => {
   const start = performance.now();
   expect(run().correct).toBe(false);
+  expect(performance.now() - start).toBeLessThan(2000);
+});
+
+test("linear time: sameOutput, digits before a letter", () => {
+  const start = performance.now();
+  expect(sameOutput(`${"9".repeat(many)}x`, "9")).toBe(false);
   expect(performance.now() - start).toBeLessThan(2000);
 });
 

@@ -1,3 +1,5 @@
+import { canonical } from "../numbers.ts";
+
 /** Whether a program printed what was expected: lines without trailing blanks, numbers by value. */
 export function sameOutput(printed: string, expected: string): boolean {
   const [left, right] = [linesOf(printed), linesOf(expected)];
@@ -16,12 +18,15 @@ function sameLine(left: string, right: string): boolean {
   return words.length === others.length && words.every((word, index) => sameWord(word, others[index]!));
 }
 
-const number = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?$/i;
+const number = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i;
+const integer = /^[+-]?\d+$/;
 
 function sameWord(left: string, right: string): boolean {
   if (left === right) return true;
-  // Whole numbers are compared as written: as floating point large ones would run together.
-  if (!number.test(left) || !number.test(right) || (/^[+-]?\d+$/.test(left) && /^[+-]?\d+$/.test(right))) return false;
+  if (!number.test(left) || !number.test(right) || (integer.test(left) && integer.test(right))) return false;
+  // Large whole numbers are the same as floating point although they differ.
+  const exact = [left, right].map((word) => canonical(word.replace("+", "")));
+  if (exact.every((digits) => integer.test(digits))) return exact[0] === exact[1];
   const [a, b] = [Number(left), Number(right)];
   return Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(a), Math.abs(b));
 }
