@@ -63,13 +63,31 @@ export function describeSystemFailure({ code, path }: SystemFailure, cause?: unk
   const meaning = meanings.get(code);
   if (meaning === undefined) return undefined;
   const Failed = meaning.run ? RunError : UserError;
-  return new Failed(`${path ?? "a file"}: ${meaning.what} (${code})`, { hint: meaning.hint, cause });
+  return new Failed(`${shorten(path ?? "a file")}: ${meaning.what} (${code})`, { hint: meaning.hint, cause });
+}
+
+const shorten = (path: string) => (path.length <= 300 ? path : `${path.slice(0, 140)}...${path.slice(-140)}`);
+
+/** Does what names no path in its errors, such as reading from an open file. */
+export function atPath<Result>(path: string, work: () => Result): Result {
+  try {
+    return work();
+  } catch (error) {
+    throw withPath(error, path);
+  }
+}
+
+/** The same error, with a path if it has none. */
+export function withPath(error: unknown, path: string): unknown {
+  const failure = error as NodeJS.ErrnoException;
+  if (error instanceof Error && failure.syscall !== undefined) failure.path ??= path;
+  return error;
 }
 
 /** An error as a person reads it: what the file system threw becomes a sentence, everything else stays as it is. */
 export function readable(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof UserError) return error;
-  const { code, syscall, path } = error as NodeJS.ErrnoException;
+  const { code, syscall, path, dest } = error as NodeJS.ErrnoException & { dest?: string };
   if (code === undefined || syscall === undefined) return error;
-  return describeSystemFailure({ code, path }, error) ?? error;
+  return describeSystemFailure({ code, path: dest ?? path }, error) ?? error;
 }

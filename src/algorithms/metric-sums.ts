@@ -1,10 +1,11 @@
 /** Metrics kept as sums and counts, so that the parts of a batch add up: the reported value is `sum / count`. */
+import { own } from "../own.ts";
 export type MetricSums = Record<string, { sum: number; count: number }>;
 
 export function addMetrics(parts: readonly MetricSums[]): MetricSums {
   const total: MetricSums = {};
   for (const [name, { sum, count }] of parts.flatMap((part) => Object.entries(part))) {
-    const earlier = total[name] ?? { sum: 0, count: 0 };
+    const earlier = own(total, name) ?? { sum: 0, count: 0 };
     total[name] = { sum: earlier.sum + sum, count: earlier.count + count };
   }
   return total;

@@ -64,7 +64,7 @@ function agree(left: unknown, right: unknown): boolean {
     }
     return isDeepStrictEqual(left, right);
   }
-  return Object.entries(left).every(([key, value]) => !(key in right) || agree(value, right[key]));
+  return Object.entries(left).every(([key, value]) => !Object.hasOwn(right, key) || agree(value, right[key]));
 }
 
 const isRecord = (value: unknown): value is Record<string, unknown> =>

@@ -5,6 +5,7 @@
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import { own } from "../own.ts";
 import { showValue } from "./check.ts";
 import type { ComposedConfig } from "./compose.ts";
 import { configKeys, type KeyDescription, openSectionOf, openSections } from "./describe.ts";
@@ -32,7 +33,7 @@ export function unsupportedSettings(composed: ComposedConfig, registered: Regist
     const origin = composed.origins.get(known.key) ?? { kind: "default" };
     const asked = origin.kind !== "preset";
     if (asked && layerOf(origin) === 0) return [];
-    const reason = reasonAgainst(composed, known, registered[known.key]);
+    const reason = reasonAgainst(composed, known, own(registered, known.key));
     if (reason === undefined) return [];
     const { key, about } = known;
     const instead = about.instead === undefined ? "" : `; use ${about.instead}`;

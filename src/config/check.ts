@@ -1,4 +1,6 @@
 /** What the user wrote against the schema, before it is composed: unknown keys and values of the wrong kind. */
+
+import { own } from "../own.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "./describe.ts";
 import { elementToNode, isMistake, isSweep, type Override } from "./hydra/index.ts";
 import { type MapNode, type Mistake, type Node, plain } from "./node.ts";
@@ -110,7 +112,8 @@ export function keyValue(known: KeyDescription, node: Node): unknown {
   const given = plain(node);
   if (node.kind !== "value" || given === null) return given;
   const text = node.text ?? (typeof given === "number" ? String(given) : undefined);
-  if (typeof given === "string" && known.about.aliases?.[given] !== undefined) return known.about.aliases[given];
+  if (typeof given === "string" && own(known.about.aliases, given) !== undefined)
+    return own(known.about.aliases, given);
   return text !== undefined && (known.takesText || known.options.includes(text)) ? text : given;
 }
 

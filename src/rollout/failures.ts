@@ -1,5 +1,6 @@
 /** What can end an attempt at a task other than its outcome, and how it is reported. */
 import { UserError } from "../errors.ts";
+import { own } from "../own.ts";
 import type { Failure, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
 import { failureKind } from "./failure-kind.ts";
 
@@ -44,7 +45,7 @@ const boundaries: Record<string, FailureBoundary> = {
  * @param fault what is wrong with the model's last reply, where something is
  */
 export function toFailure(error: unknown, stage: string, fault?: string): Failure {
-  const boundary = error instanceof ModelCallError ? "engine" : (boundaries[stage] ?? "workflow");
+  const boundary = error instanceof ModelCallError ? "engine" : (own(boundaries, stage) ?? "workflow");
   const kind = failureKind(error, boundary, fault);
   const failure: Failure = { kind, boundary, message: describe(error, stage) };
   if (kind === "model" && fault !== undefined) failure.message += `; the model's last reply ${fault}`;

@@ -1,6 +1,7 @@
 /** Many attempts at many tasks, side by side: order, concurrency, retries. What one attempt is, is run-attempt.ts's. */
 import type { Task, Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
+import { own } from "../own.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { breath } from "./breath.ts";
@@ -194,11 +195,11 @@ function toEpisode(
   const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
   for (const trajectory of trajectories) {
     const names = [labelOf(trajectory), trajectory.name];
-    const own = names.map((name) => outcome?.rewards?.[name]).find((reward) => reward !== undefined);
-    trajectory.reward = own === undefined ? (outcome?.reward ?? null) : own;
-    const steps = outcome?.stepRewards?.[labelOf(trajectory)];
+    const ofRole = names.map((name) => own(outcome?.rewards, name)).find((reward) => reward !== undefined);
+    trajectory.reward = ofRole === undefined ? (outcome?.reward ?? null) : ofRole;
+    const steps = own(outcome?.stepRewards, labelOf(trajectory));
     for (const [index, step] of trajectory.steps.entries()) step.reward = steps?.[index] ?? null;
-    outcome?.advantages?.[labelOf(trajectory)]?.forEach((advantage, index) => {
+    own(outcome?.advantages, labelOf(trajectory))?.forEach((advantage, index) => {
       trajectory.steps[index]!.advantage = advantage;
     });
   }

@@ -1,4 +1,6 @@
 /** Which of a rollout's model calls belong together. */
+
+import { own } from "../own.ts";
 import type { Step, Trajectory } from "../trajectories/types.ts";
 import { labelOf } from "./label.ts";
 
@@ -26,8 +28,8 @@ export interface TrajectoryGrouping {
 export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy }: TrajectoryGrouping): Trajectory[] {
   const trajectories = new Map<unknown, Trajectory>();
   for (const { role, instance, metadata, step } of calls) {
-    const key = groupBy === null ? labelOf({ name: role, instance }) : (keyOf(metadata[groupBy]) ?? step);
-    const name = nameBy === null ? role : (keyOf(metadata[nameBy]) ?? role);
+    const key = groupBy === null ? labelOf({ name: role, instance }) : (keyOf(own(metadata, groupBy)) ?? step);
+    const name = nameBy === null ? role : (keyOf(own(metadata, nameBy)) ?? role);
     const numbered = groupBy === null && instance !== undefined ? { instance } : {};
     const trajectory = trajectories.get(key) ?? { name, ...numbered, steps: [], reward: null };
     trajectories.set(key, trajectory);

@@ -5,6 +5,7 @@
 import { closeSync, fstatSync, fsyncSync, ftruncateSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import { RunError } from "../errors.ts";
+import { withPath } from "../system-errors.ts";
 import { temporaryName } from "../temporary-names.ts";
 
 const unitNames = ["bytes", "kB", "MB", "GB", "TB"];
@@ -52,7 +53,7 @@ export function appendBytes(file: string, bytes: Uint8Array): void {
     try {
       if (writeSync(handle, bytes) === bytes.length) return;
     } catch (error) {
-      if (!isOutOfSpace(error)) throw error;
+      if (!isOutOfSpace(error)) throw withPath(error, file);
       cause = error;
     }
     if (fstatSync(handle).isFile()) ftruncateSync(handle, size);
@@ -85,6 +86,6 @@ export function writeWhole(file: string, pieces: Iterable<string>): void {
     renameSync(temporary, file);
   } catch (error) {
     rmSync(temporary, { force: true });
-    throw isOutOfSpace(error) ? outOfSpace(file, bytes, error) : error;
+    throw isOutOfSpace(error) ? outOfSpace(file, bytes, error) : withPath(error, file);
   }
 }

@@ -4,6 +4,7 @@ import { linkSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync 
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { UserError } from "../errors.ts";
+import { withPath } from "../system-errors.ts";
 import { isGone, isOwnerGone, ownerMark, type ProcessOwner, thisProcess } from "../temporary-names.ts";
 
 interface Holder extends ProcessOwner {
@@ -16,7 +17,7 @@ function readLock(file: string): string | undefined {
     return readFileSync(file, "utf8");
   } catch (error) {
     if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return undefined;
-    throw error;
+    throw withPath(error, file);
   }
 }
 

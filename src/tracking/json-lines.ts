@@ -2,6 +2,7 @@
 
 import { closeSync, openSync, readSync } from "node:fs";
 import { StringDecoder } from "node:string_decoder";
+import { atPath } from "../system-errors.ts";
 
 /** The lines of a file, read piece by piece. `ended`: false for a last line without a line break. */
 export function* readLines(file: string): Generator<{ text: string; ended: boolean }> {
@@ -10,7 +11,8 @@ export function* readLines(file: string): Generator<{ text: string; ended: boole
     const decoder = new StringDecoder("utf8");
     const buffer = Buffer.alloc(1 << 16);
     let rest = "";
-    for (let size = readSync(handle, buffer); size > 0; size = readSync(handle, buffer)) {
+    const read = () => atPath(file, () => readSync(handle, buffer));
+    for (let size = read(); size > 0; size = read()) {
       const lines = (rest + decoder.write(buffer.subarray(0, size))).split("\n");
       rest = lines.pop() ?? "";
       for (const text of lines) yield { text, ended: true };
@@ -53,7 +55,7 @@ export function figuresOf(object: Readonly<Record<string, unknown>>): Record<str
   const figures: Record<string, number> = {};
   for (const [name, value] of Object.entries(object)) {
     if (typeof value === "number") figures[name] = value;
-    else if (typeof value === "string" && value in notFinite) figures[name] = notFinite[value]!;
+    else if (typeof value === "string" && Object.hasOwn(notFinite, value)) figures[name] = notFinite[value]!;
   }
   return figures;
 }

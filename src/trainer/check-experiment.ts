@@ -1,6 +1,7 @@
 /** Whether what a script hands over is an experiment: scripts run without a compiler that would have said so. */
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import { own } from "../own.ts";
 import type { Experiment } from "./experiment.ts";
 
 /** Every part, with what it is. */
@@ -25,7 +26,7 @@ const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object"
 export function checkExperiment(experiment: object): void {
   const names = Object.keys(parts);
   for (const [name, value] of Object.entries(experiment)) {
-    const kind = (parts as Readonly<Record<string, string>>)[name];
+    const kind = own<string>(parts, name);
     if (kind === undefined) {
       const near = nearest(name, names, 1)[0];
       throw new UserError(`the experiment has "${name}", which nobody would read`, {

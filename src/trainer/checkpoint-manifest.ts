@@ -4,6 +4,7 @@ import { createReadStream } from "node:fs";
 import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
 import { join, sep } from "node:path";
 import { UserError } from "../errors.ts";
+import { withPath } from "../system-errors.ts";
 import { figuresOf, toJson } from "../tracking/json-lines.ts";
 
 /** What a checkpoint says besides its `policy/` folder, and `critic/` where there is one. */
@@ -67,6 +68,10 @@ export async function readManifest(folder: string): Promise<Manifest> {
   if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
     throw torn(folder, `${manifestFile} lacks step, state, metrics or files`);
   }
+  for (const [name, entry] of Object.entries(files)) {
+    if (typeof (entry as FileEntry | null)?.bytes !== "number")
+      throw torn(folder, `${manifestFile} does not describe ${name}`);
+  }
   return { step, state, metrics: figuresOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
 }
 
@@ -74,7 +79,9 @@ async function readManifestText(folder: string): Promise<string> {
   try {
     return await readFile(join(folder, manifestFile), "utf8");
   } catch (cause) {
-    if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) throw cause;
+    if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) {
+      throw withPath(cause, join(folder, manifestFile));
+    }
     throw new UserError(`${folder} is no checkpoint: it has no ${manifestFile}`, {
       hint: "name a folder such as runs/latest/checkpoints/step-000010",
       cause,
@@ -83,11 +90,14 @@ async function readManifestText(folder: string): Promise<string> {
 }
 
 function parseManifest(folder: string, text: string): Record<string, unknown> {
+  let parsed: unknown;
   try {
-    return JSON.parse(text);
+    parsed = JSON.parse(text);
   } catch {
     throw torn(folder, `${manifestFile} cannot be read as JSON`);
   }
+  if (!isObject(parsed)) throw torn(folder, `${manifestFile} is not a JSON object`);
+  return parsed;
 }
 
 /** @throws UserError that names the first file that is missing or is not what it was */
@@ -133,4 +143,5 @@ async function hash(path: string): Promise<string> {
 const torn = (folder: string, what: string) =>
   new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });
 
-const isObject = (value: unknown): value is Record<string, never> => typeof value === "object" && value !== null;
+const isObject = (value: unknown): value is Record<string, never> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);

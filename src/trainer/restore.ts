@@ -26,8 +26,13 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
     await policy.loadState(join(checkpoint.path, "policy"), { optimizer: true });
     await restoreCritic(run, checkpoint.path, true);
     // Until a step could make several draws, it made one.
-    const saved = checkpoint.state.progress as Omit<Progress, "draws"> & { draws?: number };
-    Object.assign(progress, { draws: saved.step, ...saved });
+    const saved = checkpoint.state.progress as (Omit<Progress, "draws"> & { draws?: number }) | undefined | null;
+    if (!Number.isInteger(saved?.step)) {
+      throw new UserError(`the checkpoint ${checkpoint.path} is damaged: state.progress has no step`, {
+        hint: "remove its folder; the run then continues from an older checkpoint",
+      });
+    }
+    Object.assign(progress, { draws: saved?.step, ...saved });
     warnOfChanges(run, checkpoint);
   } else if (weights !== undefined) {
     const { path } = await findCheckpoint(weights, warn);

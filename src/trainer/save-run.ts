@@ -1,5 +1,6 @@
 /** A checkpoint of the run as it stands, complete enough to go on from or to use by itself. */
 import { join, relative } from "node:path";
+import { own } from "../own.ts";
 import { type OnDelete, saveCheckpoint } from "./checkpoints.ts";
 import type { Run } from "./run.ts";
 
@@ -20,7 +21,7 @@ export async function saveRun(run: Run): Promise<void> {
   if (!folder) return;
   const { best_metric, max_ckpt_num, max_ckpt_mem } = config.training;
   const measured = validation.step === progress.step ? validation.metrics : {};
-  const score = measured[best_metric];
+  const score = own(measured, best_metric);
   const saved = await saveCheckpoint(
     folder.checkpoints,
     {

@@ -70,14 +70,15 @@ function failureMetrics(episodes: readonly Episode[]): Record<string, number> {
 const isRewarded = ({ trajectories }: Episode) => trajectories.some(({ reward }) => reward !== null);
 
 function workflowMetrics(episodes: readonly Episode[]): Record<string, number> {
-  const values: Record<string, number[]> = {};
+  const values = new Map<string, number[]>();
   for (const { metrics } of episodes) {
     for (const [name, value] of Object.entries(metrics)) {
-      values[name] ??= [];
-      values[name].push(value);
+      const known = values.get(name);
+      if (known) known.push(value);
+      else values.set(name, [value]);
     }
   }
-  return Object.fromEntries(Object.entries(values).map(([name, given]) => [`batch/${name}`, mean(given)]));
+  return Object.fromEntries(Array.from(values, ([name, given]) => [`batch/${name}`, mean(given)]));
 }
 
 function lengthMetrics(episodes: readonly Episode[]): Record<string, number> {

@@ -1,6 +1,7 @@
 /** The workflow that a run makes its episodes with: the script's own, else what the configuration names. */
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
 import { remoteReward } from "../../rewards/remote-reward.ts";
 import { cumulative, multiTurn } from "../multi-turn.ts";
 import type { Agent, Task, Workflow } from "../types.ts";
@@ -70,9 +71,9 @@ async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workf
 
 async function namedWorkflow<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
   const { name, workflow_args: args } = rllm.workflow;
-  const own = parts.workflows?.[name];
-  if (own || isModulePath(name)) return ownWorkflow(own, name, parts, rllm);
-  const built = builtInWorkflows[name];
+  const users = own(parts.workflows, name);
+  if (users || isModulePath(name)) return ownWorkflow(users, name, parts, rllm);
+  const built = own(builtInWorkflows, name);
   const key = "rllm.workflow.name";
   if (built === undefined)
     throw unknownName(name, key, [...Object.keys(parts.workflows ?? {}), ...Object.keys(builtInWorkflows)]);
@@ -147,7 +148,7 @@ async function agentMaker<Row>(
   args: NamedArguments,
 ): Promise<() => Agent> {
   const known: Record<string, AgentFactory> = { ...builtInAgents, ...parts.agents };
-  const factory = known[name];
+  const factory = own(known, name);
   if (factory) {
     factory(args); // A wrong argument is told before anything starts.
     return () => factory(args);
@@ -165,9 +166,9 @@ async function environmentMaker<Row>(
   args: NamedArguments,
 ) {
   const known: Record<string, EnvironmentFactory<Row>> = { ...builtInEnvironments(parts), ...parts.environments };
-  const factory = known[name];
+  const factory = own(known, name);
   if (factory || isModulePath(name)) {
-    const isOwn = parts.environments?.[name] !== undefined || !factory;
+    const isOwn = own(parts.environments, name) !== undefined || !factory;
     if (isOwn || !gradedByReward.includes(name)) refuseUnreadReward(parts, rllm, name);
   }
   if (factory) return (task: Task<Row>) => factory(task, args);

@@ -4,6 +4,7 @@ import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
 import { runSetup } from "./setup.ts";
 
 interface PackagedModel {
@@ -30,7 +31,7 @@ const hubId = /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/;
  * @throws UserError when the name is none of them, or names a folder or file that holds no model
  */
 export function modelSource(name: string): ModelSource {
-  const alias = modelAliases[name.toLowerCase()];
+  const alias = own(modelAliases, name.toLowerCase());
   if (alias !== undefined) return { kind: "package", model: alias };
   const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
   if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name) };

@@ -1,4 +1,6 @@
 /** LightRFT's flags as keys of the configuration tree. */
+
+import { own } from "../../own.ts";
 import { type MapNode, nodeFromObject } from "../node.ts";
 import type { Origin } from "../origin.ts";
 import { putNode } from "../tree.ts";
@@ -153,7 +155,7 @@ function computed(values: Values, given: ParsedFlags["given"]): [FlagName, strin
     ["adam_betas", "training.beta1", beta1],
     ["adam_betas", "training.beta2", beta2],
     ["train_batch_size", "training.num_minibatches", optimizerSteps],
-    ["advantage_estimator", "rllm.algorithm.loss_fn", losses[estimator] ?? "ppo"],
+    ["advantage_estimator", "rllm.algorithm.loss_fn", own(losses, estimator) ?? "ppo"],
     [
       "advantage_estimator",
       "rllm.algorithm.adv_estimator",

@@ -1,4 +1,6 @@
 /** Steps, their episodes, one episode: three screens and the keys that lead from one to the other. Pure. */
+
+import { own } from "../../own.ts";
 import type { EpisodeFile, KeptEpisode, Pieces } from "./kept-episodes.ts";
 import { type Row, span } from "./styled.ts";
 import { episodeHead, episodeRow, fileRow, type RunFigures } from "./tables.ts";
@@ -38,7 +40,7 @@ export function press(state: BrowserState, key: string, content: BrowserContent,
   const moves: Record<string, number> = { up: -1, k: -1, down: 1, j: 1, pageup: -page, pagedown: page, space: page };
   moves.home = -1e9;
   moves.end = 1e9;
-  const move = moves[key];
+  const move = own(moves, key);
   if (key === "q") return undefined;
   if (key === "c") {
     const next = (colourings.indexOf(state.colouring) + 1) % colourings.length;

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { incrementalDecoder } from "../../chat/incremental-decoder.ts";
 import { openTokenizer } from "../../chat/tokenizer.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { atPath } from "../../system-errors.ts";
 import type { ChatMessage, Episode, Step, Trajectory } from "../../trajectories/types.ts";
 
 /** A step of a file: what was a typed array is a list. */
@@ -45,12 +46,14 @@ export function episodeFiles(run: string): EpisodeFile[] {
 
 /** @throws RunError naming file and line that cannot be read */
 export function readEpisodes({ path }: EpisodeFile): KeptEpisode[] {
-  return readFileSync(path, "utf8")
+  return atPath(path, () => readFileSync(path, "utf8"))
     .split("\n")
     .flatMap((line, index) => {
       if (line.trim() === "") return [];
       try {
-        return [JSON.parse(line) as KeptEpisode];
+        const episode = JSON.parse(line) as KeptEpisode | null;
+        if (!Array.isArray(episode?.trajectories)) throw new Error("it has no trajectories");
+        return [episode];
       } catch (cause) {
         throw new RunError(`${path}:${index + 1} is no episode: ${(cause as Error).message}`, { cause });
       }

@@ -1,4 +1,6 @@
 /** One episode as a person reads it: its turns, and every sampled token coloured by what it counted for. */
+
+import { own } from "../../own.ts";
 import { type KeptEpisode, type KeptStep, type KeptTrajectory, type Pieces, tokenAdvantages } from "./kept-episodes.ts";
 import { type Row, type Span, span, wrap } from "./styled.ts";
 
@@ -58,11 +60,11 @@ function stepRows(
   const messages = step.messages
     .slice(from)
     .flatMap(({ role, content }) => [
-      [span(`${role}:`, roles[role] ?? "")],
+      [span(`${role}:`, own(roles, role) ?? "")],
       ...wrap([span(content, options.colouring === "mask" ? dim : "")], width),
     ]);
-  const own = step.reward === null ? "" : `, reward ${step.reward}`;
-  const turn = `turn ${index + 1}: ${step.promptTokens.length} tokens of prompt, ${step.tokens.length} sampled by version ${step.policyVersion}, ended by ${step.stopReason}${own}`;
+  const reward = step.reward === null ? "" : `, reward ${step.reward}`;
+  const turn = `turn ${index + 1}: ${step.promptTokens.length} tokens of prompt, ${step.tokens.length} sampled by version ${step.policyVersion}, ended by ${step.stopReason}${reward}`;
   const advantages = tokenAdvantages(trajectory, index, step.tokens.length);
   const texts = pieces?.(step.tokens);
   const reply: Span[] =
