@@ -3,7 +3,7 @@ import { consoleSubscriber } from "./console.ts";
 import type { RunEvent } from "./events.ts";
 import type { Terminal } from "./live-line.ts";
 import { liveText, summary } from "./live-text.ts";
-import { advance, fractionDone, newProgress, secondsLeft } from "./progress.ts";
+import { advance, fractionDone, newProgress, timeLeft } from "./progress.ts";
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
@@ -112,9 +112,55 @@ describe("liveText", () => {
 
   it("knows how much is done and left", () => {
     expect(fractionDone(progress)).toBeCloseTo((1 + 0.5 * 0.4) / 4);
-    expect(secondsLeft(progress, 12)).toBe(28);
-    expect(secondsLeft(progress, 1000)).toBe(20);
-    expect(secondsLeft(newProgress(0), 5)).toBeUndefined();
+    expect(timeLeft(progress, 12)).toEqual({ seconds: 28, rough: false });
+    expect(timeLeft(progress, 1000)).toEqual({ seconds: 20, rough: false });
+    expect(timeLeft(newProgress(0), 5)).toBeUndefined();
+  });
+});
+
+describe("the total time is estimated before the first step ends", () => {
+  const long: RunEvent = { ...start, totalSteps: 2560 };
+  const update = (done: number): RunEvent => ({ type: "update-progress", step: 1, done, total: 8 });
+  it.each<[string, [RunEvent, number][], number, number | undefined]>([
+    ["not before a quarter of its rollouts", [[sampling(1, 10), 4]], 4, undefined],
+    ["from the first rollouts", [[sampling(2, 20), 4]], 4, 2560 * 2 * 16 - 4],
+    [
+      "from the first updates",
+      [
+        [sampling(8, 80), 10],
+        [update(0), 10],
+        [update(4), 12],
+      ],
+      12,
+      2560 * 14 - 12,
+    ],
+  ])("%s", (_, events, now, seconds) => {
+    const progress = newProgress(0);
+    for (const [event, at] of [[long, 0], [sampling(0, 0), 0], ...events] as [RunEvent, number][])
+      advance(progress, event, at);
+    expect(timeLeft(progress, now)).toEqual(seconds === undefined ? undefined : { seconds, rough: true });
+  });
+
+  it("and said once each by the first rollouts and the first step", async () => {
+    const out = terminal();
+    let clock = 0;
+    const subscriber = consoleSubscriber({ out, others: [], now: () => clock });
+    for (const [event, at] of [
+      [long, 0],
+      [sampling(0, 0), 0],
+      [sampling(2, 20), 4],
+      [sampling(3, 30), 5],
+      [{ ...stepEnd(1, 0.25), total: 2560 }, 10],
+      [{ ...stepEnd(2, 0.25), total: 2560 }, 20],
+    ] as [RunEvent, number][]) {
+      clock = at;
+      subscriber.event(event);
+    }
+    await subscriber.close();
+    expect(out.written.split("\n").filter((line) => line.startsWith("about"))).toEqual([
+      "about 22 h 45 min for 2,560 steps, estimated from the first 2 of 8 rollouts",
+      "about 7 h 07 min for 2,559 steps, estimated from the first step",
+    ]);
   });
 });
 

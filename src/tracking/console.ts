@@ -9,8 +9,8 @@ import { describeEvent } from "./describe-event.ts";
 import type { RunEvent, Subscriber } from "./events.ts";
 import { type LiveLine, liveLine, type Terminal } from "./live-line.ts";
 import { liveText, summary, type Wait } from "./live-text.ts";
-import { formatSeconds } from "./numbers.ts";
-import { advance, newProgress } from "./progress.ts";
+import { formatCount, formatSeconds } from "./numbers.ts";
+import { advance, newProgress, timeLeft } from "./progress.ts";
 import { plainStyles, type Styles, stepLine, validationLine } from "./step-line.ts";
 
 export interface ConsoleOptions {
@@ -30,6 +30,8 @@ export interface ConsoleOptions {
 const redrawMs = 120;
 /** Piped output names a wait when it has lasted this long, and again each time that has doubled. */
 const saidWaitSeconds = 60;
+/** Nobody plans around a run that ends sooner. */
+const shortRunSeconds = 120;
 
 export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   const {
@@ -45,6 +47,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   let line: LiveLine | undefined;
   let sayWaitAfter = saidWaitSeconds;
   let ended = false;
+  let estimatedByRollouts = false;
 
   const width = () => (live ? Math.max(20, (out.columns ?? 80) - 1) : Number.POSITIVE_INFINITY);
   const say = (text: string) => out.write(`${text}\n`);
@@ -85,12 +88,29 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       startLine();
       const text = repeated || (live && event.type === "setup-status") ? null : shown(event, previousReward);
       if (text !== null) say(text);
-      if (live && text !== null) tick();
+      const estimate = estimated(event);
+      if (estimate !== undefined) say(styles.dim(estimate));
+      if (live && (text !== null || estimate !== undefined)) tick();
     },
     async close() {
       stop();
     },
   };
+
+  /** Said twice in a long run: by the first rollouts, and by the first step. */
+  function estimated(event: RunEvent): string | undefined {
+    const { totalSteps, stepsHere, done, total } = progress;
+    const byStep = event.type === "step-end" && stepsHere === 1;
+    const byRollouts = event.type === "rollout-progress" && stepsHere === 0 && !estimatedByRollouts;
+    const left = byStep || byRollouts ? timeLeft(progress, now()) : undefined;
+    if (left === undefined) return undefined;
+    estimatedByRollouts = true;
+    const steps = `${formatCount(totalSteps - progress.stepsDone)} steps`;
+    const basis = byStep ? "the first step" : `the first ${formatCount(done)} of ${formatCount(total)} rollouts`;
+    return left.seconds < shortRunSeconds
+      ? undefined
+      : `about ${formatSeconds(left.seconds)} for ${steps}, estimated from ${basis}`;
+  }
 
   function shown(event: RunEvent, previousReward: number | undefined): string | null {
     if (event.type === "step-end") return stepLine(event, previousReward, { width: width(), styles });

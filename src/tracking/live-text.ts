@@ -3,7 +3,7 @@ import { printable } from "../printable.ts";
 import { mean } from "../statistics.ts";
 import { formatCount, formatFigure, formatSeconds } from "./numbers.ts";
 import { bar, chart, sparkline } from "./plots.ts";
-import { fractionDone, type Progress, secondsLeft } from "./progress.ts";
+import { fractionDone, type Progress, timeLeft } from "./progress.ts";
 import { fit, type Segment } from "./segments.ts";
 import { plainStyles, type Styles, validationFigures } from "./step-line.ts";
 
@@ -27,7 +27,7 @@ export function liveText(
 ): string {
   const { phase, done, total, tokens, totalSteps, stepsDone, rewards } = progress;
   const running = totalSteps > 0;
-  const left = secondsLeft(progress, now);
+  const left = timeLeft(progress, now);
   const phaseSeconds = now - progress.phaseStart;
   const speed =
     phase === "sampling" && tokens > 0 && phaseSeconds > 0.5 ? tokens / phaseSeconds : progress.tokensPerSecond;
@@ -50,7 +50,7 @@ export function liveText(
   }
   if (speed !== undefined && running) add(8, `${formatCount(speed)} tok/s`, styles.dim);
   add(7, formatSeconds(now - (running ? progress.stepStart : progress.phaseStart)), styles.dim);
-  if (left !== undefined) add(6, `${formatWhole(left)} left`, styles.dim);
+  if (left !== undefined) add(6, `${left.rough ? "about " : ""}${formatWhole(left.seconds)} left`, styles.dim);
   return fit(segments, width);
 }
 

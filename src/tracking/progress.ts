@@ -117,11 +117,26 @@ export function fractionDone(progress: Progress): number {
   return totalSteps > 0 ? Math.min(1, (stepsDone + within) / totalSteps) : 0;
 }
 
-/** Seconds until the last step is done, by the median of the latest steps; undefined before the first is done. */
-export function secondsLeft(progress: Progress, now: number): number | undefined {
-  const recent = [...progress.seconds].sort((left, right) => left - right);
+/**
+ * Seconds until the last step is done: by the median of the latest steps, or before the first is done by the part of it
+ * that is (`rough`). Undefined before a quarter of the first step's rollouts have ended.
+ */
+export function timeLeft(progress: Progress, now: number): { seconds: number; rough: boolean } | undefined {
+  const recent = progress.seconds.slice(-5).sort((left, right) => left - right);
   const median = recent[Math.floor(recent.length / 2)];
-  if (median === undefined) return undefined;
-  const begun = Math.min(median, Math.max(0, now - progress.stepStart));
-  return Math.max(0, median * (progress.totalSteps - progress.stepsDone) - begun);
+  const step = median ?? firstStepSeconds(progress, now);
+  if (step === undefined) return undefined;
+  const begun = Math.min(step, Math.max(0, now - progress.stepStart));
+  const seconds = Math.max(0, step * (progress.totalSteps - progress.stepsDone) - begun);
+  return { seconds, rough: median === undefined };
+}
+
+/** Until it is known how the time divides, training is taken to need as long as sampling. */
+function firstStepSeconds(progress: Progress, now: number): number | undefined {
+  const { phase, done, total, phaseStart, stepStart, samplingShare } = progress;
+  const part = total > 0 ? done / total : 0;
+  if (part < 0.25 || now === phaseStart) return undefined;
+  const whole = (now - phaseStart) / part;
+  if (phase === "sampling") return whole / samplingShare;
+  return phase === "training" ? phaseStart - stepStart + whole : undefined;
 }

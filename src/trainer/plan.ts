@@ -1,5 +1,6 @@
 /** When what happens: a pure function of the configuration and the dataset's size. Steps count from 1. */
 import type { Config } from "../config/schema.ts";
+import { formatCount } from "../tracking/numbers.ts";
 import { asyncOptions } from "./async-options.ts";
 import { tasksPerDraw } from "./credit-options.ts";
 
@@ -48,7 +49,7 @@ function arithmetic(
   return (
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
     `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} a step; ` +
-    `${totalSteps} steps (${stepsPerEpoch} an epoch)${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
+    `${formatCount(totalSteps)} steps (${formatCount(stepsPerEpoch)} an epoch) = ${formatCount(totalSteps * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
   );
 }
 
