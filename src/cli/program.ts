@@ -68,7 +68,7 @@ Examples:
     .option("-c, --config <file...>", "YAML files")
     .option(
       "--checkpoint <folder>",
-      "a run folder or a checkpoint in it; give it again to compare with the first",
+      "a run folder, a checkpoint in it, or RUN/best; give it again to compare with the first",
       (path: string, others: string[] = []) => [...others, path],
     )
     .option("--base", "measure the base model first; alone without --checkpoint")
@@ -139,7 +139,7 @@ Examples:
     .command("chat")
     .description("Talk to a model or a checkpoint.")
     .argument("[overrides...]", "key=value pairs of the configuration")
-    .option("--checkpoint <folder>", "a run folder or a checkpoint in it")
+    .option("--checkpoint <folder>", "a run folder, a checkpoint in it, or RUN/best")
     .option("--message <text>", "answer this one message and stop")
     .option("--system <text>", "a system message")
     .addHelpText(
@@ -203,7 +203,7 @@ A client, in Python:
   hone
     .command("export")
     .description("Write a checkpoint's weights as files that other programs load.")
-    .argument("<checkpoint>", "a run folder or a checkpoint in it")
+    .argument("<checkpoint>", "a run folder, a checkpoint in it, or RUN/best")
     .argument("<folder>", "where to write; must not exist")
     .option("--as <form>", "adapter (PEFT) or merged (a Hugging Face model directory)", "adapter")
     .addHelpText(
@@ -230,7 +230,7 @@ Examples:
     .command("gateway")
     .description("Answer OpenAI's and Anthropic's clients with a model, and keep every call with its tokens.")
     .argument("[overrides...]", "key=value pairs of the configuration")
-    .option("--checkpoint <folder>", "a run folder or a checkpoint in it")
+    .option("--checkpoint <folder>", "a run folder, a checkpoint in it, or RUN/best")
     .option("--upstream <url>", "sample on this inference server; model.name is then a folder with the tokenizer")
     .option("--upstream-kind <kind>", "vllm or sglang", "vllm")
     .option("--upstream-model <name>", "the model's name at the inference server")

@@ -3,7 +3,7 @@ import { isAbsolute, relative } from "node:path";
 import { printable, printableLines } from "../printable.ts";
 import { formatBytes } from "./durable-files.ts";
 import type { RunEvent } from "./events.ts";
-import { formatSeconds } from "./numbers.ts";
+import { formatFigure, formatSeconds } from "./numbers.ts";
 import { stepLine, validationLine } from "./step-line.ts";
 
 export function describeEvent(event: RunEvent): string | null {
@@ -25,7 +25,10 @@ export function describeEvent(event: RunEvent): string | null {
     case "validation-end":
       return validationLine(event);
     case "checkpoint-saved":
-      return `checkpoint ${event.path}  ${formatBytes(event.bytes)}  ${formatSeconds(event.seconds)}`;
+      return [
+        `checkpoint ${event.path}  ${formatBytes(event.bytes)}  ${formatSeconds(event.seconds)}`,
+        ...(event.best === undefined ? [] : [`best ${event.best.metric} ${formatFigure(event.best.value)}`]),
+      ].join("  ");
     case "checkpoint-removed":
       return `removed ${event.path}`;
     case "warning":

@@ -34,7 +34,15 @@ export type RunEvent =
   | { type: "step-end"; step: number; total: number; epoch: number; metrics: Metrics; seconds: number }
   | { type: "validation-start"; step: number }
   | { type: "validation-end"; step: number; metrics: Metrics; seconds: number }
-  | { type: "checkpoint-saved"; step: number; path: string; bytes: number; seconds: number }
+  /** `best`: the validation metric by which it is the best of those kept. */
+  | {
+      type: "checkpoint-saved";
+      step: number;
+      path: string;
+      bytes: number;
+      seconds: number;
+      best?: { metric: string; value: number };
+    }
   | { type: "checkpoint-removed"; path: string }
   /** Something went another way than asked, and the run goes on: retried, dropped, coerced. */
   | { type: "warning"; text: string }

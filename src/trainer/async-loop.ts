@@ -8,7 +8,7 @@ import { type Generation, startGeneration } from "./generation.ts";
 import { sharesOfTasks } from "./passes.ts";
 import { record } from "./record.ts";
 import type { Run } from "./run.ts";
-import { saveRun } from "./save-run.ts";
+import { isNewBest, saveRun } from "./save-run.ts";
 import { takeBatch } from "./take-batch.ts";
 import { updatePolicy } from "./update-policy.ts";
 import { validate } from "./validate.ts";
@@ -64,7 +64,7 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
     await record(run, { gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
     if (validates) await validate(run, step);
     clock.lap("validation");
-    if (saves) await saveRun(run);
+    if (saves || (await isNewBest(run))) await saveRun(run);
     clock.lap("save");
     if (stop) return step === plan.totalSteps;
     generation.resume();

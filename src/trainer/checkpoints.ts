@@ -125,6 +125,11 @@ export async function readCheckpoint(path: string): Promise<Checkpoint> {
   return checkpointOf(path, manifest);
 }
 
+/** The one of the highest score; undefined where none has a score. */
+export async function bestCheckpoint(folder: string): Promise<Checkpoint | undefined> {
+  return existsSync(folder) ? bestOf(await listCheckpoints(folder)) : undefined;
+}
+
 const temporaryPrefix = ".tmp-";
 const removedPrefix = ".removed-";
 const nameOf = (step: number) => `step-${String(step).padStart(6, "0")}`;

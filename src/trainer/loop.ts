@@ -6,7 +6,7 @@ import { sequenceFilters } from "./credit-options.ts";
 import { gatherEpisodes } from "./gather-episodes.ts";
 import { record } from "./record.ts";
 import type { Run } from "./run.ts";
-import { saveRun } from "./save-run.ts";
+import { isNewBest, saveRun } from "./save-run.ts";
 import { updatePolicy } from "./update-policy.ts";
 import { validate } from "./validate.ts";
 
@@ -35,7 +35,7 @@ export async function runLoop(run: Run): Promise<boolean> {
     if (plan.validateAfter(step)) await validate(run, step);
     clock.lap("validation");
     const stop = run.stopRequested();
-    if (stop || plan.saveAfter(step)) await saveRun(run);
+    if (stop || plan.saveAfter(step) || (await isNewBest(run))) await saveRun(run);
     clock.lap("save");
     if (stop) return step === plan.totalSteps;
   }

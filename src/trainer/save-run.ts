@@ -1,7 +1,7 @@
 /** A checkpoint of the run as it stands, complete enough to go on from or to use by itself. */
 import { join, relative } from "node:path";
 import { own } from "../own.ts";
-import { type OnDelete, saveCheckpoint } from "./checkpoints.ts";
+import { bestCheckpoint, type OnDelete, saveCheckpoint } from "./checkpoints.ts";
 import type { Run } from "./run.ts";
 
 /** What an engine keeps of a checkpoint elsewhere goes with it; where that fails it is told, and stays. */
@@ -15,6 +15,14 @@ export const forgetCheckpoint =
       emit({ type: "warning", text: `what belongs to a deleted checkpoint could not be deleted: ${text}` });
     }
   };
+
+/** Whether the validation of this step calls for a checkpoint of its own (`training.keep_best`). */
+export async function isNewBest({ folder, progress, config, validation }: Run): Promise<boolean> {
+  const score = validation.step === progress.step ? own(validation.metrics, config.training.best_metric) : undefined;
+  if (!config.training.keep_best || folder === undefined || score === undefined) return false;
+  const best = await bestCheckpoint(folder.checkpoints);
+  return best?.score === undefined || score > best.score;
+}
 
 export async function saveRun(run: Run): Promise<void> {
   const { folder, progress, policy, critic, config, validation, emit } = run;
@@ -38,6 +46,10 @@ export async function saveRun(run: Run): Promise<void> {
     forgetCheckpoint(run),
   );
   const path = relative(process.cwd(), saved.path);
-  emit({ type: "checkpoint-saved", step: progress.step, path, bytes: saved.bytes, seconds: saved.seconds });
+  const best = await bestCheckpoint(folder.checkpoints);
+  emit({
+    ...{ type: "checkpoint-saved", step: progress.step, path, bytes: saved.bytes, seconds: saved.seconds },
+    ...(score !== undefined && best?.step === progress.step ? { best: { metric: best_metric, value: score } } : {}),
+  });
   for (const removed of saved.removed) emit({ type: "checkpoint-removed", path: relative(process.cwd(), removed) });
 }

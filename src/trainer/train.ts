@@ -18,9 +18,11 @@ import { warningLine } from "../config/warnings.ts";
 import { stepsPerEpoch, totalSteps } from "../data/sampler.ts";
 import { UserError } from "../errors.ts";
 import type { StepMetrics } from "../tracking/events.ts";
+import { formatFigure } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
 import { checkExperiment } from "./check-experiment.ts";
+import { bestCheckpoint } from "./checkpoints.ts";
 import { tasksPerDraw } from "./credit-options.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
@@ -92,7 +94,7 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   return withRun(experiment, { composed, plan, options }, async (run) => {
     const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
     if (run.strays.error) throw run.strays.error;
-    finish(run, done);
+    await finish(run, done);
     const { folder, progress, validation } = run;
     let history: StepMetrics[] | undefined;
     return {
@@ -186,6 +188,11 @@ const batchKey = ({ rllm }: Config) =>
   rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
 
 function planOf({ train: tasks, validation }: Experiment<unknown>, config: Config): Plan {
+  if (config.training.keep_best && !validation) {
+    throw new UserError("training.keep_best: the experiment has no validation dataset to find the best by", {
+      hint: "give the experiment a `validation` dataset",
+    });
+  }
   if (!config.rllm.trainer.val_only) {
     const perEpoch = stepsPerEpoch(tasks.size, tasksPerDraw(config), batchKey(config));
     return makePlan(config, { stepsPerEpoch: perEpoch, totalSteps: totalSteps(config, perEpoch) });
@@ -201,7 +208,7 @@ function planOf({ train: tasks, validation }: Experiment<unknown>, config: Confi
 }
 
 /** The last words of a run: what came of it, where it lies, what to do next. */
-function finish({ folder, experiment, progress, engine, emit }: Run, done: boolean): void {
+async function finish({ folder, experiment, progress, config, engine, emit }: Run, done: boolean): Promise<void> {
   const path = folder && relative(process.cwd(), folder.path);
   if (!done) {
     const text = `step ${progress.step} is saved; go on with --resume ${path}`;
@@ -213,8 +220,15 @@ function finish({ folder, experiment, progress, engine, emit }: Run, done: boole
     return;
   }
   const answers = beforeAfter(folder.path, progress.step);
+  const best = await bestCheckpoint(folder.checkpoints);
   const report = [
     ...(answers.length > 0 ? ["", "The same prompts before and after training:", ...answers] : []),
+    ...(best?.score === undefined || best.step === progress.step
+      ? []
+      : [
+          "",
+          `The best ${config.training.best_metric} is ${formatFigure(best.score)}, of step ${best.step}: ${path}/best`,
+        ]),
     "",
     `The run is in ${path}. Next:`,
     `  npx hone chat --checkpoint ${path}`,

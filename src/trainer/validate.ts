@@ -24,9 +24,18 @@ export async function validate(run: Run, step: number): Promise<Episode[]> {
   const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
   const seconds = (performance.now() - start) / 1000;
   keepEpisodes(run, { mode: "val", step }, episodes);
+  checkBestMetric(run, metrics);
   run.validation = { step, metrics };
   run.emit({ type: "validation-end", step, metrics, seconds });
   return episodes;
+}
+
+/** A name that no validation has would never find a best checkpoint. */
+function checkBestMetric({ config, emit }: Run, metrics: Readonly<Record<string, number>>): void {
+  const { best_metric: name } = config.training;
+  if (Object.hasOwn(metrics, name) || !("val/reward" in metrics)) return;
+  const text = `training.best_metric=${name} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}`;
+  emit({ type: "warning", text: `${text}; no checkpoint counts as the best` });
 }
 
 /**

@@ -52,6 +52,10 @@ export const training = z
       .string()
       .default("val/reward")
       .describe("The validation metric that picks the best checkpoint (higher is better)."),
+    keep_best: z
+      .boolean()
+      .default(false)
+      .describe("Save a checkpoint at every new best value of best_metric too, between those of save_freq."),
   })
   .prefault({});
 
