@@ -22,6 +22,7 @@ export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | 
  * - `tools_changed`, `options_changed`: the history is the same, the tools or the way of thinking are not
  * - `reasoning_dropped`: the template leaves earlier thinking out (see `accumulate_reasoning`)
  * - `not_continuable`: the template shows no place after the reply where the next turn could begin
+ * - `raw_prompt`: the prompt was given as text or tokens (`/v1/completions`), and not with an earlier call's tokens
  */
 export type SequenceStart =
   | "new_conversation"
@@ -30,7 +31,8 @@ export type SequenceStart =
   | "tools_changed"
   | "options_changed"
   | "reasoning_dropped"
-  | "not_continuable";
+  | "not_continuable"
+  | "raw_prompt";
 
 /** One model call under way. */
 export interface Turn {

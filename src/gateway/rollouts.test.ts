@@ -6,6 +6,9 @@ import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import { groupTrajectories } from "../trajectories/group-trajectories.ts";
+import { toBatch } from "../trajectories/to-batch.ts";
+import { toSequences } from "../trajectories/to-sequences.ts";
 import { gatewayBaseURL, inGatewayContext } from "./ambient.ts";
 import { openGateway } from "./gateway.ts";
 import { rolloutGateway } from "./rollout-gateway.ts";
@@ -216,4 +219,49 @@ test("the run's own sampling wins over the client's, counted and told once", asy
   expect(trace!.params).toMatchObject({ temperature: 1, seed: 1, maxTokens: 3 });
   expect(gateway.counts()).toMatchObject({ "gateway/overridden/temperature": 1, "gateway/overridden/seed": 1 });
   await gateway.close();
+});
+
+test("chat and /v1/completions in one rollout are sequences of their own, and none is dropped", async () => {
+  const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
+    const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
+    const complete = (prompt: string | string[] | number[]) =>
+      client.completions.create({ model: "m", prompt, max_tokens: 3 });
+    await ask(client, row.word);
+    await complete("once upon");
+    await complete(["a time", "there was"]);
+    await ask(client, `${row.word} again`);
+    return 1;
+  };
+  const episodes = await runWorkflow({ workflow, rows: rows.slice(0, 1), n: 2, reply: () => "fine", purpose: "train" });
+  // As if a policy in training had answered.
+  for (const { steps } of episodes.flatMap(({ trajectories }) => trajectories))
+    for (const step of steps) step.policyVersion = 0;
+  const { groups } = groupTrajectories(episodes);
+  const { batch, metrics } = toBatch(groups, [[1, -1]], { maxLength: 1000, filterTokenMismatch: true });
+  expect(batch.sequences.length).toBe(10);
+  expect(metrics).toMatchObject({
+    "batch/sequence_starts/raw_prompt": 6,
+    "batch/sequence_starts/new_conversation": 2,
+    "batch/dropped_sequences/token_mismatch": 0,
+    "batch/sequence_breaks": 0,
+  });
+});
+
+test("a prompt of /v1/completions that begins with an earlier call's tokens continues its sequence", async () => {
+  const workflow: Workflow<Row> = async (_, { gateway }) => {
+    const complete = async (prompt: number[]) => {
+      const response = await fetch(`${gateway.baseURL}/completions`, {
+        method: "POST",
+        headers: { "content-type": "application/json", authorization: `Bearer ${gateway.apiKey}` },
+        body: JSON.stringify({ prompt, max_tokens: 3, return_token_ids: true }),
+      });
+      return ((await response.json()) as { choices: [{ token_ids: number[] }] }).choices[0].token_ids;
+    };
+    const prompt = [104, 105];
+    await complete([...prompt, ...(await complete(prompt)), 33]);
+    return 1;
+  };
+  const [episode] = await runWorkflow({ workflow, rows: rows.slice(0, 1), reply: () => "fine", purpose: "train" });
+  expect(episode!.trajectories[0]!.steps.map(({ starts }) => starts)).toEqual(["raw_prompt", undefined]);
+  expect(toSequences(episode!.trajectories[0]!)).toMatchObject({ sequences: [{}], causes: [] });
 });

@@ -7,6 +7,7 @@ import { type Conversation, openConversation, type Turn } from "../chat/conversa
 import { type ChatMessage, type ParsedReply, toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/token-bounds.ts";
 import { UserError } from "../errors.ts";
+import { continues } from "../trajectories/to-sequences.ts";
 import type { LengthLimit, Step, Trajectory } from "../trajectories/types.ts";
 import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "./generate.ts";
@@ -202,7 +203,8 @@ export function openSession(
         "tokens" in prompt
           ? prompt.tokens
           : await chat.encodeLater(prompt.text, { addSpecial: prompt.addSpecial, ...later });
-      return { prompt: tokens, messages: [], starts: undefined, record };
+      const starts = recorded.some(({ step }) => continues(tokens, step)) ? undefined : "raw_prompt";
+      return { prompt: tokens, messages: [], starts, record };
     } catch (error) {
       if (!(error instanceof TextTooLong)) throw error;
       throw promptTooLong(`at least ${error.leastTokens}`, options.limits);

@@ -28,11 +28,14 @@ export const sequenceCauses: readonly SequenceCause[] = [
   "options_changed",
   "reasoning_dropped",
   "not_continuable",
+  "raw_prompt",
   "unexplained",
 ];
 
-/** A conversation that is begun or branched on purpose breaks nothing. */
-export const isBreak = (cause: SequenceCause) => cause !== "new_conversation" && cause !== "branched";
+const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "branched", "raw_prompt"]);
+
+/** A conversation that is begun or branched on purpose breaks nothing, nor does a prompt that is no conversation. */
+export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);
 
 /**
  * A step whose prompt begins with exactly what the model had seen and said in an earlier sequence, to its end,
@@ -61,13 +64,13 @@ export function toSequences(trajectory: Trajectory): { sequences: SampledSequenc
 function longestContinued(step: Step, runs: readonly NumberedStep[][]): NumberedStep[] | undefined {
   const length = (run: NumberedStep[]) => run.at(-1)!.promptTokens.length + run.at(-1)!.tokens.length;
   return runs
-    .filter((run) => continues(step, run.at(-1)!))
+    .filter((run) => continues(step.promptTokens, run.at(-1)!))
     .reduce<NumberedStep[] | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
 }
 
-function continues(step: Step, previous: Step): boolean {
+/** Whether a prompt begins with all that the model had seen and said in a step. */
+export function continues(prompt: Int32Array, previous: Step): boolean {
   const seen = previous.promptTokens.length;
-  const prompt = step.promptTokens;
   return (
     prompt.length >= seen + previous.tokens.length &&
     previous.promptTokens.every((token, index) => token === prompt[index]) &&
