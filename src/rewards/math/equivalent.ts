@@ -10,8 +10,8 @@ import { sameTokens } from "./tokens.ts";
 
 /** Longer than any answer; beyond it only the characters are compared. */
 const longest = 2000;
-/** At most about half a second; usual answers take a thousandth of it. */
-const mostSteps = 300_000;
+/** About a tenth of a second; usual answers take a hundredth of it. */
+const mostSteps = 30_000;
 
 /**
  * Compares by value: `1/2`, `0.5`, `\frac12` and `50\%` are equal, `0.3333` and `1/3` are not. Expressions with variables

@@ -191,8 +191,11 @@ class Parser {
     let value = this.#atom();
     for (;;) {
       const inner = value;
-      if (this.#take("!")) value = (of) => factorial(inner(of));
-      else if (this.#take("°")) value = (of) => multiply(inner(of), degreeInRadians);
+      if (this.#take("!")) {
+        // n!! is not (n!)!.
+        if (this.#is("!")) throw new NoExpression();
+        value = (of) => factorial(inner(of));
+      } else if (this.#take("°")) value = (of) => multiply(inner(of), degreeInRadians);
       else return value;
     }
   }

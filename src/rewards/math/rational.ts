@@ -9,8 +9,10 @@ export interface Value {
   exact?: { numerator: bigint; denominator: bigint };
 }
 
-/** Larger numbers are not kept exactly. 170! has 1,020 bits. */
-const mostBits = 1100;
+/** Larger numbers are not kept exactly. 0.99^365 has 2,500 bits. */
+const mostBits = 4096;
+/** Longer decimals are not compared by value. */
+const mostDigits = 1000;
 const rounding = 2 ** -50;
 
 function gcd(left: bigint, right: bigint): bigint {
@@ -54,7 +56,7 @@ export function decimal(written: string): Value {
   const [digits = "", exponent = "0"] = written.toLowerCase().split("e");
   const [whole = "", places = ""] = digits.split(".");
   const shift = Number(exponent) - places.length;
-  if (whole.length + places.length + Math.abs(shift) > 330) return real(Number(written), 0);
+  if (whole.length + places.length + Math.abs(shift) > mostDigits) return undefinedValue;
   const value = BigInt(whole + places || "0");
   return shift < 0 ? fraction(value, 10n ** BigInt(-shift)) : fraction(value * 10n ** BigInt(shift), 1n);
 }
