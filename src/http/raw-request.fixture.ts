@@ -19,7 +19,16 @@ export interface RawRequest {
 export function rawRequest(url: string, { method = "GET", path, headers = {}, body }: RawRequest = {}) {
   const { hostname, port, pathname, search } = new URL(url);
   return new Promise<RawAnswer>((resolve, reject) => {
-    const sent = request({ host: hostname, port, method, path: path ?? pathname + search, headers }, (answer) => {
+    // Node sends no length with the body of a DELETE or OPTIONS request.
+    const length = body === undefined ? {} : { "content-length": String(Buffer.byteLength(body)) };
+    const options = {
+      host: hostname,
+      port,
+      method,
+      path: path ?? pathname + search,
+      headers: { ...headers, ...length },
+    };
+    const sent = request(options, (answer) => {
       text(answer).then(
         (found) => resolve({ status: answer.statusCode ?? 0, headers: answer.headers, text: found }),
         reject,

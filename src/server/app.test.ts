@@ -1,4 +1,5 @@
 import { afterEach, expect, test } from "vitest";
+import { rawRequest } from "../http/raw-request.fixture.ts";
 import { createApp } from "./app.ts";
 import { type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
 import { openService, startServer } from "./start-server.ts";
@@ -147,6 +148,8 @@ test("an address that others can reach needs a key; a port that is taken says so
   const options = { engines: [{ names: ["tabular"], engine: tinyEngine() }], stateFolder: folder };
   await expect(startServer({ ...options, host: "0.0.0.0", port: 0 })).rejects.toThrow(/needs an API key/);
   const server = await startServer({ ...options, host: "127.0.0.1", port: 0 });
+  const unreadable = await rawRequest(server.url, { path: "/api/v1/healthz", headers: { host: "@" } });
+  expect([unreadable.status, JSON.parse(unreadable.text)]).toMatchObject([400, { detail: expect.any(String) }]);
   expect(await (await fetch(`${server.url}/api/v1/healthz`)).json()).toEqual({ status: "ok" });
   const port = Number(new URL(server.url).port);
   await expect(startServer({ ...options, stateFolder: temporaryFolder(), host: "127.0.0.1", port })).rejects.toThrow(

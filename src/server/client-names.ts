@@ -12,3 +12,11 @@ export const clientMetadata = z
   .refine((value) => JSON.stringify(value).length <= mostMetadata, `is longer than ${mostMetadata} characters as JSON`);
 
 export const clientTags = z.array(clientName).max(64);
+
+/** A time as the server records it; clients may write it otherwise. */
+export const clientTime = z.string().transform((text, context) => {
+  const time = new Date(text);
+  if (!Number.isNaN(time.getTime())) return time.toISOString();
+  context.addIssue({ code: "custom", message: "is not a time; give the cursor as the last page gave it" });
+  return z.NEVER;
+});

@@ -1,9 +1,10 @@
 /** Puts the parts together: engines, store, service, HTTP, and the clock that tidies up. */
 import { randomUUID } from "node:crypto";
+import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
-import { createAdaptorServer } from "@hono/node-server";
+import { getRequestListener, RequestError } from "@hono/node-server";
 import type { Hono } from "hono";
 import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
@@ -139,11 +140,9 @@ export async function startServer(options: ServerOptions & { host: string; port:
   }
   const running = await openService(options);
   const { context } = running.service;
-  const server = createAdaptorServer({
-    fetch: running.app.fetch,
-    // Clients keep idle connections for 90 s; a server that closes them first makes requests fail now and then.
-    serverOptions: { keepAliveTimeout: 120_000, headersTimeout: 125_000, requestTimeout: 0 },
-  });
+  // Clients keep idle connections for 90 s; a server that closes them first makes requests fail now and then.
+  const times = { keepAliveTimeout: 120_000, headersTimeout: 125_000, requestTimeout: 0 };
+  const server = createServer(times, getRequestListener(running.app.fetch, { errorHandler: describeBadRequest }));
   try {
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
@@ -174,11 +173,17 @@ export async function startServer(options: ServerOptions & { host: string; port:
       for (const timer of timers) clearInterval(timer);
       await new Promise<void>((resolve) => {
         server.close(() => resolve());
-        if ("closeAllConnections" in server) server.closeAllConnections();
+        server.closeAllConnections();
       });
       await running.close();
     },
   };
+}
+
+/** Of a request that never reaches the app: its Host or its address cannot be read. */
+function describeBadRequest(error: unknown): Response {
+  if (!(error instanceof RequestError)) return Response.json({ detail: "the server failed" }, { status: 500 });
+  return Response.json({ detail: `the request cannot be read: ${error.message}` }, { status: 400 });
 }
 
 function defineGauges({ context, sessions, samplers }: Service): void {

@@ -2,7 +2,7 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointsOf } from "../checkpoints.ts";
-import { clientName } from "../client-names.ts";
+import { clientName, clientTime } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { modelId } from "../live-models.ts";
@@ -39,14 +39,6 @@ function trainingRun(context: ServerContext, session: SessionRecord, number: num
   };
 }
 
-/** As times are recorded; clients may write them otherwise. */
-function toTime(text: string, context: z.RefinementCtx): string {
-  const time = new Date(text);
-  if (!Number.isNaN(time.getTime())) return time.toISOString();
-  context.addIssue({ code: "custom", message: "is not a time; give the cursor as the last page gave it" });
-  return z.NEVER;
-}
-
 const searchSchema = z.looseObject({
   session_id: z.string().nullish(),
   project_ids: z.array(z.string()).nullish(),
@@ -54,7 +46,7 @@ const searchSchema = z.looseObject({
   display_name: z.string().nullish(),
   statuses: z.array(z.looseObject({ type: z.string(), reasons: z.array(z.string()).nullish() })).nullish(),
   limit: z.int().min(1).max(200).default(50),
-  cursor: z.looseObject({ last_created_at: z.string().transform(toTime), last_session_id: z.string() }).nullish(),
+  cursor: z.looseObject({ last_created_at: clientTime, last_session_id: z.string() }).nullish(),
 });
 
 export function recordRoutes({ context, sessions }: Service): Hono {
