@@ -1,9 +1,10 @@
 /** Runs a reply's program against tests in a sandbox. */
 import { randomUUID } from "node:crypto";
-import { isDeepStrictEqual } from "node:util";
 import { type Grade, grade, quote } from "../grade.ts";
 import type { Sandbox, SandboxLimits, SandboxProgram, SandboxResult } from "../sandbox/types.ts";
 import { codeBlock } from "./code-block.ts";
+import { languages } from "./languages.ts";
+import { sameJson } from "./same-json.ts";
 import { sameOutput } from "./same-output.ts";
 
 /** What a program must do. Expected results stay outside of the sandbox: a program cannot look at them. */
@@ -12,7 +13,10 @@ export type CodeTest =
   | { stdin: string; stdout: string }
   /** Its function, called with these JSON values, returns that one. */
   | { call: string; arguments: readonly unknown[]; returns: unknown }
-  /** These lines run after the program's own and throw nothing. The program could read them. */
+  /**
+   * These lines, in which the program's functions and objects can be used, throw nothing. They run in another process, to which
+   * the program gives plain data alone (docs/decisions/code-tests.md).
+   */
   | { code: string };
 
 export interface CodeTestOptions {
@@ -72,21 +76,26 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
       ? undefined
       : `printed ${quote(result.stdout)}, expected ${quote(test.stdout)}`;
   }
-  // The program may print as well; what follows the mark is the answer.
-  const mark = randomUUID();
   if ("code" in test) {
-    const result = await run(`${code}\n${test.code}\n${language.print(mark, '"passed"')}`, "");
-    const wrong = unlessEnded(result);
-    if (wrong !== undefined) return wrong;
-    return result.stdout.includes(`${mark}"passed"`) ? undefined : "ended before the test did";
+    const [check, served] = await sandbox.runConnected(
+      { ...shared, ...language.check(test.code) },
+      { ...shared, ...language.serve(code) },
+    );
+    if (check.ended === "exit" && check.exitCode === 0) return undefined;
+    return (
+      unlessEnded(served.exitCode === null && served.ended === "exit" ? { ...served, exitCode: 0 } : served) ??
+      (lastLine(check).endsWith("the program ended") ? "ended before the test did" : unlessEnded(check))
+    );
   }
+  // The program may print as well; what follows the mark is the answer. It proves nothing: what is expected is not known there.
+  const mark = randomUUID();
   const result = await run(`${code}\n${language.call(test.call, mark)}`, JSON.stringify(test.arguments));
   const wrong = unlessEnded(result);
   if (wrong !== undefined) return wrong;
   const returned = result.stdout.split(mark)[1]?.split("\n")[0];
   if (returned === undefined) return `${test.call} did not return`;
   const expected = JSON.stringify(test.returns);
-  return isDeepStrictEqual(JSON.parse(returned), JSON.parse(expected))
+  return sameJson(returned, expected)
     ? undefined
     : `${test.call}(${quote(JSON.stringify(test.arguments).slice(1, -1))}) returned ${quote(returned)}, expected ${quote(expected)}`;
 }
@@ -94,36 +103,11 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
 function unlessEnded({ ended, exitCode, stderr }: SandboxResult): string | undefined {
   if (ended !== "exit") return `met the limit of ${ended}`;
   if (exitCode === 0) return undefined;
-  const lastLine = stderr.trim().split("\n").at(-1) ?? "";
-  return `ended with ${exitCode === null ? "a signal" : `exit code ${exitCode}`}: ${quote(lastLine)}`;
+  return `ended with ${exitCode === null ? "a signal" : `exit code ${exitCode}`}: ${quote(lastLine({ stderr }))}`;
 }
 
-interface Language {
-  command: SandboxProgram["command"];
-  file: string;
-  /** A statement that prints the mark and then the value of an expression. */
-  print(mark: string, expression: string): string;
-  /** Statements that call a function with the JSON list on standard input and print mark and result as JSON. */
-  call(name: string, mark: string): string;
-}
-
-const languages: Record<"python" | "javascript", Language> = {
-  python: {
-    command: ["python", "main.py"],
-    file: "main.py",
-    print: (mark, expression) => `print(${JSON.stringify(mark)} + ${JSON.stringify(expression)})`,
-    call: (name, mark) =>
-      "import json as _json, sys as _sys\n" +
-      `_result = ${name}(*_json.load(_sys.stdin))\n` +
-      `print("\\n" + ${JSON.stringify(mark)} + _json.dumps(_result))`,
-  },
-  javascript: {
-    command: ["node", "main.mjs"],
-    file: "main.mjs",
-    print: (mark, expression) => `console.log(${JSON.stringify(mark)} + ${JSON.stringify(expression)})`,
-    call: (name, mark) =>
-      'const { readFileSync: _read } = await import("node:fs");\n' +
-      `const _result = await ${name}(...JSON.parse(_read(0, "utf8")));\n` +
-      `console.log("\\n" + ${JSON.stringify(mark)} + JSON.stringify(_result ?? null))`,
-  },
+/** The line that names an error: Node prints others after it. */
+const lastLine = ({ stderr }: Pick<SandboxResult, "stderr">) => {
+  const lines = stderr.trim().split("\n");
+  return lines.findLast((line) => /^[\w.]*(?:Error|Exception)\b/.test(line)) ?? lines.at(-1) ?? "";
 };

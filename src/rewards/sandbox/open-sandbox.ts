@@ -3,6 +3,7 @@ import { availableParallelism } from "node:os";
 import { UserError } from "../../errors.ts";
 import { createLimiter } from "../limiter.ts";
 import { giveUpCgroups, hasCgroups } from "./cgroup.ts";
+import { runConnected } from "./connected.ts";
 import { removeLeftovers } from "./leftovers.ts";
 import { runProgram } from "./run-program.ts";
 import type { Isolation, Sandbox } from "./types.ts";
@@ -88,5 +89,9 @@ export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox
   leftoversRemoved ??= removeLeftovers();
   await leftoversRemoved;
   const limiter = createLimiter(concurrency);
-  return { isolation, run: (program) => limiter(() => runProgram(level, program), program.signal) };
+  return {
+    isolation,
+    run: (program) => limiter(() => runProgram(level, program), program.signal),
+    runConnected: (first, second) => limiter(() => runConnected(level, first, second), first.signal),
+  };
 }

@@ -20,11 +20,18 @@ const setUpSeconds = 30;
 const graceSeconds = 5;
 const mebibyte = 2 ** 20;
 
-/** @param onChannel given what is connected with descriptor 4 of the program, once it runs */
+/** A connection with descriptor 4 of a program. */
+export interface Connection {
+  /** Called once the program runs. */
+  onChannel(channel: Duplex): void;
+  /** Ends the program, because of a limit if it names one. */
+  over: Promise<SandboxResult["ended"] | undefined>;
+}
+
 export async function runProgram(
   level: Isolation["level"],
   program: SandboxProgram,
-  onChannel?: (channel: Duplex) => void,
+  connection?: Connection,
 ): Promise<SandboxResult> {
   program.signal?.throwIfAborted();
   const limits = withDefaults(program.limits);
@@ -40,8 +47,8 @@ export async function runProgram(
     await writeFiles(join(folder, "files"), program.files ?? {});
     cgroup = openCgroup(marker, limits);
     const placed = { folder, command, interpreter, limits, marker };
-    const plan = launchPlan(level, { ...placed, cgroup: cgroup?.entrance ?? null, channel: onChannel !== undefined });
-    return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, onChannel });
+    const plan = launchPlan(level, { ...placed, cgroup: cgroup?.entrance ?? null, channel: connection !== undefined });
+    return await launch(launchCommand(python, plan), { level, folder, marker, limits, program, cgroup, connection });
   } finally {
     cgroup?.remove();
     await removeProgramFolder(folder);
@@ -62,15 +69,15 @@ interface Running {
   limits: SandboxLimits;
   program: SandboxProgram;
   cgroup: Cgroup | undefined;
-  onChannel: ((channel: Duplex) => void) | undefined;
+  connection: Connection | undefined;
 }
 
 async function launch([launcher, ...args]: [string, ...string[]], running: Running): Promise<SandboxResult> {
-  const { level, folder, marker, onChannel } = running;
+  const { level, folder, marker, connection } = running;
   const child = spawn(launcher, args, {
     cwd: join(folder, "files"),
     detached: true,
-    stdio: ["pipe", "pipe", "pipe", "pipe", onChannel ? "pipe" : "ignore"],
+    stdio: ["pipe", "pipe", "pipe", "pipe", connection ? "pipe" : "ignore"],
     env: { PATH: "/usr/local/bin:/usr/bin:/bin", LANG: "C.UTF-8", HONE_SANDBOX: marker },
   });
   const family = child.pid === undefined ? undefined : watchFamily(child.pid, `HONE_SANDBOX=${marker}`);
@@ -84,7 +91,7 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
       const stderr = outputs[1]?.().trim();
       throw new RunError(`the sandbox could not be set up: ${[first.failed, stderr].filter(Boolean).join(": ")}`);
     }
-    onChannel?.(child.stdio[4] as Duplex);
+    connection?.onChannel(child.stdio[4] as Duplex);
     const { ended: limit, ...rest } = await follow(child, family as Family, ended, running);
     await letOutputEnd(child);
     const { exitCode, signal } = reports.last();
@@ -112,7 +119,7 @@ async function follow(
   child: ChildProcess,
   family: Family,
   whenEnded: Promise<string>,
-  { level, folder, limits, program: { stdin = "", signal }, cgroup }: Running,
+  { level, folder, limits, program: { stdin = "", signal }, cgroup, connection }: Running,
 ): Promise<Followed> {
   const start = performance.now();
   let [ended, peakMemoryBytes]: [Followed["ended"], number] = [undefined, 0];
@@ -125,6 +132,7 @@ async function follow(
   const onAbort = () => stop();
   signal?.addEventListener("abort", onAbort, { once: true });
   if (signal?.aborted) stop();
+  connection?.over.then(stop);
   const timer = setTimeout(() => stop("time"), limits.seconds * 1000);
   const unwatch = watch(family, ({ processes, residentBytes }) => {
     const bytes = cgroup?.bytes() ?? residentBytes;

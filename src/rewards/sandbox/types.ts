@@ -68,4 +68,9 @@ export interface Sandbox {
    * @throws RunError when the sandbox itself cannot be set up; the signal's reason when aborted
    */
   run(program: SandboxProgram): Promise<SandboxResult>;
+  /**
+   * Two programs at the same time, in two sandboxes. What one writes to its descriptor 4, the other reads from its own. The
+   * second is ended when the first has ended.
+   */
+  runConnected(first: SandboxProgram, second: SandboxProgram): Promise<[SandboxResult, SandboxResult]>;
 }

@@ -1,0 +1,219 @@
+/** Programs that try to be paid for a test that they do not pass. */
+import { describe, expect, test } from "vitest";
+import { openSandbox, type Sandbox } from "../sandbox/index.ts";
+import { type CodeTest, codeTests } from "./code-tests.ts";
+
+const limits = { cpuSeconds: 1, seconds: 4 };
+const best = await openSandbox({ atLeast: "process" });
+const weak = await openSandbox({ only: "process" });
+
+const grade = (code: string, wanted: CodeTest, language: "python" | "javascript" = "python", sandbox: Sandbox = best) =>
+  codeTests(`\`\`\`\n${code}\n\`\`\``, [wanted], { sandbox, language, limits });
+
+const asserts = { code: "assert square(2) == 4\nassert square(3) == 9" };
+const calls = { call: "square", arguments: [2], returns: 4 };
+
+const forgeries: [string, string, string][] = [
+  ["prints its source", "print(open(__file__).read())\ndef square(x): return 0", "AssertionError"],
+  [
+    "prints all files and exits",
+    "import glob, sys\nfor f in glob.glob('*'): print(open(f).read())\nsys.exit(0)",
+    "ended before",
+  ],
+  ["exits at once", "import os\nos._exit(0)", "ended before the test did"],
+  ["exits when called", "import os\ndef square(x): os._exit(0)", "ended before the test did"],
+  ["raises SystemExit when called", "def square(x): raise SystemExit(0)", "SystemExit"],
+  [
+    "is always equal",
+    "class E:\n  def __eq__(self, other): return True\n  def __bool__(self): return True\ndef square(x): return E()",
+    "an object of class E of the program is not plain data",
+  ],
+  [
+    "is an always equal int",
+    "class E(int):\n  def __eq__(self, other): return True\n  __hash__ = None\ndef square(x): return E(5)",
+    "AssertionError",
+  ],
+  [
+    "claims another class",
+    "class E:\n  __class__ = int\n  def __eq__(self, other): return True\n  def __reduce__(self): return (int, (4,))\ndef square(x): return E()",
+    "not plain data",
+  ],
+  [
+    "replaces assertions",
+    "import builtins\nbuiltins.AssertionError = Warning\nbuiltins.__build_class__ = None\ndef square(x): return 0",
+    "AssertionError",
+  ],
+  [
+    "walks frames",
+    "import sys, gc\ndef square(x):\n  f = sys._getframe()\n  while f: f.f_globals.update(square=lambda x: x * x); f = f.f_back\n  for o in gc.get_objects():\n    if isinstance(o, dict): o.setdefault('passed', True)\n  return 0",
+    "AssertionError",
+  ],
+  [
+    "replaces json and sys.stdout",
+    "import json, sys\njson.dumps = lambda *a, **k: '[\"value\", true, []]'\nsys.stdout = None\ndef square(x): return 0",
+    "TypeError",
+  ],
+  [
+    "answers on the channel itself",
+    'import os\ndef square(x):\n  os.write(4, b\'["value", {"verdict": [1]}, []]\\n\')\n  return 0',
+    "not plain data",
+  ],
+  ["answers in advance", "import os\nos.write(4, b'[\"value\", 5, []]\\n' * 9)", "TypeError"],
+  [
+    "writes to every descriptor",
+    "import os\nfor fd in range(256):\n  try: os.write(fd, b'{\"exit\": 0}\\npassed\\n')\n  except OSError: pass\ndef square(x): return 0",
+    "data",
+  ],
+  ["closes every descriptor", "import os\nos.closerange(0, 256)\ndef square(x): return 0", "ended"],
+  [
+    "looks for the test's process",
+    "import os, signal\nfor p in os.listdir('/proc') if os.access('/proc', os.R_OK) else []:\n  if p.isdigit() and int(p) != os.getpid():\n    try: os.kill(int(p), signal.SIGTERM)\n    except OSError: pass\ndef square(x): return 0",
+    "",
+  ],
+  ["recurses without end", "def square(x): return square(x)", "RecursionError"],
+  ["returns a cycle", "def square(x):\n  a = []\n  a.append(a)\n  return a", "not plain data"],
+  ["never returns", "def square(x):\n  while True: pass", "met the limit of time"],
+  [
+    "leaves threads and exit handlers",
+    "import threading, atexit, time\natexit.register(print, 'passed')\nthreading.Thread(target=time.sleep, args=(60,)).start()\ndef square(x): return 0",
+    "AssertionError",
+  ],
+  ["returns NaN", "def square(x): return float('nan')", "AssertionError"],
+  ["returns a function", "def square(x): return square", "a function of the program is not plain data"],
+  ["returns a generator", "def square(x): yield 4", "not plain data"],
+  ["returns too much", "def square(x): return 'x' * 40_000_000", "output"],
+  ["prints without end", "def square(x):\n  while True: print('passed' * 1000)", "met the limit of"],
+];
+
+/** Those that use what only a namespace hides. */
+const reaching = /source|descriptor|process|threads/;
+
+describe.each<[string, Sandbox, typeof forgeries]>([
+  ["best level", best, forgeries],
+  ["level process", weak, forgeries.filter(([name]) => reaching.test(name))],
+])("%s", (_level, sandbox, table) => {
+  test.each(table)("a program that %s does not pass asserts", async (_name, code, why) => {
+    const { reward, explanation } = await grade(code, asserts, "python", sandbox);
+    expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
+  });
+});
+
+test.each<[string, string, "python" | "javascript", string]>([
+  ["NaN", "def square(x): return float('nan')", "python", "not JSON compliant"],
+  ["infinity", "def square(x): return float('inf')", "python", "not JSON compliant"],
+  ["a function", "def square(x): return square", "python", "not JSON serializable"],
+  ["a generator", "def square(x): yield 4", "python", "not JSON serializable"],
+  ["nothing, by an exit", "import sys\ndef square(x): sys.exit()", "python", "did not return"],
+  ["a forged answer", "print(open(__file__).read())\ndef square(x): return 5", "python", "returned"],
+  [
+    "too many brackets",
+    "import json\njson.dumps = lambda *a, **k: '[' * 300_000\ndef square(x): return 0",
+    "python",
+    "returned",
+  ],
+  ["NaN", "const square = () => NaN;", "javascript", "which JSON does not have"],
+  ["infinity inside", "const square = () => [1 / 0];", "javascript", "which JSON does not have"],
+  ["a function", "const square = () => square;", "javascript", "which JSON does not have"],
+  ["undefined", "const square = () => {};", "javascript", "returned"],
+  ["a big integer", "const square = () => 4n;", "javascript", "BigInt"],
+  ["itself as JSON", "const square = () => ({ toJSON: () => undefined });", "javascript", "returned"],
+])("a program that returns %s gets zero and a reason, and the run goes on", async (_name, code, language, why) => {
+  const { reward, explanation } = await grade(code, calls, language);
+  expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
+});
+
+test.each<[string, string, string]>([
+  [
+    "equals everything",
+    "const square = () => ({ valueOf: () => 4, toString: () => '4', [Symbol.toPrimitive]: () => 4 });",
+    "",
+  ],
+  ["is a proxy", "const square = () => new Proxy(class {}, { get: () => 4 });", ""],
+  ["exits", "const square = () => process.exit(0);", "ended before the test did"],
+  ["replaces JSON", "JSON.stringify = () => '[\"value\", true, []]'; const square = () => 0;", ""],
+  [
+    "replaces the prototype",
+    "Number.prototype.valueOf = () => 4; Object.prototype.passed = true; const square = () => 0;",
+    "",
+  ],
+  [
+    "brings its own assert",
+    "const assert = () => {}; assert.equal = () => {}; const square = () => 0;",
+    "AssertionError",
+  ],
+])("a JavaScript program that %s does not pass", async (_name, code, why) => {
+  const wanted = { code: "assert.equal(square(2), 4);\nif (square(3) !== 9) throw new Error('not 9');" };
+  const { reward, explanation } = await grade(code, wanted, "javascript");
+  expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
+});
+
+test("what a test checks with is never the program's", async () => {
+  const own =
+    "def abs(x): return 0\ndef sorted(x): return [1, 2]\nclass math:\n  def isclose(*a): return True\ndef square(x): return 5\ndef order(x): return [2, 1]";
+  for (const code of [
+    "assert abs(square(2) - 4) < 1e-9",
+    "assert math.isclose(square(2), 4)",
+    "assert order([2, 1]) == sorted([2, 1])",
+  ]) {
+    expect((await grade(own, { code })).explanation).toContain("AssertionError");
+  }
+});
+
+test("tests use functions, classes, generators, exceptions and changed arguments of the program", async () => {
+  const code = `
+import math, collections
+class Stack:
+  def __init__(self, items=()): self.items = list(items)
+  def push(self, item): self.items.append(item)
+  def __len__(self): return len(self.items)
+  def __getitem__(self, index): return self.items[index]
+  def __str__(self): return "<" + ",".join(map(str, self.items)) + ">"
+def primes():
+  n = 2
+  while True:
+    if all(n % d for d in range(2, n)): yield n
+    n += 1
+def order(items): items.sort()
+def fail(x): raise ValueError("bad " + str(x))
+def both(x, *, y=(1, 2)): return x, y, {x}, {1: (x,)}, b"b", None, 10**30, float("inf")
+def count(text): return collections.Counter(text)
+def top(stack): return stack[-1]
+`;
+  const wanted = `
+import itertools
+stack = Stack([1])
+stack.push(2)
+assert len(stack) == 2 and stack[0] == 1 and str(stack) == "<1,2>" and stack.items == [1, 2] and top(stack) == 2
+assert list(itertools.islice(primes(), 4)) == [2, 3, 5, 7]
+items = [3, 1, 2]
+order(items)
+assert items == [1, 2, 3]
+try:
+  fail(5)
+  assert False
+except ValueError as error:
+  assert str(error) == "bad 5"
+assert both("x") == ("x", (1, 2), {"x"}, {1: ("x",)}, b"b", None, 10**30, math.inf)
+assert count("aab") == {"a": 2, "b": 1}
+def check(candidate):
+  assert candidate("aab")["a"] == 2
+check(count)
+`;
+  expect(await grade(code, { code: wanted })).toMatchObject({ reward: 1 });
+  const javascript = `
+class Stack { items = []; push(x) { this.items.push(x); return this; } get size() { return this.items.length; } }
+function* count(n) { for (let i = 0; i < n; i++) yield i; }
+const order = (items) => { items.sort(); };
+const later = async (x) => new Map([[x, new Set([1n, undefined, -0])]]);
+const fail = () => { throw new RangeError("bad"); };`;
+  const checks = `
+const stack = new Stack().push(1).push(2);
+assert.equal(stack.size, 2);
+assert.deepEqual([...count(3)], [0, 1, 2]);
+const items = ["b", "a"];
+order(items);
+assert.deepEqual(items, ["a", "b"]);
+assert.deepStrictEqual(await later("x"), new Map([["x", new Set([1n, undefined, -0])]]));
+assert.throws(() => fail(), RangeError);`;
+  expect(await grade(javascript, { code: checks }, "javascript")).toMatchObject({ reward: 1 });
+});

@@ -1,0 +1,36 @@
+/** Whether two JSON texts hold the same data. What is not JSON, such as NaN, is the same as nothing. */
+
+export function sameJson(left: string, right: string): boolean {
+  try {
+    return same(parse(left), parse(right));
+  } catch {
+    return false;
+  }
+}
+
+/** Integers that a double could not tell apart are kept as written. */
+function parse(text: string): unknown {
+  const value: unknown = JSON.parse(text);
+  if (!/\d{16}/.test(text)) return value;
+  return JSON.parse(
+    text.replace(token, (all, digits?: string) => (digits && unsafe(digits) ? `{"${mark}":"${digits}"}` : all)),
+  );
+}
+
+const mark = "\\u0000integer";
+/** A string, or an integer that stands alone. */
+const token = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\w.+-])(-?\d+)(?![\d.eE])/g;
+const unsafe = (digits: string) => !Number.isSafeInteger(Number(digits));
+
+function same(left: unknown, right: unknown): boolean {
+  if (left === right) return true;
+  if (typeof left !== "object" || typeof right !== "object" || left === null || right === null) return false;
+  if (Array.isArray(left) !== Array.isArray(right)) return false;
+  const [keys, others] = [Object.keys(left), Object.keys(right)];
+  return (
+    keys.length === others.length &&
+    keys.every(
+      (key) => Object.hasOwn(right, key) && same(left[key as keyof typeof left], right[key as keyof typeof right]),
+    )
+  );
+}

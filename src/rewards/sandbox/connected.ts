@@ -1,0 +1,52 @@
+/** Two sandboxed programs that talk with each other, such as a program under test and the one that checks it. */
+import type { Duplex } from "node:stream";
+import { type Connection, runProgram } from "./run-program.ts";
+import type { Isolation, SandboxProgram, SandboxResult } from "./types.ts";
+
+/** What one program may send to the other. */
+const mostBytes = 16 * 2 ** 20;
+
+export async function runConnected(
+  level: Isolation["level"],
+  first: SandboxProgram,
+  second: SandboxProgram,
+): Promise<[SandboxResult, SandboxResult]> {
+  const [one, other] = [connection(), connection()];
+  Promise.all([one.channel, other.channel]).then(([left, right]) => {
+    relay(left, right, one.end);
+    relay(right, left, other.end);
+  });
+  const running = [runProgram(level, first, one), runProgram(level, second, other)] as const;
+  // Also when it could not be started, or was aborted.
+  running[0].finally(() => other.end()).catch(() => {});
+  running[1].catch(() => one.end());
+  await Promise.allSettled(running);
+  return Promise.all(running);
+}
+
+interface Pending extends Connection {
+  channel: Promise<Duplex>;
+  end(why?: SandboxResult["ended"]): void;
+}
+
+function connection(): Pending {
+  let [onChannel, end]: [Pending["onChannel"], Pending["end"]] = [() => {}, () => {}];
+  const channel = new Promise<Duplex>((resolve) => {
+    onChannel = resolve;
+  });
+  const over = new Promise<SandboxResult["ended"] | undefined>((resolve) => {
+    end = resolve;
+  });
+  return { channel, over, onChannel, end };
+}
+
+function relay(from: Duplex, to: Duplex, end: Pending["end"]): void {
+  let bytes = 0;
+  from.on("data", (piece: Buffer) => {
+    bytes += piece.length;
+    if (bytes > mostBytes) end("output");
+  });
+  // Either program may end, or close its side, at any time.
+  from.on("error", () => to.end());
+  from.pipe(to);
+}

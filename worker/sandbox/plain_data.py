@@ -1,0 +1,71 @@
+"""Plain data as JSON: what passes between a program under test and the process that checks it. Nothing is unpickled."""
+
+import json
+import math
+
+LIMIT = 2**53
+
+
+class NotPlain(Exception):
+    """A value with behavior of its own, such as an object of a class, a function or a generator."""
+
+
+def encode(value, pack_object):
+    """`pack_object` turns what is not plain into JSON, or raises NotPlain."""
+    kind = type(value)
+    again = lambda items: [encode(item, pack_object) for item in items]
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int:
+        return value if -LIMIT < value < LIMIT else {"int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if kind is list:
+        return again(value)
+    if kind in (tuple, set, frozenset):
+        return {kind.__name__: again(value)}
+    if kind is dict:
+        return {"dict": [again(pair) for pair in value.items()]}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if kind is complex:
+        return {"complex": again([value.real, value.imag])}
+    if issubclass(kind, str):
+        return str.__str__(value)
+    for base in (int, float, list, tuple, set, frozenset, dict, bytes):
+        if issubclass(kind, base):  # A named tuple, a counter, an enum of integers: its data passes, its class does not.
+            return encode(base(value), pack_object)
+    if hasattr(kind, "__index__"):
+        return encode(int(value.__index__()), pack_object)
+    return pack_object(value)
+
+
+def decode(value, unpack_object):
+    if isinstance(value, list):
+        return [decode(item, unpack_object) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "object":
+        return unpack_object(content)
+    if tag == "int":
+        return int(content, 16)
+    if tag == "float":
+        return float({"nan": "nan", "inf": "inf", "-inf": "-inf"}[content])
+    if tag == "bytes":
+        return bytes.fromhex(content)
+    items = [decode(item, unpack_object) for item in content]
+    if tag == "complex":
+        return complex(*items)
+    return {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[tag](items)
+
+
+def to_line(message):
+    return (json.dumps(message, allow_nan=False) + "\n").encode()
+
+
+def from_line(line):
+    def refuse(_constant):
+        raise ValueError("not JSON")
+
+    return json.loads(line, parse_constant=refuse)
