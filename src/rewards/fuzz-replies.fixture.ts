@@ -181,10 +181,24 @@ const some = (random: Random, most: number): string =>
 /** One in thirty is large, one in a thousand larger than graders read. */
 export function randomReply(random: Random): string {
   const size = random();
+  if (size < 0.15) return mistyped(random, randomExpression(random).text);
   if (size < 0.6) return some(random, 12);
   const pumped = `${some(random, 2)}${pick(random, pieces)}`;
   const characters = size < 0.9 ? 400 : size < 0.967 ? 4000 : size < 0.999 ? 100_000 : 1_100_000;
   return some(random, 3) + pumped.repeat(Math.ceil((random() * characters) / pumped.length)) + some(random, 3);
+}
+
+/** With pieces put in and characters left out. */
+function mistyped(random: Random, text: string): string {
+  let result = text;
+  for (let count = randomInteger(random, 1, 3); count > 0; count--) {
+    const at = randomInteger(random, 0, result.length);
+    result =
+      result.slice(0, at) +
+      (random() < 0.5 ? pick(random, pieces) : "") +
+      result.slice(at + randomInteger(random, 0, 2));
+  }
+  return random() < 0.5 ? result : `\\boxed{${result}}`;
 }
 
 /** An expression and its value, worked out beside the parser. */
