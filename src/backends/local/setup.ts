@@ -3,6 +3,7 @@
  * model weights. The script does nothing, in a moment, when all is there; else it says what it does.
  */
 import { spawn } from "node:child_process";
+import { relative } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { RunError, UserError } from "../../errors.ts";
@@ -24,6 +25,9 @@ interface SetupFailure {
 
 /** The same relative path from src/ and from dist/. */
 const script = fileURLToPath(new URL("../../../scripts/setup.mjs", import.meta.url));
+
+/** The same step as a command to type, from the working directory. */
+export const setupCommand = (...step: string[]) => ["node", relative(process.cwd(), script), ...step].join(" ");
 
 /**
  * @param step `python`, or `package` and the package's short name

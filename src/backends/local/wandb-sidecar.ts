@@ -4,12 +4,12 @@ import { openSync } from "node:fs";
 import { delimiter } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
-import { runSetup } from "./setup.ts";
+import { runSetup, setupCommand } from "./setup.ts";
 
 const script = fileURLToPath(new URL("../../../worker/wandb_sidecar.py", import.meta.url));
 
 /** What brings the SDK back by hand. */
-export const wandbInstallCommand = "node scripts/setup.mjs package wandb";
+export const wandbInstallCommand = setupCommand("package", "wandb");
 
 /**
  * @param logFile the SDK's own messages are appended here

@@ -1,0 +1,121 @@
+/** The published package, as a project that installs it meets it. */
+import { execFileSync, spawnSync } from "node:child_process";
+import { cpSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { beforeAll, describe, expect, it } from "vitest";
+import { temporaryFolder } from "./temporary-folder.fixture.ts";
+
+const checkout = fileURLToPath(new URL("..", import.meta.url));
+const root = temporaryFolder("package");
+const project = join(root, "project");
+const installed = join(project, "node_modules", "hone");
+const tsc = join(checkout, "node_modules", "typescript", "bin", "tsc");
+let packed: string[];
+
+const run = (command: string, args: string[], cwd: string) =>
+  execFileSync(command, args, { cwd, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
+
+/** A checkout's copy without its own node_modules is built and packed; its dependencies are linked into the project. */
+beforeAll(() => {
+  const copy = join(root, "checkout");
+  const left = new Set(["node_modules", "dist", ".git", ".hone", "runs"]);
+  mkdirSync(copy);
+  for (const name of readdirSync(checkout)) {
+    if (!left.has(name)) cpSync(join(checkout, name), join(copy, name), { recursive: true });
+  }
+  symlinkSync(join(checkout, "node_modules"), join(copy, "node_modules"));
+  run(process.execPath, [tsc, "-p", "tsconfig.build.json"], copy);
+  const [report] = JSON.parse(run("npm", ["pack", "--json", "--ignore-scripts", "--offline"], copy));
+  packed = report.files.map(({ path }: { path: string }) => path);
+  mkdirSync(installed, { recursive: true });
+  run("tar", ["-xzf", join(copy, report.filename), "-C", installed, "--strip-components=1"], root);
+  const { dependencies } = JSON.parse(readFileSync(join(installed, "package.json"), "utf8"));
+  for (const name of [...Object.keys(dependencies), "@types/node"]) {
+    const link = join(project, "node_modules", name);
+    mkdirSync(dirname(link), { recursive: true });
+    symlinkSync(join(checkout, "node_modules", name), link);
+  }
+  writeFileSync(join(project, "package.json"), JSON.stringify({ name: "project", type: "module" }));
+});
+
+describe("the package", () => {
+  it("has what a project needs and nothing that only a checkout does", () => {
+    const unneeded = packed.filter((path) =>
+      /(\.(map|test|e2e|fixture)\b|(^|\/)tests?\/|upstream-contract|^src\/)/.test(path),
+    );
+    expect(unneeded).toEqual([]);
+    expect(packed).toEqual(
+      expect.arrayContaining([
+        ...["LICENSE", "README.md", "bin/hone.js", "dist/index.js", "dist/index.d.ts", "dist/testing/index.js"],
+        ...["config/unified.yaml", "config/hone.schema.json", "scripts/setup.mjs", "scripts/setup/python.mjs"],
+        ...["worker/hone_worker/__main__.py", "worker/requirements.lock", "worker/sandbox/launch.py"],
+        ...["docs/guide/agents.md", "docs/reference/README.md", "examples/larger-number/train.ts"],
+      ]),
+    );
+    expect(readFileSync(join(installed, "LICENSE"), "utf8")).toContain("Apache License");
+  });
+
+  it("links from its pages to files that it has", () => {
+    const files = new Set(packed);
+    const pages = packed.filter((path) => path.endsWith(".md"));
+    const broken = pages.flatMap((page) => {
+      const links = readFileSync(join(installed, page), "utf8").matchAll(/\]\((?!https?:|#|mailto:)([^)#\s]+)/g);
+      return [...links]
+        .map(([, link]) => join(dirname(page), link!))
+        .filter((path) => !files.has(path) && !packed.some((file) => file.startsWith(`${path.replace(/\/$/, "")}/`)))
+        .map((path) => `${page}: ${path}`);
+    });
+    expect(broken).toEqual([]);
+  });
+
+  it("runs from JavaScript: the command line, and a training without Python", () => {
+    const { version } = JSON.parse(readFileSync(join(installed, "package.json"), "utf8"));
+    const hone = join(installed, "bin", "hone.js");
+    expect(run(process.execPath, [hone, "--version"], project).trim()).toBe(version);
+    expect(run(process.execPath, [hone, "config", "training.learning_rate=1e-4"], project)).toContain("learning_rate");
+    writeFileSync(
+      join(project, "train.js"),
+      `import { generated, singleTurn, train } from "hone";
+import { tabularEngine } from "hone/testing";
+const engine = tabularEngine({ alphabet: "abc" });
+const experiment = {
+  train: generated("letters", 8, (index) => ({ index })),
+  workflow: singleTurn({ prompt: () => "b", reward: (_row, reply) => Number(reply.text.startsWith("a")) }),
+  config: {
+    model: { lora_rank: 0 },
+    rllm: { rollout: { n: 2 }, trainer: { total_batches: 2, logger: [], run_dir: "run" } },
+    data: { train_batch_size: 2, max_response_length: 4 },
+  },
+};
+const { step } = await train(experiment, { engine: { engine, chat: engine.chat } });
+console.log("trained", step);
+`,
+    );
+    expect(run(process.execPath, ["train.js"], project)).toContain("trained 2");
+  });
+
+  it.each(["nodenext", "bundler"])("has types that hold under moduleResolution %s", (resolution) => {
+    const file = (name: string, answer: string) =>
+      writeFileSync(
+        join(project, name),
+        `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone";
+import { scriptedPolicy } from "hone/testing";
+const rows = fromRows("sums", [{ question: "2+2", answer: 4 }]);
+const workflow: Workflow<{ question: string; answer: number }> = singleTurn({
+  prompt: (row) => row.question,
+  reward: (row, reply) => firstInteger(reply.text, row.${answer}),
+});
+export default defineExperiment({ train: rows, workflow });
+export const { chat } = scriptedPolicy(() => "4");
+`,
+      );
+    file("right.ts", "answer");
+    file("wrong.ts", "question");
+    const module = resolution === "bundler" ? "esnext" : "nodenext";
+    const flags = ["--noEmit", "--strict", "--target", "es2023", "--module", module, "--moduleResolution", resolution];
+    const args = [tsc, ...flags, "--types", "node", "right.ts", "wrong.ts"];
+    const { stdout } = spawnSync(process.execPath, args, { cwd: project, encoding: "utf8" });
+    expect(stdout.match(/^\S+\.ts/gm)).toEqual(["wrong.ts"]);
+  });
+});
