@@ -27,7 +27,7 @@ export function gradeOffThread<Rule>(
   };
 }
 
-/** What a check throws on a reply's text (a stack overflow in a pattern, say) is a 0 with the reason. */
+/** An error that a check throws on a reply, e.g. a stack overflow in a pattern, becomes a 0 with the reason. */
 export function gradeOrZero(check: () => Grade, what: string): Grade {
   try {
     return check();

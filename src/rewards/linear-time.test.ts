@@ -9,6 +9,7 @@ import { combine } from "./combine.ts";
 import { countdown } from "./countdown.ts";
 import type { Grade } from "./grade.ts";
 import { gsm8kAnswer, hasTags, matchesFormat, mathAnswer, multipleChoice, tokenF1 } from "./index.ts";
+import { readScore } from "./judge.ts";
 
 const many = 200_000;
 const spaces = " ".repeat(many);
@@ -33,6 +34,11 @@ test("linear time: sameOutput, digits before a letter", () => {
   const start = performance.now();
   expect(sameOutput(`${"9".repeat(many)}x`, "9")).toBe(false);
   expect(performance.now() - start).toBeLessThan(2000);
+});
+
+test("linear time: a judge's answer of many objects", () => {
+  expect(readScore("{}".repeat(many), 0.5)).toBeNull();
+  expect(readScore(`${"{}".repeat(many)}{"score": 1}`, 0.5)).toMatchObject({ reward: 1 });
 });
 
 test("a reply over a million characters gets 0 unread", () => {

@@ -1,4 +1,4 @@
-/** Bounds the work of one comparison: what a reply can spell in 2,000 characters would otherwise take minutes. */
+/** Bounds the work of one comparison: 2,000 characters of a reply can otherwise take minutes. */
 
 export class OutOfBudget extends Error {}
 

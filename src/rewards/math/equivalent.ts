@@ -15,17 +15,19 @@ const mostSteps = 30_000;
 
 /**
  * Compares by value: `1/2`, `0.5`, `\frac12` and `50\%` are equal, `0.3333` and `1/3` are not. Expressions with variables
- * are equal when they agree at points drawn from a fixed seed. Lists and sets have no order, tuples and intervals do. What
- * is not an expression is equal when its tokens are.
+ * are equal when they agree at points drawn from a fixed seed. Lists and sets have no order, tuples and intervals do. Other
+ * text is equal when its tokens are. False as well when the comparison would take too long.
  *
- * @returns false as well when the comparison would take too long
  * @example mathEquivalent("(x+1)^2", "x^2 + 2x + 1") // true
  */
-export function mathEquivalent(answer: string, expected: string): boolean {
+export const mathEquivalent = (answer: string, expected: string): boolean => compareAnswers(answer, expected) === true;
+
+/** @returns undefined when the comparison would take too long */
+export function compareAnswers(answer: string, expected: string): boolean | undefined {
   if (answer.length > longest || expected.length > longest) return answer.trim() === expected.trim();
   const [left, right] = [cleanLatex(answer), cleanLatex(expected)];
   if (left === "" || right === "") return false;
-  return withBudget(mostSteps, () => sameAnswer(left, right)) ?? false;
+  return withBudget(mostSteps, () => sameAnswer(left, right));
 }
 
 function sameAnswer(left: string, right: string): boolean {

@@ -1,5 +1,5 @@
 import { type Grade, grade, overlong, quote } from "../grade.ts";
-import { mathEquivalent } from "./equivalent.ts";
+import { compareAnswers } from "./equivalent.ts";
 import { findAnswer, lastBox, withoutThinking } from "./find-answer.ts";
 
 export interface MathAnswerOptions {
@@ -30,6 +30,12 @@ export function mathAnswer(
   const found = boxed ? box !== undefined && { answer: box, where: "in \\boxed{}" } : findAnswer(reply);
   const wanted = references.map(quote).join(" or ");
   if (!found) return grade(false, `no ${boxed ? "\\boxed{} " : ""}answer in ${quote(reply)}, expected ${wanted}`);
-  const correct = references.some((reference) => mathEquivalent(found.answer, reference));
-  return grade(correct, `${quote(found.answer)} ${found.where} ${correct ? "equals" : "does not equal"} ${wanted}`);
+  const verdicts = references.map((reference) => compareAnswers(found.answer, reference));
+  const correct = verdicts.includes(true);
+  const verdict = correct
+    ? "equals"
+    : verdicts.includes(undefined)
+      ? "takes too long to compare with"
+      : "does not equal";
+  return grade(correct, `${quote(found.answer)} ${found.where} ${verdict} ${wanted}`);
 }

@@ -147,6 +147,8 @@ describe("the answer in a reply", () => {
     expect(mathAnswer("\\boxed{3}", 4).explanation).toBe('"3" in \\boxed{} does not equal "4"');
     expect(mathAnswer("The answer is 4", 4, { boxed: true })).toMatchObject({ reward: 0 });
     expect(mathAnswer("\\boxed{4}", 4, { boxed: true })).toMatchObject({ reward: 1 });
+    const [long, another] = [`${"(\\frac{x}{y}+z)^{9}".repeat(90)}y`, `y${"(z+\\frac{x}{y})^{9}".repeat(90)}`];
+    expect(mathAnswer(`\\boxed{${long}}`, another).explanation).toContain("takes too long to compare with");
     expect(() => mathAnswer("1", "")).toThrow("mathAnswer expects an answer");
   });
 });

@@ -177,7 +177,7 @@ class Parser {
       this.#at = start;
       return undefined;
     }
-    // Whether the power is of the fraction or of all of it is anyone's guess.
+    // Ambiguous: the power may apply to the fraction or to the whole.
     if (this.#is("^") || this.#is("!") || this.#is("°")) throw new NoExpression();
     return (of) => add(whole, fraction(of));
   }
