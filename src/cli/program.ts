@@ -177,6 +177,7 @@ A reply has at most 2,048 tokens, whatever the run's own limit is; rllm.rollout.
     .option("--threads <number>", "of the tensor library; 0 is one per core", "0")
     .option("--max-sample-rows <number>", "sequences sampled at the same time, on each model", "256")
     .option("--micro-batch-tokens <number>", "packed tokens per forward-backward; 0 picks by memory", "0")
+    .option("--gradient-checkpointing", "compute activations again in the backward pass: less memory, more time")
     .option("--session-minutes <number>", "close the models of a client that was not heard of for so long", "60")
     .option(
       "--gap-seconds <number>",

@@ -7,6 +7,7 @@ import type { LocalEngineOptions } from "../backends/local/options.ts";
 import { outColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
 import { namesOf, readServedModel } from "../server/base-models.ts";
+import { withFlags } from "../server/flag-names.ts";
 import { startServer } from "../server/start-server.ts";
 import { showStatus } from "./show-status.ts";
 
@@ -23,6 +24,7 @@ interface ServeOptions {
   microBatchTokens: string;
   sessionMinutes: string;
   gapSeconds: string;
+  gradientCheckpointing?: boolean;
 }
 
 export async function serveCommand(options: ServeOptions): Promise<void> {
@@ -51,6 +53,7 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
         threads: whole("--threads", options.threads, 0),
         maxSampleRows: whole("--max-sample-rows", options.maxSampleRows, 1),
         microBatchTokens: whole("--micro-batch-tokens", options.microBatchTokens, 0),
+        gradientCheckpointing: options.gradientCheckpointing ?? false,
         logFile: join(options.state, "worker.log"),
       };
       const entry = {
@@ -71,6 +74,7 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
       stateFolder: options.state,
       sessionMinutes: whole("--session-minutes", options.sessionMinutes, 1),
       gapSeconds: whole("--gap-seconds", options.gapSeconds, 1),
+      futures: { phrase: withFlags },
       write: (line) => process.stdout.write(line),
     });
     status.end();

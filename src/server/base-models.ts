@@ -6,6 +6,7 @@ import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
+import { OperationError } from "./futures.ts";
 import { createSampleGatherer, type SampleGatherer } from "./gather-samples.ts";
 import { createScheduler, type Scheduler } from "./scheduler.ts";
 import { createStandIns, type StandIns } from "./stand-ins.ts";
@@ -65,6 +66,13 @@ export function createBaseModel(
     standIns: createStandIns(keeper),
   };
 }
+
+/** What every request to a model gets whose engine is not started again. */
+export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): OperationError =>
+  new OperationError(
+    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof UserError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
+    { category: "server", code: "engine_down", cause },
+  );
 
 /** @throws UserError when no model is served under the name */
 export function findBaseModel(models: readonly BaseModel[], name: string): BaseModel {

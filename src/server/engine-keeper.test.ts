@@ -1,46 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { Engine } from "../backends/engine.ts";
-import { EngineDied } from "../backends/engine-died.ts";
 import { adam, samplesOf, type TestClient, testClient, tinyEngine } from "./client.fixture.ts";
-
-/** The tabular engine, with policies that never answer again once it has died; after `stall` they answer by its death alone. */
-function mortalEngine(): { engine: Engine; die(): void; stall(): void } {
-  const engine = tinyEngine();
-  const reason = new EngineDied("the worker ended by SIGKILL");
-  let die = (): void => {};
-  const died = new Promise<Error>((resolve) => {
-    die = () => resolve(reason);
-  });
-  const death = died.then((error) => Promise.reject(error));
-  death.catch(() => {});
-  let stalled = false;
-  const mortal = <T>(work: Promise<T>): Promise<T> => (stalled ? death : Promise.race([death, work]));
-  return {
-    die,
-    stall() {
-      stalled = true;
-    },
-    engine: {
-      ...engine,
-      died,
-      async createPolicy(spec) {
-        const policy = await mortal(engine.createPolicy(spec));
-        return {
-          ...policy,
-          forward: (...args) => mortal(policy.forward(...args)),
-          forwardBackward: (...args) => mortal(policy.forwardBackward(...args)),
-          optimStep: (...args) => mortal(policy.optimStep(...args)),
-          saveState: (...args) => mortal(policy.saveState(...args)),
-          loadState: (...args) => mortal(policy.loadState(...args)),
-          async *sample(requests, options) {
-            await mortal(Promise.resolve());
-            yield* policy.sample(requests, options);
-          },
-        };
-      },
-    },
-  };
-}
+import { mortalEngine } from "./mortal-engine.fixture.ts";
 
 let client: TestClient;
 let present: ReturnType<typeof mortalEngine>;
@@ -49,10 +9,10 @@ let lines: string[];
 beforeEach(async () => {
   opened = 0;
   lines = [];
-  present = mortalEngine();
+  present = mortalEngine(tinyEngine());
   const reopen = async () => {
     opened++;
-    present = mortalEngine();
+    present = mortalEngine(tinyEngine());
     return present.engine;
   };
   const engines = [{ names: ["tabular"], engine: present.engine, reopen }];
@@ -153,10 +113,17 @@ describe("after the engine has died", () => {
     present.die();
     await new Promise(setImmediate);
     expect(opened).toBe(3);
-    expect(await client.failure("asample", request(id, 9))).toEqual({
+    const down = {
       category: "server",
-      error: "the worker ended by SIGKILL",
-    });
+      code: "engine_down",
+      error: expect.stringMatching(/^the engine of tabular is down and is not started again.*ended by SIGKILL/),
+    };
+    expect(await client.failure("asample", request(id, 9))).toEqual(down);
     expect(lines.join("")).toMatch(/not started again/);
+    const made = { session_id: session, model_seq_id: 7, base_model: "tabular", lora_config: { rank: 2 } };
+    expect(await client.failure("create_model", made)).toEqual(down);
+    expect(await client.failure("optim_step", { model_id: `${session}:train:0`, seq_id: 1, ...adam() })).toEqual(down);
+    const health = await client.request("GET", "/api/v1/healthz");
+    expect([health.status, await health.json()]).toMatchObject([503, { status: "down" }]);
   });
 });

@@ -8,9 +8,12 @@ import { clipped } from "./http-error.ts";
 export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
   | { kind: "protobuf"; body: Uint8Array }
-  | { kind: "failure"; message: string; category: "user" | "server" }
+  | { kind: "failure"; message: string; category: "user" | "server"; code?: FailureCode }
   /** There is no result, and the same request sent anew may have one. */
   | { kind: "gone"; why: string };
+
+/** Not of the protocol: what Hone's own client makes of a failure. `engine_down` is permanent. */
+export type FailureCode = "state_lost" | "engine_down";
 
 export interface FutureStoreOptions {
   /** How long a result is kept that nobody has collected. */
@@ -18,6 +21,8 @@ export interface FutureStoreOptions {
   /** How long one is kept after it was first collected: the answer may have been lost on its way. */
   keepCollectedMs?: number;
   now?: () => number;
+  /** Puts failures in the words of who started the server. */
+  phrase?: (text: string) => string;
 }
 
 /** Settled ones are many and kept for minutes: they hold their result alone. */
@@ -46,7 +51,26 @@ export interface FutureStore {
   readonly size: { pending: number; settled: number };
 }
 
+/** A failure of an operation that clients tell from others by its code. */
+export class OperationError extends UserError {
+  override name = "OperationError";
+  readonly category: "user" | "server";
+  readonly code: FailureCode;
+
+  constructor(
+    message: string,
+    { category, code, cause }: Pick<OperationError, "category" | "code"> & { cause?: unknown },
+  ) {
+    super(message, { cause });
+    this.category = category;
+    this.code = code;
+  }
+}
+
 export function describeFailure(error: unknown): FutureResult & { kind: "failure" } {
+  if (error instanceof OperationError) {
+    return { kind: "failure", message: error.message, category: error.category, code: error.code };
+  }
   // A RunError is a UserError by inheritance and not by blame.
   const user = error instanceof UserError && !(error instanceof RunError);
   const message = error instanceof Error ? error.message : String(error);
@@ -56,8 +80,12 @@ export function describeFailure(error: unknown): FutureResult & { kind: "failure
   return { kind: "failure", message: clipped(message.split("\n", 1)[0]!), category: "server" };
 }
 
+/** As clients get it. */
+export const failureBody = ({ message, category, code }: FutureResult & { kind: "failure" }) =>
+  code === undefined ? { error: message, category } : { error: message, category, code };
+
 export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
-  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now } = options;
+  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now, phrase = (text) => text } = options;
   const futures = new Map<string, Future>();
   const listeners: ((id: string, result: FutureResult) => void)[] = [];
   let pending = 0;
@@ -84,7 +112,10 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
         .then(() => work(cancel.signal))
         .then(
           (result) => settle(id, future, result),
-          (error: unknown) => settle(id, future, describeFailure(error)),
+          (error: unknown) => {
+            const failure = describeFailure(error);
+            settle(id, future, { ...failure, message: phrase(failure.message) });
+          },
         );
     },
     has: (id) => futures.has(id),

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { EngineDied } from "../backends/engine-died.ts";
 import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
 import { UserError } from "../errors.ts";
-import { findBaseModel } from "./base-models.ts";
+import { engineDown, findBaseModel } from "./base-models.ts";
 import { clientMetadata } from "./client-names.ts";
 import { createCompletions } from "./completions.ts";
 import type { ServerContext } from "./context.ts";
@@ -295,8 +295,9 @@ export function createService(context: ServerContext) {
           const sampled = samplers.use(String(id), how, (policy) => sample(policy, base, session.id, call, signal));
           const result = await sampled.catch((error: unknown) => {
             // The weights are on disk: clients ask anew, as after a restart of the server.
-            if (error instanceof EngineDied && !base.keeper.lost) return null;
-            throw error;
+            if (!(error instanceof EngineDied)) throw error;
+            if (base.keeper.lost) throw engineDown(base, error);
+            return null;
           });
           if (!result) return { kind: "gone", why: "the engine died while it was sampled" };
           metrics.add("hone_sampled_tokens_total", {}, result.sampledTokens);

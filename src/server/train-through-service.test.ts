@@ -7,6 +7,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/tabular-engine.ts";
 import type { Experiment } from "../trainer/experiment.ts";
 import { train } from "../trainer/train.ts";
+import { mortalEngine } from "./mortal-engine.fixture.ts";
 import { openTinker } from "./tinker-engine.fixture.ts";
 
 const root = temporaryFolder("through");
@@ -167,6 +168,75 @@ it("goes on where the service does not delete, and says so", async () => {
   });
   expect(step).toBe(5);
   expect(readFileSync(join(folder, "log.txt"), "utf8")).toMatch(/could not be deleted: .*not yours/);
+});
+
+describe("a run goes on by itself from its last checkpoint", () => {
+  const saving = [
+    "rllm.trainer.save_freq=2",
+    "rllm.trainer.test_freq=0",
+    "rllm.trainer.val_before_train=false",
+    "training.learning_rate=0.03",
+  ];
+  const ran = (name: string, options: Partial<Parameters<typeof openTinker>[0]> = {}, ...more: string[]) =>
+    trainThrough([`rllm.trainer.run_dir=${join(root, name)}`, ...saving, ...more], {
+      stateFolder: join(root, `${name}-state`),
+      ...options,
+    });
+  const logOf = (name: string) => readFileSync(join(root, name, "log.txt"), "utf8");
+  /** Does something at the n-th request of a kind. */
+  const at = (number: number, kind: string, act: () => Response | undefined) => {
+    let count = 0;
+    return (path: string) => (path === kind && ++count === number ? act() : undefined);
+  };
+
+  it.each([
+    ["where nothing was saved yet", 1],
+    ["with steps that were not saved", 4],
+    ["right after a checkpoint", 3],
+  ])("after the engine has died %s", async (_, number) => {
+    const whole = await ran(`whole-${number}`);
+    let present = mortalEngine(tabularEngine({ alphabet: "abc" }));
+    const reopen = async () => {
+      present = mortalEngine(tabularEngine({ alphabet: "abc" }));
+      return present.engine;
+    };
+    const found = await ran(`died-${number}`, {
+      server: { engines: [{ names: ["tiny"], engine: present.engine, reopen }] },
+      intercept: at(number, "optim_step", () => void present.die()),
+    });
+    expect([found.step, found.rewards]).toEqual([5, whole.rewards]);
+    expect(found.figures("run/recoveries").at(-1)).toBe(1);
+    expect(logOf(`died-${number}`)).toMatch(
+      /warning: .*has lost .*going on from the last checkpoint \(recovery 1 of this run\)/,
+    );
+    expect(logOf(`died-${number}`)).not.toMatch(/create_training_client/);
+  });
+
+  it("after the service was restarted while a request was under way", async () => {
+    const whole = await ran("whole");
+    const gone = () => Response.json({ detail: "the server was restarted since" }, { status: 410 });
+    const found = await ran("restarted", { intercept: at(9, "retrieve_future", gone) });
+    expect([found.rewards, found.figures("run/recoveries").at(-1)]).toEqual([whole.rewards, 1]);
+  });
+
+  it("and otherwise ends with exit code 1 and the command to go on with", async () => {
+    const gone = () => Response.json({ detail: "the server was restarted since" }, { status: 410 });
+    let calls = 0;
+    const always = (path: string) => (path === "retrieve_future" && ++calls > 12 ? gone() : undefined);
+    const failed = ran("again-and-again", { intercept: always });
+    await expect(failed).rejects.toMatchObject({
+      exitCode: 1,
+      hint: expect.stringMatching(/--resume .*again-and-again/),
+    });
+    expect(logOf("again-and-again")).toMatch(/recovery 1 of this run/);
+    // Three attempts that begin at the same step, not more.
+    expect(calls).toBe(16);
+    const down = () => Response.json({ error: "the engine of tiny is down", category: "server", code: "engine_down" });
+    await expect(ran("down", { intercept: at(9, "retrieve_future", down) })).rejects.toMatchObject({
+      ...{ exitCode: 1, message: expect.stringMatching(/is down/), hint: expect.stringMatching(/--resume .*down/) },
+    });
+    expect(logOf("down")).not.toMatch(/recovery/);
+  });
 });
 
 describe("log-probabilities at another temperature than 1", () => {

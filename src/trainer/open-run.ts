@@ -42,7 +42,7 @@ export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
   plan: Plan,
-  options: TrainOptions & { results?: string },
+  options: TrainOptions & { results?: string; recoveries?: number },
 ): Promise<OpenedRun> {
   const { config } = composed;
   const { val_only } = config.rllm.trainer;
@@ -107,6 +107,7 @@ export async function openRun(
       ...{ config, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
       workflow: experiment.workflow,
       progress: { step: 0, draws: 0, badSteps: 0 },
+      recoveries: options.recoveries ?? 0,
       health: watchHealth(config),
       validation: { step: -1, metrics: {} },
       signal: abort.signal,

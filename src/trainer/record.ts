@@ -43,6 +43,7 @@ export async function record(run: Run, finished: FinishedStep): Promise<void> {
     ...update.metrics,
     ...(await engineFigures(run)),
     ...gatewayFigures(run),
+    ...(run.recoveries > 0 ? { "run/recoveries": run.recoveries } : {}),
   };
   keepEpisodes(run, { mode: "train", step }, episodes, credit);
   clock.lap("record");

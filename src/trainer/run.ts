@@ -69,6 +69,8 @@ export interface Run {
   /** Undefined when the run only measures. */
   readonly folder: RunFolder | undefined;
   readonly progress: Progress;
+  /** How often this process has gone on by itself after the engine had lost the model's state. */
+  readonly recoveries: number;
   /** Takes the metrics of each step, in order; returns what has gone wrong with it. */
   readonly health: (metrics: Metrics) => string[];
   /** Figures of the last validation and the step it followed; -1 before the first. */

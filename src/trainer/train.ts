@@ -30,6 +30,7 @@ import { type Launch, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { openRun } from "./open-run.ts";
 import { makePlan, type Plan } from "./plan.ts";
+import { createRecovery, type Recovery } from "./recovery.ts";
 import type { Run } from "./run.ts";
 import { savedConfigFile } from "./saved-config.ts";
 import { validate } from "./validate.ts";
@@ -91,23 +92,43 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     process.stdout.write(`${toYaml(composed.tree, composed.origins)}\n# ${plan.arithmetic}\n`);
     return nothing;
   }
-  return withRun(experiment, { composed, plan, options }, async (run) => {
-    const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
-    if (run.strays.error) throw run.strays.error;
-    await finish(run, done);
-    const { folder, progress, validation } = run;
-    let history: StepMetrics[] | undefined;
-    return {
-      exitCode: done ? 0 : 130,
-      folder: folder?.path ?? null,
-      step: progress.step,
-      get history() {
-        history ??= [...(folder?.history() ?? [])];
-        return history;
-      },
-      validation: validation.metrics,
-    };
-  });
+  const recovery = createRecovery();
+  let opening: Opening = { composed, plan, options, recovery };
+  for (;;) {
+    try {
+      return await withRun(experiment, opening, trainRun);
+    } catch (error) {
+      const told = recovery.knows(error);
+      const next = recovery.after(error);
+      if (next === undefined) throw recovery.final(error);
+      // Of an attempt that failed before there was a run to tell it.
+      if (!told) process.stderr.write(`warning: ${next}\n`);
+      // What the settings warn of has been said.
+      const again = compose(experiment, {
+        ...options,
+        overrides: [...(options.overrides ?? []), ...recovery.overrides],
+      });
+      opening = { ...opening, composed: again, plan: planOf(experiment, again.config) };
+    }
+  }
+}
+
+async function trainRun(run: Run): Promise<RunSummary> {
+  const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
+  if (run.strays.error) throw run.strays.error;
+  await finish(run, done);
+  const { folder, progress, validation } = run;
+  let history: StepMetrics[] | undefined;
+  return {
+    exitCode: done ? 0 : 130,
+    folder: folder?.path ?? null,
+    step: progress.step,
+    get history() {
+      history ??= [...(folder?.history() ?? [])];
+      return history;
+    },
+    validation: validation.metrics,
+  };
 }
 
 /** Composes and checks the settings at once; measures when it is asked to. */
@@ -143,20 +164,27 @@ interface Opening {
   composed: ComposedConfig;
   plan: Plan;
   options: TrainOptions & { results?: string };
+  /** Of a run that trains. */
+  recovery?: Recovery;
 }
 
 /** Opens a run, works with it, and closes it whatever happens. */
 async function withRun<T>(
   experiment: Experiment<unknown>,
-  { composed, plan, options }: Opening,
+  { composed, plan, options, recovery }: Opening,
   work: (run: Run) => Promise<T>,
 ): Promise<T> {
   const workflow = await resolveWorkflow(experiment, composed.config.rllm);
-  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, options);
+  const recoveries = recovery?.count ?? 0;
+  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, { ...options, recoveries });
+  recovery?.begin(run);
   try {
     return await Promise.race([work(run), run.strays.fatal]);
   } catch (error) {
-    run.emit({ type: "run-end", reason: "failed", text: error instanceof Error ? error.message : String(error) });
+    const next = recovery?.after(error);
+    if (next === undefined)
+      run.emit({ type: "run-end", reason: "failed", text: error instanceof Error ? error.message : String(error) });
+    else run.emit({ type: "warning", text: next });
     throw error;
   } finally {
     await close();

@@ -48,11 +48,12 @@ function createParcel(connection: Connection): Parcel {
     if (id !== undefined) connection.post("cancel_future", { request_id: id }).catch(() => {});
   }
 
-  function settle(ask: Ask, { protobuf, error, category, gone }: Record<string, unknown>): void {
+  function settle(ask: Ask, answer: Record<string, unknown>): void {
+    const { protobuf, gone } = answer;
     if (!open.delete(ask)) return;
     if (typeof protobuf === "string") ask.resolve(Buffer.from(protobuf, "base64"));
     else if (typeof gone === "string") ask.reject(new LostResultError(ask.id ?? "a sample", gone));
-    else ask.reject(futureFailure(String(error), category));
+    else ask.reject(futureFailure(answer));
   }
 
   /** What is not answered in time is asked for again: the service knows by the request's number what it has begun. */

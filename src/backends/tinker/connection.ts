@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { RunError, UserError } from "../../errors.ts";
+import { StateLost } from "../engine-died.ts";
 
 export interface ConnectionOptions {
   /** `http://host:port`, without a final slash; only a name where `fetch` needs no network. */
@@ -225,7 +226,7 @@ export function createConnection(options: ConnectionOptions): Connection {
       return "again";
     }
     if (typeof answer.error !== "string") return answer;
-    throw futureFailure(answer.error, answer.category);
+    throw futureFailure(answer);
   }
 
   const connection: Connection = {
@@ -292,18 +293,22 @@ export function createConnection(options: ConnectionOptions): Connection {
 export const sdkVersion = "0.38.0";
 
 /** What the service had accepted, it does not know any more, for example since a restart. */
-export class LostResultError extends RunError {
+export class LostResultError extends StateLost {
   override name = "LostResultError";
   constructor(id: string, why: string) {
-    super(`the Tinker service has lost the result of ${id}: ${why}`, {
-      hint: "Go on from the last checkpoint with --resume.",
-    });
+    super(`the Tinker service has lost the result of ${id}: ${why}`);
   }
 }
 
-/** What a future says that has failed. */
-export const futureFailure = (error: string, category: unknown): Error =>
-  category === "user" ? new UserError(`Tinker: ${error}`) : new RunError(`the Tinker service failed: ${error}`);
+/** What a future says that has failed. `code` is Hone's own. */
+export function futureFailure({ error, category, code }: Record<string, unknown>): Error {
+  const text = String(error);
+  // The rest is advice for users of the SDK.
+  if (code === "state_lost")
+    return new StateLost(`the Tinker service has lost a part of this run: ${text.split("; ")[0]}`);
+  if (code === "engine_down") return new RunError(`the Tinker service failed: ${text}`);
+  return category === "user" ? new UserError(`Tinker: ${text}`) : new RunError(`the Tinker service failed: ${text}`);
+}
 
 /** The service is there and wants to be asked later. */
 class Busy extends RunError {}

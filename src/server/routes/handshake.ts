@@ -23,7 +23,12 @@ function describeForHone(model: ModelInfo, { loraTargets }: Capabilities) {
 
 export function handshakeRoutes({ sessions, context }: Service): Hono {
   return new Hono()
-    .get("/healthz", (c) => c.json({ status: "ok" }))
+    .get("/healthz", (c) => {
+      const down = context.models.filter(({ keeper }) => keeper.lost).map(({ name }) => name);
+      if (down.length === 0) return c.json({ status: "ok" });
+      const detail = `the engine of ${down.join(", ")} is down and is not started again: restart the server`;
+      return c.json({ status: "down", detail }, 503);
+    })
     .post("/client/config", (c) =>
       c.json({
         pjwt_auth_enabled: false,
