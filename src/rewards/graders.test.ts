@@ -67,6 +67,11 @@ describe("matchesSchema", () => {
   ])("%j: %d", async (reply, reward, why) => {
     expect(await matchesSchema(reply, schema)).toMatchObject({ reward, explanation: expect.stringContaining(why) });
   });
+  test("a property that every object inherits is missing unless the reply has it", async () => {
+    const required = { type: "object", required: ["toString"] };
+    expect((await matchesSchema("{}", required)).reward).toBe(0);
+    expect((await matchesSchema('{"toString": 1}', required)).reward).toBe(1);
+  });
   test("an invalid schema is a mistake of the experiment", async () => {
     await expect(matchesSchema("1", { type: "nothing" })).rejects.toThrow("schema is invalid");
   });

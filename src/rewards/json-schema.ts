@@ -20,7 +20,7 @@ const onAnotherThread = gradeOffThread<string>(import.meta.url, "matchesSchemaOn
 const compiled = new Map<string, ValidateFunction>();
 
 export function matchesSchemaOnThisThread(reply: string, schema: string): Grade {
-  const validate = compiled.get(schema) ?? new Ajv({ strict: false }).compile(JSON.parse(schema));
+  const validate = compiled.get(schema) ?? new Ajv({ strict: false, ownProperties: true }).compile(JSON.parse(schema));
   compiled.set(schema, validate);
   let value: unknown;
   try {

@@ -1,7 +1,8 @@
 /** Removes what carries no meaning from an answer: mathematics marks, spacing, fonts. It never joins two tokens. */
 
+/** The first alternative is a line break, whose second backslash begins no command. */
 const spacing =
-  /\\(?:[!,;:> ]|(?:quad|qquad|displaystyle|limits|[bB]igl?|[bB]igr)(?![a-zA-Z])|(?:left|right)(?:\.|(?![a-zA-Z])))|~/g;
+  /\\\\|\\(?:[!,;:> ]|(?:quad|qquad|displaystyle|limits|[bB]igl?|[bB]igr)(?![a-zA-Z])|(?:left|right)(?:\.|(?![a-zA-Z])))|~/g;
 const textCommand =
   /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm|bf)\s?\{([^{}]*)\}/g;
 const degrees = /\^ ?(?:\\circ(?![a-zA-Z])|\{ ?\\circ ?\})|\\degree(?![a-zA-Z])|\\deg(?![a-zA-Z])/g;
@@ -17,7 +18,7 @@ export function cleanLatex(answer: string): string {
   const text = unwrap(squeeze(answer))
     .replace(/\{,\}(?=\d{3})|,\\!(?=\d{3})|(?<=\d)\\,(?=\d{3}(?!\d))/g, "")
     .replaceAll("{,}", ",")
-    .replace(spacing, " ")
+    .replace(spacing, (found) => (found === "\\\\" ? found : " "))
     .replace(textCommand, " $1 ")
     .replaceAll("\\$", " $ ")
     .replace(degrees, " ° ")
