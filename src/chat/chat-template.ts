@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
 import { UserError } from "../errors.ts";
+import { withGenericTools } from "./generic-tools.ts";
 import { matchPython, pythonFunctions } from "./match-jinja.ts";
 import type { ChatMessage } from "./messages.ts";
 import { toTemplateMessage, toTemplateTool } from "./template-messages.ts";
@@ -26,16 +27,21 @@ export function findTemplate(directory: string, config: TokenizerConfig): Templa
   return plain === undefined ? undefined : { plain, ...(tools === undefined ? {} : { tools }) };
 }
 
+export interface CompiledTemplate {
+  renderText: RenderText;
+  /** Whether the template has a place for tools. Without one, they are described in the system message. */
+  takesTools: boolean;
+}
+
 export type RenderText = (messages: readonly ChatMessage[], options: RenderOptions) => string;
 
 /**
  * Renders as transformers does.
  *
  * @param owner the model's folder, for messages
- * @throws UserError when the template cannot be parsed; the returned function when it refuses the messages, or has no
- * place for tools that are offered
+ * @throws UserError when the template cannot be parsed; the returned function when it refuses the messages
  */
-export function compileTemplate(sources: TemplateSources, config: TokenizerConfig, owner: string): RenderText {
+export function compileTemplate(sources: TemplateSources, config: TokenizerConfig, owner: string): CompiledTemplate {
   const plain = parse(sources.plain, owner);
   const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner);
   const named = {
@@ -68,9 +74,12 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
     }
   };
 
-  let takesTools: boolean | undefined;
+  const takesTools = showsTools(render);
+  const takesSystem = takesTools || showsSystem(render);
   let argumentsKnown = false;
-  return (messages, options) => {
+  const renderText: RenderText = (messages, options) => {
+    const { tools = [], ...rest } = options;
+    if (tools.length > 0 && !takesTools) return render(withGenericTools(messages, tools, takesSystem), rest);
     if (!argumentsKnown && messages.some(({ toolCalls }) => toolCalls?.length)) {
       argumentsKnown = true;
       argumentsAsText =
@@ -79,17 +88,28 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
           return showsArguments(render);
         }) ?? false;
     }
-    if (options.tools?.length) {
-      const { tools, ...rest } = options;
-      takesTools ??= render(asked, options) !== render(asked, rest);
-      if (!takesTools) {
-        throw new UserError(`the chat template of ${owner} has no place for tools`, {
-          hint: "offer none, or choose another format by hand, e.g. rollout_engine.renderer_name=hermes",
-        });
-      }
-    }
     return render(messages, options);
   };
+  return { renderText, takesTools };
+}
+
+const mark = "Qz7mark7zQ";
+
+function showsTools(render: RenderText): boolean {
+  try {
+    return render(asked, { tools: [{ name: mark }] }) !== render(asked, {});
+  } catch {
+    // A template that refuses a single question is reported at its first use.
+    return true;
+  }
+}
+
+function showsSystem(render: RenderText): boolean {
+  try {
+    return render([{ role: "system", content: mark }, ...asked], {}).includes(mark);
+  } catch {
+    return false;
+  }
 }
 
 /** Whether a call's arguments come out as JSON: most templates expect them as an object, some as text. */

@@ -6,6 +6,7 @@ import { UserError } from "../errors.ts";
 import { assembleChat } from "./assemble-chat.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./chat-template.ts";
 import { encodeElsewhere } from "./encode-elsewhere.ts";
+import { hermes } from "./formats/hermes.ts";
 import { type Renderer, renderers, syntaxOf } from "./renderers.ts";
 import { openTokenizer, readJson, type Tokenizer } from "./tokenizer.ts";
 import type { Chat } from "./types.ts";
@@ -15,7 +16,7 @@ export type { Chat } from "./types.ts";
 export interface LoadChatOptions {
   /**
    * How conversations are written and replies read; null goes by the model's own template. `"plain"` is for base
-   * models, `"hermes"` gives tools to a ChatML model whose template has no place for them; see `renderers`.
+   * models; see `renderers`.
    */
   rendererName?: string | null;
   /** No thinking before an answer. */
@@ -24,7 +25,7 @@ export interface LoadChatOptions {
   accumulateReasoning?: boolean;
   /** For templates that know such a word. */
   reasoningEffort?: string;
-  /** Told of settings that have no effect with this model. */
+  /** Told of settings that have no effect with this model, and of tools that its template has no place for. */
   log?: (line: string) => void;
 }
 
@@ -44,23 +45,39 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
       hint: "use the instruct version of the model, or put a chat_template.jinja that fits it into the folder, or set rollout_engine.renderer_name=plain, which puts messages one below the other without roles",
     });
   }
-  const renderText = compileTemplate(sources, config, directory);
+  const { renderText, takesTools } = compileTemplate(sources, config, directory);
+  const syntax = renderer?.syntax ?? syntaxOf(sources);
   const { disableThinking = false, accumulateReasoning = false, reasoningEffort, log } = options;
   if (disableThinking && !thinkingMatters(renderText))
     log?.(`disable_thinking has no effect: the chat template of ${directory} has no way to think or not to think`);
   if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
     log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
   return assembleChat({
-    ...{ encode, leastTokens, decode, specials, renderText, accumulateReasoning },
+    ...{ encode, leastTokens, decode, specials, accumulateReasoning },
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
-    syntax: renderer?.syntax ?? syntaxOf(sources),
+    renderText: takesTools ? renderText : sayOnce(renderText, directory, log),
+    syntax: takesTools ? syntax : { ...syntax, calls: hermes },
     addSpecial: renderer?.addSpecial ?? false,
     ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },
     stopIds: readStopIds(directory),
     ...(disableThinking ? { thinking: false } : {}),
     ...(reasoningEffort === undefined ? {} : { reasoningEffort }),
   });
+}
+
+/** Says so when tools are first described in the system message. */
+function sayOnce(renderText: RenderText, directory: string, log: LoadChatOptions["log"]): RenderText {
+  let said = false;
+  return (messages, options) => {
+    if (!said && options.tools?.length) {
+      said = true;
+      log?.(
+        `the chat template of ${directory} has no place for tools: they are described in the system message, and calls are read as Hermes writes them; rollout_engine.renderer_name chooses another format`,
+      );
+    }
+    return renderText(messages, options);
+  };
 }
 
 /** What templates that ask for an effort assume without one. */

@@ -41,15 +41,44 @@ test("an unknown renderer, and one that the model has no tokens for, say what th
 });
 
 describe("tools", () => {
-  test.each(["chatml", "gemma"])("%s's template has no place for them, which is said", (family) => {
-    const chat = loadChat(fixture(family));
-    expect(() => chat.render(hello, { tools })).toThrow(
-      expect.objectContaining({
-        message: expect.stringContaining("has no place for tools"),
-        hint: expect.stringContaining("renderer_name=hermes"),
-      }),
-    );
-    expect(chat.render(hello, { tools: [] }).length).toBeGreaterThan(0);
+  test.each(["chatml", "gemma"])(
+    "%s's template has no place for them, so they are put into the first message",
+    (family) => {
+      const said: string[] = [];
+      const chat = loadChat(fixture(family), { log: (line) => said.push(line) });
+      const call = { id: "x", name: "add", arguments: { a: 1 }, argumentsText: '{"a": 1}' };
+      const results = ["1", "2"].map((content): ChatMessage => ({ role: "tool", content, toolCallId: "x" }));
+      const messages: ChatMessage[] = [
+        ...hello,
+        { role: "assistant", content: "Let me see.", toolCalls: [call] },
+        ...results,
+        { role: "user", content: "and?" },
+      ];
+      const text = chat.renderText(messages, { tools });
+      for (const part of [
+        '<tools>\n{"type":"function","function":{"name":"add"',
+        'Let me see.\n<tool_call>\n{"name":"add","arguments":{"a":1}}\n</tool_call>',
+        "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\nand?",
+      ]) {
+        expect(text).toContain(part);
+      }
+      expect(chat.parse('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', { tools }).toolCalls).toEqual([
+        { ...call, id: "call_0" },
+      ]);
+      expect(said).toEqual([
+        expect.stringContaining("has no place for tools: they are described in the system message"),
+      ]);
+      // Nothing changes for calls without tools, whose prompts are the template's own.
+      expect(chat.renderText(hello, { tools: [] })).toBe(chat.renderText(hello));
+      expect(checkTemplate(chat)).toMatchObject({ rewrites: false, notContinuable: false });
+    },
+  );
+
+  test("a system message of the agent's own keeps its place before the tools", () => {
+    const chat = loadChat(fixture("chatml"));
+    const text = chat.renderText([{ role: "system", content: "Be brief." }, ...hello], { tools });
+    expect(text).toMatch(/^<\|im_start\|>system\nBe brief\.\n\nYou can call these functions:/);
+    expect(text.match(/<\|im_start\|>system/g)).toHaveLength(1);
   });
 
   test("hermes gives them to a ChatML model, and reads its calls", () => {

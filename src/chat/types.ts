@@ -47,7 +47,7 @@ export interface Chat {
   /**
    * `[P]` token ids of a conversation. Special tokens are recognised wherever the rendered text spells them, in a
    * message too, as transformers' `apply_chat_template` does; no token is added that the template does not write.
-   * @throws UserError when the template refuses the messages, or tools are given and it has no place for them
+   * @throws UserError when the template refuses the messages
    */
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
   /**

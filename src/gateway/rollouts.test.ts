@@ -124,6 +124,37 @@ describe("how it ends", () => {
     });
   });
 
+  test("a request that is always refused is sent once, ends the run, and names the setting that allows it", async () => {
+    let attempts = 0;
+    const schema = { type: "object", properties: {} };
+    const workflow: Workflow<Row> = async ({ row }) => {
+      attempts++;
+      await ask(shared, row.word);
+      await ask(shared, row.word, {
+        response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } },
+      });
+      return 1;
+    };
+    const { gateway, run } = await ownGateway();
+    const error = await run(workflow, undefined, { raiseOnError: true, retryLimit: 3 }).catch((thrown) => thrown);
+    expect(error).toMatchObject({
+      name: "UserError",
+      message: expect.stringContaining("rllm.gateway.unenforceable=allow"),
+    });
+    expect(attempts).toBe(1);
+    await gateway.close();
+  });
+
+  test("a refusal that the agent copes with is not its failure", async () => {
+    const workflow: Workflow<Row> = async ({ row }) => {
+      await ask(shared, row.word, { frequency_penalty: 1 }).catch(() => undefined);
+      await ask(shared, row.word);
+      throw new Error("something else");
+    };
+    const [episode] = await runWorkflow({ workflow, rows: rows.slice(0, 1), reply: echo, raiseOnError: false });
+    expect(episode!.failure).toMatchObject({ kind: "agent", message: "workflow threw Error: something else" });
+  });
+
   test("a workflow's own failure stays its own", async () => {
     const workflow: Workflow<Row> = async ({ row }) => {
       await ask(shared, row.word);
@@ -169,7 +200,11 @@ async function ownGateway() {
   const store = openTraceStore({ path: ":memory:" });
   stores.push(store);
   const gateway = await openGateway({ chat: scripted.chat, model: "policy", store });
-  const run = (workflow: Workflow<Row>, grouping = { groupBy: null as string | null, nameBy: null as string | null }) =>
+  const run = (
+    workflow: Workflow<Row>,
+    grouping = { groupBy: null as string | null, nameBy: null as string | null },
+    more: { raiseOnError?: boolean; retryLimit?: number } = {},
+  ) =>
     runRollouts({
       tasks: [{ id: "task", row: { word: "first" }, origin: "here" }],
       ...{ n: 1, workflow, purpose: "train" as const, nParallelTasks: 1, retryLimit: 1, timeoutSeconds: 10 },
@@ -182,6 +217,7 @@ async function ownGateway() {
       }),
       raiseOnError: false,
       gateway: rolloutGateway(gateway, { prefix: "train-3/", enforceSampling: true }),
+      ...more,
     });
   return { gateway, store, run };
 }

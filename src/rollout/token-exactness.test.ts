@@ -20,12 +20,14 @@ const llamaCall = ({ name, arguments: given }: WrittenCall) =>
 /** Models, and how each writes: thinking (which later turns may show or not), calls. */
 const models = [
   { chat: open("chatml", { rendererName: "hermes" }), thinks: true, write: hermesCall },
+  { chat: open("chatml"), thinks: false, write: hermesCall },
   { chat: open("qwen"), thinks: false, write: hermesCall },
   { chat: open("qwen3", { accumulateReasoning: true }), thinks: true, write: hermesCall },
   { chat: open("qwen3"), thinks: true, forgets: true, write: hermesCall },
   { chat: open("qwen3", { disableThinking: true }), thinks: false, write: hermesCall },
   { chat: open("llama"), thinks: false, write: llamaCall },
   { chat: open("gemma"), thinks: false, write: undefined },
+  { chat: open("gemma"), thinks: false, write: hermesCall },
 ] as const;
 
 const tools: ToolDefinition[] = [
