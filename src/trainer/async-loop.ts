@@ -4,6 +4,7 @@ import { assignCredit } from "./assign-credit.ts";
 import { asyncOptions } from "./async-options.ts";
 import { startClock } from "./clock.ts";
 import { sequenceFilters } from "./credit-options.ts";
+import { watchOutage } from "./failing-rollouts.ts";
 import { type Generation, startGeneration } from "./generation.ts";
 import { sharesOfTasks } from "./passes.ts";
 import { record } from "./record.ts";
@@ -34,9 +35,12 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
   let sinceSync = 0;
 
   const clock = startClock();
+  const outage = watchOutage(run);
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
     const { gathered, metrics: ages } = await takeBatch(run, generation);
+    // Its tasks are not repeated: generation has gone on meanwhile.
+    await outage.lasts({ mode: "train", step }, gathered.episodes);
     clock.lap("buffer_wait");
     const credit = assignCredit(run, gathered.kept);
     const { batch, metrics } = toBatch(credit.groups, credit.advantages, sequenceFilters(config));

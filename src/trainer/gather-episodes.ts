@@ -5,6 +5,7 @@ import { dropSmallGroups, groupTrajectories } from "../trajectories/group-trajec
 import type { Episode, TrajectoryGroup } from "../trajectories/types.ts";
 import { type Collection, collectEpisodes, tasksOfDraw } from "./collect-episodes.ts";
 import { needsGreedyReplies, tasksPerStep } from "./credit-options.ts";
+import { watchOutage } from "./failing-rollouts.ts";
 import type { Run } from "./run.ts";
 
 export interface GatheredStep extends Gathered {
@@ -43,7 +44,11 @@ export async function gatherEpisodes(run: Run, step: number): Promise<GatheredSt
 async function attempt(run: Run, drawn: Pick<Collection, "tasks" | "step" | "draw">): Promise<Draw> {
   const { n: rollouts } = run.config.rllm.rollout;
   const sampling = run.config.rllm.rollout.train;
-  const episodes = await collectEpisodes(run, { ...drawn, purpose: "train", rollouts, sampling });
+  const outage = watchOutage(run);
+  let episodes: Episode[];
+  do {
+    episodes = await collectEpisodes(run, { ...drawn, purpose: "train", rollouts, sampling });
+  } while (await outage.lasts({ mode: "train", step: drawn.step }, episodes));
   if (!comparesWithGreedy(run)) return toDraw(run, episodes);
   return toDraw(run, episodes, await collectEpisodes(run, { ...drawn, ...greedyReplies(run) }));
 }

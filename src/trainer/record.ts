@@ -8,6 +8,7 @@ import { advantageMetrics, rewardMetrics } from "../trajectories/group-metrics.t
 import { type Credit, figuresOf } from "./assign-credit.ts";
 import type { Clock } from "./clock.ts";
 import { sampledTokens } from "./collect-episodes.ts";
+import { noteFailingStep } from "./failing-rollouts.ts";
 import type { GatheredStep } from "./gather-episodes.ts";
 import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
@@ -54,6 +55,7 @@ export async function record(run: Run, finished: FinishedStep): Promise<void> {
   for (const text of run.health(metrics)) run.emit({ type: "health", text });
   clock.lap("logging");
   if (step === 1 && (metrics["batch/steps_per_traj/max"] ?? 0) > 1) noteTemplate(run);
+  noteFailingStep(run, episodes);
   noteBadStep(run, update.failure);
 }
 

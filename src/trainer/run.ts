@@ -20,6 +20,8 @@ export interface Progress {
   draws: number;
   /** Steps in a row whose update was dropped because a loss or gradient was not finite. */
   badSteps: number;
+  /** Steps in a row in which most rollouts failed. */
+  failingSteps?: number;
   /** Where an adaptive KL weight stands; absent before its first change. */
   klWeight?: number;
   /** Of asynchronous training. */

@@ -1,7 +1,9 @@
 /** Measures the published policy on the validation tasks. */
+import type { Dataset } from "../data/types.ts";
 import { mean } from "../statistics.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { collectEpisodes } from "./collect-episodes.ts";
+import { watchOutage } from "./failing-rollouts.ts";
 import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
 
@@ -11,6 +13,21 @@ export async function validate(run: Run, step: number): Promise<Episode[]> {
   if (!validation) return [];
   const start = performance.now();
   run.emit({ type: "validation-start", step });
+  const outage = watchOutage(run);
+  let episodes: Episode[];
+  do {
+    episodes = await collectValidation(run, validation, step);
+  } while (await outage.lasts({ mode: "val", step }, episodes));
+  const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
+  const seconds = (performance.now() - start) / 1000;
+  keepEpisodes(run, { mode: "val", step }, episodes);
+  checkBestMetric(run, metrics);
+  run.validation = { step, metrics };
+  run.emit({ type: "validation-end", step, metrics, seconds });
+  return episodes;
+}
+
+async function collectValidation(run: Run, validation: Dataset<unknown>, step: number): Promise<Episode[]> {
   const episodes: Episode[] = [];
   const { val_batch_size } = run.config.data;
   const atOnce = val_batch_size === -1 ? validation.size : val_batch_size;
@@ -21,12 +38,6 @@ export async function validate(run: Run, step: number): Promise<Episode[]> {
     const sampling = run.config.rllm.rollout.val;
     episodes.push(...(await collectEpisodes(run, { purpose: "validate", tasks, rollouts, sampling, step })));
   }
-  const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
-  const seconds = (performance.now() - start) / 1000;
-  keepEpisodes(run, { mode: "val", step }, episodes);
-  checkBestMetric(run, metrics);
-  run.validation = { step, metrics };
-  run.emit({ type: "validation-end", step, metrics, seconds });
   return episodes;
 }
 

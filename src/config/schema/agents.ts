@@ -16,7 +16,7 @@ export const agent = z
       .gt(0)
       .nullable()
       .default(null)
-      .describe("Seconds one trajectory may take, model and environment together; null is no limit."),
+      .describe("Seconds one trajectory may take, model and environment together; null is no limit of its own."),
     overlong_filter: z
       .boolean()
       .default(false)
@@ -56,7 +56,12 @@ const workflow_args = z
       .default(null)
       .describe("Environment that the workflow uses: a registered name or a module's path."),
     env_args: freeArguments.default({}).describe("Arguments of that environment."),
-    timeout: z.number().gt(0).default(1e6).describe("Seconds one attempt at a rollout may take."),
+    timeout: z
+      .number()
+      .gt(0)
+      .default(3600)
+      .describe("Seconds one attempt at a rollout may take, all phases but the tear-down together.")
+      .meta({ note: "The document's default is 1e6 seconds, more than eleven days: a hanging agent would never end." }),
     gamma: z
       .number()
       .min(0)
@@ -89,13 +94,13 @@ export const workflow = z
       .number()
       .gt(0)
       .nullable()
-      .default(null)
+      .default(600)
       .describe("Seconds the set-up of an attempt may take; null is no limit of its own."),
     score_timeout: z
       .number()
       .gt(0)
       .nullable()
-      .default(null)
+      .default(600)
       .describe("Seconds the reward of an attempt may take; null is no limit of its own."),
     tear_down_timeout: z
       .number()
