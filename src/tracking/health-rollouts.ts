@@ -17,9 +17,11 @@ export const failedRollouts: NewRule = (config) => {
     const errors = metrics["batch/termination_reason/error"] ?? 0;
     const timeouts = metrics["batch/termination_reason/timeout"] ?? 0;
     if (errors + timeouts < 0.1) return undefined;
+    const share = `${percent(errors + timeouts)} of rollouts failed`;
     const why = "`failure` in episodes/ says why";
-    if (errors >= timeouts) return `${percent(errors + timeouts)} of rollouts failed; ${why}`;
-    return `${percent(errors + timeouts)} of rollouts failed, most of them at a time limit; ${why} (${limits.join(", ")})`;
+    if (timeouts > errors) return `${share}, most of them at a time limit; ${why} (${limits.join(", ")})`;
+    const kind = mostFrequent(metrics, "batch/failures/");
+    return `${share}${kind === undefined ? "" : `, most of them in the ${kind}`}; ${why}`;
   };
 };
 
@@ -41,9 +43,10 @@ export const brokenConversations: NewRule =
     const sequences = metrics["batch/num_sequences"] ?? 0;
     const dropped = metrics["batch/dropped_sequences/token_mismatch"] ?? 0;
     if (dropped > 0 && dropped >= 0.1 * (sequences + dropped)) {
+      const start = mostFrequent(metrics, "batch/sequence_starts/");
       return (
         `${percent(dropped / (sequences + dropped))} of sequences were dropped because a model call did not continue the ` +
-        `earlier ones${mainStart(metrics)}; send the history back unchanged, or set rllm.filter_token_mismatch=false`
+        `earlier ones${start === undefined ? "" : ` (most often: ${start})`}; send the history back unchanged, or set rllm.filter_token_mismatch=false`
       );
     }
     const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
@@ -54,12 +57,11 @@ export const brokenConversations: NewRule =
     );
   };
 
-/** The most frequent `batch/sequence_starts/*`. */
-function mainStart(metrics: Metrics): string {
-  const prefix = "batch/sequence_starts/";
-  const starts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
-  const [first] = starts.sort(([, left], [, right]) => right - left);
-  return first === undefined ? "" : ` (most often: ${first[0].slice(prefix.length)})`;
+/** The rest of the name of the largest metric that begins with `prefix`, if it is above zero. */
+function mostFrequent(metrics: Metrics, prefix: string): string | undefined {
+  const counts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
+  const [first] = counts.sort(([, left], [, right]) => right - left);
+  return first?.[0].slice(prefix.length);
 }
 
 /** Replies cut off by a limit. Two steps in a row, since a small batch may be unlucky once. */
@@ -103,8 +105,9 @@ export const noSignal: NewRule = ({ rllm: { rollout } }) => {
     const hard = metrics[`batch/${idle.role}/fractions/too_hard`] ?? 0;
     const what = `almost no group of "${idle.role}" has rewards that differ, so almost nothing is learned`;
     if (easy > 0.8) return `${what}: nearly all are solved every time; give harder tasks, or stop here`;
-    // Then that is why they fail, and another rule says so.
-    if (hard > 0.8 && (metrics["response_length/clip_ratio"] ?? 0) >= 0.5) return undefined;
+    // Then cut-off replies or errors are why they fail, and another rule says so.
+    const elsewhere = ["response_length/clip_ratio", "batch/termination_reason/error"];
+    if (hard > 0.8 && elsewhere.some((name) => (metrics[name] ?? 0) >= 0.5)) return undefined;
     const more = `raise rllm.rollout.n (now ${n})`;
     if (hard > 0.8) return `${what}: nearly all fail every time; give easier tasks or partial rewards, or ${more}`;
     const warmer = temperature < 1 ? `raise sampling.train.temperature (now ${temperature}), ` : "";

@@ -77,6 +77,11 @@ describe("health", () => {
       [[1, /12% of rollouts failed; `failure` in episodes\/ says why$/]],
     ],
     [
+      "failed rollouts of a known kind, which explain why all fail",
+      course(...repeat(3, { ...hard, "batch/termination_reason/error": 0.9, "batch/failures/agent": 9 })),
+      [[1, /90% of rollouts failed, most of them in the agent; `failure` in episodes\/ says why$/]],
+    ],
+    [
       "unknown rewards",
       course({ "groups/num_trajs_before_filter": 128, "groups/dropped_trajs/unknown_reward": 32 }),
       [[1, /25% of trajectories have no reward/]],

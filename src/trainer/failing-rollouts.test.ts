@@ -82,7 +82,7 @@ describe("a run whose rollouts all fail stops", () => {
   it("when most fail in three steps in a row", async () => {
     const { folder, result } = await attempt(failing((begun) => begun >= 16 && begun % 16 < 12, refused));
     expect((result as RunError).message).toMatch(
-      /^more than half of the rollouts failed, 3 steps in a row \(12 of 16 in step 4\), most often \(12 of 12\)/,
+      /^most rollouts failed, 3 steps in a row \(12 of 16 in step 4\), most often \(12 of 12\)/,
     );
     expect(figures(folder).at(-1)).toMatchObject({ step: 4, "batch/failed_episodes": 12 });
   });
@@ -91,6 +91,31 @@ describe("a run whose rollouts all fail stops", () => {
     const twice = await attempt(failing((begun) => begun >= 16 && begun < 48 && begun % 16 < 12, refused));
     const half = await attempt(failing((begun) => begun % 2 === 0, refused));
     expect([twice.result, half.result]).toMatchObject([{ exitCode: 0 }, { exitCode: 0 }]);
+  });
+
+  it("at once where the agent's own error is what fails", async () => {
+    const { result } = await attempt(
+      async (_task, { model }) => {
+        await model.chat([{ role: "user", content: "b" }]);
+        throw new TypeError("rows.map is not a function");
+      },
+      { rllm: { workflow: { on_agent_error: "drop" } }, data: { max_response_length: 64 } },
+    );
+    expect(result).toMatchObject({ exitCode: 1, hint: expect.stringMatching(/^fix the workflow/) });
+    expect(pauses.seconds).toBe(0);
+  });
+
+  it("where each error of the agent is given a reward, after three steps", async () => {
+    const { folder, result } = await attempt(
+      async (_task, { model, purpose }) => {
+        await model.chat([{ role: "user", content: "b" }]);
+        if (purpose === "validate") return 0;
+        throw new TypeError("rows.map is not a function");
+      },
+      { rllm: { workflow: { on_agent_error: "reward:0" } }, data: { max_response_length: 64 } },
+    );
+    expect((result as RunError).message).toMatch(/^most rollouts failed, 3 steps in a row \(16 of 16 in step 3\)/);
+    expect(figures(folder).at(-1)).toMatchObject({ step: 3, "batch/failures/agent": 16 });
   });
 
   it.each([1, 6])("in asynchronous training of %i steps", async (steps) => {

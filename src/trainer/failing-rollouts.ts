@@ -42,7 +42,7 @@ export function watchOutage(run: Run): Outage {
         mode === "train" ? `step ${step}` : step === 0 ? "the validation" : `the validation after step ${step}`;
       const text = `all ${failed.length} rollouts of ${what} failed, ${describe(failed)}`;
       seconds += failed.reduce((least, episode) => Math.min(least, episode.seconds), Number.POSITIVE_INFINITY);
-      if (seconds >= outageSeconds || stopRequested()) {
+      if (seconds >= outageSeconds || !mayPass(failed) || stopRequested()) {
         keepEpisodes(run, { mode, step }, episodes);
         throw stopped(text, failed);
       }
@@ -55,15 +55,22 @@ export function watchOutage(run: Run): Outage {
   };
 }
 
-/** @throws RunError when more than half of the rollouts failed in this step and in the ones before it, or all in the last */
+/**
+ * A step counts as failing when more than half of its rollouts have no reward, or when all of them threw and
+ * `rllm.workflow.on_agent_error` gave them one. Replies that an agent could not use do not count: a model may learn.
+ *
+ * @throws RunError when this step is failing and so were the ones before it, or all of the last step failed
+ */
 export function noteFailingStep({ progress, plan }: Run, episodes: readonly Episode[]): void {
-  const failed = episodes.filter(isLost);
-  const allInTheLast = failed.length === episodes.length && progress.step === plan.totalSteps;
-  progress.failingSteps = failed.length > episodes.length / 2 ? (progress.failingSteps ?? 0) + 1 : 0;
-  if (progress.failingSteps === 0 || (progress.failingSteps < mostFailingSteps && !allInTheLast)) return;
+  const failed = episodes.filter(({ failure }) => failure !== undefined && failure.kind !== "model");
+  const allFailed = failed.length === episodes.length && episodes.length > 0;
+  const failing = allFailed || failed.filter(isLost).length > episodes.length / 2;
+  progress.failingSteps = failing ? (progress.failingSteps ?? 0) + 1 : 0;
+  const last = allFailed && progress.step === plan.totalSteps;
+  if (!last && progress.failingSteps < mostFailingSteps) return;
   const share = `${failed.length} of ${episodes.length} in step ${progress.step}`;
   throw stopped(
-    `more than half of the rollouts failed, ${progress.failingSteps} steps in a row (${share}), ${describe(failed)}`,
+    `most rollouts failed, ${progress.failingSteps} steps in a row (${share}), ${describe(failed)}`,
     failed,
   );
 }
@@ -71,6 +78,12 @@ export function noteFailingStep({ progress, plan }: Run, episodes: readonly Epis
 /** Failed, and with no reward that could be trained on. */
 const isLost = ({ failure, trajectories }: Episode) =>
   failure !== undefined && trajectories.every(({ reward }) => reward === null);
+
+/** The agent's own errors do not pass with time. */
+function mayPass(failed: readonly Episode[]): boolean {
+  const { kind, boundary } = mostFrequent(failed)[0]!.failure!;
+  return boundary === "timeout" || kind === "infrastructure" || kind === "reward";
+}
 
 /** The failures that occurred most; numbers in their messages, such as ports and times, do not tell them apart. */
 function mostFrequent(failed: readonly Episode[]): readonly Episode[] {
