@@ -32,7 +32,7 @@ function failing(fails: (begun: number) => boolean, error: () => unknown): Workf
   };
 }
 
-const refused = () => new Error("connect ECONNREFUSED 127.0.0.1:8000");
+const refused = () => Object.assign(new Error("connect ECONNREFUSED 127.0.0.1:8000"), { code: "ECONNREFUSED" });
 const lenient: ConfigInput = { rllm: { workflow: { raise_on_error: false, retry_limit: 0 } } };
 
 async function attempt(workflow: Workflow<ToyRow>, config: ConfigInput = lenient) {
@@ -91,6 +91,17 @@ describe("a run whose rollouts all fail stops", () => {
     const twice = await attempt(failing((begun) => begun >= 16 && begun < 48 && begun % 16 < 12, refused));
     const half = await attempt(failing((begun) => begun % 2 === 0, refused));
     expect([twice.result, half.result]).toMatchObject([{ exitCode: 0 }, { exitCode: 0 }]);
+  });
+
+  it("at once where the code of the reward throws", async () => {
+    const { result } = await attempt(
+      failing(
+        () => true,
+        () => new TypeError("row.answer is undefined"),
+      ),
+    );
+    expect((result as RunError).message).toMatch(/^all 16 rollouts of step 1 failed.*boundary reward.*TypeError/);
+    expect(pauses.seconds).toBe(0);
   });
 
   it("at once where the agent's own error is what fails", async () => {

@@ -26,7 +26,8 @@ export interface Outage {
   lasts(collected: Collected, episodes: readonly Episode[]): Promise<boolean>;
 }
 
-export function watchOutage(run: Run): Outage {
+/** @param stops false: failures are returned in the end, for a caller that reports them */
+export function watchOutage(run: Run, stops = true): Outage {
   const { emit, signal, stopRequested } = run;
   let seconds = 0;
   let pause = firstPauseSeconds;
@@ -43,6 +44,7 @@ export function watchOutage(run: Run): Outage {
       const text = `all ${failed.length} rollouts of ${what} failed, ${describe(failed)}`;
       seconds += failed.reduce((least, episode) => Math.min(least, episode.seconds), Number.POSITIVE_INFINITY);
       if (seconds >= outageSeconds || !mayPass(failed) || stopRequested()) {
+        if (!stops) return false;
         keepEpisodes(run, { mode, step }, episodes);
         throw stopped(text, failed);
       }
@@ -79,10 +81,10 @@ export function noteFailingStep({ progress, plan }: Run, episodes: readonly Epis
 const isLost = ({ failure, trajectories }: Episode) =>
   failure !== undefined && trajectories.every(({ reward }) => reward === null);
 
-/** The agent's own errors do not pass with time. */
+/** Errors of the agent's or the reward's own code do not pass with time. */
 function mayPass(failed: readonly Episode[]): boolean {
   const { kind, boundary } = mostFrequent(failed)[0]!.failure!;
-  return boundary === "timeout" || kind === "infrastructure" || kind === "reward";
+  return boundary === "timeout" || kind === "infrastructure";
 }
 
 /** The failures that occurred most; numbers in their messages, such as ports and times, do not tell them apart. */

@@ -139,7 +139,7 @@ function prepareMeasurement(experiment: Experiment<unknown>, options: TrainOptio
     config: composed.config,
     measure: (results, step) =>
       withRun(experiment, { composed, plan, options: { ...options, results } }, async (run) => {
-        const episodes = await validate(run, step);
+        const episodes = await validate(run, step, false);
         if (run.strays.error) throw run.strays.error;
         run.emit({ type: "run-end", reason: "done" });
         return { episodes, metrics: run.validation.metrics };

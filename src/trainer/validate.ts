@@ -7,13 +7,18 @@ import { watchOutage } from "./failing-rollouts.ts";
 import { keepEpisodes } from "./keep-episodes.ts";
 import type { Run } from "./run.ts";
 
-/** Validates after `step` (0: before training). The metrics go to `run.validation`. Returns all episodes, task by task. */
-export async function validate(run: Run, step: number): Promise<Episode[]> {
+/**
+ * Validates after `step` (0: before training). The metrics go to `run.validation`. Returns all episodes, task by task.
+ *
+ * @param stops false: the caller reports it when all rollouts fail
+ * @throws RunError when all rollouts fail
+ */
+export async function validate(run: Run, step: number, stops = true): Promise<Episode[]> {
   const { validation } = run.experiment;
   if (!validation) return [];
   const start = performance.now();
   run.emit({ type: "validation-start", step });
-  const outage = watchOutage(run);
+  const outage = watchOutage(run, stops);
   let episodes: Episode[];
   do {
     episodes = await collectValidation(run, validation, step);
