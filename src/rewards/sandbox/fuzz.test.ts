@@ -1,0 +1,96 @@
+/**
+ * Random hostile programs: each run ends within its limits, is graded zero, and leaves no process and no folder.
+ * HONE_FUZZ_SECONDS=3600 runs it for an hour instead of a few seconds.
+ */
+import { readdirSync, readFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { fuzzCases, fuzzTimeout } from "../../fuzz-time.fixture.ts";
+import { deriveSeed, uniforms } from "../../random.ts";
+import { ownerMark } from "../../temporary-names.ts";
+import { type CodeTest, codeTests } from "../code/code-tests.ts";
+import { hostileProgram } from "./fuzz-programs.fixture.ts";
+import { openSandbox } from "./open-sandbox.ts";
+import { listProcesses } from "./process-table.ts";
+
+const limits = {
+  ...{ cpuSeconds: 1, seconds: 3, processes: 24 },
+  ...{ memoryBytes: 160 * 2 ** 20, fileBytes: 20 * 2 ** 20, outputBytes: 200_000 },
+};
+/** Two programs may follow each other, each with its set-up, on a machine that does much else. */
+const mostSeconds = 60;
+
+const tests: Record<"python" | "javascript", CodeTest[]> = {
+  python: [
+    { code: "assert square(2) == 4\nassert square(3) == 9" },
+    { call: "square", arguments: [3], returns: 9 },
+    { stdin: "3", stdout: "9" },
+  ],
+  javascript: [
+    { code: "assert.strictEqual(square(2), 4);\nif (square(3) !== 9) throw new Error('not 9');" },
+    { call: "square", arguments: [3], returns: 9 },
+    { stdin: "3", stdout: "9" },
+  ],
+};
+
+/** Processes of this process's sandboxes: children, what carries their mark, what is in their cgroups. */
+function processesLeft(): string[] {
+  const mark = `hone-sandbox-${ownerMark}`;
+  const left = listProcesses().filter(({ pid, parent, command }) => {
+    if (parent === process.pid && command.includes("launch.py")) return true;
+    return ["environ", "cgroup"].some((name) => read(`/proc/${pid}/${name}`).includes(mark));
+  });
+  return left.map(({ pid, command }) => `${pid} ${command}`);
+}
+
+function read(path: string): string {
+  try {
+    return readFileSync(path, "latin1");
+  } catch {
+    return "";
+  }
+}
+
+const foldersLeft = () => readdirSync(tmpdir()).filter((name) => name.startsWith(`hone-sandbox-${ownerMark}`));
+
+test(
+  "no hostile program passes a test, holds up a run, or leaves anything behind",
+  async () => {
+    const best = await openSandbox({ atLeast: "process" });
+    const sandboxes = [best, await openSandbox({ only: "process" })];
+    let cases = 0;
+    let slowest = 0;
+    for (const index of fuzzCases(10)) {
+      const random = uniforms(deriveSeed(12, "sandbox", index));
+      const { language, code } = hostileProgram(random);
+      const wanted = tests[language][Math.floor(random() * 3)] as CodeTest;
+      const sandbox = sandboxes[index % 2] ?? best;
+      const what = `case ${index}, level ${sandbox.isolation.level}, ${JSON.stringify(wanted)}:\n${code}`;
+      const start = performance.now();
+      const grade = await codeTests(`\`\`\`\n${code}\n\`\`\``, [wanted], { sandbox, language, limits }).catch(
+        (error) => {
+          throw new Error(what, { cause: error });
+        },
+      );
+      const seconds = (performance.now() - start) / 1000;
+      expect([grade.reward, grade.correct], `${what}\n${grade.explanation}`).toEqual([0, false]);
+      expect(seconds, what).toBeLessThan(mostSeconds);
+      if (sandbox.isolation.lifetime) {
+        let left = processesLeft();
+        // The kernel ends what is in a namespace after its first process is seen to have ended.
+        for (let look = 0; look < 40 && left.length > 0; look++, left = processesLeft()) await sleep(50);
+        expect(left, what).toEqual([]);
+      }
+      expect(foldersLeft(), what).toEqual([]);
+      cases++;
+      slowest = Math.max(slowest, seconds);
+    }
+    const honest = await codeTests("```\ndef square(x): return x * x\n```", tests.python.slice(0, 2), {
+      sandbox: best,
+    });
+    expect(honest.explanation).toContain("2 of 2 tests passed");
+    console.log(`${cases} hostile programs; the slowest took ${slowest.toFixed(1)} s`);
+  },
+  fuzzTimeout,
+);
