@@ -1,5 +1,6 @@
 /** Opens everything a run needs, in order, and closes what was opened in the opposite order whatever happens. */
 import { relative } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Workflow } from "../agents/types.ts";
 import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
 import type { Engine } from "../backends/engine.ts";
@@ -77,8 +78,16 @@ export async function openRun(
     }
 
     const interrupt = listenForInterrupt(
-      val_only ? undefined : () => warn("stopping after this step and saving; Ctrl-C again stops at once"),
-      async () => abort.abort(new Error("stopped")),
+      () => {
+        if (val_only || !begun) return false;
+        warn("stopping after this step and saving; Ctrl-C again stops at once");
+        return true;
+      },
+      async () => {
+        abort.abort(new Error("stopped"));
+        // What was opened so far goes, and with it a folder that holds nothing; what does not end in time is left.
+        if (!begun) await Promise.race([close(), sleep(1000)]).catch(() => {});
+      },
     );
     closers.push(() => interrupt.dispose());
     const strays = watchStrayErrors(warn, folder?.path);

@@ -14,11 +14,12 @@ interface Asked {
 type Answer = (asked: Asked, times: number) => Response | Error;
 
 /** A connection to a service that answers each path by a script of its own. */
-function connect(script: Record<string, Answer>) {
+function connect(script: Record<string, Answer>, options: { retryMs?: number; startMs?: number } = {}) {
   const asked: Asked[] = [];
   const told: string[] = [];
   const connection = createConnection({
     ...{ baseUrl: "http://service", apiKey: "tml-key", retryMs: 0.01, onStatus: (text: string) => told.push(text) },
+    ...options,
     async fetch(url, { method = "GET", headers }) {
       const given = new Headers(headers);
       const path = url.replace("http://service/api/v1/", "");
@@ -71,6 +72,39 @@ describe("a request", () => {
       /refused create_model \(400\): no such base model/,
     );
     expect(of("create_model")).toHaveLength(1);
+  });
+
+  it.each([
+    [
+      "refuses connections",
+      () => new Error("fetch failed", { cause: new Error("connect ECONNREFUSED") }),
+      /ECONNREFUSED/,
+    ],
+    ["answers 503 to everything", () => json({ detail: "down" }, 503), /503 .*down/],
+    ["answers 501 to everything", () => json({ detail: "what is this" }, 501), /refused client\/config \(501\)/],
+    [
+      "is a web page",
+      () => new Response("<html>", { headers: { "content-type": "text/html" } }),
+      /not a Tinker service.*text\/html/,
+    ],
+    ["is no such page", () => new Response("nothing", { status: 404 }), /refused client\/config \(404\)/],
+  ])("fails within seconds where the address was wrong from the start: it %s", async (_, answer, words) => {
+    const { connection, asked } = connect({ "client/config": answer }, { retryMs: 1, startMs: 60 });
+    const error: unknown = await connection.get("get_server_capabilities").catch((caught: unknown) => caught);
+    expect(error).toMatchObject({ exitCode: 2, message: expect.stringMatching(words) });
+    expect(String(error)).toMatch(/http:\/\/service/);
+    expect(asked.length).toBeLessThan(20);
+  });
+
+  it("goes on trying a service that has answered before, which may be restarting", async () => {
+    const { connection } = connect(
+      {
+        optim_step: (_, times) => (times < 6 ? new Error("ECONNREFUSED") : json({ done: true })),
+      },
+      { startMs: 0 },
+    );
+    await connection.get("get_server_capabilities");
+    expect(await connection.post("optim_step", {})).toEqual({ done: true });
   });
 
   it("names the key where it is refused", async () => {

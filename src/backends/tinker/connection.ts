@@ -15,6 +15,8 @@ export interface ConnectionOptions {
   fetch?: (url: string, init: RequestInit) => Promise<Response>;
   /** Milliseconds before the first retry of a request; doubled up to twenty times. */
   retryMs?: number;
+  /** Milliseconds that a service is tried for that has not answered yet: it may just be starting. */
+  startMs?: number;
 }
 
 type Method = "GET" | "POST" | "DELETE";
@@ -22,7 +24,7 @@ type Body = Record<string, unknown> | Uint8Array;
 
 export interface Connection {
   /** Posts and gives the JSON of the answer. @throws UserError for what the service blames on the request; RunError */
-  post(path: string, body: Body): Promise<Record<string, unknown>>;
+  post(path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown>>;
   get(path: string): Promise<Record<string, unknown>>;
   /** Deletes; what is not there is deleted already. */
   remove(path: string): Promise<void>;
@@ -59,12 +61,14 @@ const tokenAnswer = z.looseObject({ jwt: z.string() });
 const tokenMarginMs = 60_000;
 
 export function createConnection(options: ConnectionOptions): Connection {
-  const { baseUrl, apiKey, onStatus = () => {}, fetch: ask = fetch, retryMs = 500 } = options;
+  const { baseUrl, apiKey, onStatus = () => {}, fetch: ask = fetch, retryMs = 500, startMs = 5_000 } = options;
   const counts = { requests: 0, retries: 0 };
   const waiting = new Map<symbol, { what: string; since: number }>();
+  let reached = false;
   let exchanges: Promise<boolean> | undefined;
   let token: Promise<{ jwt: string; expires: number }> | undefined;
 
+  const refusal = (path: string, status: number, text: string) => refusalOf(baseUrl, path, status, text);
   const url = (path: string) => `${baseUrl}/api/v1/${path}`;
 
   async function send(
@@ -150,14 +154,18 @@ export function createConnection(options: ConnectionOptions): Connection {
     const once = randomUUID();
     for (let attempt = 0; ; attempt++) {
       let reason: string;
-      let patience = retryForMs;
+      let patience = reached ? retryForMs : startMs;
       let delay = retryMs * Math.min(2 ** attempt, longestDelays) * (1 - Math.random() / 4);
       try {
         const response = await send(method, path, body, ownKey, { timeout: timeoutMs, once }, signal);
         const { status } = response;
         // A 400 without a word is some proxy's, not the service's.
         const silent = status === 400 && response.headers.get("content-length") === "0";
-        if (status < 500 && ![402, 408, 409, 429].includes(status) && !silent) return response;
+        const lasting = status < 500 || status === 501;
+        if (lasting && ![402, 408, 409, 429].includes(status) && !silent) {
+          reached ||= response.ok;
+          return response;
+        }
         reason = `${status} ${await response.text()}`.slice(0, 300);
         const asked = 1000 * Number(response.headers.get("retry-after") ?? 0);
         if (asked > 0 && asked <= longestAskedMs) delay = asked;
@@ -170,10 +178,13 @@ export function createConnection(options: ConnectionOptions): Connection {
         signal?.throwIfAborted();
         reason = describe(error);
       }
-      if (Date.now() - begin > patience)
-        throw new RunError(`the Tinker service at ${baseUrl} does not answer ${path}: ${reason}`);
+      if (Date.now() + delay - begin > patience) {
+        const text = `the Tinker service at ${baseUrl} does not answer ${path}: ${reason}`;
+        if (reached) throw new RunError(text);
+        throw new UserError(text, { hint: "Start it (`hone serve`), or correct tinker_base_url or TINKER_BASE_URL." });
+      }
       counts.retries++;
-      if (attempt > 1 || patience !== retryForMs) onStatus(`waiting for the Tinker service (${path}): ${reason}`);
+      if (attempt > 1 || patience > retryForMs) onStatus(`waiting for the Tinker service (${path}): ${reason}`);
       await sleep(delay, undefined, signal ? { signal } : {});
     }
   }
@@ -199,8 +210,17 @@ export function createConnection(options: ConnectionOptions): Connection {
 
   async function readAnswer(path: string, response: Response): Promise<Record<string, unknown>> {
     const text = await response.text();
-    if (response.ok) return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
-    throw refusal(path, response.status, text);
+    if (!response.ok) throw refusal(path, response.status, text);
+    if (text === "") return {};
+    try {
+      return JSON.parse(text) as Record<string, unknown>;
+    } catch (cause) {
+      const type = response.headers.get("content-type") ?? "an unknown type";
+      throw new UserError(`${baseUrl} is not a Tinker service: it answers ${path} with ${type}, not JSON`, {
+        hint: "Correct tinker_base_url or TINKER_BASE_URL.",
+        cause,
+      });
+    }
   }
 
   async function poll(id: string, signal?: AbortSignal): Promise<Record<string, unknown> | Uint8Array | "again"> {
@@ -231,7 +251,7 @@ export function createConnection(options: ConnectionOptions): Connection {
 
   const connection: Connection = {
     counts,
-    post: (path, body) => called("POST", path, body),
+    post: (path, body, signal) => called("POST", path, body, signal),
     get: (path) => called("GET", path),
     async remove(path) {
       const response = await withKey((ownKey) => settled("DELETE", path, undefined, ownKey));
@@ -328,7 +348,7 @@ function detailOf(text: string): string {
   }
 }
 
-function refusal(path: string, status: number, text: string): UserError {
+function refusalOf(baseUrl: string, path: string, status: number, text: string): UserError {
   const hint = status === 401 || status === 403 ? { hint: "Check the API key in TINKER_API_KEY." } : {};
-  return new UserError(`the Tinker service refused ${path} (${status}): ${detailOf(text)}`, hint);
+  return new UserError(`the Tinker service at ${baseUrl} refused ${path} (${status}): ${detailOf(text)}`, hint);
 }

@@ -47,7 +47,14 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   const { baseUrl, onStatus } = options;
   onStatus?.(`reaching the Tinker service at ${baseUrl}`);
   const connection = createConnection(options);
-  const { supported_models: served } = capabilitiesAnswer.parse(await connection.get("get_server_capabilities"));
+  const parsed = capabilitiesAnswer.safeParse(await connection.get("get_server_capabilities"));
+  if (!parsed.success) {
+    throw new UserError(
+      `${baseUrl} is not a Tinker service that Hone can read: get_server_capabilities: ${z.prettifyError(parsed.error)}`,
+      { hint: "Correct tinker_base_url or TINKER_BASE_URL." },
+    );
+  }
+  const { supported_models: served } = parsed.data;
   const names = served.flatMap(({ model_name }) => model_name ?? []);
   const found = served.find(({ model_name }) => model_name === options.model);
   if (!found) {

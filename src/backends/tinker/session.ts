@@ -26,6 +26,8 @@ export interface TinkerSession {
 const heartbeatMs = 10_000;
 /** As long may heartbeats fail before a person is told. */
 const worryMs = 120_000;
+/** The end of a run does not wait longer for a service that is gone. */
+const goodbyeMs = 3_000;
 
 export async function openSession(
   connection: Connection,
@@ -77,7 +79,8 @@ export async function openSession(
     async close() {
       clearInterval(beat);
       // A service that is gone needs no farewell.
-      await connection.post(`sessions/${id}/finish`, { reason: { type: "success" }, detail: null }).catch(() => {});
+      const goodbye = { reason: { type: "success" }, detail: null };
+      await connection.post(`sessions/${id}/finish`, goodbye, AbortSignal.timeout(goodbyeMs)).catch(() => {});
     },
   };
 }
