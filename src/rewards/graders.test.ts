@@ -15,6 +15,8 @@ describe("multipleChoice", () => {
     ["<answer>D) Bern</answer>", "D", 1],
     ["It is hot. The answer is (A).", "A", 1],
     ["Answer: **C**", "C", 1],
+    ["Answer:   \n\n  **C**", "C", 1],
+    ["<answer>Apple</answer>", "A", 0],
     ["At first the answer is A, but no, the answer is B", "B", 1],
     ["A. no\nB. yes", "A", 0],
     ["B) because it flows north", "B", 1],
