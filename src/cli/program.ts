@@ -78,7 +78,8 @@ Examples:
       "after",
       `
 The results are summary.json with means, standard errors and paired comparisons, and for each model tasks.jsonl with
-every rollout's row, reply, reward and reason, in a folder that hone view reads.
+every rollout's row, reply, reward and reason, in a folder that hone view reads. A checkpoint is measured with the
+settings of its run, the base model with those of the first; key=value pairs given here win.
 Exit codes: 0 measured, 1 the run failed or a model has no known reward, 2 a mistake in the call, 130 stopped.
 
 Examples:

@@ -132,7 +132,10 @@ async function trainRun(run: Run): Promise<RunSummary> {
 }
 
 /** Composes and checks the settings at once; measures when it is asked to. */
-function prepareMeasurement(experiment: Experiment<unknown>, options: TrainOptions): Measurement {
+function prepareMeasurement(
+  experiment: Experiment<unknown>,
+  options: TrainOptions & { settings?: string },
+): Measurement {
   const composed = compose(experiment, options);
   const plan = checkedPlan(experiment, composed, options);
   return {
@@ -197,13 +200,18 @@ function registeredNames({ estimators = {}, losses = {} }: Registered): Register
   return { "rllm.algorithm.adv_estimator": Object.keys(estimators), "rllm.algorithm.loss_fn": Object.keys(losses) };
 }
 
-function compose(experiment: Experiment<unknown>, options: TrainOptions): ComposedConfig {
+function compose(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ComposedConfig {
   const files = [...(options.files ?? [])];
   const overrides = [...(options.overrides ?? [])];
   if (options.resume !== undefined) {
     // The run's own resolved configuration comes first, so that flags given now still win.
     files.unshift(savedConfigFile(options.resume));
     overrides.push(`rllm.trainer.run_dir=${JSON.stringify(options.resume)}`);
+  }
+  if (options.settings !== undefined) {
+    files.unshift(options.settings);
+    // What the run itself began with is not what is measured.
+    overrides.push("training.resume_mode=off");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
   const { warnings = [], ...layers } = options.frontDoor ?? {};

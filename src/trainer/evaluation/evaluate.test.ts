@@ -86,3 +86,28 @@ it("eval fails where no reward is known, and keeps the reasons", async () => {
   const lenient = ["rllm.workflow.raise_on_error=false", "rllm.workflow.retry_limit=0"];
   await expect(evaluate([null], lenient, () => Number.NaN)).rejects.toThrow("no rollout of base has a known reward");
 });
+
+it("eval takes model, adapter and backend of a checkpoint from its run, and what is given now wins", async () => {
+  const own = newFolder();
+  const adapted = [`rllm.trainer.run_dir=${own}`, "model.lora_rank=2", "rllm.rollout.n_val=3"];
+  await train(toy(), { engine: openToy(), overrides: adapted });
+  const adapters: unknown[] = [];
+  const { engine, chat } = openToy();
+  const createPolicy: typeof engine.createPolicy = (spec) => {
+    adapters.push(spec.adapter);
+    return engine.createPolicy(spec);
+  };
+  const measure = async (candidates: (string | null)[], overrides: string[] = []) => {
+    vi.spyOn(process.stdout, "write").mockReturnValue(true);
+    const evaluation = { candidates, output: newFolder() };
+    await train(toy(), { engine: { engine: { ...engine, createPolicy }, chat }, evaluate: evaluation, overrides });
+    return JSON.parse(readFileSync(join(evaluation.output, "summary.json"), "utf8")) as Evaluation;
+  };
+  const { models } = await measure([own, null]);
+  expect(adapters).toMatchObject([
+    { kind: "lora", rank: 2 },
+    { kind: "lora", rank: 2 },
+  ]);
+  expect(models.map(({ rollouts }) => rollouts)).toEqual([24, 24]);
+  expect((await measure([own], ["rllm.rollout.n_val=1"])).models[0]!.rollouts).toBe(8);
+});

@@ -9,6 +9,7 @@ import { makeDatedFolder } from "../../tracking/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { EvaluationRequest } from "../launch.ts";
 import { openCheckpoint } from "../open-checkpoint.ts";
+import { savedConfigFile } from "../saved-config.ts";
 import { type Attempt, type Comparison, compareFigures, type Figures, measureFigures } from "./figures.ts";
 import { outcomeOf } from "./outcome.ts";
 import { report } from "./report.ts";
@@ -32,6 +33,8 @@ interface Candidate {
   /** Also of its folder. */
   name: string;
   checkpoint?: string;
+  /** The configuration file of the run that made it: stronger than the script's own, weaker than what is given now. */
+  settings?: string;
   step: number;
 }
 
@@ -44,7 +47,7 @@ interface Candidate {
  */
 export async function evaluate(
   { candidates, output, json = false }: EvaluationRequest,
-  prepare: (candidate: { checkpoint?: string }) => Measurement,
+  prepare: (candidate: Pick<Candidate, "checkpoint" | "settings">) => Measurement,
 ): Promise<{ folder: string; validation: Readonly<Record<string, number>> }> {
   if (output !== undefined && existsSync(output) && readdirSync(output).length > 0) {
     throw new UserError(`${output} is not empty`, { hint: "name a folder that does not exist yet" });
@@ -52,7 +55,11 @@ export async function evaluate(
   const models = await Promise.all(candidates.map(findCandidate));
   const twice = models.find(({ name }, index) => models.findIndex((one) => one.name === name) !== index);
   if (twice) throw new UserError(`${twice.name} is named twice`, { hint: "name two different checkpoints" });
-  const prepared = models.map(({ checkpoint }) => prepare(checkpoint === undefined ? {} : { checkpoint }));
+  // The base model is that of the first run.
+  const first = models.find(({ settings }) => settings !== undefined);
+  const prepared = models.map(({ checkpoint, settings = first?.settings }) =>
+    prepare({ ...(checkpoint === undefined ? {} : { checkpoint }), ...(settings === undefined ? {} : { settings }) }),
+  );
   for (const text of differentSettings(prepared)) process.stderr.write(`warning: ${text}\n`);
 
   const experiment = prepared[0]!.config.rllm.trainer.experiment_name;
@@ -101,8 +108,11 @@ async function findCandidate(path: string | null): Promise<Candidate> {
   if (path === null) return { name: "base", step: 0 };
   const { folder, step } = await openCheckpoint(path);
   const checkpoint = realpathSync(folder);
-  const run = basename(dirname(dirname(checkpoint)));
-  return { name: `${run}-${basename(checkpoint)}`, checkpoint, step };
+  const run = dirname(dirname(checkpoint));
+  const candidate = { name: `${basename(run)}-${basename(checkpoint)}`, checkpoint, step };
+  if (existsSync(join(run, "config.yaml"))) return { ...candidate, settings: savedConfigFile(run) };
+  process.stderr.write(`warning: ${path} is not in a run's folder: it is measured with the script's own settings\n`);
+  return candidate;
 }
 
 /** Settings that change what is measured; models measured with different ones do not compare. */
