@@ -47,8 +47,12 @@ describe("a program", () => {
   });
 
   test.each([
-    ["ends with another code than 0", node("process.exit(3)"), /ended with 3/],
-    ["says nothing", node(""), /no number and no object with a reward/],
+    [
+      "ends with another code than 0",
+      node("process.exit(3)"),
+      /ended with exit code 3 and wrote nothing to standard error/,
+    ],
+    ["says nothing", node(""), /not a number or an object with a reward/],
     ["is not there", ["./no-such-program"] as [string], /cannot be started/],
   ])("that %s has failed", async (_, command, message) => {
     const [episode] = await run(commandAgent<Row>({ command }), {
@@ -57,6 +61,50 @@ describe("a program", () => {
       timeoutSeconds: 60,
     });
     expect(episode!.failure?.message).toMatch(message);
+  });
+
+  test("that crashes is a failure of the agent, with its command, exit code and the end of its standard error", async () => {
+    const log: string[] = [];
+    const source = program(`
+      for (let line = 0; line < 30; line++) console.error("line " + line);
+      process.stderr.write("Traceback: KeyError \\u001b[31m'answer'");
+      process.exitCode = 1;`);
+    const options = {
+      rows: rows.slice(0, 1),
+      raiseOnError: false,
+      timeoutSeconds: 60,
+      log: (text: string) => log.push(text),
+    };
+    const [episode] = await run(commandAgent<Row>({ command: node(source) }), options);
+    expect(episode!.failure).toMatchObject({ kind: "agent", boundary: "workflow" });
+    const { message } = episode!.failure!;
+    expect(message).toMatch(
+      /^agent threw Error: \S+ --input-type=module -e [\s\S]* ended with exit code 1; its standard error ends with\n/,
+    );
+    expect(message).toMatch(/\n {2}line 29\n {2}Traceback: KeyError .*'answer'$/);
+    expect(message).not.toContain("line 10\n");
+    expect(log.length).toBe(31);
+    expect(log.slice(0, 2)).toEqual(["stderr: line 0", "stderr: line 1"]);
+  });
+
+  test("that crashes because the engine failed is a failure of the infrastructure", async () => {
+    const source = program("throw new Error(said)").replace(
+      "(await response.json()).choices[0].message.content",
+      "(await response.json()).error.message",
+    );
+    const [episode] = await run(commandAgent<Row>({ command: node(source) }), {
+      ...{ rows: rows.slice(0, 1), raiseOnError: false, timeoutSeconds: 60 },
+      reply: () => Promise.reject(new Error("out of memory")),
+    });
+    expect(episode!.failure).toMatchObject({ kind: "infrastructure", message: "model call 1 failed: out of memory" });
+  });
+
+  test("whose exit code a reward reads is graded by it, and the code is counted", async () => {
+    const reward = (_: Row, { exitCode }: { exitCode: number }) => (exitCode === 0 ? 1 : 0);
+    const [episode] = await run(commandAgent<Row>({ command: node("process.exit(3)"), reward }), {
+      timeoutSeconds: 60,
+    });
+    expect(episode).toMatchObject({ metrics: { nonzero_exits: 1 }, trajectories: [{ reward: 0 }] });
   });
 
   test("is killed with all that it started when its time is up", async () => {

@@ -1,5 +1,6 @@
 /** An agent that is a program: started for each rollout, told where the model is, asked at its end what it was worth. */
 import { spawn } from "node:child_process";
+import { RunError, UserError } from "../errors.ts";
 import type { GatewayAccess, Outcome, Task, Workflow } from "./types.ts";
 
 export interface AgentResult {
@@ -17,19 +18,24 @@ export interface CommandAgentOptions<Row> {
   env?: Readonly<Record<string, string>>;
   cwd?: string;
   /**
-   * What the run was worth. Default: the last line that the program writes, which is then a number or a JSON object with
-   * `reward`; a program that ends with another code than 0 has failed.
+   * What the run was worth, whatever its exit code (`batch/nonzero_exits` counts the codes other than 0). Default: the last
+   * line that the program writes, a number or a JSON object with `reward`; the agent has failed if the exit code is not 0.
    */
   reward?: (row: Row, result: AgentResult) => number | Outcome | Promise<number | Outcome>;
 }
 
-/** Of the output; what comes before is forgotten. */
+/** Of the output, in characters; what comes before is forgotten. */
 const mostOutput = 4 * 2 ** 20;
+
+/** Lines of standard error that a failure quotes. */
+const quotedLines = 20;
+/** Lines of standard error that go to the log, of one attempt. */
+const mostLogged = 1000;
 
 /**
  * The program finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY,
- * which the official clients read by themselves, and its task in HONE_TASK. When the rollout ends before it does, its
- * whole process group is killed.
+ * which the official clients read by themselves, and its task in HONE_TASK. Its standard error goes to the run's log. When
+ * the rollout ends before it does, its whole process group is killed.
  *
  * @example
  * commandAgent<{ question: string; answer: string }>({
@@ -39,17 +45,72 @@ const mostOutput = 4 * 2 ** 20;
  */
 export function commandAgent<Row>(options: CommandAgentOptions<Row>): Workflow<Row> {
   const { command, input = (row: Row) => `${JSON.stringify(row)}\n`, reward } = options;
-  return async (task, { gateway, signal, stage }) => {
+  return async (task, { gateway, signal, stage, log }) => {
     stage("agent");
     const [program, ...args] = typeof command === "function" ? command(task.row) : command;
     const env = { ...process.env, ...options.env, ...agentEnvironment(task, gateway) };
     const cwd = options.cwd === undefined ? {} : { cwd: options.cwd };
-    const result = await runProgram({ program, args, env, ...cwd, input: input(task.row), signal });
-    stage("reward");
-    if (reward !== undefined) return reward(task.row, result);
-    return toOutcome(lastLine(result, program), `the last line of ${program}'s output`);
+    const stderr = lineLog(log);
+    const result = await runProgram({
+      program,
+      args,
+      env,
+      ...cwd,
+      input: input(task.row),
+      signal,
+      stderr: stderr.push,
+    });
+    stderr.end();
+    if (reward !== undefined) {
+      stage("reward");
+      const graded = await reward(task.row, result);
+      return withMetric(graded, "nonzero_exits", Number(result.exitCode !== 0));
+    }
+    if (result.exitCode !== 0) {
+      const last = stderr.last().map((line) => `\n  ${line}`);
+      const said =
+        last.length === 0 ? " and wrote nothing to standard error" : `; its standard error ends with${last.join("")}`;
+      throw new Error(`${[program, ...args].join(" ")} ended with exit code ${result.exitCode}${said}`);
+    }
+    return toOutcome(lastLine(result), `the last line of ${program}'s output`);
   };
 }
+
+/** What is not an outcome stays what it is, for the rollout to refuse. */
+function withMetric(graded: number | Outcome, name: string, value: number): number | Outcome {
+  const outcome = typeof graded === "number" ? { reward: graded } : graded;
+  return isOutcome(outcome) ? { ...outcome, metrics: { [name]: value, ...outcome.metrics } } : outcome;
+}
+
+const isOutcome = (value: unknown): value is Outcome =>
+  typeof value === "object" && value !== null && "reward" in value;
+
+/** Gathers a stream's text into lines, logs each, and keeps the last ones. */
+function lineLog(log: (line: string) => void) {
+  const last: string[] = [];
+  let rest = "";
+  let count = 0;
+  const add = (line: string) => {
+    if (last.push(line) > quotedLines) last.shift();
+    if (++count <= mostLogged) log(`stderr: ${line}`);
+    else if (count === mostLogged + 1) log(`stderr: more than ${mostLogged} lines; the others are not logged`);
+  };
+  return {
+    push(text: string) {
+      const lines = (rest + text).split("\n");
+      rest = (lines.pop() ?? "").slice(-longestLine);
+      for (const line of lines) add(line.slice(0, longestLine));
+    },
+    end() {
+      if (rest !== "") add(rest);
+      rest = "";
+    },
+    last: () => last,
+  };
+}
+
+/** In characters. */
+const longestLine = 2000;
 
 export const agentEnvironment = (task: Task, gateway: GatewayAccess): Record<string, string> => ({
   OPENAI_BASE_URL: gateway.baseURL,
@@ -62,14 +123,11 @@ export const agentEnvironment = (task: Task, gateway: GatewayAccess): Record<str
 
 /** @throws Error when it is neither a number nor an object with a reward */
 export function toOutcome(value: unknown, what: string): number | Outcome {
-  if (typeof value === "number" || (typeof value === "object" && value !== null && "reward" in value)) {
-    return value as number | Outcome;
-  }
-  throw new Error(`${what} is no number and no object with a reward: ${JSON.stringify(value)?.slice(0, 200)}`);
+  if (typeof value === "number" || isOutcome(value)) return value;
+  throw new Error(`${what} is not a number or an object with a reward: ${JSON.stringify(value)?.slice(0, 200)}`);
 }
 
-function lastLine({ output, exitCode }: AgentResult, program: string): unknown {
-  if (exitCode !== 0) throw new Error(`${program} ended with ${exitCode}`);
+function lastLine({ output }: AgentResult): unknown {
   const line = output.trimEnd().split("\n").at(-1) ?? "";
   try {
     return JSON.parse(line);
@@ -85,14 +143,16 @@ interface ProgramOptions {
   cwd?: string;
   input: string;
   signal: AbortSignal;
+  /** Called with what it writes to its standard error. */
+  stderr: (text: string) => void;
 }
 
-function runProgram({ program, args, env, cwd, input, signal }: ProgramOptions): Promise<AgentResult> {
+function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramOptions): Promise<AgentResult> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted();
     // A group of its own, so that what it started goes with it.
     const child = spawn(program, args, {
-      ...{ env, detached: true, stdio: ["pipe", "pipe", "inherit"] as const },
+      ...{ env, detached: true, stdio: ["pipe", "pipe", "pipe"] as const },
       ...(cwd === undefined ? {} : { cwd }),
     });
     const kill = () => {
@@ -111,18 +171,28 @@ function runProgram({ program, args, env, cwd, input, signal }: ProgramOptions):
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
       output = (output + text).slice(-mostOutput);
     });
+    child.stderr.setEncoding("utf8").on("data", stderr);
     child.on("error", (error) => {
       signal.removeEventListener("abort", stop);
-      reject(new Error(`${program} cannot be started: ${error.message}`, { cause: error }));
+      reject(cannotStart(program, error));
     });
     child.on("close", (code, killedBy) => {
       signal.removeEventListener("abort", stop);
       kill();
-      if (code === null) reject(new Error(`${program} was ended by ${killedBy}`));
+      // Something else than the program ended it, e.g. the kernel when memory ran out.
+      if (code === null) reject(new RunError(`${[program, ...args].join(" ")} was ended by ${killedBy}`));
       else resolve({ output, exitCode: code });
     });
     // A program that does not read its input closes it.
     child.stdin.on("error", () => {});
     child.stdin.end(input);
   });
+}
+
+/** A program that is missing or may not be run is missing the next time too; a lack of processes or memory may pass. */
+function cannotStart(program: string, error: Error): Error {
+  const { code } = error as NodeJS.ErrnoException;
+  const message = `${program} cannot be started: ${error.message}`;
+  if (code !== "ENOENT" && code !== "EACCES") return new RunError(message, { cause: error });
+  return new UserError(message, { cause: error, hint: "check `command` and `cwd` of commandAgent, and the PATH" });
 }

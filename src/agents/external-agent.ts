@@ -1,4 +1,5 @@
 /** An agent that lives elsewhere: asked over HTTP to attempt a task, with the address of the model to use for it. */
+import { RunError } from "../errors.ts";
 import { toOutcome } from "./command-agent.ts";
 import type { Outcome, Workflow } from "./types.ts";
 
@@ -43,7 +44,10 @@ export function externalAgent<Row>({ url, headers, reward }: ExternalAgentOption
       ...{ method: "POST", body: JSON.stringify(job), signal },
       headers: { "content-type": "application/json", ...headers },
     });
-    if (!response.ok) throw new Error(`the agent at ${url} answered ${response.status}: ${await response.text()}`);
+    if (!response.ok) {
+      const Failed = response.status >= 500 || response.status === 429 ? RunError : Error;
+      throw new Failed(`the agent at ${url} answered ${response.status}: ${await response.text()}`);
+    }
     const later = response.status === 202;
     if (later) await response.body?.cancel();
     const result: unknown = later ? await gateway.result() : await response.json();

@@ -189,6 +189,8 @@ export interface WorkflowContext {
    * "set-up", "environment" or "reward" is recorded as a failure of that.
    */
   stage(name: string): void;
+  /** Writes a line to the run's log (log.txt of the run folder), with the rollout's name before it. */
+  log(text: string): void;
   /**
    * Registers what is to be done when the attempt has ended, whatever way: the last registered first, each within the time
    * limit of the tear-down. What it throws is told and counted, and changes no reward.

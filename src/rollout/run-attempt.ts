@@ -46,6 +46,8 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   seed?: number;
   /** Without one, a workflow that asks for its address is told so. */
   gateway?: RolloutGateway;
+  /** Called with each line that the workflow logs. Default: they are dropped. */
+  log?: (text: string) => void;
   /** Aborted by the caller to stop the attempt. */
   abort: AbortController;
 }
@@ -110,6 +112,7 @@ async function untilOutcome<Row>(
     const gateway = door.access(session);
     const context = {
       ...{ model: session.model, gateway, signal, rollout, attempt, purpose, random, stage, tearDown },
+      log: options.log ?? (() => {}),
       maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
     };
     const work = ambientCalls.run({ gateway, rollout: `rollout ${rollout} of ${task.id}`, fail }, async () =>

@@ -56,6 +56,8 @@ export interface RunRolloutsOptions<Row> {
   onRetry?: (retry: { taskId: string; rollout: number; attempt: number; failure: Failure }) => void;
   /** Called for each rollout that failed for good without ending the run. `reward`: null if it is unknown. */
   onFailure?: (failed: { taskId: string; rollout: number; failure: Failure; reward: number | null }) => void;
+  /** Called with each line that a workflow logs. */
+  onLog?: (line: { taskId: string; rollout: number; text: string }) => void;
   /** Told of what went wrong in tearing an attempt down. */
   onTearDownProblem?: (problem: { taskId: string; rollout: number; attempt: number; message: string }) => void;
   /** Stops everything: the promise rejects with the signal's reason. */
@@ -150,6 +152,7 @@ async function runRollout<Row>(
       ...(maxSteps === undefined ? {} : { maxSteps }),
       ...(seed === undefined ? {} : { seed }),
       ...(gateway === undefined ? {} : { gateway }),
+      log: (text) => options.onLog?.({ taskId: task.id, rollout, text }),
     }).finally(() => live.delete(abort));
     const { failure, error } = result;
     for (const message of result.tearDownProblems) {

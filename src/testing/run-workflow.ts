@@ -24,6 +24,8 @@ export interface RunWorkflowOptions<Row> {
   timeoutSeconds?: number;
   /** Throw what fails, with the row it failed on. Default true; false gives episodes with `failure`. */
   raiseOnError?: boolean;
+  /** Called with each line that the workflow logs. */
+  log?: (text: string) => void;
   /** As `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
   onAgentError?: OnAgentError;
 }
@@ -53,6 +55,7 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
       ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError, onAgentError },
       gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
       nParallelTasks: 256,
+      onLog: ({ text }) => options.log?.(text),
       retryLimit: 0,
     });
   } finally {

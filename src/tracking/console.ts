@@ -115,7 +115,7 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   function shown(event: RunEvent, previousReward: number | undefined): string | null {
     if (event.type === "step-end") return stepLine(event, previousReward, { width: width(), styles });
     if (event.type === "validation-end") return validationLine(event, { width: width(), styles });
-    const text = describeEvent(event);
+    const text = event.type === "rollout-log" ? null : describeEvent(event);
     if (text === null) return null;
     if (event.type === "warning" || event.type === "health") return styles.bad(text);
     return event.type === "run-start" ? text : styles.dim(text);

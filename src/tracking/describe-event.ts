@@ -31,6 +31,8 @@ export function describeEvent(event: RunEvent): string | null {
       ].join("  ");
     case "checkpoint-removed":
       return `removed ${event.path}`;
+    case "rollout-log":
+      return printable(event.text);
     case "warning":
       return `warning: ${indented(event.text)}`;
     case "health":

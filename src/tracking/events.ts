@@ -46,6 +46,8 @@ export type RunEvent =
   | { type: "checkpoint-removed"; path: string }
   /** Something went another way than asked, and the run goes on: retried, dropped, coerced. */
   | { type: "warning"; text: string }
+  /** A line that the code of a rollout logged: for log.txt, not for the screen. */
+  | { type: "rollout-log"; text: string }
   /** A sentence of the health rules. */
   | { type: "health"; text: string }
   /** `text`: why it was stopped or what failed; `report`: lines to read at the end, e.g. answers before and after. */

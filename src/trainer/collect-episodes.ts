@@ -135,6 +135,9 @@ export function attemptTasks(
       const text = `rollout ${rollout} of ${taskId} ended with ${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
       run.emit({ type: "warning", text });
     },
+    onLog: ({ taskId, rollout, text }) => {
+      run.emit({ type: "rollout-log", text: `rollout ${rollout} of ${taskId}: ${text}` });
+    },
     onTearDownProblem: ({ taskId, rollout, message }) => {
       const text = `tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`;
       run.emit({ type: "warning", text });
