@@ -88,6 +88,9 @@ export function withPath(error: unknown, path: string): unknown {
 export function readable(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof UserError) return error;
   const { code, syscall, path, dest } = error as NodeJS.ErrnoException & { dest?: string };
+  if (code === "ERR_INVALID_ARG_VALUE" && error.message.includes("null bytes")) {
+    return new UserError("a path holds a null character", { hint: "remove it from the path", cause: error });
+  }
   if (code === undefined || syscall === undefined) return error;
   return describeSystemFailure({ code, path: dest ?? path }, error) ?? error;
 }

@@ -3,6 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
 import { UserError } from "../errors.ts";
+import { boundLoops, renderBounded } from "./bounded-template.ts";
 import { withGenericTools } from "./generic-tools.ts";
 import { matchPython, pythonFunctions } from "./match-jinja.ts";
 import type { ChatMessage } from "./messages.ts";
@@ -56,7 +57,7 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
   let argumentsAsText = false;
   const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
     try {
-      return (tools.length > 0 ? withTools : plain).render({
+      const variables = {
         ...specials,
         ...pythonFunctions,
         messages: messages.map((message) => toTemplateMessage(message, argumentsAsText)),
@@ -65,7 +66,8 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
         documents: null,
         ...(thinking === undefined ? {} : { enable_thinking: thinking }),
         ...(reasoningEffort === undefined ? {} : { reasoning_effort: reasoningEffort }),
-      });
+      };
+      return renderBounded(tools.length > 0 ? withTools : plain, variables, messages.length + tools.length);
     } catch (error) {
       const roles = messages.map((message) => message.role).join(", ");
       throw new UserError(`the chat template of ${owner} refuses these messages (${roles}): ${messageOf(error)}`, {
@@ -129,6 +131,7 @@ function parse(source: string, owner: string): Template {
   try {
     const template = new Template(source);
     matchPython(template.parsed);
+    boundLoops(template.parsed);
     return template;
   } catch (error) {
     throw new UserError(`the chat template of ${owner} cannot be parsed: ${messageOf(error)}`, { cause: error });

@@ -93,6 +93,9 @@ async function openOwn(config: Config, checkpoint: string | undefined): Promise<
 function openUpstream(config: Config, flags: GatewayFlags): Model {
   const { upstream: url = "", upstreamKind: kind, upstreamModel: model } = flags;
   if (kind !== "vllm" && kind !== "sglang") throw new UserError(`--upstream-kind ${kind} is neither vllm nor sglang`);
+  if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
+    throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
+  }
   const { name } = config.model;
   if (!existsSync(name)) {
     throw new UserError(`model.name=${name} is no folder; with --upstream it holds the model's tokenizer`, {

@@ -25,7 +25,7 @@ export async function lightRftCommand(args: readonly string[], options: LightRft
   const composed = composeLightRft(command);
   if (!options.dryRun) {
     throw new UserError("which tasks, and what is a good answer to them? A run needs the script of an experiment", {
-      hint: "hone lightrft ./train.ts --pretrain ...; examples/gsm8k/train.ts is one; --dry-run shows the configuration without",
+      hint: "hone lightrft ./train.ts --pretrain ...; --dry-run shows the configuration without",
     });
   }
   const unsupported = unsupportedSettings(composed).map((one) => unsupportedWarning(one, { dryRun: true }));

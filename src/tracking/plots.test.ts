@@ -35,6 +35,17 @@ describe("chart", () => {
     ]);
   });
 
+  it("does not label two values with the same number", () => {
+    const labels = (values: number[]) =>
+      chart(values, { width: 30, height: 3 })
+        .map((line) => /^ *(\S+) \|/.exec(line)?.[1])
+        .filter((label) => label !== undefined);
+    expect(labels([0.0712, 0.0741])).toEqual(["0.074", "0.071"]);
+    expect(labels([0.07, 0.07000000001])).toEqual(["7.00e-2", "7.00e-2"]);
+    expect(labels([1e-9, 2e-9])).toEqual(["2.00e-9", "1.00e-9"]);
+    expect(labels([0.5, 0.5])).toEqual(["0.50", "0.50"]);
+  });
+
   it("averages what does not fit, and starts where a resumed run started", () => {
     const values = Array.from({ length: 100 }, (_, index) => index);
     const lines = chart(values, { width: 20, height: 2, first: 101 });

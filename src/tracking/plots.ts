@@ -23,7 +23,7 @@ export function sparkline(values: readonly number[], width: number): string {
 export function chart(values: readonly number[], size: { width: number; height: number; first?: number }): string[] {
   const { height, first = 1 } = size;
   const { low, high } = extent(values.filter(Number.isFinite));
-  const labels = [high, low].map((value) => value.toFixed(2));
+  const labels = axisLabels(high, low);
   const margin = Math.max(...labels.map((label) => label.length)) + 1;
   const room = Math.max(8, size.width - margin - 2);
   // Few values are spread out, so that ten steps do not make a chart ten characters wide.
@@ -40,6 +40,13 @@ export function chart(values: readonly number[], size: { width: number; height: 
   const last = String(first + values.length - 1);
   const foot = values.length > 1 ? String(first).padEnd(Math.max(0, length - last.length)) + last : last;
   return [...rows, `${" ".repeat(margin)}+${"-".repeat(length)}`, `${" ".repeat(margin + 1)}${foot}`];
+}
+
+/** With as many digits as tell the two apart, up to six. */
+function axisLabels(high: number, low: number): [string, string] {
+  const digits = [2, 3, 4, 5, 6].find((count) => high.toFixed(count) !== low.toFixed(count));
+  if (high === low || digits !== undefined) return [high.toFixed(digits ?? 2), low.toFixed(digits ?? 2)];
+  return [high.toExponential(2), low.toExponential(2)];
 }
 
 function extent(values: readonly number[]): { low: number; high: number } {

@@ -1,0 +1,202 @@
+/**
+ * Random command lines, made of real commands, flags and keys, misspellings, odd words, odd files and damaged run
+ * folders. Each must end with 0, 1 or 2, say something when it fails, and never blame Hone.
+ */
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Command } from "commander";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { configKeys } from "../config/describe.ts";
+import { flagDescriptions } from "../config/lightrft/parse-flags.ts";
+import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";
+import { deriveSeed, uniforms } from "../random.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
+import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
+import { train } from "../trainer/train.ts";
+import { program } from "./program.ts";
+import { runCommandLine } from "./run-command-line.ts";
+
+// Scripts are loaded in import-module.test.ts; here each is the same small experiment.
+vi.mock("../import-module.ts", () => ({ importModule: async () => ({ default: toy() }) }));
+
+const root = mkdtempSync(join(tmpdir(), "hone-cli-fuzz-"));
+const folder = join(root, "inside", "work");
+const back = process.cwd();
+const model = "model.name=./no-such-model";
+
+beforeAll(async () => {
+  mkdirSync(folder, { recursive: true });
+  process.chdir(folder);
+  vi.stubEnv("HOME", folder);
+  vi.stubEnv("HONE_API_KEY", undefined);
+  await train(toy(), { engine: openToy(), overrides: ["rllm.trainer.run_dir=runs/good", model] });
+  writeFiles();
+});
+afterAll(() => {
+  process.chdir(back);
+  removeFolder(root);
+});
+
+const damages: Readonly<Record<string, string>> = {
+  "checkpoints/step-000006/checkpoint.json": "null",
+  "config.yaml": "rllm: [",
+  "metrics.jsonl": "null\n5\n[]\n{",
+  "episodes/step-000006.jsonl": 'null\n{"trajectories":[null]}\n',
+  "tokenizer/tokenizer.json": "[]",
+};
+
+function writeFiles(): void {
+  const files = {
+    "train.ts": "",
+    "text.txt": "words",
+    "empty.yaml": "",
+    "null.yaml": "null",
+    "list.yaml": "- 1\n- 2",
+    "good.yaml": "training:\n  learning_rate: 1e-4",
+    "proto.yaml": "__proto__:\n  constructor: 1\ntoString: 2",
+    "deep.yaml": `a: ${"[".repeat(5000)}`,
+    "binary.yaml": Buffer.from([0xff, 0xfe, 0, 1]),
+    "traces.db": "this is not a database",
+  };
+  for (const [name, text] of Object.entries(files)) writeFileSync(name, text);
+  mkdirSync("folder.ts");
+  mkdirSync("model-folder");
+  writeFileSync("model-folder/config.json", '{"model_type": null, "hidden_size": -1}');
+  for (const [index, [name, text]] of Object.entries(damages).entries()) {
+    const run = `runs/damaged-${index}`;
+    cpSync("runs/good", run, { recursive: true });
+    mkdirSync(join(run, name, ".."), { recursive: true });
+    writeFileSync(join(run, name), text);
+  }
+  // A checkpoint whose saved state is JSON of another kind.
+  for (const [index, state] of [null, { config: 5 }, { config: { rllm: [] }, progress: null }].entries()) {
+    const run = `runs/state-${index}`;
+    cpSync("runs/good", run, { recursive: true });
+    const file = join(run, "checkpoints/step-000006/checkpoint.json");
+    writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, "utf8")), state }));
+  }
+}
+
+const oddWords = [
+  ...["", " ", "-", "--", "=", "==", "=x", "~", "~x", "+", "++", ".", "..", "/", "\0", "a\0b", "\n", "\x1b[31m", "🙂"],
+  ...["toString", "constructor", "__proto__", "hasOwnProperty", "valueOf", "null", "undefined", "NaN", "-1", "1e309"],
+  ...["x".repeat(300), "x".repeat(5000), "%s%n", "$(x)", "`", "'", '"', "${", "http://", "abc", "*", "[", "{"],
+];
+const oddValues = [
+  ...oddWords,
+  ...["0", "1", "2", "0.5", "1e9", "1e-320", "9007199254740993", "0x10", "1_000", "true", "off", "[]", "{}", "[1,[2]"],
+  ...[
+    "[console,tensorboard]",
+    "[nope]",
+    "{a:1}",
+    "{__proto__:1}",
+    ...["rllm.rollout.n", "oc.env:HOME", "now:", "x"].map((name) => `\${${name}}`),
+  ],
+  ...["runs/good", "text.txt", "text.txt/below", "folder.ts", "model-folder", "grpo", "multi_turn_workflow", "auto"],
+];
+const runs = [
+  "good",
+  "missing",
+  ...[0, 1, 2, 3, 4].map((index) => `damaged-${index}`),
+  "state-0",
+  "state-1",
+  "state-2",
+];
+const oddPaths = [
+  ...runs.flatMap((name) => [`runs/${name}`, `runs/${name}/checkpoints/step-000006`]),
+  ...["train.ts", "folder.ts", "text.txt", "model-folder", "text.txt/below", "x".repeat(300), "traces.db", ".", ".."],
+  ...["empty.yaml", "null.yaml", "list.yaml", "good.yaml", "proto.yaml", "deep.yaml", "binary.yaml", "missing.yaml"],
+];
+const keys = [...configKeys.keys()];
+const flags = [...flagDescriptions.keys()];
+
+/** What would start a worker, a server, another process, or wait for the network. */
+const excluded = /^(-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*)$/s;
+
+function randomLine(random: () => number): string[] {
+  const pick = <Item>(items: readonly Item[]): Item => items[Math.floor(random() * items.length)] as Item;
+  const mistype = (word: string) => {
+    const at = Math.floor(random() * (word.length + 1));
+    return random() < 0.5
+      ? word.slice(0, at) + word.slice(at + 1)
+      : word.slice(0, at) + pick(oddWords) + word.slice(at);
+  };
+  const override = () =>
+    pick(["", "+", "++", "~", ""]) +
+    pick([pick(keys), pick(keys), pick(oddWords)]) +
+    pick(["=", "=", "", ":="]) +
+    pick(oddValues);
+  const word = () => pick([() => pick(oddWords), () => pick(oddPaths), override, override])();
+
+  let command: Command = program("");
+  const line: string[] = [];
+  while (command.commands.length > 0 && (line.length === 0 || random() < 0.6)) {
+    command = pick(command.commands);
+    line.push(command.name());
+  }
+  for (const { required } of command.registeredArguments) {
+    if (required ? random() < 0.95 : random() < 0.7) line.push(random() < 0.6 ? pick(oddPaths) : word());
+  }
+  if (line[0] === "train" || line[0] === "eval")
+    line.splice(1, 1, pick(["train.ts", "train.ts", line[1] ?? "train.ts"]));
+  for (let count = Math.floor(random() * 4); count > 0; count--) line.push(word());
+  for (let count = Math.floor(random() * 3); count > 0 && command.options.length > 0; count--) {
+    const option = pick(command.options);
+    line.push(option.long ?? "--help");
+    if (option.required || (option.optional && random() < 0.5)) {
+      line.push(
+        random() < 0.3 ? pick(["1", "yaml", "json", "job", "sft", "merged"]) : random() < 0.5 ? pick(oddPaths) : word(),
+      );
+    }
+  }
+  if (line.includes("lightrft")) {
+    for (let count = Math.floor(random() * 5); count > 0; count--) line.push(`--${pick(flags)}`, pick(oddValues));
+  }
+  if (random() < 0.1) line[Math.floor(random() * line.length)] = mistype(pick(line));
+  const kept = line.filter((one) => !excluded.test(one));
+  return [...kept, ...ending(kept[0])];
+}
+
+/** Keeps a command from starting a worker. */
+function ending(command: string | undefined): string[] {
+  if (command === "doctor" || command === "serve") return ["--help"];
+  return ["train", "eval", "chat", "gateway", "lightrft"].includes(command ?? "") ? [model] : [];
+}
+
+test(
+  "any command line ends with 0, 1 or 2, a message, and no stack of Hone's own",
+  async () => {
+    let said = "";
+    const write = (text: unknown) => {
+      said += String(text);
+      return true;
+    };
+    using _out = vi.spyOn(process.stdout, "write").mockImplementation(write);
+    using errors = vi.spyOn(process.stderr, "write").mockImplementation(write);
+    const codes = [0, 0, 0];
+    const failures: string[] = [];
+    for (const index of fuzzCases(400)) {
+      const line = randomLine(uniforms(deriveSeed(20, "cli-fuzz", index)));
+      said = "";
+      errors.mockClear();
+      process.exitCode = undefined;
+      const code = await runCommandLine(line);
+      process.exitCode = undefined;
+      codes[code] = (codes[code] ?? 0) + 1;
+      const isWrong =
+        ![0, 1, 2].includes(code) ||
+        (code !== 0 && errors.mock.calls.length === 0) ||
+        /fault of Hone|^\s+at .*(src|dist)\/|Unhandled|\[object Object\]/m.test(said);
+      if (!isWrong) continue;
+      const words = line.map((word) => JSON.stringify(word.slice(0, 80))).join(" ");
+      failures.push(`case ${index} ended with ${code}: hone ${words}\n${said.slice(-1500)}`);
+      if (failures.length === 10) break;
+    }
+    const cases = codes.reduce((sum, count) => sum + count, 0);
+    console.log(`cli fuzz: ${cases} command lines; ${codes.map((count, code) => `exit ${code}: ${count}`).join(", ")}`);
+    expect(failures.join("\n\n")).toBe("");
+    expect([codes[0], codes[2]]).not.toContain(0);
+  },
+  fuzzTimeout,
+);
