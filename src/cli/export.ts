@@ -1,10 +1,14 @@
 /** `hone export`: a checkpoint as files of the ecosystem. */
-import { existsSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
+import type { Engine, Policy } from "../backends/engine.ts";
+import { baseModel } from "../backends/local/models.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import { UserError } from "../errors.ts";
-import { removeLeftovers } from "../temporary-names.ts";
-import { openCheckpoint } from "../trainer/open-checkpoint.ts";
+import { removeLeftovers, temporaryName } from "../temporary-names.ts";
+import { readMetrics } from "../tracking/metrics-file.ts";
+import { type OpenCheckpoint, openCheckpoint } from "../trainer/open-checkpoint.ts";
+import { modelCard } from "./model-card.ts";
 import { showStatus } from "./show-status.ts";
 
 export async function exportCommand(path: string, folder: string, options: { as: string }): Promise<void> {
@@ -27,11 +31,56 @@ export async function exportCommand(path: string, folder: string, options: { as:
   try {
     const policy = await engine.createPolicy({ adapter: adapterSpec(checkpoint.config) });
     await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-    await policy.export(resolve(folder), as);
+    await exportWhole(resolve(folder), as, { policy, engine, checkpoint });
     status.end();
     process.stdout.write(`${as} of step ${checkpoint.step} written to ${folder}\n`);
   } finally {
     status.end();
     await engine.close();
   }
+}
+
+interface Exported {
+  policy: Policy;
+  engine: Engine;
+  checkpoint: OpenCheckpoint;
+}
+
+/** The folder is complete or absent: weights, tokenizer and model card. */
+async function exportWhole(folder: string, as: "adapter" | "merged", { policy, engine, checkpoint }: Exported) {
+  const partial = temporaryName(folder);
+  try {
+    await policy.export(partial, as);
+    for (const name of readdirSync(engine.model.directory).filter((one) => tokenizerFile.test(one))) {
+      const copy = join(partial, name);
+      if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(engine.model.directory, name)));
+    }
+    const { config, step } = checkpoint;
+    const base = baseModel(config.model.name);
+    if (as === "adapter" && base.id !== undefined) nameBase(join(partial, "adapter_config.json"), base.id);
+    const run = dirname(dirname(checkpoint.folder));
+    const until = (kind: "step" | "validation") => readMetrics(run, kind).filter((one) => one.step <= step);
+    const facts = {
+      as,
+      base,
+      config,
+      step,
+      model: config.model.name,
+      steps: until("step"),
+      validations: until("validation"),
+    };
+    writeFileSync(join(partial, "README.md"), modelCard(facts));
+    renameSync(partial, folder);
+  } finally {
+    rmSync(partial, { recursive: true, force: true });
+  }
+}
+
+const tokenizerFile =
+  /^(tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template.*)$/;
+
+/** The folder that the worker loaded means nothing on another machine. */
+function nameBase(file: string, id: string): void {
+  const config = JSON.parse(readFileSync(file, "utf8")) as Record<string, unknown>;
+  writeFileSync(file, `${JSON.stringify({ ...config, base_model_name_or_path: id }, null, 2)}\n`);
 }

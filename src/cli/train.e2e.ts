@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -12,6 +12,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 const kills = Number(process.env.HONE_KILLS ?? 4);
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
+const umask = process.umask();
 const root = temporaryFolder("cli");
 let model: string;
 
@@ -159,8 +160,7 @@ describe("hone train", () => {
       "eval",
       "src/cli/toy-experiment.fixture.ts",
       `model.name=${model}`,
-      "--checkpoint",
-      whole,
+      ...["--checkpoint", whole, "--output", join(root, "measured")],
     ]);
     expect(measured.code, measured.output).toBe(0);
     const last = figures(whole).at(-1)!;
@@ -169,7 +169,12 @@ describe("hone train", () => {
       const folder = join(root, form);
       const exported = await hone(["export", whole, folder, "--as", form]);
       expect(exported.code, exported.output).toBe(0);
-      expect(readdirSync(folder)).toContain(form === "adapter" ? "adapter_model.safetensors" : "model.safetensors");
+      const weights = form === "adapter" ? "adapter_model.safetensors" : "model.safetensors";
+      const tokenizer = ["README.md", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
+      expect(readdirSync(folder)).toEqual(expect.arrayContaining([weights, ...tokenizer]));
+      // Files to be handed on: not for their owner alone.
+      for (const name of readdirSync(folder)) expect(statSync(join(folder, name)).mode & 0o777).toBe(0o666 & ~umask);
+      expect(readFileSync(join(folder, "README.md"), "utf8")).toContain("after 8 training steps");
     }
     const chatted = await hone(["chat", "--checkpoint", whole, "--message", "say 1", "sampling.val.temperature=0"]);
     expect(chatted.code, chatted.output).toBe(0);

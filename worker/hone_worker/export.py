@@ -1,6 +1,8 @@
 """Weights in the forms that other tools read: PEFT's adapter files, and whole Hugging Face folders."""
 
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -44,7 +46,7 @@ def export_adapter(policy: LoraPolicy, directory: Path) -> None:
 
     def fill(folder: Path) -> None:
         write_json(folder / "adapter_config.json", config)
-        write_tensors(folder / "adapter_model.safetensors", tensors)
+        _write_shared(folder / "adapter_model.safetensors", tensors)
 
     write_folder(directory, fill)
 
@@ -70,7 +72,7 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
     converted = revert_weight_conversion(model.module, dict(weights))
 
     def fill(folder: Path) -> None:
-        write_tensors(folder / "model.safetensors", converted)
+        _write_shared(folder / "model.safetensors", converted)
         write_json(folder / "config.json", config)
         for pattern in _TOKENIZER_FILES:
             for file in model.directory.glob(pattern):
@@ -78,6 +80,14 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
                     shutil.copyfile(file, folder / file.name)
 
     write_folder(directory, fill)
+
+
+def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """safetensors writes files that only their owner can read; an export has the mode that the umask gives."""
+    write_tensors(path, tensors)
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
 
 
 def _targets(model: LanguageModel, adapted: list[str]) -> list[str]:

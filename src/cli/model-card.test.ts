@@ -1,0 +1,36 @@
+import { expect, it } from "vitest";
+import { baseModel } from "../backends/local/models.ts";
+import { composeConfig } from "../config/compose.ts";
+import type { StepMetrics } from "../tracking/events.ts";
+import { type CardFacts, modelCard } from "./model-card.ts";
+
+const { config } = composeConfig({ input: { training: { learning_rate: 3e-4 }, model: { lora_rank: 8 } } });
+const steps: StepMetrics[] = Array.from({ length: 40 }, (_, index) => ({
+  step: index + 1,
+  metrics: { "reward/mean": index / 40 },
+}));
+const validations: StepMetrics[] = [0, 40].map((step) => ({
+  step,
+  metrics: { "val/reward": step === 0 ? 0.25 : 0.875 },
+}));
+const facts = (changes: Partial<CardFacts>): CardFacts => ({
+  ...{ as: "adapter", model: "smollm2-135m-instruct", base: baseModel("smollm2-135m-instruct") },
+  ...{ step: 40, config, steps, validations },
+  ...changes,
+});
+
+it("an export of a shipped alias names its base on the hub, and says how the weights differ", () => {
+  const card = modelCard(facts({}));
+  expect(card).toMatch(/^---\nbase_model: HuggingFaceTB\/SmolLM2-135M-Instruct\nlibrary_name: peft\n/);
+  expect(card).toContain('from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")');
+  expect(card).toContain("its weights quantized to 4 bits");
+  expect(card).toContain("| trained weights | LoRA, rank 8, alpha 32, on attn, mlp |");
+  expect(card).toContain("| step | 1 | 5 | 10 | 14 | 18 | 23 | 27 | 31 | 36 | 40 |");
+  expect(card).toContain("`val/reward` on the validation tasks: 0.250 before training, 0.875 after step 40.");
+});
+
+it("an export says nothing of what it does not know", () => {
+  const card = modelCard(facts({ as: "merged", model: "/models/own", base: {}, steps: [], validations: [] }));
+  expect(card).not.toMatch(/base_model|Rewards|Adapter|peft|undefined|null|NaN/);
+  expect(card).toContain("# own, trained by reinforcement learning");
+});
