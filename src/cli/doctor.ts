@@ -12,6 +12,7 @@ import type { Chat } from "../chat/types.ts";
 import { outColors } from "../colors.ts";
 import { composeConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
+import { describeIsolation, openSandbox } from "../rewards/sandbox/index.ts";
 import { formatBytes } from "../tracking/durable-files.ts";
 import { adamParams } from "../trainer/algorithm-options.ts";
 import { policyLossOptions } from "../trainer/loss-options.ts";
@@ -39,6 +40,9 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
   const free = disk.bavail * disk.bsize;
   if (free > 2e9) say("disk", `${formatBytes(free)} free here`);
   else complain("disk", `only ${formatBytes(free)} free here`, "free some space, or run in a folder on another disk");
+
+  const sandbox = await openSandbox({ atLeast: "process" }).catch((error: Error) => error);
+  say("sandbox", sandbox instanceof Error ? `not available: ${sandbox.message}` : describeIsolation(sandbox.isolation));
 
   const status = showStatus();
   const start = performance.now();

@@ -26,7 +26,7 @@ export interface Isolation {
 export interface SandboxLimits {
   /** Processor time of one process. Default 10. */
   cpuSeconds: number;
-  /** Wall-clock time, set-up included. Default 3 times `cpuSeconds`: a busy machine is not the program's fault. */
+  /** Wall-clock time from the program's start. Default 3 times `cpuSeconds`: a busy machine is not the program's fault. */
   seconds: number;
   /** Of all processes together. Default 512 MiB. */
   memoryBytes: number;

@@ -1,0 +1,28 @@
+/** One sentence on what a sandbox holds on this machine. */
+import type { Isolation } from "./types.ts";
+
+const claims = {
+  network: "the network",
+  files: "other files",
+  processes: "other processes",
+  secrets: "variables and memory of other processes",
+} as const;
+
+const memory: Record<Isolation["memory"], string> = {
+  cgroup: "memory is limited by the kernel",
+  watched: "memory is looked at ten times a second",
+  unlimited: "memory is not limited",
+};
+
+export function describeIsolation(isolation: Isolation): string {
+  const names = Object.keys(claims) as (keyof typeof claims)[];
+  const list = (held: boolean) => names.filter((name) => isolation[name] === held).map((name) => claims[name]);
+  const [closed, open] = [list(true).join(", "), list(false).join(", ")];
+  const parts = [
+    closed && `programs cannot reach ${closed}`,
+    open && `not held: ${open}`,
+    memory[isolation.memory],
+    !isolation.lifetime && "a process that leaves its group survives",
+  ];
+  return `level ${isolation.level}: ${parts.filter(Boolean).join("; ")}`;
+}
