@@ -19,6 +19,8 @@ def check(result, what):
 X86_64 = {
     "architecture": 0xC000003E, "pivot_root": 155, "socket": 41, "socketpair": 53, "clone": 56, "clone3": 435, "mmap": 9,
     "kill": (62, 200, 234, 129, 297), "newest": 462,
+    # prlimit64, sched_set*, migrate_pages, move_pages; then setpriority and ioprio_set; fcntl; ioctl
+    "of_process": (302, 142, 144, 203, 314, 256, 279), "priority": (141, 251), "fcntl": 72, "ioctl": 16,
     "denied": (
         # other processes: ptrace, process_vm_*, kcmp, pidfd_*, process_madvise, process_mrelease
         101, 310, 311, 312, 434, 424, 438, 440, 448,
@@ -34,6 +36,7 @@ X86_64 = {
 AARCH64 = {
     "architecture": 0xC00000B7, "pivot_root": 41, "socket": 198, "socketpair": 199, "clone": 220, "clone3": 435, "mmap": 222,
     "kill": (129, 130, 131, 138, 240), "newest": 462,
+    "of_process": (261, 118, 119, 122, 274, 238, 239), "priority": (140, 30), "fcntl": 25, "ioctl": 29,
     "denied": (
         117, 270, 271, 272, 434, 424, 438, 440, 448,
         40, 39, 41, 51, 97, 268, 428, 429, 430, 431, 432, 433, 442, 457, 458,
@@ -47,6 +50,8 @@ LOAD, EQUAL, ABOVE, ANY_BIT, MASK, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 NAMESPACE_FLAGS = 0x7E020000
 SHARED_ANONYMOUS = 0x21
+SET_OWNER = (8, 15)  # F_SETOWN, F_SETOWN_EX
+SET_OWNER_OR_INPUT = (0x8901, 0x8902, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, TIOCSTI, TIOCLINUX
 
 
 def refuse(code):
@@ -64,7 +69,8 @@ def tables():
 def filter_program(guarded):
     """Instructions (code, jump if true, jump if false, value) over struct seccomp_data: nr 0, arch 4, arguments from 16.
 
-    `guarded`: processes that may not be signaled, at level `process`; there whole groups may not be either.
+    `guarded`: processes that may not be signaled, at level `process`; there whole groups may not be either, and limits and
+    priorities can be set for the calling process alone.
     """
     calls = tables()
     argument = lambda index: (LOAD, 0, 0, 16 + 8 * index)  # The low half: what the kernel itself looks at in these.
@@ -91,6 +97,15 @@ def filter_program(guarded):
             tests += [(EQUAL, 0, 1, pid), give(refuse(errno.EPERM))]
         for number in calls["kill"]:
             when(number, [*tests, give(ALLOW)])
+        # A process limit of 0 seconds, or a file that signals its owner, would end another process as well.
+        own = [(EQUAL, 1, 0, 0), give(refuse(errno.EPERM)), give(ALLOW)]
+        for number in calls["of_process"]:
+            when(number, [argument(0), *own])
+        for number in calls["priority"]:
+            when(number, [argument(1), *own])
+        for name, commands in (("fcntl", SET_OWNER), ("ioctl", SET_OWNER_OR_INPUT)):
+            found = [test for each in commands for test in ((EQUAL, 0, 1, each), give(refuse(errno.EPERM)))]
+            when(calls[name], [argument(1), *found, give(ALLOW)])
     return [*program, give(ALLOW)]
 
 
