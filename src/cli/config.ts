@@ -5,6 +5,7 @@ import { type ComposedConfig, type ConfigSources, composeConfig } from "../confi
 import type { ExplainedKey } from "../config/explain.ts";
 import { toYaml } from "../config/to-yaml.ts";
 import { warningLine } from "../config/warnings.ts";
+import { shownTree } from "../config/without-secrets.ts";
 import { UserError } from "../errors.ts";
 import { savedConfigFile } from "../trainer/saved-config.ts";
 
@@ -94,8 +95,8 @@ async function print(composed: ComposedConfig, format: string, explained: string
       return format === "json" ? JSON.stringify(keys, null, 2) : keys.map(explanation).join("\n\n");
     }
     return format === "json"
-      ? JSON.stringify(composed.tree, null, 2)
-      : toYaml(composed.tree, composed.origins).trimEnd();
+      ? JSON.stringify(shownTree(composed.tree, composed.masks), null, 2)
+      : toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd();
   }
 }
 

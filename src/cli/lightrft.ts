@@ -30,7 +30,7 @@ export async function lightRftCommand(args: readonly string[], options: LightRft
   }
   const unsupported = unsupportedSettings(composed).map((one) => unsupportedWarning(one, { dryRun: true }));
   for (const warning of [...composed.warnings, ...unsupported]) process.stderr.write(`${warningLine(warning)}\n`);
-  process.stdout.write(`${toYaml(composed.tree, composed.origins).trimEnd()}\n`);
+  process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true }).trimEnd()}\n`);
 }
 
 /** Every flag with its type, default and meaning, by the sections of LightRFT's documentation. */

@@ -9,6 +9,7 @@ import { stringify } from "yaml";
 import { composeHydraSettings } from "../config/compose.ts";
 import { expandSweep, isMistake, parseOverride } from "../config/hydra/index.ts";
 import { searchPath } from "../config/hydra/search-path.ts";
+import { maskOverride } from "../config/mask-override.ts";
 import { shippedFolder } from "../config/shipped.ts";
 import { UserError } from "../errors.ts";
 import { readMetrics } from "../tracking/metrics-file.ts";
@@ -54,7 +55,9 @@ export async function multirun(script: string, overrides: string[], options: Mul
     });
   }
   const settings = sets.map((set) => composeHydraSettings({ ...search, files: options.config ?? [], overrides: set }));
-  const varying = sets.map((set) => set.filter((text, index) => sets.some((other) => other[index] !== text)));
+  const varying = sets.map((set) =>
+    set.filter((text, index) => sets.some((other) => other[index] !== text)).map(maskOverride),
+  );
   if (options.cfg !== undefined || options.dryRun) return printEach(script, sets, varying, options);
 
   const root = makeFolder(settings[0]!.sweepDir?.value as string | undefined);

@@ -123,6 +123,7 @@ export function checkValue(known: KeyDescription, value: unknown): string | unde
   const near = suggestOptions(value, known.options);
   const asList = known.type.startsWith("list of") && !Array.isArray(value) && typeof value === "string";
   const help = near.length > 0 ? `; did you mean ${near.join(", ")}?` : asList ? `; write [${oneLine(value)}]` : "";
+  if (known.about.secret) return `${known.key} takes ${known.type}, not what was given`;
   return `${known.key} takes ${known.type}, not ${showValue(value)}${help}`;
 }
 

@@ -8,6 +8,7 @@ import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./c
 import { defaultsTree } from "./defaults-tree.ts";
 import { configKeys, configSections, openSectionOf } from "./describe.ts";
 import { composeHydra, type HydraComposition, resolveTree } from "./hydra/index.ts";
+import { maskOverride } from "./mask-override.ts";
 import { mistakesError } from "./mistakes.ts";
 import { type MapNode, type Mistake, nodeFromObject, plain } from "./node.ts";
 import { layerOf, type Origin } from "./origin.ts";
@@ -16,7 +17,9 @@ import { positionText, readYamlFile } from "./read-yaml.ts";
 import type { Config } from "./schema.ts";
 import { settle } from "./settle.ts";
 import { copyTree, leavesOf, nodeOf, putNode } from "./tree.ts";
+import { valueAt } from "./value-at.ts";
 import type { ConfigWarning } from "./warnings.ts";
+import { maskLiterals, withoutSecrets } from "./without-secrets.ts";
 
 export type ConfigSources = ConfigRequest;
 
@@ -25,8 +28,17 @@ export interface ComposedConfig {
   config: Config;
   /** The whole tree, with the chosen backend's own sections. */
   tree: Record<string, unknown>;
-  /** The same tree with its references as they are written. */
+  /** The same tree with its references as they are written, secrets masked. */
   unresolved: Record<string, unknown>;
+  /**
+   * The tree as it may be stored and shown: secrets masked, what came from the environment as its reference, other text
+   * escaped so that it reads back as the same.
+   */
+  stored: Record<string, unknown>;
+  /** Of the stored tree, the keys that Hone reads. */
+  storedConfig: Record<string, unknown>;
+  /** What stands in the stored tree in place of a value, by its path. */
+  masks: ReadonlyMap<string, string>;
   /** Of every value in the tree by its path, e.g. `origins.get("training.learning_rate")`. */
   origins: ReadonlyMap<string, Origin>;
   /** What was settled between keys, in the order in which it was. */
@@ -50,15 +62,20 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const tree = copyTree(composed.tree);
   takeRunFolder(tree, composed.hydra, mistakes);
   const warnings = settle(tree, plan.backend, plan.deleted, composed.resolvers);
-  const resolved = resolveTree(tree, composed.resolvers);
+  const environment = recordReads(process.env);
+  const resolved = resolveTree(tree, { ...composed.resolvers, environment: environment.values });
   const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
   restoreDeleted(settings, plan);
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
+  const { tree: stored, masks } = withoutSecrets(resolved.tree, tree, environment.read);
   return {
     // Every key is there and has passed its own check: parsing the whole once more would only take time.
     config: toTree(settings) as unknown as Config,
     tree: plain(resolved.tree) as Record<string, unknown>,
-    unresolved: plain(tree) as Record<string, unknown>,
+    unresolved: maskLiterals(plain(tree) as Record<string, unknown>),
+    stored,
+    storedConfig: storedSettings(settings, stored, masks),
+    masks,
     origins,
     warnings,
     missing,
@@ -88,6 +105,33 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
 
   return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
+}
+
+/** The variables, and which of their values were read. */
+function recordReads(variables: NodeJS.ProcessEnv) {
+  const read = new Set<string>();
+  const values = new Proxy(variables, {
+    get(target, name) {
+      const value = target[String(name)];
+      if (value !== undefined) read.add(value);
+      return value;
+    },
+  });
+  return { values, read };
+}
+
+function storedSettings(
+  settings: ReadonlyMap<string, unknown>,
+  stored: Record<string, unknown>,
+  masks: ReadonlyMap<string, string>,
+): Record<string, unknown> {
+  const written = new Map<string, unknown>();
+  for (const [key, value] of settings) {
+    // A section that is one reference is stored as that.
+    const at = [...masks.keys()].find((path) => key === path || key.startsWith(`${path}.`)) ?? key;
+    written.set(at, masks.get(at) ?? valueAt(stored, key) ?? value);
+  }
+  return toTree(written);
 }
 
 /** `hydra.run.dir` is Hydra's name of the run's folder; Hone's own wins. */
@@ -185,9 +229,12 @@ function restoreDeleted(settings: Map<string, unknown>, { backend, request }: Co
 }
 
 function asTyped(origin: Origin, original: ReadonlyMap<string, string>): Origin {
-  if (origin.kind === "override") return { ...origin, text: original.get(origin.text) ?? origin.text };
+  if (origin.kind === "override") return { ...origin, text: maskOverride(original.get(origin.text) ?? origin.text) };
   if (origin.kind === "synced") return { ...origin, of: asTyped(origin.of, original) };
-  if (origin.kind === "reference") return { ...origin, at: asTyped(origin.at, original) };
+  if (origin.kind === "reference") {
+    const from = origin.from && asTyped(origin.from, original);
+    return { ...origin, at: asTyped(origin.at, original), ...(from && { from }) };
+  }
   return origin;
 }
 

@@ -3,8 +3,10 @@ import { isDeepStrictEqual } from "node:util";
 import type { ComposedConfig } from "./compose.ts";
 import { originText } from "./origin.ts";
 import { valueAt } from "./value-at.ts";
+import { shownValue } from "./without-secrets.ts";
 
 export interface Side {
+  /** As it may be shown. */
   value: unknown;
   originText: string;
 }
@@ -21,11 +23,15 @@ export function diffConfigs(left: ComposedConfig, right: ComposedConfig): Differ
   const keys = new Set([...left.origins.keys(), ...right.origins.keys()]);
   return [...keys].flatMap((key) => {
     const sides = [left, right].map((composed) => sideOf(composed, key)) as [Side | undefined, Side | undefined];
-    return isDeepStrictEqual(sides[0]?.value, sides[1]?.value) ? [] : [{ key, left: sides[0], right: sides[1] }];
+    return isDeepStrictEqual(valueAt(left.tree, key), valueAt(right.tree, key))
+      ? []
+      : [{ key, left: sides[0], right: sides[1] }];
   });
 }
 
-function sideOf({ tree, origins }: ComposedConfig, key: string): Side | undefined {
+function sideOf({ tree, origins, masks }: ComposedConfig, key: string): Side | undefined {
   const origin = origins.get(key);
-  return origin === undefined ? undefined : { value: valueAt(tree, key), originText: originText(origin) };
+  return origin === undefined
+    ? undefined
+    : { value: shownValue(valueAt(tree, key), masks, key), originText: originText(origin) };
 }

@@ -7,6 +7,7 @@ import { type Origin, originText } from "./origin.ts";
 import { verlKeys } from "./schema/verl.ts";
 import { didYouMean } from "./suggest.ts";
 import { valueAt } from "./value-at.ts";
+import { shownValue } from "./without-secrets.ts";
 
 export interface ExplainedKey {
   key: string;
@@ -46,7 +47,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
     const { type, description, default: fallback, about } = known;
     return {
       ...found,
-      value: valueAt(composed.config, key),
+      value: shownValue(valueAt(composed.config, key), composed.masks, key),
       default: fallback,
       type,
       description,
@@ -57,7 +58,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
   const native = Object.hasOwn(verlKeys, key) ? describeKey(key, verlKeys[key]!) : undefined;
   return {
     ...found,
-    value: valueAt(composed.tree, key),
+    value: shownValue(valueAt(composed.tree, key), composed.masks, key),
     type: native?.type ?? "anything",
     description: native?.description ?? "A key of the backend's own configuration.",
     effect: "goes to the backend as it is",

@@ -47,6 +47,7 @@ function forEditors(json: JsonSchema): JsonSchema {
     description,
     default: fallback,
     later,
+    secret: _secret,
     backends,
     instead,
     neutral,

@@ -1,4 +1,5 @@
 /** Where a value of the configuration came from. */
+
 import { printable } from "../printable.ts";
 import { isShipped } from "./shipped.ts";
 

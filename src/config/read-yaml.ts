@@ -2,6 +2,7 @@
  * YAML text to nodes with positions. Knows nothing of the schema. Plain scalars are read as OmegaConf reads them;
  * anchors, aliases and merge keys (`<<`) are resolved here.
  */
+
 import { readFileSync, statSync } from "node:fs";
 import {
   type Document,

@@ -1,5 +1,5 @@
 /** What clients send must not act on the terminal, fill the disk, or come back as a failure of the server. */
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import { RunError } from "../errors.ts";
@@ -99,4 +99,15 @@ test("a temperature that no engine can divide by is refused, and a traceback is 
   expect((await sample(0.01, 2)).headers.get("content-type")).toContain("protobuf");
   const died = new RunError("the worker died\nlast it wrote:\n    Traceback (most recent call last)");
   expect(describeFailure(died)).toEqual({ kind: "failure", message: "the worker died", category: "server" });
+});
+
+test("the server's state is for its owner alone", async () => {
+  const folder = join(temporaryFolder(), "state");
+  client = await testClient({ folder });
+  await client.model();
+  const permissions = (path: string) => statSync(path).mode & 0o777;
+  expect(permissions(folder)).toBe(0o700);
+  for (const file of readdirSync(join(folder, "sessions"))) {
+    expect(permissions(join(folder, "sessions", file))).toBe(0o600);
+  }
 });

@@ -10,7 +10,7 @@ import { join } from "node:path";
 import type { z } from "zod";
 import { RunError } from "../errors.ts";
 import { removeLeftovers } from "../temporary-names.ts";
-import { writeWhole } from "../tracking/durable-files.ts";
+import { makePrivate, writeWhole } from "../tracking/durable-files.ts";
 import { lockFolder } from "../tracking/folder-lock.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
 import { formatTinkerPath } from "./tinker-path.ts";
@@ -43,7 +43,8 @@ export function openStore(root: string): Store {
     checkpoints: join(root, "checkpoints"),
     data: join(root, "data"),
   };
-  for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true });
+  for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true, mode: 0o700 });
+  makePrivate(root, 0o700);
   const unlock = lockFolder(root);
   // A record that a killed server was writing, beside the one that it was to replace.
   for (const folder of [folders.sessions, folders.checkpoints]) removeLeftovers(folder, () => true);
@@ -53,7 +54,7 @@ export function openStore(root: string): Store {
   );
   const folderOf = (data: string) => join(folders.data, data);
   const write = (folder: string, key: string, record: unknown) =>
-    writeWhole(join(folder, fileOf(key)), [`${JSON.stringify(record)}\n`]);
+    writeWhole(join(folder, fileOf(key)), [`${JSON.stringify(record)}\n`], 0o600);
   // Folders that are being written have no record yet.
   const unborn = new Set<string>();
 

@@ -33,7 +33,7 @@ export const hourOf = (time: Date): string => new Date(Math.floor(time.getTime()
 const dayOf = (hour: string): string => hour.slice(0, 10);
 
 export function openUsage(folder: string, now: () => Date): Usage {
-  mkdirSync(folder, { recursive: true });
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
   const days = new Map<string, Map<string, UsageEntry>>();
   const changed = new Set<string>();
   const fileOf = (day: string) => join(folder, `${day}.json`);
@@ -66,7 +66,7 @@ export function openUsage(folder: string, now: () => Date): Usage {
       return found.filter(({ hour }) => hour >= from.toISOString() && hour < to.toISOString());
     },
     save() {
-      for (const day of changed) writeWhole(fileOf(day), [`${JSON.stringify([...entriesOf(day).values()])}\n`]);
+      for (const day of changed) writeWhole(fileOf(day), [`${JSON.stringify([...entriesOf(day).values()])}\n`], 0o600);
       changed.clear();
       const today = dayOf(hourOf(now()));
       for (const day of days.keys()) if (day !== today) days.delete(day);

@@ -2,7 +2,18 @@
  * Files that are whole or absent: appended to line by line, or written under a temporary name and renamed. A full disk
  * is told in words. Knows nothing of what the files hold.
  */
-import { closeSync, fstatSync, fsyncSync, ftruncateSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
+import {
+  chmodSync,
+  closeSync,
+  fstatSync,
+  fsyncSync,
+  ftruncateSync,
+  openSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from "node:fs";
 import { dirname } from "node:path";
 import { RunError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
@@ -68,11 +79,11 @@ export function appendBytes(file: string, bytes: Uint8Array): void {
  * @param pieces written one after another, so that a large file is never in memory as one string
  * @throws RunError when the disk is full
  */
-export function writeWhole(file: string, pieces: Iterable<string>): void {
+export function writeWhole(file: string, pieces: Iterable<string>, mode = 0o666): void {
   const temporary = temporaryName(file);
   let bytes = 0;
   try {
-    const handle = openSync(temporary, "w");
+    const handle = openSync(temporary, "w", mode);
     try {
       for (const piece of pieces) {
         const buffer = Buffer.from(piece);
@@ -87,5 +98,14 @@ export function writeWhole(file: string, pieces: Iterable<string>): void {
   } catch (error) {
     rmSync(temporary, { force: true });
     throw isOutOfSpace(error) ? outOfSpace(file, bytes, error) : withPath(error, file);
+  }
+}
+
+/** Sets the permissions of what an earlier version or another program made; not of what belongs to somebody else. */
+export function makePrivate(path: string, mode: number): void {
+  try {
+    if ((statSync(path).mode & 0o777) !== mode) chmodSync(path, mode);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EPERM") throw error;
   }
 }

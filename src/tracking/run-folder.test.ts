@@ -1,5 +1,6 @@
 import { spawnSync } from "node:child_process";
 import {
+  chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -7,6 +8,7 @@ import {
   readFileSync,
   readlinkSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { hostname, tmpdir } from "node:os";
@@ -14,7 +16,7 @@ import { basename, join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { UserError } from "../errors.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
+import { removeFolder, temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { readMetrics } from "./metrics-file.ts";
 import { runFilesSubscriber } from "./run-files.ts";
@@ -339,4 +341,17 @@ it("the run files say what happened", async () => {
     "a model\nrun folder runs/a: 2 steps\nstep 1/2  reward 0.500  grad NaN   1.5 s\n" +
       "validation  after step 1  reward 0.250  2.0 s\ncheckpoint c  2.0 MB  0.3 s\nfailed: no more\n",
   );
+});
+
+it("makes run folders for their owner alone, and leaves a folder of the user's as it is", () => {
+  const root = temporaryFolder("modes");
+  const permissions = (path: string) => (statSync(path).mode & 0o777).toString(8);
+  const made = createRunFolder({ root, project: "p", experiment: "e" });
+  made.close();
+  const named = openRunFolder(join(root, "named"));
+  named.close();
+  mkdirSync(join(root, "shared"), { mode: 0o755 });
+  chmodSync(join(root, "shared"), 0o755);
+  openRunFolder(join(root, "shared")).close();
+  expect([made.path, named.path, join(root, "shared")].map(permissions)).toEqual(["700", "700", "755"]);
 });

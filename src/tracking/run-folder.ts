@@ -93,7 +93,7 @@ export function makeDatedFolder({ root = "runs", project, experiment, now = new 
   for (let attempt = 1; ; attempt++) {
     const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
     try {
-      mkdirSync(path);
+      mkdirSync(path, { mode: ownersOnly });
       return path;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
@@ -121,8 +121,13 @@ export function openRunFolder(path: string): RunFolder {
   return openFolder(real);
 }
 
+/** Episodes and logs hold what agents and models said. */
+const ownersOnly = 0o700;
+
 /** @param onBegin told each time the run begins */
 function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
+  // Of a folder that exists the permissions are the user's choice.
+  mkdirSync(path, { recursive: true, mode: ownersOnly });
   for (const folder of ["checkpoints", "episodes"]) mkdirSync(join(path, folder), { recursive: true });
   const unlock = lockFolder(path);
   for (const folder of [path, join(path, "episodes")]) removeLeftovers(folder, () => true);

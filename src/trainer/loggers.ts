@@ -11,6 +11,7 @@ import type { Waiting } from "./run.ts";
 
 export interface LoggerContext {
   config: Config;
+  storedConfig: Readonly<Record<string, unknown>>;
   /** Undefined when nothing is kept. */
   folder: RunFolder | undefined;
   waitingFor: () => Waiting[];
@@ -25,7 +26,7 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
   console: async ({ waitingFor, out }) => consoleSubscriber({ waitingFor, out }),
   tensorboard: async ({ config, folder }) =>
     folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
-  wandb: async ({ config, folder, warn }) => {
+  wandb: async ({ config, storedConfig, folder, warn }) => {
     if (!folder) return undefined;
     const { startWandbSidecar, wandbInstallCommand } = await import("../backends/local/wandb-sidecar.ts");
     return wandbSubscriber({
@@ -35,7 +36,7 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
       project: config.rllm.trainer.project_name,
       name: config.rllm.trainer.experiment_name,
       id: basename(folder.path),
-      config,
+      config: storedConfig,
       directory: folder.path,
       onWarning: warn,
     });

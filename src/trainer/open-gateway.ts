@@ -2,6 +2,8 @@
 import { basename } from "node:path";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
+import { maskedSecret } from "../config/without-secrets.ts";
+import { UserError } from "../errors.ts";
 import { type Gateway, type GatewayOptions, openGateway } from "../gateway/gateway.ts";
 import type { TraceStore } from "../gateway/traces/open-trace-store.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
@@ -26,6 +28,13 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   const { proxy } = sdk;
   // Agents that Hone starts are told the port; those that live elsewhere must know it.
   const fixedPort = proxy.mode === "external" || proxy.port !== defaults.port;
+  if (proxy.admin_token === maskedSecret) {
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+    const reference = "'${oc.env:HONE_ADMIN_TOKEN}'";
+    throw new UserError("rllm.sdk.proxy.admin_token was not saved with the run, and is needed to continue it", {
+      hint: `Add it to the command: rllm.sdk.proxy.admin_token=..., best as ${reference}, which is saved.`,
+    });
+  }
   const store = await openStore(options);
   try {
     const opened = await openGateway({

@@ -45,7 +45,7 @@ export async function openRun(
   plan: Plan,
   options: TrainOptions & { results?: string; recoveries?: number },
 ): Promise<OpenedRun> {
-  const { config } = composed;
+  const { config, storedConfig } = composed;
   const { val_only } = config.rllm.trainer;
   const closers: (() => Promise<void> | void)[] = [];
   /** One that fails keeps none of the others open; the first failure is told. */
@@ -70,7 +70,7 @@ export async function openRun(
     const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor() ?? [])];
     const warn = (text: string) => emit({ type: "warning", text });
     const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
-    const listeners = subscribers(await openLoggers({ config, folder, waitingFor, warn, out }));
+    const listeners = subscribers(await openLoggers({ config, storedConfig, folder, waitingFor, warn, out }));
     closers.push(() => listeners.close());
     const emit = (event: RunEvent) => listeners.event(event);
     for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
@@ -113,7 +113,7 @@ export async function openRun(
     const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
     closers.push(() => gateway.close());
     const run: Run = {
-      ...{ config, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
+      ...{ config, storedConfig, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
       workflow: experiment.workflow,
       progress: { step: 0, draws: 0, badSteps: 0 },
       recoveries: options.recoveries ?? 0,
@@ -128,7 +128,7 @@ export async function openRun(
     };
     await restore(run, options.checkpoint);
     folder?.keepTokenizer(engine.model.directory);
-    folder?.writeConfig(toYaml(composed.tree, composed.origins));
+    folder?.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
     begun = true;
     emit({
       type: "run-start",

@@ -90,12 +90,12 @@ const drawKeys = [
   ["rllm", "rejection_sample", "multiplier"],
 ] as const;
 
-function warnOfChanges({ config, emit }: Run, checkpoint: Checkpoint): void {
+function warnOfChanges({ storedConfig, emit }: Run, checkpoint: Checkpoint): void {
   const at = (value: unknown, path: readonly string[]) =>
     path.reduce<unknown>((section, name) => (section as Record<string, unknown> | undefined)?.[name], value);
   for (const path of drawKeys) {
     const before = at(checkpoint.state.config, path);
-    const now = at(config, path);
+    const now = at(storedConfig, path);
     if (before === now) continue;
     const text = `${path.join(".")} was ${before} in the checkpoint and is ${now} now: the run goes on with other draws`;
     emit({ type: "warning", text });

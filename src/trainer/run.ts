@@ -55,6 +55,8 @@ export interface Waiting {
 
 export interface Run {
   readonly config: Config;
+  /** What of it may be stored: see `ComposedConfig`. */
+  readonly storedConfig: Readonly<Record<string, unknown>>;
   readonly experiment: Experiment<unknown>;
   /** The script's own, or the one that the configuration names. */
   readonly workflow: Workflow<unknown>;

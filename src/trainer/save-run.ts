@@ -34,7 +34,7 @@ export async function saveRun(run: Run): Promise<void> {
     folder.checkpoints,
     {
       step: progress.step,
-      state: { progress, config },
+      state: { progress, config: run.storedConfig },
       metrics: measured,
       ...(score === undefined ? {} : { score }),
     },

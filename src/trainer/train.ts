@@ -84,12 +84,12 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   if (options.printConfig !== undefined) {
     for (const warning of composed.warnings) process.stderr.write(`${warningLine(warning)}\n`);
     const unresolved = options.printConfig === "written";
-    process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.tree, new Map(), { unresolved }));
+    process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.stored, new Map(), { unresolved: true }));
     return nothing;
   }
   const plan = checkedPlan(experiment, composed, options);
   if (options.dryRun) {
-    process.stdout.write(`${toYaml(composed.tree, composed.origins)}\n# ${plan.arithmetic}\n`);
+    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
     return nothing;
   }
   const recovery = createRecovery();

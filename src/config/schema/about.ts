@@ -25,6 +25,8 @@ export interface About {
   written?: string;
   /** Where the document and the systems it describes disagree, or where Hone's default is not the document's, and why. */
   note?: string;
+  /** The value is stored and shown nowhere; a reference such as `${oc.env:NAME}` is stored in its place. */
+  secret?: boolean;
   /** Older spellings of values. */
   aliases?: Readonly<Record<string, string>>;
   /** Values to choose from where others are allowed too, such as the names of the user's own functions. */

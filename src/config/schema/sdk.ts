@@ -44,7 +44,9 @@ export const sdk = z
           .default("my-shared-secret")
           .describe(
             "The key of administrative requests. Where other machines reach the gateway, the default is refused.",
-          ),
+          )
+          // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+          .meta({ secret: true, note: "It is not saved with a run: give it as ${oc.env:HONE_ADMIN_TOKEN}." }),
       })
       .prefault({}),
   })

@@ -1,9 +1,10 @@
 /** The trace store's file: its tables, and how it is opened. */
-import { existsSync, mkdirSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { UserError } from "../../errors.ts";
+import { makePrivate } from "../../tracking/durable-files.ts";
 
 export type TraceDatabase = Database.Database;
 
@@ -46,7 +47,7 @@ export const expandHome = (path: string): string =>
 export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
   const file = path === ":memory:" ? path : expandHome(path);
   try {
-    if (create && file !== ":memory:") mkdirSync(dirname(file), { recursive: true });
+    if (create && file !== ":memory:") makeFile(file);
     if (!create && !existsSync(file)) throw new Error("there is no such file");
     const database = new Database(file);
     try {
@@ -64,6 +65,13 @@ export function openTraceDatabase(path: string, { create }: { create: boolean })
       cause: error,
     });
   }
+}
+
+/** For its owner alone: SQLite gives its log and index the database's permissions. */
+function makeFile(file: string): void {
+  mkdirSync(dirname(file), { recursive: true, mode: 0o700 });
+  closeSync(openSync(file, "a", 0o600));
+  for (const each of [file, `${file}-wal`, `${file}-shm`]) if (existsSync(each)) makePrivate(each, 0o600);
 }
 
 function prepare(database: TraceDatabase, file: string): void {

@@ -1,11 +1,11 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
-import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { removeFolder, temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { openTraceStore } from "./open-trace-store.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
@@ -185,4 +185,22 @@ test("a killed process loses nothing that flush has answered, and leaves a sound
     expect(store.find(`t${acknowledged - 1}`)?.promptTokens.length).toBe(64);
     store.close();
   }
+});
+
+test("the database, its log and its index are for their owner alone, also where an earlier one was not", () => {
+  const folder = temporaryFolder("trace-modes");
+  const path = join(folder, "inner", "traces.db");
+  const modes = () => readdirSync(dirname(path)).map((name) => statSync(join(dirname(path), name)).mode & 0o777);
+  const store = openTraceStore({ path });
+  store.session({
+    ...{ session: "s", attempt: 0, startedMs: 1, endedMs: null, taskId: null, termination: null },
+    ...{ reward: null, correct: null, failure: null, metadata: {} },
+  });
+  store.flush();
+  expect(statSync(dirname(path)).mode & 0o777).toBe(0o700);
+  expect(modes()).toEqual([0o600, 0o600, 0o600]);
+  store.close();
+  chmodSync(path, 0o644);
+  openTraceStore({ path }).close();
+  expect(modes()[0]).toBe(0o600);
 });

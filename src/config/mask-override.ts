@@ -1,0 +1,15 @@
+/** An override as it may be shown: `rllm.sdk.proxy.admin_token=...` without what follows. */
+import { configKeys } from "./describe.ts";
+
+const secrets = [...configKeys.values()].filter(({ about }) => about.secret === true).map(({ key }) => key);
+
+export function maskOverride(text: string): string {
+  const key = /^\s*[+~]*([^=]*)=/.exec(text)?.[1]?.trim();
+  if (
+    key === undefined ||
+    !secrets.some((secret) => `${secret}.`.startsWith(`${key}.`) || key.startsWith(`${secret}.`))
+  ) {
+    return text;
+  }
+  return `${text.slice(0, text.indexOf("=") + 1)}***`;
+}
