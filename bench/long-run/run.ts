@@ -1,7 +1,7 @@
 /**
  * A long run of tiny steps: does a step late in the run cost as much as an early one, and does memory stay flat?
  *
- *   npm run bench -- long-run [--steps 20000] [--logger console,tensorboard]
+ *   npm run bench -- long-run [--steps 20000] [--logger console,tensorboard] [key=value ...]
  *
  * Trains a table of letter pairs with validation, checkpoints, episodes on disk and all loggers asked for. Prints, for
  * each thousand steps, milliseconds a step by the wall clock, by `time/step` and of CPU time (which other programs on the
@@ -21,7 +21,8 @@ import { eachMetrics } from "../../src/tracking/metrics-file.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
 
-const { values: flags } = parseArgs({
+const { values: flags, positionals: overrides } = parseArgs({
+  allowPositionals: true,
   options: { steps: { type: "string", default: "20000" }, logger: { type: "string", default: "console,tensorboard" } },
 });
 const steps = Number(flags.steps);
@@ -92,7 +93,7 @@ try {
   const folder = join(root, "run");
   await train(experiment, {
     engine: { engine, chat: engine.chat },
-    overrides: [`rllm.trainer.run_dir=${folder}`],
+    overrides: [`rllm.trainer.run_dir=${folder}`, ...overrides],
   });
   mark(steps);
   process.stdout.write = write;

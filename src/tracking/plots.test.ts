@@ -62,3 +62,9 @@ describe("chart", () => {
     );
   });
 });
+
+it("draws a run of 300,000 steps", () => {
+  const values = Array.from({ length: 300_000 }, (_, index) => index);
+  expect(chart(values, { width: 40, height: 4 })).toHaveLength(6);
+  expect(sparkline(values, 8)).toBe("▁▂▃▄▅▆▇█");
+});

@@ -48,7 +48,10 @@ describe("a run whose rollouts all fail stops", () => {
   it("with the main failure, its place, exit 1 and no checkpoint", async () => {
     const { folder, result } = await attempt(failing(() => true, refused));
     expect(result).toBeInstanceOf(RunError);
-    expect(result).toMatchObject({ exitCode: 1, hint: expect.stringMatching(/^fix the reward, then continue/) });
+    expect(result).toMatchObject({
+      exitCode: 1,
+      hint: expect.stringMatching(/^fix the reward; episodes\/ has every failure/),
+    });
     expect((result as RunError).message).toMatch(
       /^all 16 rollouts of step 1 failed, most often \(16 of 16\) at the boundary reward: .*ECONNREFUSED.* \(rollout 0 of task toy\/\d+\)\n.*failing-rollouts\.test\.ts:\d+/,
     );

@@ -112,6 +112,6 @@ function stopped(text: string, failed: readonly Episode[]): RunError {
   const fix =
     boundary === "timeout" ? "fix what hangs, or raise its time limit" : `fix the ${boundary.replace("_", "-")}`;
   return new RunError(text, {
-    hint: `${fix}, then continue with --resume; episodes/ has every failure`,
+    hint: `${fix}; episodes/ has every failure`,
   });
 }
