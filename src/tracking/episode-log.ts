@@ -82,6 +82,8 @@ function readableTrajectory(episode: string, { name, instance, reward, steps }: 
       done: index === steps.length - 1,
       model_response: step.text,
       chat_completions: step.messages,
+      ...(step.tools === undefined ? {} : { tools: step.tools }),
+      ...(step.reply?.problems.length ? { problems: step.reply.problems } : {}),
     })),
   };
 }

@@ -8,7 +8,7 @@ import { atPath } from "../../system-errors.ts";
 import type { ChatMessage, Episode, Step, Trajectory } from "../../trajectories/types.ts";
 
 /** A step of a file: what was a typed array is a list. */
-export type KeptStep = Pick<Step, "stopReason" | "text" | "policyVersion" | "reward"> & {
+export type KeptStep = Pick<Step, "stopReason" | "text" | "policyVersion" | "reward" | "tools" | "reply"> & {
   promptTokens: number[];
   tokens: number[];
   logprobs: (number | string)[];

@@ -1,6 +1,8 @@
 /** One episode as a person reads it: its turns, and every sampled token coloured by what it counted for. */
 
+import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { own } from "../../own.ts";
+import { toJson } from "../json-lines.ts";
 import { type KeptEpisode, type KeptStep, type KeptTrajectory, type Pieces, tokenAdvantages } from "./kept-episodes.ts";
 import { type Row, type Span, span, wrap } from "./styled.ts";
 
@@ -22,12 +24,17 @@ export function transcript(episode: KeptEpisode, options: TranscriptOptions): Ro
   const { width } = options;
   const verdict = episode.correct === null ? "" : episode.correct ? ", solved" : ", not solved";
   const head = `${episode.id}: ${episode.termination}${verdict}, ${episode.seconds.toFixed(1)} s${episode.retries > 0 ? `, after ${episode.retries} failed attempts` : ""}`;
+  const metrics = Object.entries(episode.metrics)
+    .map(([name, value]) => `${name} ${Number(value)}`)
+    .join(", ");
   return [
     ...wrap([span(head, bold)], width),
     ...(episode.failure === undefined
       ? []
       : wrap([span(`failed: ${episode.failure.boundary}: ${episode.failure.message}`, "31")], width)),
     ...(episode.explanation === undefined ? [] : wrap([span(episode.explanation, dim)], width)),
+    ...(episode.row === undefined ? [] : wrap([span("task: ", dim), span(toJson(episode.row))], width)),
+    ...(metrics === "" ? [] : wrap([span("metrics: ", dim), span(metrics)], width)),
     ...episode.trajectories.flatMap((trajectory) => trajectoryRows(trajectory, options)),
   ];
 }
@@ -37,6 +44,7 @@ function trajectoryRows(trajectory: KeptTrajectory, options: TranscriptOptions):
   const whole = typeof advantage === "number" ? `, advantage ${signed(advantage)}` : "";
   const title = `${name}${instance === undefined ? "" : ` ${instance}`}: reward ${reward ?? "unknown"}${whole}`;
   let known = 0;
+  let offered = "";
   return [
     [],
     [span(title, "1;4")],
@@ -44,8 +52,36 @@ function trajectoryRows(trajectory: KeptTrajectory, options: TranscriptOptions):
       // What a client rewrote is shown from the start again.
       const from = step.messages.length > known && index > 0 ? known : 0;
       known = step.messages.length + 1;
-      return stepRows(trajectory, step, index, from, options);
+      const tools = (step.tools ?? []).map(signature).join("\n");
+      const changed = tools !== offered;
+      offered = tools;
+      return [
+        ...(changed ? [[], ...wrap([span("tools: ", dim), span(tools || "none")], options.width)] : []),
+        ...stepRows(trajectory, step, index, from, options),
+      ];
     }),
+  ];
+}
+
+/** `add(a, b): Adds two numbers.` */
+function signature({ name, description, parameters }: ToolDefinition): string {
+  const { properties } = (parameters ?? {}) as { properties?: object };
+  return `${name}(${Object.keys(properties ?? {}).join(", ")})${description ? `: ${description}` : ""}`;
+}
+
+/** A message of the history: what was thought, said, called, and answered by a tool. */
+function messageRows(
+  { role, content, reasoning, toolCalls = [], name }: ChatMessage,
+  width: number,
+  style: string,
+): Row[] {
+  return [
+    [span(`${role}${name === undefined ? "" : ` ${name}`}:`, own(roles, role) ?? "")],
+    ...(reasoning ? wrap([span("thinking: ", dim), span(reasoning, dim)], width) : []),
+    ...(content === "" && toolCalls.length > 0 ? [] : wrap([span(content, style)], width)),
+    ...toolCalls.flatMap((call) =>
+      wrap([span("calls ", dim), span(`${call.name}(${call.argumentsText ?? toJson(call.arguments)})`, style)], width),
+    ),
   ];
 }
 
@@ -59,10 +95,7 @@ function stepRows(
   const { width, pieces } = options;
   const messages = step.messages
     .slice(from)
-    .flatMap(({ role, content }) => [
-      [span(`${role}:`, own(roles, role) ?? "")],
-      ...wrap([span(content, options.colouring === "mask" ? dim : "")], width),
-    ]);
+    .flatMap((message) => messageRows(message, width, options.colouring === "mask" ? dim : ""));
   const reward = step.reward === null ? "" : `, reward ${step.reward}`;
   const turn = `turn ${index + 1}: ${step.promptTokens.length} tokens of prompt, ${step.tokens.length} sampled by version ${step.policyVersion}, ended by ${step.stopReason}${reward}`;
   const advantages = tokenAdvantages(trajectory, index, step.tokens.length);
@@ -73,7 +106,17 @@ function stepRows(
       : texts.map((text, token) =>
           span(text, tokenStyle(options.colouring, Number(step.logprobs[token]), advantages?.[token])),
         );
-  return [[], ...messages, [span("assistant:", roles.assistant)], ...wrap(reply, width), [span(turn, dim)]];
+  const problems = (step.reply?.problems ?? []).flatMap(({ kind, message }) =>
+    wrap([span(`${kind}: ${message}`, "31")], width),
+  );
+  return [
+    [],
+    ...messages,
+    [span("assistant:", roles.assistant)],
+    ...wrap(reply, width),
+    ...problems,
+    [span(turn, dim)],
+  ];
 }
 
 /**
