@@ -28,8 +28,10 @@ export function settle(
     warnings.push(warning);
   };
   settleResume(seen, warn);
-  if (backend === "verl") syncVerl(seen, { deprecateNative: true, warn });
-  const options: SyncOptions = { deprecateNative: backend === "tinker", warn };
+  if (backend === "verl") syncVerl(seen, { deprecateNative: () => true, warn });
+  // A script is written for every backend, and most have these names alone.
+  const deprecateNative = ({ kind }: Origin) => backend === "tinker" && kind !== "script";
+  const options: SyncOptions = { deprecateNative, warn };
   // On verl `data` is verl's own, and settled.
   const verlsOwn = new Set(backend === "verl" ? verlSharedKeys.map(([native]) => native) : []);
   for (const key of sharedKeys) if (!verlsOwn.has(key[0])) syncSharedKey(seen, key, options);

@@ -211,7 +211,7 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions & { sett
   if (options.settings !== undefined) {
     files.unshift(options.settings);
     // What the run itself began with is not what is measured.
-    overrides.push("training.resume_mode=off");
+    overrides.push("training.resume_mode=off", "rllm.trainer.run_dir=null");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
   const { warnings = [], ...layers } = options.frontDoor ?? {};

@@ -1,6 +1,10 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { type ComposedConfig, composeConfig } from "../compose.ts";
 import { originText } from "../origin.ts";
+import { toYaml } from "../to-yaml.ts";
 import { valueAt } from "../value-at.ts";
 import { forwardedKeys, type SharedKey, sharedKeys, verlSharedKeys } from "./shared-keys.ts";
 
@@ -120,4 +124,20 @@ test("older names of ways to resume, and of the checkpoint to resume from", () =
     resume_mode: "path",
     resume_from_path: "tinker://a/weights/b",
   });
+});
+
+test("tinker: the names of a script, and of a configuration that a run has kept, are not worth a warning", () => {
+  const input = { data: { train_batch_size: 16, max_prompt_length: 128 } };
+  const overrides = ["rllm/backend=tinker"];
+  const first = composeConfig({ input, overrides });
+  expect([first.warnings, first.config.rllm.data.train_batch_size]).toEqual([[], 16]);
+  const folder = mkdtempSync(join(tmpdir(), "hone-sync-"));
+  const kept = join(folder, "config.yaml");
+  writeFileSync(kept, toYaml(first.tree, first.origins));
+  expect(composeConfig({ input, files: [kept], overrides: ["rllm.trainer.run_dir=here"] }).warnings).toEqual([]);
+  const typed = composeConfig({ input, overrides: [...overrides, "data.train_batch_size=8"] });
+  expect(typed.warnings).toMatchObject([{ category: "deprecated_native" }]);
+  writeFileSync(kept, "data: { train_batch_size: 8 }");
+  expect(composeConfig({ files: [kept], overrides }).warnings).toMatchObject([{ category: "deprecated_native" }]);
+  rmSync(folder, { recursive: true });
 });

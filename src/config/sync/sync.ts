@@ -17,8 +17,8 @@ export interface SyncTree {
 }
 
 export interface SyncOptions {
-  /** Whether setting a key by the backend's own name is worth a warning. */
-  deprecateNative: boolean;
+  /** Whether setting a key by the backend's own name there is worth a warning. */
+  deprecateNative: (origin: Origin) => boolean;
   warn: (warning: ConfigWarning) => void;
 }
 
@@ -81,9 +81,11 @@ export function warnOfNative(
   both: boolean,
   { deprecateNative, warn }: SyncOptions,
 ): void {
+  const origin = tree.deleted(native) ?? tree.node(native)?.origin ?? { kind: "default" };
   if (both && !isDeepStrictEqual(tree.value(native) ?? null, tree.value(rllm) ?? null)) {
     warn({ category: "conflict", paths: [native, rllm], text: `${native} and ${rllm} differ; ${rllm} wins` });
-  } else if (deprecateNative) {
+    // The configuration that a run keeps has both names.
+  } else if (deprecateNative(origin) && !(both && origin.kind === "file")) {
     const text = `${native} is the older name of ${rllm}; set ${rllm} instead`;
     warn({ category: "deprecated_native", paths: [native, rllm], text });
   }
