@@ -26,6 +26,8 @@ export interface RunWorkflowOptions<Row> {
   raiseOnError?: boolean;
   /** Called with each line that the workflow logs. */
   log?: (text: string) => void;
+  /** As `rllm.gateway.unenforceable`. Default `"refuse"`. */
+  unenforceable?: "refuse" | "allow";
   /** As `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
   onAgentError?: OnAgentError;
 }
@@ -49,7 +51,9 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
     seedFor: rolloutSeed(0),
   });
   const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
-  const gateway = await openGateway({ chat: scripted.chat, model: "policy" });
+  const gateway = await openGateway({
+    ...{ chat: scripted.chat, model: "policy", unenforceable: options.unenforceable ?? "refuse" },
+  });
   try {
     return await runRollouts({
       ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError, onAgentError },
