@@ -1,6 +1,7 @@
 """Passes a run's figures on to Weights & Biases by its own SDK. Knows nothing of training.
 
-Reads JSON lines from standard input: {"op": "init", ...}, {"op": "log", "step", "metrics"}, {"op": "finish", "exit_code"}.
+Reads JSON lines from standard input: {"op": "init", ...}, {"op": "log", "step", "metrics"},
+{"op": "table", "step", "name", "columns", "data"}, {"op": "finish", "exit_code"}.
 Writes JSON lines to standard output: {"event": "ready", "mode", "url", "directory"}, {"event": "finished"} or
 {"event": "error", "kind": "missing" | "login" | "failed", "message"}. Whatever the SDK prints goes to standard error.
 """
@@ -79,6 +80,11 @@ def main() -> int:
         elif message["op"] == "log":
             figures = {name: NOT_FINITE.get(value, value) for name, value in message["metrics"].items()}
             run.log(figures, step=message["step"])
+        elif message["op"] == "table":
+            import wandb
+
+            table = wandb.Table(columns=message["columns"], data=message["data"])
+            run.log({message["name"]: table}, step=message["step"])
         elif message["op"] == "finish":
             exit_code = message["exit_code"]
             break

@@ -19,6 +19,7 @@ export function describeEvent(event: RunEvent): string | null {
     case "rollout-progress":
     case "update-progress":
     case "validation-start":
+    case "samples":
       return null;
     case "step-end":
       return stepLine(event);

@@ -3,6 +3,8 @@
  * Biases are subscribers. Nothing here knows who listens.
  */
 
+import type { SampleRow } from "./samples.ts";
+
 /** Figures by name, e.g. `{"reward/solver/mean": 0.34}`. May hold NaN and infinities. */
 export type Metrics = Readonly<Record<string, number>>;
 
@@ -32,6 +34,8 @@ export type RunEvent =
   /** `done` of `total` sequences have been trained on in this step. */
   | { type: "update-progress"; step: number; done: number; total: number }
   | { type: "step-end"; step: number; total: number; epoch: number; metrics: Metrics; seconds: number }
+  /** A few episodes of a validation, or of every `plot_every`th step. */
+  | { type: "samples"; step: number; kind: "train" | "validation"; rows: readonly SampleRow[] }
   | { type: "validation-start"; step: number }
   | { type: "validation-end"; step: number; metrics: Metrics; seconds: number }
   /** `best`: the validation metric by which it is the best of those kept. */

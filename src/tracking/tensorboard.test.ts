@@ -105,6 +105,23 @@ describe("tensorboardSubscriber", () => {
     expect(values(validation)).toEqual([[1, "val/reward", 2, 0.25]]);
   });
 
+  it("writes samples as text that TensorBoard shows", () => {
+    const row = { task: "sums/0:0", prompt: "2+2?\n", reply: "<b>|4", reward: 1, reason: "right" };
+    open().event({ type: "samples", step: 5, kind: "validation", rows: [row] });
+    const [, event] = events();
+    const summary = parseMessage(event!.find(([field]) => field === 5)![1] as Buffer);
+    const [tag, tensor, metadata] = parseMessage(summary[0]![1] as Buffer);
+    expect(String(tag![1])).toBe("samples/validation");
+    const [type, shape, content] = parseMessage(tensor![1] as Buffer);
+    expect([type, shape]).toEqual([
+      [1, 7],
+      [2, Buffer.from([18, 2, 8, 1])],
+    ]);
+    expect(String(content![1])).toContain("| sums/0:0 | 2+2?  | &lt;b>\\|4 | 1 | right |");
+    expect([tensor![0], metadata![0]]).toEqual([8, 9]);
+    expect(String(parseMessage(parseMessage(metadata![1] as Buffer)[0]![1] as Buffer)[0]![1])).toBe("text");
+  });
+
   it("tells after a resume from which step on earlier files are void", () => {
     open().event({ type: "run-start", folder: "", totalSteps: 9, step: 200, history: [], text: [] });
     const [, start] = events();

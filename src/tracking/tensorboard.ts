@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { crc32c } from "./crc32c.ts";
 import { appendBytes } from "./durable-files.ts";
 import type { Metrics, Subscriber } from "./events.ts";
+import { samplesMarkdown } from "./samples.ts";
 
 /** Fields of the Event message. */
 const wallTimeField = 1;
@@ -41,6 +42,9 @@ export function tensorboardSubscriber(directory: string, now: () => number = Dat
         append(event(now(), happened.step + 1, start));
       } else if (happened.type === "step-end" || happened.type === "validation-end") {
         append(event(now(), happened.step, message(summaryField, scalars(happened.metrics))));
+      } else if (happened.type === "samples") {
+        const value = textSummary(`samples/${happened.kind}`, samplesMarkdown(happened.rows));
+        append(event(now(), happened.step, message(summaryField, value)));
       }
     },
     async close() {},
@@ -78,6 +82,15 @@ function scalars(metrics: Metrics): Uint8Array {
     return message(1, Buffer.concat([text(1, tag), value]));
   });
   return Buffer.concat(values);
+}
+
+/** Value { tag = 1; tensor = 8: one string; metadata = 9: the plugin "text" }. */
+function textSummary(tag: string, markdown: string): Uint8Array {
+  const stringType = 7;
+  const shape = message(2, message(2, varintField(1, 1)));
+  const tensor = Buffer.concat([varintField(1, stringType), shape, text(8, markdown)]);
+  const plugin = message(1, text(1, "text"));
+  return message(1, Buffer.concat([text(1, tag), message(8, tensor), message(9, plugin)]));
 }
 
 function varint(value: number): Uint8Array {

@@ -61,6 +61,18 @@ function options(child: SidecarProcess, warnings: string[] = []) {
   };
 }
 
+it("logs samples as a table", async () => {
+  const { child, told } = sidecar(obedient);
+  const subscriber = await wandbSubscriber(options(child));
+  const row = { task: "sums/0:0", prompt: "2+2?", reply: "4", reward: 1, reason: "right" };
+  subscriber.event({ type: "samples", step: 5, kind: "train", rows: [row] });
+  await subscriber.close();
+  expect(told[1]).toEqual({
+    ...{ op: "table", step: 5, name: "samples/train", columns: ["task", "prompt", "reply", "reward", "reason"] },
+    data: [["sums/0:0", "2+2?", "4", 1, "right"]],
+  });
+});
+
 describe("wandbSubscriber", () => {
   it("hands over figures and says how the run ended", async () => {
     const { child, told } = sidecar(obedient);

@@ -78,6 +78,10 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
   return {
     event(event) {
       if (event.type === "step-end" || event.type === "validation-end") log(event.step, event.metrics);
+      if (event.type === "samples") {
+        const [columns, data] = [Object.keys(event.rows[0] ?? {}), event.rows.map((row) => Object.values(row))];
+        sidecar.send({ op: "table", step: event.step, name: `samples/${event.kind}`, columns, data });
+      }
       if (event.type === "run-end") exitCode = event.reason === "failed" ? 1 : 0;
     },
     async close() {

@@ -2,6 +2,7 @@
 import { join, relative } from "node:path";
 import { logEpisodes } from "../tracking/episode-log.ts";
 import { plotLengths } from "../tracking/length-plot.ts";
+import { sampleRows } from "../tracking/samples.ts";
 import type { MemberAdvantage } from "../trajectories/to-batch.ts";
 import type { Episode, Trajectory } from "../trajectories/types.ts";
 import type { Credit } from "./assign-credit.ts";
@@ -18,13 +19,17 @@ export function keepEpisodes(
   if (mode === "train") folder?.writeEpisodes(step, withAdvantages(episodes, credit));
   else folder?.writeEpisodes(step, episodes, "validation");
   const { plot_every } = config.rllm.trainer;
+  const isPlotted = plot_every > 0 && step % plot_every === 0;
+  if (folder && episodes.length > 0 && (mode === "val" || isPlotted)) {
+    emit({ type: "samples", step, kind: mode === "val" ? "validation" : "train", rows: sampleRows(episodes) });
+  }
   const { log_episodes, episode_log_dir } = config.rllm.episode_logging;
   try {
     if (log_episodes) {
       const epoch = plan.stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / plan.stepsPerEpoch)) : 0;
       logEpisodes(episode_log_dir, { mode, step, epoch }, episodes);
     }
-    if (folder && mode === "train" && plot_every > 0 && step % plot_every === 0) {
+    if (folder && mode === "train" && isPlotted) {
       plotLengths(join(folder.path, "plots"), step, replyLengths(episodes), config.data.max_response_length);
     }
   } catch (error) {

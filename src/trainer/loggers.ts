@@ -2,6 +2,7 @@
 import { basename, join } from "node:path";
 import type { Config } from "../config/schema.ts";
 import { consoleSubscriber } from "../tracking/console.ts";
+import { curvesSubscriber } from "../tracking/curves.ts";
 import type { Subscriber } from "../tracking/events.ts";
 import { runFilesSubscriber } from "../tracking/run-files.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
@@ -46,8 +47,9 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
 /** @throws UserError when a logger cannot start, before anything else of the run has */
 export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
   const { config, folder } = context;
-  const { logger, val_only } = config.rllm.trainer;
+  const { logger, val_only, plot_every } = config.rllm.trainer;
   const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
+  if (folder && !val_only) opened.push(curvesSubscriber(join(folder.path, "plots"), plot_every, context.warn));
   try {
     // A measurement is no run: curves belong to runs.
     for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {

@@ -48,7 +48,9 @@ export const trainer = z
     plot_every: count
       .min(0)
       .default(10)
-      .describe("Plot the distribution of reply lengths every so many steps; 0 is off."),
+      .describe(
+        "Draw plots/ (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every so many steps; 0 is off.",
+      ),
   })
   .prefault({});
 
