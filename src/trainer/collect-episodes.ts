@@ -15,6 +15,7 @@ import {
 import type { Episode } from "../trajectories/types.ts";
 import { tasksPerDraw } from "./credit-options.ts";
 import type { Run, Waiting } from "./run.ts";
+import { summarizeWarnings } from "./warning-summary.ts";
 
 export interface Collection {
   purpose: "train" | "validate";
@@ -115,6 +116,8 @@ export function attemptTasks(
   attempting: Attempting,
 ): Promise<Episode[]> {
   const { config, workflow } = run;
+  const warn = (text: string) => run.emit({ type: "warning", text });
+  const warnings = summarizeWarnings(warn, `step ${step}; its file in episodes/ has the details`);
   return runRollouts({
     ...{ tasks, n: rollouts, firstRollout, workflow, purpose },
     ...attempting,
@@ -126,14 +129,14 @@ export function attemptTasks(
       metadata: { step },
     }),
     onRetry: ({ taskId, rollout, failure }) => {
-      const text = `retrying rollout ${rollout} of ${taskId} after ${failureNames[failure.kind]}: ${failure.message}`;
-      run.emit({ type: "warning", text });
+      const cause = `${failureNames[failure.kind]}: ${failure.message}`;
+      warnings.add(`retries after ${cause}`, `retrying rollout ${rollout} of ${taskId} after ${cause}`);
     },
     onFailure: ({ taskId, rollout, failure, reward }) => {
       const worth =
         reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
-      const text = `rollout ${rollout} of ${taskId} ended with ${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
-      run.emit({ type: "warning", text });
+      const cause = `${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
+      warnings.add(`rollouts ended with ${cause}`, `rollout ${rollout} of ${taskId} ended with ${cause}`);
     },
     onLog: ({ taskId, rollout, text }) => {
       run.emit({ type: "rollout-log", text: `rollout ${rollout} of ${taskId}: ${text}` });
@@ -142,7 +145,7 @@ export function attemptTasks(
       const text = `tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`;
       run.emit({ type: "warning", text });
     },
-  });
+  }).finally(() => warnings.end());
 }
 
 const failureNames = {

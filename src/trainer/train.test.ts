@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
@@ -75,6 +75,16 @@ describe("train", () => {
     );
     expect(history[0]!.metrics).toMatchObject({ "update/optimizer_steps": 0, "update/without_signal": 1 });
   });
+
+  it.each(["rllm.rollout.n=1000000000", "data.max_response_length=1000000000"])(
+    "refuses %s before anything is opened",
+    async (override) => {
+      const folder = newFolder();
+      const failed = train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${folder}`, override] });
+      await expect(failed).rejects.toThrow(/a step would hold up to .* sampled tokens/);
+      expect(existsSync(folder)).toBe(false);
+    },
+  );
 
   it("measures without training and without a run folder", async () => {
     const summary = await train(toy(), { engine: openToy(), evaluate: true, overrides: ["rllm.rollout.n_val=2"] });

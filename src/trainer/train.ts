@@ -155,6 +155,7 @@ function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, 
   if (!options.dryRun) {
     if (options.engine === undefined) requireBackend(composed.config);
     requireValues(composed);
+    requireFeasible(composed.config);
   }
   const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
   for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
@@ -222,6 +223,20 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions & { sett
 
 const batchKey = ({ rllm }: Config) =>
   rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
+
+/** Episodes are held in memory with their tokens; more than this is a typing mistake, not a batch. */
+const mostTokensPerStep = 2e9;
+
+function requireFeasible(config: Config): void {
+  const { n, n_val } = config.rllm.rollout;
+  const rollouts = Math.max(tasksPerDraw(config) * n, n_val);
+  const tokens = rollouts * config.data.max_response_length;
+  if (tokens <= mostTokensPerStep) return;
+  throw new UserError(
+    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; at most ${mostTokensPerStep} are possible`,
+    { hint: `lower ${batchKey(config)}, rllm.rollout.n (now ${n}) or data.max_response_length` },
+  );
+}
 
 function planOf({ train: tasks, validation }: Experiment<unknown>, config: Config): Plan {
   if (config.training.keep_best && !validation) {

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from .errors import UserMistake
 
@@ -18,6 +19,7 @@ class WeightFiles:
 
     paths: tuple[Path, ...]
     elements: int
+    tensors: int
 
 
 def read_json(path: Path) -> dict:
@@ -57,11 +59,35 @@ def check_model_folder(directory: Path) -> WeightFiles:
             f"{directory} lacks {', '.join(missing) or 'model.safetensors'}",
             "download or copy the model again",
         )
-    return WeightFiles(tuple(paths), sum(_elements(path) for path in paths))
+    shapes = [shape for path in paths for shape in _shapes(path)]
+    return WeightFiles(tuple(paths), sum(map(prod, shapes)), len(shapes))
 
 
-def _elements(path: Path) -> int:
-    """Number of values in a safetensors file, whose size must be what its header says."""
+def check_sizes(directory: Path, config: Any, files: WeightFiles) -> None:
+    """Raises UserMistake when a model of this configuration cannot have these weights: building one with a
+    million layers to find out would take all memory."""
+    hint = "compare config.json with the original model's, or copy the model again"
+
+    def size(name: str) -> int:
+        value = getattr(config, name, None)
+        if not isinstance(value, int):  # Absent, or one for each layer.
+            return 1
+        if value < 1:
+            raise UserMistake(f"{directory / 'config.json'}: {name} is {value}, not a positive number", hint)
+        return value
+
+    layers, hidden = size("num_hidden_layers"), size("hidden_size")
+    width = max(size("vocab_size"), size("intermediate_size"))
+    if layers > files.tensors or hidden * width > files.elements:
+        raise UserMistake(
+            f"{directory / 'config.json'} describes {layers} layers and matrices of {hidden} x {width}, but the "
+            f"weights are {files.tensors} tensors of {files.elements} values in all",
+            hint,
+        )
+
+
+def _shapes(path: Path) -> list[list[int]]:
+    """The shapes of the tensors in a safetensors file, whose size must be what its header says."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -73,7 +99,7 @@ def _elements(path: Path) -> int:
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
         if 8 + length + end != size:
             raise ValueError(f"it holds {size} bytes, its header says {8 + length + end}")
-        return sum(prod(entry["shape"]) for entry in header.values())
+        return [entry["shape"] for entry in header.values()]
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(
             f"{path} is not a whole safetensors file: {error}", "download or copy the model again"

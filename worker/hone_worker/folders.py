@@ -3,11 +3,13 @@ renamed."""
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -32,9 +34,9 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         os.rename(temporary, target)
         _sync(target.parent)
     except OSError as error:
-        raise UserMistake(
-            f"cannot write {target}: {error}", "check the free space and the permissions there"
-        ) from error
+        # The temporary name would tell nobody anything.
+        error.filename = str(target)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -46,9 +48,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """A safetensors file; views and tensors on a device are copied into contiguous host memory."""
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"}
-    )
+    values = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(values, path, {"format": "pt"})
+    except SafetensorError as error:
+        # The library gives the system's error number in its text alone.
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _sync(path: Path) -> None:

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from . import gguf
-from .checkpoint_files import check_model_folder, read_json
+from .checkpoint_files import check_model_folder, check_sizes, read_json
 from .errors import UserMistake
 from .memory import available_bytes, is_out_of_memory
 
@@ -79,6 +80,7 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
     transformers_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        check_sizes(directory, config.get_text_config(), files)
         model, report = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
@@ -98,6 +100,7 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
         ImportError,
         SafetensorError,
         RuntimeError,
+        StrictDataclassError,
     ) as error:
         raise _explained(directory, error) from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))

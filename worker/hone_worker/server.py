@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import Any
@@ -19,6 +20,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, UserMistake):
         described = {"kind": "user", "message": error.message}
         return described if error.hint is None else {**described, "hint": error.hint}
+    if isinstance(error, OSError) and error.errno in errno.errorcode:
+        described = {"kind": "system", "code": errno.errorcode[error.errno], "message": str(error)}
+        return described if error.filename is None else {**described, "path": str(error.filename)}
     from .memory import is_out_of_memory
 
     if is_out_of_memory(error):

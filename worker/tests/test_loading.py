@@ -1,5 +1,6 @@
 """What a person may name as a model, and what they are told when it is not one."""
 
+import errno
 import json
 import struct
 from pathlib import Path
@@ -7,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
-from hone_worker import gguf, loading
+from hone_worker import folders, gguf, loading
 from hone_worker.errors import UserMistake
-from hone_worker.folders import write_folder
+from hone_worker.folders import write_folder, write_tensors
+from hone_worker.server import describe_error
 from models import build, load, reference, reference_outputs, sample_sequences
 
 
@@ -214,3 +217,49 @@ def test_a_gguf_file_becomes_a_folder_once(gguf_file, tmp_path, monkeypatch):
     (tmp_path / "bad.gguf").write_bytes(b"nonsense")
     with pytest.raises(UserMistake, match="not a GGUF"):
         gguf.converted(tmp_path / "bad.gguf", tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("hidden_size", -1),
+        ("num_hidden_layers", 10**6),
+        ("hidden_size", 10**6),
+        ("vocab_size", 10**9),
+        ("intermediate_size", 10**9),
+    ],
+)
+def test_sizes_that_the_weights_cannot_have_are_refused_before_the_model_is_built(folder, key, value):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UserMistake) as refused:
+        load(folder)
+    assert "config" in refused.value.message
+
+
+def test_a_full_disk_and_other_system_errors_travel_by_their_number(tmp_path):
+    for error, code, path in [
+        (OSError(errno.ENOSPC, "no", "/full"), "ENOSPC", "/full"),
+        (PermissionError(errno.EACCES, "no", "/closed"), "EACCES", "/closed"),
+        (OSError(errno.EFBIG, "no"), "EFBIG", None),
+    ]:
+        described = describe_error(error)
+        assert (described["kind"], described["code"], described.get("path")) == ("system", code, path)
+    assert describe_error(OSError("text alone"))["kind"] == "internal"
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "no")
+
+    with pytest.raises(OSError) as failed:
+        write_folder(tmp_path / "export", full)
+    assert failed.value.filename == str(tmp_path / "export")
+
+
+def test_tensors_on_a_full_disk_raise_the_systems_error(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr(folders, "save_file", full)
+    with pytest.raises(OSError) as failed:
+        write_tensors(tmp_path / "a", {"a": torch.zeros(1)})
+    assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(tmp_path / "a"))

@@ -51,6 +51,9 @@ describe("connect", () => {
     const bad = connection.request("load");
     say({ id: bad.id, error: { kind: "user", message: "no such model", hint: "check" } });
     await expect(bad.answer).rejects.toEqual(new UserError("no such model", { hint: "check" }));
+    const full = connection.request("save_state");
+    say({ id: full.id, error: { kind: "system", code: "ENOSPC", path: "/runs/a", message: "[Errno 28] ..." } });
+    await expect(full.answer).rejects.toMatchObject({ exitCode: 1, message: "/runs/a: the disk is full (ENOSPC)" });
     const broken = connection.request("forward");
     say({ id: broken.id, error: { kind: "internal", message: "shape", trace: "File x.py" } });
     await expect(broken.answer).rejects.toMatchObject({

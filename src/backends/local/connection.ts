@@ -3,6 +3,7 @@
  * with one error when the worker dies. Knows the protocol's envelope, not its operations.
  */
 import { RunError, UserError } from "../../errors.ts";
+import { describeSystemFailure } from "../../system-errors.ts";
 import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
 import type { WorkerProcess } from "./worker-process.ts";
 
@@ -111,13 +112,22 @@ export function connect(worker: WorkerProcess): Connection {
 }
 
 interface WorkerFailure {
-  kind: "user" | "internal";
+  kind: "user" | "system" | "internal";
   message: string;
+  /** Of kind `system`: the name of the error number, such as ENOSPC, and the file. */
+  code?: string;
+  path?: string;
   hint?: string;
   trace?: string;
 }
 
-function workerError(op: string, { kind, message, hint, trace }: WorkerFailure): Error {
+function workerError(op: string, { kind, message, hint, trace, code, path }: WorkerFailure): Error {
+  if (kind === "system") {
+    const failure = code === undefined ? undefined : describeSystemFailure({ code, path });
+    return (
+      failure ?? new RunError(`the worker failed in ${op}: ${message}`, { hint: "check the disk and its permissions" })
+    );
+  }
   if (kind === "user") return new UserError(message, hint === undefined ? {} : { hint });
   return new RunError(`the worker failed in ${op}: ${message}`, {
     details: trace?.trimEnd(),
