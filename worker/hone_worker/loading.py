@@ -131,6 +131,11 @@ def _explained(directory: Path, error: Exception) -> Exception:
     text = str(error)
     if is_out_of_memory(error):
         return UserMistake(f"not enough memory for {directory.name}", "use a smaller model or dtype bfloat16")
+    if isinstance(error, StrictDataclassError):
+        return UserMistake(
+            f"{directory / 'config.json'} is not valid: {_first_line(error.__cause__ or error)}",
+            "compare it with the original model's, or copy the model again",
+        )
     kind = read_json(directory / "config.json").get("model_type")
     if (
         "does not recognize this architecture" in text

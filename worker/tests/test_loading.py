@@ -234,7 +234,7 @@ def test_sizes_that_the_weights_cannot_have_are_refused_before_the_model_is_buil
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     with pytest.raises(UserMistake) as refused:
         load(folder)
-    assert "config" in refused.value.message
+    assert "config.json" in refused.value.message
 
 
 def test_a_full_disk_and_other_system_errors_travel_by_their_number(tmp_path):
