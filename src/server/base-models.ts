@@ -1,7 +1,7 @@
 /** The base models that are served: one engine each, under one name or several. */
 
 import { existsSync } from "node:fs";
-import { basename, resolve } from "node:path";
+import { basename, isAbsolute, normalize, resolve } from "node:path";
 import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
@@ -55,9 +55,11 @@ export function createBaseModel(
   options: KeeperOptions = {},
 ): BaseModel {
   const keeper = keepEngine(engine, options);
+  // By its folder a client on this machine also finds the tokenizer.
+  const { directory } = engine.model;
   return {
     name: names[0]!,
-    names,
+    names: [...new Set([...names, ...(directory === "" ? [] : [directory])])],
     engine,
     keeper,
     scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
@@ -76,7 +78,8 @@ export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): 
 
 /** @throws UserError when no model is served under the name */
 export function findBaseModel(models: readonly BaseModel[], name: string): BaseModel {
-  const found = models.find(({ names }) => names.includes(name));
+  const path = isAbsolute(name) ? normalize(name) : name;
+  const found = models.find(({ names }) => names.includes(name) || names.includes(path));
   if (found) return found;
   const listed = models.map((model) => model.name);
   const near = nearest(

@@ -59,6 +59,28 @@ it("learns, keeps its folder where default_local_dir says, and goes on from a pa
   expect(later.rewards[0]! - rewards[0]!).toBeGreaterThan(0.3);
 });
 
+it("refuses to go on from a checkpoint with another adapter, and names both", async () => {
+  const folder = join(root, "rank");
+  await trainThrough([`rllm.trainer.run_dir=${folder}`, "model.lora_rank=4", "rllm.trainer.total_batches=1"]);
+  const saved = readFileSync(join(folder, "checkpoints", "step-000001", "policy", "tinker.json"), "utf8");
+  const { path } = JSON.parse(saved) as { path: string };
+  const goOn = (...settings: string[]) =>
+    trainThrough([
+      `training.resume_from_tinker_id=${path}`,
+      `rllm.trainer.run_dir=${join(root, "other-rank")}`,
+      ...["rllm.trainer.total_batches=1", ...settings],
+    ]);
+  await expect(goOn("model.lora_rank=8")).rejects.toMatchObject({
+    exitCode: 2,
+    message: expect.stringMatching(/model\.lora_rank is 4 there and 8 here/),
+    hint: "Train on with model.lora_rank=4.",
+  });
+  await expect(goOn("model.lora_rank=4", "model.train_mlp=false")).rejects.toThrow(
+    /train_mlp is true there and false here/,
+  );
+  expect((await goOn("model.lora_rank=4")).step).toBe(1);
+});
+
 it("asks the service for what the configuration says: group sizes, minibatches, schedules, one round trip", async () => {
   const posted: { path: string; body: Record<string, unknown> }[] = [];
   const note = (path: string, { body }: RequestInit) => {

@@ -138,6 +138,16 @@ def test_prompt_logprobs(sampler: tinker.SamplingClient, trained: Reference):
         assert scored[place, 1] == pytest.approx(wanted, rel=5e-3, abs=5e-3)
 
 
+def test_tokenizers(service: tinker.ServiceClient, trainer: tinker.TrainingClient):
+    """A sampling client knows the name of its base model only, so the name has to be one that has a tokenizer."""
+    folder = trainer.get_info().model_data.tokenizer_id
+    assert trainer.get_tokenizer().encode("ab") == [68, 69]
+    for name in (folder, folder.replace("/", "/./", 1)):
+        sampler = service.create_sampling_client(base_model=name).result()
+        assert sampler.get_tokenizer().encode("ab") == [68, 69]
+        assert service.create_lora_training_client(name, rank=2).result().get_info().model_name == name
+
+
 def test_prompt_alt_tokens(sampler: tinker.SamplingClient, trained: Reference):
     """The one feature of sampling that was refused."""
     drawn = sampler.sample(text(TEXT), 1, params(max_tokens=1), prompt_alt_tokens_k=500).result().prompt_alt_tokens

@@ -183,6 +183,9 @@ export async function createTinkerPolicy(
     },
     async loadState(dir, { optimizer }) {
       const saved = readState(dir, model.name);
+      // What this process keeps itself is checked when it is loaded.
+      if (!states)
+        requireSameAdapter(saved.path, adapter, await connection.post("weights_info", { tinker_path: saved.path }));
       const takeBack = await states?.give(dir, saved.path, adapter);
       try {
         // A new model of the service: one that has run already may not be loaded into there.
@@ -236,6 +239,31 @@ export async function createTinkerPolicy(
         }),
     async close() {},
   };
+}
+
+/** A service gives a checkpoint its own adapter, whatever was configured. @throws UserError naming both */
+function requireSameAdapter(
+  path: string,
+  adapter: AdapterSpec & { kind: "lora" },
+  info: Record<string, unknown>,
+): void {
+  const targets = { attn: info.train_attn, mlp: info.train_mlp, unembed: info.train_unembed };
+  const settings: [string, unknown, unknown][] = [
+    ["model.lora_rank", info.lora_rank, adapter.rank],
+    // Only Hone's own service says it.
+    ["model.lora_alpha", info.lora_alpha, adapter.alpha],
+    ...Object.entries(targets).map(([name, theirs]): [string, unknown, unknown] => [
+      `model.train_${name}`,
+      theirs,
+      adapter.targets.includes(name as (typeof adapter.targets)[number]),
+    ]),
+  ];
+  const different = settings.filter(([, theirs, ours]) => theirs !== undefined && theirs !== null && theirs !== ours);
+  if (different.length === 0) return;
+  const [key, theirs, ours] = different[0]!;
+  throw new UserError(`${path} has another adapter than this run: ${key} is ${theirs} there and ${ours} here`, {
+    hint: `Train on with ${different.map(([name, value]) => `${name}=${value}`).join(" ")}.`,
+  });
 }
 
 /** The base model as it is: samples, and forwards by the log-probabilities of prompts. */

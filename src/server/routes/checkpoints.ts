@@ -72,6 +72,8 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
         base_model: baseModel,
         is_lora: true,
         lora_rank: adapter.rank,
+        // Not of the protocol.
+        lora_alpha: adapter.alpha,
         train_unembed: adapter.targets.includes("unembed"),
         train_mlp: adapter.targets.includes("mlp"),
         train_attn: adapter.targets.includes("attn"),
