@@ -179,6 +179,11 @@ A reply has at most 2,048 tokens, whatever the run's own limit is; rllm.rollout.
     .option("--max-sample-rows <number>", "sequences sampled at the same time, on each model", "256")
     .option("--micro-batch-tokens <number>", "packed tokens per forward-backward; 0 picks by memory", "0")
     .option("--gradient-checkpointing", "compute activations again in the backward pass: less memory, more time")
+    .option(
+      "--max-idle-models <number>",
+      "models kept in memory that no request comes for; others wait on disk until they are used again",
+      "8",
+    )
     .option("--session-minutes <number>", "close the models of a client that was not heard of for so long", "60")
     .option(
       "--gap-seconds <number>",

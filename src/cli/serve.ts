@@ -24,6 +24,7 @@ interface ServeOptions {
   microBatchTokens: string;
   sessionMinutes: string;
   gapSeconds: string;
+  maxIdleModels: string;
   gradientCheckpointing?: boolean;
 }
 
@@ -73,6 +74,7 @@ export async function serveCommand(options: ServeOptions): Promise<void> {
       apiKey,
       stateFolder: options.state,
       sessionMinutes: whole("--session-minutes", options.sessionMinutes, 1),
+      maxIdleModels: whole("--max-idle-models", options.maxIdleModels, 0),
       gapSeconds: whole("--gap-seconds", options.gapSeconds, 1),
       futures: { phrase: withFlags },
       write: (line) => process.stdout.write(line),

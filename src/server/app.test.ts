@@ -59,7 +59,7 @@ test("a foreign Host is not answered without a key, and bodies are what their ty
   }
   expect(await ask("create_session", { "content-type": "text/plain" }, "POST")).toBe(415);
   expect(await ask("create_session", { "content-type": "application/json; charset=utf-8" }, "POST")).toBe(200);
-  expect(await ask("forward_backward", {}, "POST")).toBe(415);
+  expect(await ask("forward_backward", { "content-type": "text/plain" }, "POST")).toBe(415);
   const app = createApp(client.service, "tml-secret");
   const keyed = await app.request("/api/v1/sessions", {
     headers: { host: "my.tunnel.dev", "x-api-key": "tml-secret" },

@@ -21,6 +21,8 @@ export interface ServerContext {
   pollMs: number;
   /** Sessions without a sign of life for so long give their memory back. */
   sessionTimeoutMs: number;
+  /** Models that stay in memory although no request comes for them. */
+  maxIdleModels: number;
   /** Operations of one model that may stand by. */
   maxWaitingOperations: number;
   now: () => Date;

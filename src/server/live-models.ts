@@ -33,6 +33,8 @@ export interface LiveModel {
   markState(state: NonNullable<ModelRecord["state"]>): void;
   /** Gives the policy's memory back; what was not saved is lost. */
   close(): Promise<void>;
+  /** The same without a loss: unsaved weights go to disk, and are loaded when they are next used. False: it is in use. */
+  evict(): Promise<boolean>;
   readonly open: boolean;
 }
 
@@ -113,12 +115,34 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       context.store.saveSession(session);
     },
     close: policy.close,
+    async evict() {
+      if (record.dirty) {
+        const { data, folder } = context.store.newData();
+        try {
+          await model.compute((held) => held.saveState(folder, { optimizer: true }));
+        } catch (error) {
+          context.store.discard(data);
+          throw error;
+        }
+        if (!isEvictable(model)) {
+          context.store.discard(data);
+          return false;
+        }
+        model.markState({ data, optimizer: true });
+      }
+      await policy.close();
+      return true;
+    },
     get open() {
       return policy.open;
     },
   };
   return model;
 }
+
+/** A gradient is not saved with the weights, so a model that has one stays. */
+export const isEvictable = ({ open, sequencer, gradient }: LiveModel): boolean =>
+  open && sequencer.idle && gradient === "none";
 
 function lostText(id: string, { lastSaved }: ModelRecord): string {
   const rest = lastSaved

@@ -17,6 +17,7 @@ const counters = {
   hone_prompt_tokens_total: "Tokens of prompts.",
   hone_refused_total: "Requests answered 429 because a queue was full, by queue.",
   hone_skipped_sequence_ids_total: "Sequence ids that never arrived.",
+  hone_evicted_models_total: "Models moved to disk because no request came for them.",
   hone_engine_deaths_total: "Engines that died, by model.",
 } as const;
 

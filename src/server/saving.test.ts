@@ -220,3 +220,37 @@ test("checkpoints are listed, described, published, copied, deleted and expire",
     /cannot be trained/,
   );
 });
+
+test("idle models beyond the limit wait on disk, and go on as if they had stayed", async () => {
+  let now = new Date();
+  const own = await testClient({ now: () => now, maxIdleModels: 1 });
+  const step = async (id: string, seq: number) => {
+    const { loss } = await own.cross(id, seq);
+    await own.finish("optim_step", { model_id: id, seq_id: seq + 1, ...adam() });
+    return loss;
+  };
+  const { session, id: first } = await own.model();
+  const others = [await own.model({ number: 1, session }), await own.model({ number: 2, session })];
+  const ids = [first, ...others.map(({ id }) => id)];
+  const losses: number[][] = [];
+  for (const id of ids) {
+    losses.push([await step(id, 1), await step(id, 3)]);
+    now = new Date(now.getTime() + 1000);
+  }
+  // One that is in the middle of a step stays.
+  await own.cross(ids[1]!, 5);
+  const metric = async (name: string) =>
+    Number(new RegExp(`^${name} (\\d+)$`, "m").exec(await (await own.request("GET", "/metrics")).text())?.[1] ?? 0);
+  await own.sweep();
+  expect([await metric("hone_models"), await metric("hone_evicted_models_total")]).toEqual([3, 0]);
+  now = new Date(now.getTime() + 60_000);
+  await own.sweep();
+  expect([await metric("hone_models"), await metric("hone_evicted_models_total")]).toEqual([2, 1]);
+  await own.finish("optim_step", { model_id: ids[1], seq_id: 6, ...adam() });
+  const later = [await step(first, 5), await step(ids[2]!, 5), await step(ids[1]!, 7)];
+  expect(new Set(losses.map((each) => each.join())).size).toBe(1);
+  expect(later[0]).toBe(later[1]);
+  expect(later[2]).toBeLessThan(later[1]!);
+  expect(await metric("hone_models")).toBe(3);
+  await own.dispose();
+});

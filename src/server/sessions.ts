@@ -4,7 +4,7 @@ import { z } from "zod";
 import { clientMetadata, clientName, clientTags } from "./client-names.ts";
 import type { ServerContext } from "./context.ts";
 import { HttpError } from "./http-error.ts";
-import { createLiveModel, type LiveModel, modelId } from "./live-models.ts";
+import { createLiveModel, isEvictable, type LiveModel, modelId } from "./live-models.ts";
 import type { SessionRecord } from "./records.ts";
 import { readBody } from "./saving.ts";
 
@@ -31,10 +31,15 @@ export interface Sessions {
   forgetModel(id: string): void;
   /** Gives back the memory of sessions that nobody has been heard of for long. */
   closeIdle(): Promise<void>;
+  /** Moves models that no request has come for to disk, but for the newest few. */
+  evictIdle(): Promise<void>;
   /** Whether the session is over or has been silent for long. */
   isOver(session: SessionRecord): boolean;
   readonly counts: { active: number; models: number };
 }
+
+/** A model that is used this often stays in memory, however many there are. */
+const evictAfterMs = 30_000;
 
 export function createSessions(context: ServerContext): Sessions {
   const { store, log } = context;
@@ -42,6 +47,8 @@ export function createSessions(context: ServerContext): Sessions {
   const seen = new Map<string, number>();
   const started = context.now().getTime();
   const silentMs = (id: string) => context.now().getTime() - (seen.get(id) ?? started);
+
+  const unusedMs = ({ record }: LiveModel) => context.now().getTime() - Date.parse(record.lastRequestAt);
 
   const modelsOf = (session: SessionRecord): LiveModel[] =>
     session.models.flatMap(({ number }) => live.get(modelId(session.id, number)) ?? []);
@@ -120,6 +127,16 @@ export function createSessions(context: ServerContext): Sessions {
           session,
           `its client was not heard of for ${Math.round(silentMs(session.id) / 60_000)} minutes`,
         );
+      }
+    },
+    async evictIdle() {
+      const unused = [...live.values()]
+        .filter((model) => isEvictable(model) && unusedMs(model) >= evictAfterMs)
+        .sort((left, right) => unusedMs(left) - unusedMs(right));
+      for (const model of unused.slice(context.maxIdleModels)) {
+        if (!(await model.evict())) continue;
+        context.metrics.add("hone_evicted_models_total", {});
+        log.info(model.id, "moved to disk: more models are idle than --max-idle-models keeps in memory");
       }
     },
     isOver: (session) => session.finished !== null || silentMs(session.id) >= context.sessionTimeoutMs,

@@ -38,6 +38,8 @@ export interface ServerOptions {
   pollSeconds?: number;
   /** Minutes without a sign of life after which a session's models are closed. */
   sessionMinutes?: number;
+  /** Models that stay in memory although no request comes for them; others are moved to disk until they are used. */
+  maxIdleModels?: number;
   /** Operations of one model that may stand by. */
   maxWaitingOperations?: number;
   /** Sequences that may wait to be sampled, on each base model. */
@@ -88,6 +90,7 @@ export async function openService(options: ServerOptions): Promise<RunningServic
     gapMs: (options.gapSeconds ?? 30) * 1000,
     pollMs: (options.pollSeconds ?? 25) * 1000,
     sessionTimeoutMs: (options.sessionMinutes ?? 60) * 60_000,
+    maxIdleModels: options.maxIdleModels ?? 8,
     maxWaitingOperations: options.maxWaitingOperations ?? 512,
     now,
   };
@@ -108,6 +111,7 @@ export async function openService(options: ServerOptions): Promise<RunningServic
     service.completions.sweep();
     service.uploads.sweep();
     await service.sessions.closeIdle();
+    await service.sessions.evictIdle();
     const inUse = service.samplers.sweep();
     const expired = expireCheckpoints(context);
     if (expired > 0) context.log.info("", `${expired} checkpoints have expired`);

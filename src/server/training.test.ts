@@ -254,3 +254,14 @@ test("a client that polls is told which missing request holds its operation up, 
   expect(await (await waiting.collect(request_id)).json()).toHaveProperty("metrics");
   await waiting.dispose();
 });
+
+test("an SDK that is too old is told which versions work", async () => {
+  for (const path of ["forward_backward", "forward"]) {
+    const headers = { "user-agent": "AsyncTinker/Python 0.15.0" };
+    const response = await client.request("POST", `/api/v1/${path}`, { model_id: "x" }, headers);
+    expect([response.status, await response.json()]).toEqual([
+      400,
+      { detail: expect.stringMatching(/SDK 0\.15\.0 .* too old.* works with 0\.25\.0 and later/) },
+    ]);
+  }
+});

@@ -1,5 +1,5 @@
 /** Models and their training: every long operation is answered with the id of its future. */
-import { Hono } from "hono";
+import { type Context, Hono } from "hono";
 import { HttpError } from "../http-error.ts";
 import type { Service, TrainingKind } from "../service.ts";
 import { jsonBody, protobufBody } from "./bodies.ts";
@@ -11,6 +11,17 @@ const kinds: readonly TrainingKind[] = [
   "save_weights_for_sampler",
   "save_weights_external",
 ];
+
+/** Versions of the SDK that were tried send data as protobuf from this one on. */
+const firstSdk = "0.25.0";
+
+function refuseOldSdk(c: Context): never {
+  const version = /AsyncTinker\/Python (\S+)/.exec(c.req.header("user-agent") ?? "")?.[1];
+  throw new HttpError(
+    400,
+    `the tinker SDK${version === undefined ? "" : ` ${version}`} of this client is too old: it sends training data as JSON. This server works with ${firstSdk} and later, and is tested with 0.38.0: pip install --upgrade tinker`,
+  );
+}
 
 export function trainingRoutes(service: Service): Hono {
   const routes = new Hono()
@@ -33,7 +44,10 @@ export function trainingRoutes(service: Service): Hono {
         },
       });
     })
+    // The SDK had this before 0.25.
+    .post("/forward", (c) => refuseOldSdk(c))
     .post("/forward_backward", async (c) => {
+      if (c.req.header("content-type")?.startsWith("application/json")) refuseOldSdk(c);
       const encoding = c.req.header("content-encoding") ?? "identity";
       if (encoding !== "identity")
         throw new HttpError(415, `Content-Encoding ${encoding} is not offered: see client/config`);
