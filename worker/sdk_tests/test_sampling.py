@@ -141,10 +141,10 @@ def test_prompt_logprobs(sampler: tinker.SamplingClient, trained: Reference):
 def test_tokenizers(service: tinker.ServiceClient, trainer: tinker.TrainingClient):
     """A sampling client knows the name of its base model only, so the name has to be one that has a tokenizer."""
     folder = trainer.get_info().model_data.tokenizer_id
-    assert trainer.get_tokenizer().encode("ab") == [68, 69]
+    expected = trainer.get_tokenizer().encode("ab")
     for name in (folder, folder.replace("/", "/./", 1)):
         sampler = service.create_sampling_client(base_model=name).result()
-        assert sampler.get_tokenizer().encode("ab") == [68, 69]
+        assert sampler.get_tokenizer().encode("ab") == expected
         assert service.create_lora_training_client(name, rank=2).result().get_info().model_name == name
 
 
