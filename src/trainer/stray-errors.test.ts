@@ -92,3 +92,10 @@ test.concurrent("process.exit(0) outside of rollouts is a failed run, not a sile
   expect([code, output]).toEqual([1, expect.stringContaining("process.exit(0) was called")]);
   expect(output).toContain("--resume");
 });
+
+test.concurrent("errors after a rollout's outcome are one warning and a count", { timeout: 60_000 }, async () => {
+  const { code, output } = await runToy("late", "", 'void Promise.reject(new Error("of a promise"));');
+  expect(code).toBe(0);
+  expect(output.match(/failed after its outcome was known: Error: of a promise/g)).toHaveLength(1);
+  expect(output).toMatch(/\d+ more: Error: of a promise \(in rollouts whose outcome was known\)/);
+});

@@ -6,6 +6,7 @@ import { relative } from "node:path";
 import { RunError } from "../errors.ts";
 import { ambientCalls } from "../rollout/ambient-calls.ts";
 import { isThrownByHone, userFrames } from "../stack-frames.ts";
+import { summarizeWarnings } from "./warning-summary.ts";
 
 export interface StrayErrors {
   /** The first one outside of rollouts, once there is one: the run saves and fails with it. */
@@ -33,6 +34,7 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
   });
   fatal.catch(() => {});
   let first: RunError | undefined;
+  const late = summarizeWarnings(warn, "in rollouts whose outcome was known");
   const watcher: Watcher = {
     onError(error) {
       if (error instanceof Error && isThrownByHone(error.stack)) return reject(error);
@@ -42,7 +44,9 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
       first ??= new RunError(text, { hint, cause: error });
     },
     onLateError(rollout, error) {
-      warn(`the code of ${rollout} failed after its outcome was known: ${textOf(error)}`);
+      const text = textOf(error);
+      const [cause = ""] = text.split("\n", 1);
+      late.add(cause, `the code of ${rollout} failed after its outcome was known: ${text}`);
     },
     onExit: (code) => endedEarly(code, resume),
   };
@@ -54,6 +58,7 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
     },
     fatal,
     dispose() {
+      late.end();
       watchers.splice(watchers.indexOf(watcher), 1);
       if (watchers.length > 0) return;
       uninstall?.();
