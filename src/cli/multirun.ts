@@ -3,7 +3,7 @@
  * process and a folder of its own, and a table of what came of them.
  */
 import { spawn } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stringify } from "yaml";
 import { composeHydraSettings } from "../config/compose.ts";
@@ -12,6 +12,7 @@ import { searchPath } from "../config/hydra/search-path.ts";
 import { maskOverride } from "../config/mask-override.ts";
 import { shippedFolder } from "../config/shipped.ts";
 import { UserError } from "../errors.ts";
+import { makeFolder } from "../make-folder.ts";
 import { readMetrics } from "../tracking/metrics-file.ts";
 import { formatFigure } from "../tracking/numbers.ts";
 import type { Launch } from "../trainer/launch.ts";
@@ -60,7 +61,7 @@ export async function multirun(script: string, overrides: string[], options: Mul
   );
   if (options.cfg !== undefined || options.dryRun) return printEach(script, sets, varying, options);
 
-  const root = makeFolder(settings[0]!.sweepDir?.value as string | undefined);
+  const root = sweepFolder(settings[0]!.sweepDir?.value as string | undefined);
   writeFileSync(
     join(root, "multirun.yaml"),
     stringify({ script, runs: varying.map((set, index) => ({ folder: String(index), overrides: set })) }),
@@ -100,7 +101,7 @@ async function printEach(
   return 0;
 }
 
-function makeFolder(given: string | undefined): string {
+function sweepFolder(given: string | undefined): string {
   const root =
     given ?? join("runs", `multirun-${new Date().toISOString().slice(0, 19).replaceAll(":", "").replace("T", "-")}`);
   if (existsSync(root) && readdirSync(root).length > 0) {
@@ -108,7 +109,7 @@ function makeFolder(given: string | undefined): string {
       hint: "name another by hydra.sweep.dir=FOLDER",
     });
   }
-  mkdirSync(root, { recursive: true });
+  makeFolder(root);
   return root;
 }
 

@@ -4,11 +4,12 @@
  * killed at, what the records name is complete.
  */
 import { createHash, randomUUID } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { z } from "zod";
 import { RunError } from "../errors.ts";
+import { makeFolder } from "../make-folder.ts";
 import { removeLeftovers } from "../temporary-names.ts";
 import { makePrivate, writeWhole } from "../tracking/durable-files.ts";
 import { lockFolder } from "../tracking/folder-lock.ts";
@@ -43,7 +44,7 @@ export function openStore(root: string): Store {
     checkpoints: join(root, "checkpoints"),
     data: join(root, "data"),
   };
-  for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true, mode: 0o700 });
+  for (const folder of Object.values(folders)) makeFolder(folder, 0o700);
   makePrivate(root, 0o700);
   const unlock = lockFolder(root);
   // A record that a killed server was writing, beside the one that it was to replace.

@@ -1,8 +1,9 @@
 /** What clients used, by UTC hour, session and base model. A file for each day; the hours of today are in memory too. */
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { RunError } from "../errors.ts";
+import { makeFolder } from "../make-folder.ts";
 import { writeWhole } from "../tracking/durable-files.ts";
 
 const kinds = ["training", "sampling_prefill", "sampling_sample", "checkpoint", "storage"] as const;
@@ -33,7 +34,7 @@ export const hourOf = (time: Date): string => new Date(Math.floor(time.getTime()
 const dayOf = (hour: string): string => hour.slice(0, 10);
 
 export function openUsage(folder: string, now: () => Date): Usage {
-  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  makeFolder(folder, 0o700);
   const days = new Map<string, Map<string, UsageEntry>>();
   const changed = new Set<string>();
   const fileOf = (day: string) => join(folder, `${day}.json`);

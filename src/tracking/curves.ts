@@ -1,6 +1,6 @@
 /** Curves of a run as pictures: reward, reply length and entropy by step, in plots/ of the run folder. */
-import { mkdirSync } from "node:fs";
 import { join } from "node:path";
+import { makeFolder } from "../make-folder.ts";
 import { writeWhole } from "./durable-files.ts";
 import type { Metrics, Subscriber } from "./events.ts";
 import { formatFigure } from "./numbers.ts";
@@ -42,7 +42,7 @@ export function curvesSubscriber(directory: string, every: number, warn: (text: 
   };
   const draw = () => {
     try {
-      mkdirSync(directory, { recursive: true });
+      makeFolder(directory);
       for (const [name, all] of points) {
         if (all.length > 1) writeWhole(join(directory, `${name}.svg`), [curveSvg(curves[name]!.title, all)]);
       }

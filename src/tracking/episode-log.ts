@@ -3,8 +3,8 @@
  * it. The run folder's own episodes hold the tokens; these hold what a person reads.
  */
 import { createHash } from "node:crypto";
-import { mkdirSync } from "node:fs";
 import { join } from "node:path";
+import { makeFolder } from "../make-folder.ts";
 import type { Episode, Trajectory } from "../trajectories/types.ts";
 import { writeWhole } from "./durable-files.ts";
 
@@ -27,7 +27,7 @@ export function logEpisodes(
   episodes: readonly Episode[],
 ): string {
   const folder = join(directory, "episodes", `${mode}_step_${step}_epoch_${epoch}`);
-  mkdirSync(folder, { recursive: true });
+  makeFolder(folder);
   const files = episodes.map((episode) => {
     const { row: task } = episode;
     const hash = createHash("sha256").update(sortedJson(task)).digest("hex").slice(0, 8);

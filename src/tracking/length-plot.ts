@@ -1,6 +1,6 @@
 /** The distribution of reply lengths as a picture: a small SVG file, which browsers and editors show. */
-import { mkdirSync } from "node:fs";
 import { join } from "node:path";
+import { makeFolder } from "../make-folder.ts";
 import { writeWhole } from "./durable-files.ts";
 
 const size = { width: 640, height: 240, left: 44, bottom: 34, top: 30 };
@@ -13,7 +13,7 @@ const mostBars = 32;
  * @param limit the longest reply allowed; replies of that length are drawn in red
  */
 export function plotLengths(directory: string, step: number, lengths: readonly number[], limit: number): string {
-  mkdirSync(directory, { recursive: true });
+  makeFolder(directory);
   const file = join(directory, `lengths-step-${String(step).padStart(6, "0")}.svg`);
   writeWhole(file, [lengthsSvg(step, lengths, limit)]);
   return file;

@@ -16,6 +16,7 @@ import {
 } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { UserError } from "../errors.ts";
+import { makeFolder } from "../make-folder.ts";
 import { removeLeftovers, temporaryName } from "../temporary-names.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { appendLine, writeWhole } from "./durable-files.ts";
@@ -79,7 +80,7 @@ export interface NewRun {
  * @throws RunError or the file system's error when it cannot be made
  */
 export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
-  mkdirSync(root, { recursive: true });
+  makeFolder(root);
   removeLeftovers(root);
   removeUnbegun(root);
   const path = makeDatedFolder({ root, project, experiment, now });
@@ -88,7 +89,7 @@ export function createRunFolder({ root = "runs", project, experiment, now = new 
 
 /** Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, empty and new. Returns its absolute path. */
 export function makeDatedFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): string {
-  mkdirSync(root, { recursive: true });
+  makeFolder(root);
   const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
   for (let attempt = 1; ; attempt++) {
     const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
@@ -127,8 +128,8 @@ const ownersOnly = 0o700;
 /** @param onBegin told each time the run begins */
 function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
   // Of a folder that exists the permissions are the user's choice.
-  mkdirSync(path, { recursive: true, mode: ownersOnly });
-  for (const folder of ["checkpoints", "episodes"]) mkdirSync(join(path, folder), { recursive: true });
+  makeFolder(path, ownersOnly);
+  for (const folder of ["checkpoints", "episodes"]) makeFolder(join(path, folder));
   const unlock = lockFolder(path);
   for (const folder of [path, join(path, "episodes")]) removeLeftovers(folder, () => true);
   const metricsFile = join(path, "metrics.jsonl");
@@ -151,7 +152,7 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
       for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
         const [source, copy] = [join(model, name), join(path, "tokenizer", name)];
         if (!existsSync(source) || existsSync(copy)) continue;
-        mkdirSync(join(path, "tokenizer"), { recursive: true });
+        makeFolder(join(path, "tokenizer"));
         writeWhole(copy, [readFileSync(source, "utf8")]);
       }
     },
@@ -210,7 +211,7 @@ export const episodesFile = (step: number, kind?: "validation") =>
 function discardEpisodes(folder: string, lastStep: number): number {
   const names = readdirSync(folder);
   const later = names.filter((name) => Number(/^step-(\d+).*\.jsonl$/.exec(name)?.[1] ?? -1) > lastStep);
-  if (later.length > 0) mkdirSync(join(folder, "discarded"), { recursive: true });
+  if (later.length > 0) makeFolder(join(folder, "discarded"));
   for (const name of later) renameSync(join(folder, name), join(folder, "discarded", name));
   return later.length;
 }

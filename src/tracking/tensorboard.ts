@@ -2,9 +2,9 @@
  * The subscriber that writes TensorBoard's event files, and their format: records of TFRecord framing around
  * tensorflow.Event messages (event.proto, summary.proto). Only the fields that scalars need.
  */
-import { mkdirSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
+import { makeFolder } from "../make-folder.ts";
 import { crc32c } from "./crc32c.ts";
 import { appendBytes } from "./durable-files.ts";
 import type { Metrics, Subscriber } from "./events.ts";
@@ -28,7 +28,7 @@ export function tensorboardSubscriber(directory: string, now: () => number = Dat
   let file: string | undefined;
   const append = (...events: Uint8Array[]) => {
     if (file === undefined) {
-      mkdirSync(directory, { recursive: true });
+      makeFolder(directory);
       const seconds = Math.floor(now() / 1000);
       file = join(directory, `events.out.tfevents.${String(seconds).padStart(10, "0")}.${hostname()}.${process.pid}.0`);
       appendBytes(file, record(event(now(), 0, text(fileVersionField, "brain.Event:2"))));

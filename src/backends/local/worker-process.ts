@@ -3,11 +3,12 @@
  * explained, and never left behind. Knows nothing of messages.
  */
 import { type ChildProcess, spawn } from "node:child_process";
-import { createWriteStream, mkdirSync, readFileSync } from "node:fs";
+import { createWriteStream, readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { RunError } from "../../errors.ts";
+import { makeFolder } from "../../make-folder.ts";
 import { ownerMark } from "../../temporary-names.ts";
 import { threadEnvironment, usableCores } from "./cores.ts";
 import { describeDeath } from "./worker-death.ts";
@@ -137,7 +138,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
 function keepLog(child: ChildProcess, logFile: string | undefined): readonly string[] {
   const lines: string[] = [];
   let unfinished = "";
-  if (logFile !== undefined) mkdirSync(dirname(logFile), { recursive: true });
+  if (logFile !== undefined) makeFolder(dirname(logFile));
   const file = logFile === undefined ? null : createWriteStream(logFile, { flags: "a" });
   // A full disk must not end the run through its log: the lines in memory remain.
   file?.on("error", (error) => process.stderr.write(`hone: cannot write ${logFile}: ${error.message}\n`));

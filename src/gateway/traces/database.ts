@@ -1,9 +1,10 @@
 /** The trace store's file: its tables, and how it is opened. */
-import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
+import { closeSync, existsSync, openSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { UserError } from "../../errors.ts";
+import { makeFolder } from "../../make-folder.ts";
 import { makePrivate } from "../../tracking/durable-files.ts";
 
 export type TraceDatabase = Database.Database;
@@ -69,7 +70,7 @@ export function openTraceDatabase(path: string, { create }: { create: boolean })
 
 /** For its owner alone: SQLite gives its log and index the database's permissions. */
 function makeFile(file: string): void {
-  mkdirSync(dirname(file), { recursive: true, mode: 0o700 });
+  makeFolder(dirname(file), 0o700);
   closeSync(openSync(file, "a", 0o600));
   for (const each of [file, `${file}-wal`, `${file}-shm`]) if (existsSync(each)) makePrivate(each, 0o600);
 }

@@ -170,3 +170,10 @@ describe("spellings of fractions", () => {
     );
   });
 });
+
+test.each(["√", "\\sin", "-", "+", "|", "(", "{", "\\frac", "^-", "\\log_", "\\abs", "2^"])(
+  "2,000 characters of %s are not an expression and do not overflow the stack",
+  (piece) => {
+    expect(mathEquivalent(`${piece.repeat(Math.floor(1990 / piece.length))}2`, "2")).toBe(false);
+  },
+);

@@ -26,7 +26,7 @@ type Evaluate = Expression["evaluate"];
 
 /** Longer or deeper expressions are not parsed. */
 const longest = 2000;
-const deepest = 100;
+const deepest = 200;
 
 /** @returns undefined when the text is not an expression */
 export function parseExpression(text: string): Expression | undefined {
@@ -96,8 +96,19 @@ class Parser {
     return true;
   }
 
-  sum(): Evaluate {
+  /** Every recursion passes here: text of thousands of roots or signs must not overflow the stack. */
+  #nested(parse: () => Evaluate): Evaluate {
     if (++this.#depth > deepest) throw new NoExpression();
+    const result = parse();
+    this.#depth--;
+    return result;
+  }
+
+  sum(): Evaluate {
+    return this.#nested(() => this.#sum());
+  }
+
+  #sum(): Evaluate {
     let result = this.#product();
     for (;;) {
       const left = result;
@@ -107,10 +118,8 @@ class Parser {
       } else if (this.#take("-")) {
         const right = this.#product();
         result = (of) => subtract(left(of), right(of));
-      } else break;
+      } else return result;
     }
-    this.#depth--;
-    return result;
   }
 
   #product(): Evaluate {
@@ -141,11 +150,8 @@ class Parser {
   }
 
   #signed(): Evaluate {
-    if (this.#take("-")) {
-      const value = this.#signed();
-      return (of) => negate(value(of));
-    }
-    if (this.#take("+")) return this.#signed();
+    if (this.#take("-")) return negated(this.#nested(() => this.#signed()));
+    if (this.#take("+")) return this.#nested(() => this.#signed());
     return this.#power();
   }
 
@@ -203,10 +209,7 @@ class Parser {
   /** What `^` and commands take: a braced group, a signed number, or a single digit or letter as LaTeX has it. */
   #argument(): Evaluate {
     if (this.#is("{") || this.#is("(")) return this.#atom();
-    if (this.#take("-")) {
-      const value = this.#argument();
-      return (of) => negate(value(of));
-    }
+    if (this.#take("-")) return negated(this.#nested(() => this.#argument()));
     return this.#atom();
   }
 
@@ -217,7 +220,7 @@ class Parser {
       const value = decimal(token.text);
       return () => value;
     }
-    if (token.kind === "name") return this.#named(token.text);
+    if (token.kind === "name") return this.#nested(() => this.#named(token.text));
     if (token.text === "|") {
       const inside = this.sum();
       if (!this.#take("|")) throw new NoExpression();

@@ -1,8 +1,9 @@
 /** `hone eval`: measures models one after another on the same tasks, keeps every outcome and compares them. */
-import { existsSync, mkdirSync, readdirSync, realpathSync } from "node:fs";
+import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { makeFolder } from "../../make-folder.ts";
 import { writeWhole } from "../../tracking/durable-files.ts";
 import { toJson } from "../../tracking/json-lines.ts";
 import { makeDatedFolder } from "../../tracking/run-folder.ts";
@@ -68,7 +69,7 @@ export async function evaluate(
   let validation: Readonly<Record<string, number>> = {};
   for (const [index, { name, step }] of models.entries()) {
     const results = join(folder, name);
-    mkdirSync(results, { recursive: true });
+    makeFolder(results);
     const { episodes, metrics } = await prepared[index]!.measure(results, step);
     validation = metrics;
     const outcomes = episodes.map(outcomeOf);
