@@ -38,7 +38,7 @@ test("standard output is the tree alone; warnings go to standard error, a line e
 test("one key is explained; two configurations are compared; a mistake ends with 2", () => {
   const explained = hone("config", "--explain", "rllm.rollout.n", "rllm/backend=tinker", "training.group_size=4");
   expect(explained.stdout).toContain("forwarded from training.group_size (command line: training.group_size=4)");
-  expect(explained.stdout).toContain("effect: acts on tinker");
+  expect(explained.stdout).toContain("effect: takes effect on tinker");
   const compared = hone(
     "config",
     "diff",

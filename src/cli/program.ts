@@ -306,7 +306,7 @@ The configuration goes to standard output. What is worth a warning goes to stand
   warning[deprecated_native]  a backend's older name of a key was set
   warning[conflict]           two names of one key were set to different values; the line says which wins
   warning[coerced]            a value was changed because of another one
-  warning[unsupported]        this backend cannot honour a setting; a run would stop there
+  warning[unsupported]        this backend does not support a setting; a run would stop here
 
 Examples:
   hone config

@@ -1,10 +1,10 @@
-/** config/rllm/base.yaml, generated: every key of `rllm` with its default, for people to read and Hydra to compose. */
+/** Generates config/rllm/base.yaml: every key of `rllm` with its default, for people to read and Hydra to compose. */
 import { stringify } from "yaml";
 import { configKeys } from "./describe.ts";
 
 export function baseYaml(): string {
   const lines = [
-    "# Every key of rllm.* with its default, whatever the backend. Generated from the schema by `npm run docs`: do not edit.",
+    "# Every key of rllm.* with its default, for all backends. Generated from the schema by `npm run docs`: do not edit.",
   ];
   let open: string[] = [];
   for (const { key, default: value, about, description } of configKeys.values()) {

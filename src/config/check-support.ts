@@ -1,6 +1,6 @@
 /**
- * The composed configuration against what its backend honours, before anything starts: no key is ignored in silence.
- * What a key says of itself (`later`, `backends`, `neutral`) lies beside it in the schema.
+ * Checks before start that the backend supports every setting, so no key is ignored silently.
+ * The metadata of a key (`later`, `backends`, `neutral`) is next to it in the schema.
  */
 import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../errors.ts";
@@ -16,62 +16,62 @@ import type { ConfigWarning } from "./warnings.ts";
 
 export interface Unsupported {
   key: string;
-  /** Whether the user set it; else a front door did by itself, which is no reason to stop. */
-  asked: boolean;
-  /** Where the value came from. */
+  /** Whether the user set it. A value preset by a command-line front end is not a reason to stop. */
+  setByUser: boolean;
+  /** The origin of the value in words. */
   origin: string;
-  /** One sentence: what cannot be honoured, why, and what to set instead. */
+  /** One sentence: the unsupported setting, the reason, and what to set instead. */
   message: string;
 }
 
-/** Names that the user's own code has registered, by the key that may take them. */
+/** Names registered by the user's own code, by the key that accepts them. */
 export type RegisteredNames = Readonly<Record<string, readonly string[]>>;
 
-/** Every setting that the chosen backend cannot honour, in the schema's order. */
+/** Every setting that the chosen backend does not support, in the schema's order. */
 export function unsupportedSettings(composed: ComposedConfig, registered: RegisteredNames = {}): Unsupported[] {
   const listed = [...configKeys.values()].flatMap((known) => {
     const origin = composed.origins.get(known.key) ?? { kind: "default" };
-    const asked = origin.kind !== "preset";
-    if (asked && layerOf(origin) === 0) return [];
+    const setByUser = origin.kind !== "preset";
+    if (setByUser && layerOf(origin) === 0) return [];
     const reason = reasonAgainst(composed, known, own(registered, known.key));
     if (reason === undefined) return [];
     const { key, about } = known;
     const instead = about.instead === undefined ? "" : `; use ${about.instead}`;
     const value = showValue(valueAt(composed.config, key));
-    return [{ key, asked, origin: originText(origin), message: `${key}=${value}: ${reason}${instead}` }];
+    return [{ key, setByUser, origin: originText(origin), message: `${key}=${value}: ${reason}${instead}` }];
   });
   return [...listed, ...unsupportedExtras(composed)];
 }
 
-/** Keys that the schema does not list, in sections that take such. */
+/** Unlisted keys in sections that accept further keys. */
 function unsupportedExtras({ tree, origins }: ComposedConfig): Unsupported[] {
   return [...origins].flatMap(([key, origin]) => {
     const { later } = openSections.get(openSectionOf(key) ?? "") ?? {};
     if (typeof later !== "string" || layerOf(origin) === 0) return [];
     const message = `${key}=${showValue(valueAt(tree, key))}: ${later}`;
-    return [{ key, asked: true, origin: originText(origin), message }];
+    return [{ key, setByUser: true, origin: originText(origin), message }];
   });
 }
 
-/** What a key does on the chosen backend, in words: for `hone config --explain`. */
+/** The effect of a key on the chosen backend in words, for `hone config --explain`. */
 export function effectOn(composed: ComposedConfig, known: KeyDescription): string {
   const { about } = known;
   const { backend } = composed.config.rllm;
   const reason = reasonAgainst(composed, known);
-  if (reason !== undefined) return `refused on ${backend}: ${reason}`;
+  if (reason !== undefined) return `rejected on ${backend}: ${reason}`;
   if (about.backends !== undefined && !about.backends.includes(backend)) {
-    return `none on ${backend}: only ${about.backends.join(" and ")} honours it`;
+    return `none on ${backend}: ${onlyOn(about.backends)}`;
   }
-  if (typeof about.later === "string") return `none yet: ${about.later}`;
-  return about.neutral === undefined ? `acts on ${backend}` : "changes nothing";
+  if (typeof about.later === "string") return `none so far: ${about.later}`;
+  return about.neutral === undefined ? `takes effect on ${backend}` : "none: this value changes nothing";
 }
 
-/** @throws UserError that lists every key which still holds `???`, with its place */
+/** @throws UserError listing every key whose value is still `???`, with its origin */
 export function requireValues({ missing, origins }: ComposedConfig): void {
   if (missing.length === 0) return;
   const lines = missing.map((key) => `${key} (${originText(origins.get(key)!)})`);
   throw new UserError(
-    `${lines.length === 1 ? "a value" : `${lines.length} values`} must be given:\n  ${lines.join("\n  ")}`,
+    `${lines.length === 1 ? "a required value is" : `${lines.length} required values are`} missing:\n  ${lines.join("\n  ")}`,
     {
       hint: `add to the command line: ${missing
         .slice(0, 5)
@@ -82,29 +82,31 @@ export function requireValues({ missing, origins }: ComposedConfig): void {
 }
 
 /**
- * @returns what could not be honoured, for a warning each: what nobody asked for, and where `rllm.on_unsupported` is
- * `warn` all
- * @throws UserError naming every such setting that was asked for, where it came from and what to do
+ * @returns the unsupported settings to warn about: those not set by the user, and all of them if
+ * `rllm.on_unsupported` is `warn`
+ * @throws UserError naming every unsupported setting that the user set, its origin and what to do
  */
 export function requireSupport(composed: ComposedConfig, registered: RegisteredNames = {}): Unsupported[] {
   const found = unsupportedSettings(composed, registered);
-  const refused = composed.config.rllm.on_unsupported === "warn" ? [] : found.filter(({ asked }) => asked);
+  const refused = composed.config.rllm.on_unsupported === "warn" ? [] : found.filter(({ setByUser }) => setByUser);
   if (refused.length === 0) return found;
   const lines = refused.map(({ message, origin }) => `${message} (${origin})`);
   const { backend } = composed.config.rllm;
   throw new UserError(
     lines.length === 1
-      ? `the ${backend} backend cannot honour ${lines[0]}`
-      : `the ${backend} backend cannot honour ${lines.length} settings:\n  ${lines.join("\n  ")}`,
-    { hint: "take them out, or go on without them by rllm.on_unsupported=warn" },
+      ? `the ${backend} backend does not support ${lines[0]}`
+      : `the ${backend} backend does not support ${lines.length} settings:\n  ${lines.join("\n  ")}`,
+    { hint: "remove them, or set rllm.on_unsupported=warn to run without them" },
   );
 }
 
-/** @param dryRun whether nothing will run anyway, so that what would be refused is only said */
-export function unsupportedWarning({ key, message, asked }: Unsupported, { dryRun = false } = {}): ConfigWarning {
-  const then = asked && dryRun ? "a run would stop here" : "going on without it";
-  return { category: "unsupported", paths: [key], text: `${message}; ${then}` };
+/** @param dryRun whether nothing is going to run, so rejected settings are only reported */
+export function unsupportedWarning({ key, message, setByUser }: Unsupported, { dryRun = false } = {}): ConfigWarning {
+  const consequence = setByUser && dryRun ? "a run would stop here" : "continuing without it";
+  return { category: "unsupported", paths: [key], text: `${message}; ${consequence}` };
 }
+
+const onlyOn = (backends: readonly string[]) => `only the ${backends.join(" and ")} backend supports it`;
 
 function isDefault({ default: fallback }: KeyDescription, value: unknown, config: Config): boolean {
   const resolved =
@@ -123,7 +125,7 @@ function reasonAgainst(
   const value = valueAt(config, known.key);
   if (isDefault(known, value, config) || neutral?.some((one) => isDeepStrictEqual(one, value))) return undefined;
   if (backends !== undefined && !backends.includes(config.rllm.backend)) {
-    return `only ${backends.join(" and ")} honours it`;
+    return onlyOn(backends);
   }
   if (typeof later === "string") return later;
   const given = (Array.isArray(value) ? value : [value]).filter((one) => typeof one === "string");
@@ -132,8 +134,8 @@ function reasonAgainst(
     if (later !== undefined && Object.hasOwn(later, one)) return later[one];
     if (open === undefined || open.includes(one)) continue;
     const near = nearest(one, [...open, ...registered], 2);
-    const help = near.length > 0 ? `; did you mean ${near.join(" or ")}?` : `; there are ${open.join(", ")}`;
-    return `there is no such name, and none was registered${help}`;
+    const help = near.length > 0 ? `; did you mean ${near.join(" or ")}?` : `; built in: ${open.join(", ")}`;
+    return `the name is neither built in nor registered${help}`;
   }
   return undefined;
 }

@@ -1,4 +1,4 @@
-/** What the user wrote against the schema, before it is composed: unknown keys and values of the wrong kind. */
+/** Checks the user's input against the schema before composition: unknown keys and values of the wrong type. */
 
 import { own } from "../own.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "./describe.ts";
@@ -11,12 +11,12 @@ import { verlSections } from "./schema/verl.ts";
 import { didYouMean, suggestOptions } from "./suggest.ts";
 import { putNode } from "./tree.ts";
 
-/** Every mistake in a layer: a file's or a script's. What of verl's own sections there is, only verl's tree can tell. */
+/** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
 export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {
   checkSection(layer, "", { backend, mistakes, adds: false });
 }
 
-/** Every mistake in the overrides of the command line. Config groups (`rllm/backend=verl`) are Hydra's to check. */
+/** Collects the mistakes in command-line overrides. Hydra's composition checks config groups (`rllm/backend=verl`). */
 export function checkOverrides(
   overrides: readonly (Override | Mistake)[],
   backend: Backend,
@@ -24,7 +24,7 @@ export function checkOverrides(
 ): void {
   for (const one of overrides) {
     if (isMistake(one)) mistakes.push(one);
-    // Hydra's own settings are hydra-settings.ts's.
+    // hydra-settings.ts checks Hydra's own settings.
     else if (!/[/]|^hydra\./.test(one.key) && one.package === undefined && !isSweep(one.value)) {
       checkOverride(one, { backend, mistakes, adds: one.kind === "force-add" || one.kind === "add" });
     }
@@ -34,14 +34,14 @@ export function checkOverrides(
 interface Check {
   backend: Backend;
   mistakes: Mistake[];
-  /** Whether unknown keys of verl's sections may be made. */
+  /** Whether unknown keys of verl's sections may be added. */
   adds: boolean;
 }
 
 function checkOverride({ kind, key, value, text }: Override, check: Check): void {
   const origin: Origin = { kind: "override", text };
   if (kind === "delete") {
-    if (configKeys.has(key) || configSections.has(key) || isVerls(key, check)) return;
+    if (configKeys.has(key) || configSections.has(key) || isVerlKey(key, check)) return;
     complain(check, origin, `unknown key ${oneLine(key)}${didYouMean(key, { keys: true, sections: true })}`);
     return;
   }
@@ -55,32 +55,32 @@ function checkSection(node: Node, section: string, check: Check): void {
   if (node.kind !== "map") {
     // A section whose keys are all commented out reads as null.
     if (node.kind === "value" && (node.value === null || refers(node.value))) return;
-    const what = section === "" ? "a configuration" : section;
-    complain(check, node.origin, `${what} holds keys, not ${showValue(plain(node))}`);
+    const what = section === "" ? "the configuration" : section;
+    complain(check, node.origin, `${what} must be a section with keys, not ${showValue(plain(node))}`);
     return;
   }
   for (const { name, origin, node: child } of node.entries) {
     const path = section === "" ? name : `${section}.${name}`;
     const known = configKeys.get(path);
-    // A name with a dot in it would otherwise pass for the path it spells.
+    // Otherwise a name containing a dot would be mistaken for a path.
     if (name.includes(".") && (known !== undefined || configSections.has(path))) {
       const nested = oneLine(name).replaceAll(".", ": ");
-      complain(check, origin, `unknown key ${oneLine(name)}; here sections are nested, one line each: ${nested}:`);
+      complain(check, origin, `unknown key ${oneLine(name)}; nest the sections instead, one line each: ${nested}:`);
     } else if (known !== undefined) checkLeaf(known, child, child.origin, check.mistakes);
     else if (configSections.has(path)) checkSection(child, path, check);
-    else if (!openSections.has(section) && !isVerls(path, check)) {
+    else if (!openSections.has(section) && !isVerlKey(path, check)) {
       const unknown = writtenPath(path, child);
       const among = unknown.node.kind === "map" ? { sections: true } : { keys: true };
-      const verls = verlSections.some((one) => one === path.split(".")[0])
-        ? " (verl's own sections come with rllm/backend=verl)"
+      const verlHelp = verlSections.some((one) => one === path.split(".")[0])
+        ? " (verl's own sections require rllm/backend=verl)"
         : "";
-      complain(check, origin, `unknown key ${oneLine(unknown.path)}${didYouMean(unknown.path, among)}${verls}`);
+      complain(check, origin, `unknown key ${oneLine(unknown.path)}${didYouMean(unknown.path, among)}${verlHelp}`);
     }
   }
 }
 
-/** verl's own sections, and its own keys in `data`. */
-function isVerls(path: string, { backend }: Check): boolean {
+/** Whether the path is in one of verl's own sections or in `data`, on the verl backend. */
+function isVerlKey(path: string, { backend }: Check): boolean {
   const [root] = path.split(".");
   return backend === "verl" && (root === "data" || verlSections.some((section) => section === root));
 }
@@ -89,7 +89,7 @@ function complain({ mistakes }: Check, origin: Origin, message: string): void {
   mistakes.push({ where: positionText(origin), message });
 }
 
-/** An override spells its whole path, so the whole path is what may be mistyped. */
+/** An override contains the whole path, so any part of the path may be mistyped. */
 function writtenPath(path: string, node: Node): { path: string; node: Node } {
   const only = node.kind === "map" && node.entries.length === 1 ? node.entries[0]! : undefined;
   if (only === undefined || node.origin.kind !== "override") return { path, node };
@@ -99,7 +99,7 @@ function writtenPath(path: string, node: Node): { path: string; node: Node } {
 const refers = (value: unknown): boolean =>
   typeof value === "string" ? value.includes("${") : Array.isArray(value) && value.some(refers);
 
-/** What refers to others or is yet to be given is checked once it is known. */
+/** Checks a value. References and `???` are checked later, once their value is known. */
 function checkLeaf(known: KeyDescription, node: Node, origin: Origin, mistakes: Mistake[]): void {
   const value = keyValue(known, node);
   if (refers(value) || value === "???") return;
@@ -107,27 +107,27 @@ function checkLeaf(known: KeyDescription, node: Node, origin: Origin, mistakes: 
   if (message !== undefined) mistakes.push({ where: positionText(origin), message });
 }
 
-/** The value that a key gets: `off` reads as false, `1` as a number; a key that takes that very text gets it as spelled. */
+/** The value of a key. A key that accepts text such as `off` or `1` gets it as spelled, not as a boolean or number. */
 export function keyValue(known: KeyDescription, node: Node): unknown {
   const given = plain(node);
   if (node.kind !== "value" || given === null) return given;
   const text = node.text ?? (typeof given === "number" ? String(given) : undefined);
   if (typeof given === "string" && own(known.about.aliases, given) !== undefined)
     return own(known.about.aliases, given);
-  return text !== undefined && (known.takesText || known.options.includes(text)) ? text : given;
+  return text !== undefined && (known.acceptsText || known.options.includes(text)) ? text : given;
 }
 
-/** What is wrong with a value of a key, or undefined. */
+/** Returns what is wrong with a value of a key, or undefined. */
 export function checkValue(known: KeyDescription, value: unknown): string | undefined {
   if (known.schema.safeParse(value).success) return undefined;
   const near = suggestOptions(value, known.options);
   const asList = known.type.startsWith("list of") && !Array.isArray(value) && typeof value === "string";
   const help = near.length > 0 ? `; did you mean ${near.join(", ")}?` : asList ? `; write [${oneLine(value)}]` : "";
-  if (known.about.secret) return `${known.key} takes ${known.type}, not what was given`;
-  return `${known.key} takes ${known.type}, not ${showValue(value)}${help}`;
+  if (known.about.secret) return `${known.key} expects ${known.type} (the value is not shown)`;
+  return `${known.key} expects ${known.type}, got ${showValue(value)}${help}`;
 }
 
-/** A value as a person would write it, with its kind where the spelling leaves it open. */
+/** A value as a person would write it; values that cannot be written are shown by their type. */
 export function showValue(value: unknown): string {
   if (typeof value === "string") return value === "" ? "empty text" : `"${oneLine(value, 60)}"`;
   if (typeof value === "number" || typeof value === "boolean" || value === null) return String(value);
@@ -136,7 +136,7 @@ export function showValue(value: unknown): string {
       const json = JSON.stringify(value);
       if (json !== undefined) return oneLine(json, 60);
     } catch {
-      // A cycle or a bigint: its kind says enough.
+      // For a cycle or a bigint, the type is enough.
     }
   }
   return `a ${typeof value}`;

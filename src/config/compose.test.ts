@@ -116,16 +116,16 @@ describe("overrides", () => {
     ["sampling.zzzzzzzz=1", "unknown key sampling.zzzzzzzz; sampling has train, val"],
     ["__proto__.polluted=1", "unknown key __proto__"],
     ["constructor=1", "unknown key constructor"],
-    ["training.eps.x=1", 'training.eps takes number > 0, not {"x":1}'],
-    ["training=3", "training holds keys, not 3"],
-    ["training.learning_rate=fast", 'training.learning_rate takes number >= 0, not "fast"'],
-    ["training.learning_rate=-1", "training.learning_rate takes number >= 0, not -1"],
-    ["training.learning_rate=null", "training.learning_rate takes number >= 0, not null"],
-    ["rllm.rollout.n=2.5", "rllm.rollout.n takes integer >= 1, not 2.5"],
-    ["training.lr_schedule=linaer", 'takes constant | linear | cosine, not "linaer"; did you mean linear?'],
-    ["rllm.trainer.logger=console", 'takes list of console | tensorboard | wandb, not "console"; write [console]'],
-    ["rllm.trainer.logger=[wanb]", 'takes list of console | tensorboard | wandb, not ["wanb"]; did you mean wandb?'],
-    ["model.name=", "model.name takes text, not empty, not empty text"],
+    ["training.eps.x=1", 'training.eps expects number > 0, got {"x":1}'],
+    ["training=3", "training must be a section with keys, not 3"],
+    ["training.learning_rate=fast", 'training.learning_rate expects number >= 0, got "fast"'],
+    ["training.learning_rate=-1", "training.learning_rate expects number >= 0, got -1"],
+    ["training.learning_rate=null", "training.learning_rate expects number >= 0, got null"],
+    ["rllm.rollout.n=2.5", "rllm.rollout.n expects integer >= 1, got 2.5"],
+    ["training.lr_schedule=linaer", 'expects constant | linear | cosine, got "linaer"; did you mean linear?'],
+    ["rllm.trainer.logger=console", 'expects list of console | tensorboard | wandb, got "console"; write [console]'],
+    ["rllm.trainer.logger=[wanb]", 'expects list of console | tensorboard | wandb, got ["wanb"]; did you mean wandb?'],
+    ["model.name=", "model.name expects non-empty text, got empty text"],
   ])("%s is refused", (override, expected) => {
     const message = complaint({ overrides: [override] });
     expect(message.startsWith(`${override}: `)).toBe(true);
@@ -139,20 +139,20 @@ describe("YAML files", () => {
       "training:\n  lerning_rate: 1\n",
       "f.yaml:2:3: unknown key training.lerning_rate; did you mean training.learning_rate?",
     ],
-    ["training:\n  eps: x\n", 'f.yaml:2:3: training.eps takes number > 0, not "x"'],
-    ["training:\n  eps:\n", "f.yaml:2:3: training.eps takes number > 0, not null"],
+    ["training:\n  eps: x\n", 'f.yaml:2:3: training.eps expects number > 0, got "x"'],
+    ["training:\n  eps:\n", "f.yaml:2:3: training.eps expects number > 0, got null"],
     ["training:\n  eps: 1\n  eps: 2\n", "f.yaml:3:3: this key appears twice in its section"],
-    ["training:\n\teps: 1\n", "f.yaml:2:1: a tab indents this line; YAML takes spaces only"],
+    ["training:\n\teps: 1\n", "f.yaml:2:1: this line is indented with a tab; YAML allows only spaces"],
     ["training:\n  eps: *t\n", "f.yaml:2:8: "],
-    ["training:\n  eps: !!float 1\n", "f.yaml:2:8: tags (!...) are not understood"],
-    ["model:\n  name: !!str 1\n", "f.yaml:2:9: tags (!...) are not understood"],
-    ["a: 1\n---\nb: 2\n", "f.yaml:2:1: a second document (---) begins here; a file holds one"],
-    ["- a\n- b\n", 'f.yaml:1:1: a configuration holds keys, not ["a","b"]'],
-    ["just text\n", 'f.yaml:1:1: a configuration holds keys, not "just text"'],
-    ["training: [1]\n", "f.yaml:1:1: training holds keys, not [1]"],
+    ["training:\n  eps: !!float 1\n", "f.yaml:2:8: tags (!...) are not supported"],
+    ["model:\n  name: !!str 1\n", "f.yaml:2:9: tags (!...) are not supported"],
+    ["a: 1\n---\nb: 2\n", "f.yaml:2:1: a second document (---) starts here; a file may contain only one"],
+    ["- a\n- b\n", 'f.yaml:1:1: a configuration must be a section with keys, not ["a","b"]'],
+    ["just text\n", 'f.yaml:1:1: a configuration must be a section with keys, not "just text"'],
+    ["training: [1]\n", "f.yaml:1:1: training must be a section with keys, not [1]"],
     [
       "training.eps: 1\n",
-      "f.yaml:1:1: unknown key training.eps; here sections are nested, one line each: training: eps:",
+      "f.yaml:1:1: unknown key training.eps; nest the sections instead, one line each: training: eps:",
     ],
     ["? [a]\n: 1\n", "f.yaml:1:3: a key must be a plain name"],
     ["a: [1\n", "f.yaml:2:1: "],
@@ -168,7 +168,7 @@ describe("YAML files", () => {
         "5 mistakes in the configuration:",
         "the script's config: unknown key data.sufle; did you mean data.shuffle?",
         "f.yaml:2:3: unknown key training.epps; did you mean training.eps?",
-        "f.yaml:3:3: training.beta1 takes number >= 0 and < 1, not 2",
+        "f.yaml:3:3: training.beta1 expects number >= 0 and < 1, got 2",
         "f.yaml:4:1: unknown key modell; did you mean model?",
         "a=1: unknown key a; the configuration has tinker_base_url, fuse_forward_backward_and_optim_step, rllm, model, training, validation, sampling, rollout_engine, data, local",
       ].join("\n  "),
@@ -178,7 +178,7 @@ describe("YAML files", () => {
   });
 
   test("files that are none", () => {
-    expect(complaint({ files: ["/nowhere/f.yaml"] })).toBe("/nowhere/f.yaml: there is no such file");
+    expect(complaint({ files: ["/nowhere/f.yaml"] })).toBe("/nowhere/f.yaml: file not found");
     expect(complaint({ files: [folder] })).toBe(`${folder}: is a folder, not a YAML file`);
     expect(complaint({ files: [yaml(new Uint8Array([0xff, 0xfe, 0x00]))] })).toBe("f.yaml: is not UTF-8 text");
     expect(complaint({ files: [yaml("#".repeat(1_000_001))] })).toContain("has 1000001 bytes");
@@ -219,10 +219,10 @@ describe("references", () => {
   test.each([
     ["model.name=${model.nam}", "model.nam} refers to no key; did you mean model.name"],
     ["model.name=${model.name}", "model.name refers to itself: model.name -> model.name"],
-    ["rllm.trainer.logger=['${training.resume_mode}']", 'takes list of console | tensorboard | wandb, not ["auto"]'],
+    ["rllm.trainer.logger=['${training.resume_mode}']", 'expects list of console | tensorboard | wandb, got ["auto"]'],
     ["model.name=${model.name", "is not understood"],
-    ["training.beta1=${rllm.trainer.seed}1x", 'training.beta1 takes number >= 0 and < 1, not "01x"'],
-    ["training.beta1=${training.max_length}", "training.beta1 takes number >= 0 and < 1, not 32768"],
+    ["training.beta1=${rllm.trainer.seed}1x", 'training.beta1 expects number >= 0 and < 1, got "01x"'],
+    ["training.beta1=${training.max_length}", "training.beta1 expects number >= 0 and < 1, got 32768"],
   ])("%s is refused", (override, expected) => {
     expect(complaint({ overrides: [override] })).toContain(expected);
   });

@@ -1,8 +1,7 @@
 /**
- * Several layers to one checked configuration that knows where each value came from:
- * schema defaults < config/*.yaml < a front door's presets < the script's config < YAML files < its flags < overrides,
- * in Hydra's language; then keys that mean the same are brought to one value, references are resolved, and every value
- * is checked.
+ * Composes several layers into one checked configuration with the origin of each value:
+ * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
+ * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
 import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./check.ts";
 import { defaultsTree } from "./defaults-tree.ts";
@@ -24,28 +23,28 @@ import { maskLiterals, withoutSecrets } from "./without-secrets.ts";
 export type ConfigSources = ConfigRequest;
 
 export interface ComposedConfig {
-  /** What Hone reads, with all defaults filled in. */
+  /** The settings that Hone reads, with all defaults filled in. */
   config: Config;
-  /** The whole tree, with the chosen backend's own sections. */
+  /** The whole tree, including the chosen backend's own sections. */
   tree: Record<string, unknown>;
-  /** The same tree with its references as they are written, secrets masked. */
+  /** The same tree with references unresolved and secrets masked. */
   unresolved: Record<string, unknown>;
   /**
-   * The tree as it may be stored and shown: secrets masked, what came from the environment as its reference, other text
-   * escaped so that it reads back as the same.
+   * The tree for storing and showing: secrets masked, values from the environment as references, other text escaped so
+   * that it reads back unchanged.
    */
   stored: Record<string, unknown>;
-  /** Of the stored tree, the keys that Hone reads. */
+  /** The part of the stored tree that Hone reads. */
   storedConfig: Record<string, unknown>;
-  /** What stands in the stored tree in place of a value, by its path. */
+  /** The replacement of each masked value in the stored tree, by path. */
   masks: ReadonlyMap<string, string>;
-  /** Of every value in the tree by its path, e.g. `origins.get("training.learning_rate")`. */
+  /** The origin of every value in the tree by path, e.g. `origins.get("training.learning_rate")`. */
   origins: ReadonlyMap<string, Origin>;
-  /** What was settled between keys, in the order in which it was. */
+  /** Warnings about related keys, in the order in which the keys were processed. */
   warnings: readonly ConfigWarning[];
-  /** Keys that still hold `???`; nothing can run before they are set. */
+  /** Keys whose value is still `???`; they must be set before a run. */
   missing: readonly string[];
-  /** What a person should know of the composition as a whole. */
+  /** Notes for the user about the composition as a whole. */
   notes: readonly string[];
 }
 
@@ -54,7 +53,7 @@ const hint = "hone config --explain lists every key with its type, default and m
 /**
  * @example
  * const { config, origins } = composeConfig({ files: ["gpu.yaml"], overrides: ["training.learning_rate=1e-4"] });
- * @throws UserError that lists every mistake of every layer with its place
+ * @throws UserError listing every mistake of every layer with its location
  */
 export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const mistakes: Mistake[] = [];
@@ -69,7 +68,7 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
   const { tree: stored, masks } = withoutSecrets(resolved.tree, tree, environment.read);
   return {
-    // Every key is there and has passed its own check: parsing the whole once more would only take time.
+    // Every key is present and has passed its own check, so parsing the whole again is unnecessary.
     config: toTree(settings) as unknown as Config,
     tree: plain(resolved.tree) as Record<string, unknown>,
     unresolved: maskLiterals(plain(tree) as Record<string, unknown>),
@@ -84,9 +83,8 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
 }
 
 /**
- * What of Hydra's own settings concerns several runs, and the options of config groups. Keys and groups are checked,
- * values are not.
- * @throws UserError as `composeConfig` does
+ * Composes only Hydra's own settings, for multiruns. Keys and groups are checked, values are not.
+ * @throws UserError like `composeConfig`
  */
 export function composeHydraSettings(sources: ConfigSources): HydraComposition["hydra"] {
   return compose(sources, []).composed.hydra;
@@ -107,7 +105,7 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
   return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
 }
 
-/** The variables, and which of their values were read. */
+/** Wraps environment variables and records the values that are read. */
 function recordReads(variables: NodeJS.ProcessEnv) {
   const read = new Set<string>();
   const values = new Proxy(variables, {
@@ -127,16 +125,17 @@ function storedSettings(
 ): Record<string, unknown> {
   const written = new Map<string, unknown>();
   for (const [key, value] of settings) {
-    // A section that is one reference is stored as that.
+    // A section that is a single reference is stored as that reference.
     const at = [...masks.keys()].find((path) => key === path || key.startsWith(`${path}.`)) ?? key;
     written.set(at, masks.get(at) ?? valueAt(stored, key) ?? value);
   }
   return toTree(written);
 }
 
-/** `hydra.run.dir` is Hydra's name of the run's folder; Hone's own wins. */
+/** Applies `hydra.run.dir`, Hydra's name for the run folder, unless `rllm.trainer.run_dir` is set. */
 function takeRunFolder(tree: MapNode, { runDir, multirun }: HydraComposition["hydra"], mistakes: Mistake[]): void {
-  if (multirun) mistakes.push({ where: "hydra.mode=MULTIRUN", message: "several runs are started by hone train -m" });
+  if (multirun)
+    mistakes.push({ where: "hydra.mode=MULTIRUN", message: "start several runs with hone train -m instead" });
   const own = nodeOf(tree, "rllm.trainer.run_dir");
   if (runDir !== undefined && own?.kind === "value" && own.value === null) {
     putNode(tree, "rllm.trainer.run_dir", runDir);
@@ -148,12 +147,12 @@ function readLayer(file: string, mistakes: Mistake[]): MapNode[] {
   mistakes.push(...found);
   if (node === undefined || (node.kind === "value" && node.value === null)) return [];
   if (node.kind === "map") return [withoutEmptySections(node)];
-  const message = `a configuration holds keys, not ${showValue(plain(node))}`;
+  const message = `a configuration must be a section with keys, not ${showValue(plain(node))}`;
   mistakes.push({ where: positionText(node.origin), message });
   return [];
 }
 
-/** A section whose keys are all commented out reads as null, which would replace the section. */
+/** Drops sections whose keys are all commented out; they read as null, which would replace the section. */
 function withoutEmptySections(section: MapNode, prefix = ""): MapNode {
   const entries = section.entries.flatMap((entry) => {
     const path = prefix + entry.name;
@@ -171,12 +170,12 @@ interface Checked {
   missing: string[];
 }
 
-/** Whether what stands at a path is one value, though it may hold keys. */
+/** Whether the value at a path is handled as a whole, even if it contains keys. */
 const isWhole = (path: string) => configKeys.has(path) || openSectionOf(path) !== undefined;
 
 const isShipped = (origin: Origin) => origin.kind !== "synced" && layerOf(origin) === 0;
 
-/** @param original of an override that was rewritten for Hydra, as it was typed */
+/** @param original maps overrides that were rewritten for Hydra to their original text */
 function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mistakes: Mistake[]): Checked {
   const checked: Checked = { settings: new Map(), origins: new Map(), missing: [] };
   for (const { path, node, origin: found } of leavesOf(tree, isWhole)) {
@@ -185,18 +184,17 @@ function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mis
     const known = configKeys.get(path);
     if (node.kind === "value" && node.value === "???") {
       checked.missing.push(path);
-      if (known !== undefined)
-        mistakes.push({ where: positionText(origin), message: `${path} is ???: it must be set` });
+      if (known !== undefined) mistakes.push({ where: positionText(origin), message: `${path} is ???; set a value` });
       continue;
     }
     if (known === undefined) {
       if (openSectionOf(path) !== undefined) checked.settings.set(path, plain(node));
       continue;
     }
-    // What ships is checked by the tests.
-    const ships = isShipped(origin);
-    const value = ships ? plain(node) : keyValue(known, node);
-    const message = ships ? undefined : checkValue(known, value);
+    // The tests check the shipped defaults.
+    const shipped = isShipped(origin);
+    const value = shipped ? plain(node) : keyValue(known, node);
+    const message = shipped ? undefined : checkValue(known, value);
     if (message !== undefined) mistakes.push({ where: positionText(origin), message });
     if (node.kind === "value" && value !== node.value) putNode(tree, path, { kind: "value", origin: found, value });
     checked.settings.set(path, value);
@@ -204,14 +202,14 @@ function checkResolved(tree: MapNode, original: ReadonlyMap<string, string>, mis
   return checked;
 }
 
-/** Keys that hold keys of the user's own, such as `rllm.algorithm.loss_fn_map`. */
+/** Keys that contain the user's own keys, such as `rllm.algorithm.loss_fn_map`. */
 const freeKeys = [...configKeys.values()]
   .filter((known) => typeof known.default === "object" && known.default !== null && !Array.isArray(known.default))
   .map(({ key }) => key);
 
 const isFree = (key: string) => freeKeys.some((free) => key === free || key.startsWith(`${free}.`));
 
-/** A key that was deleted is not in the tree; where Hone reads it, it is what the backend ships. */
+/** Gives deleted keys the backend's shipped default: they are missing in the tree, but Hone reads them. */
 function restoreDeleted(settings: Map<string, unknown>, { backend, request }: CompositionPlan): void {
   const deleted = [...configKeys.keys()].filter((key) => !settings.has(key));
   if (deleted.length === 0) return;

@@ -1,9 +1,9 @@
 /**
- * Which keys of the configuration a source file reads, found in its syntax tree: `config.training.eps`,
- * `const { eps } = config.training`, `({ rllm: { trainer } }: Config) => trainer.seed`, and so on through variables.
+ * Finds the configuration keys that a source file reads from its syntax tree: `config.training.eps`,
+ * `const { eps } = config.training`, `({ rllm: { trainer } }: Config) => trainer.seed`, also through variables.
  *
- * A variable counts as a part of the configuration when it was taken from one, when its type says so
- * (`Config["training"]`), or when it has no type and no value of its own and the name of a section.
+ * A variable counts as part of the configuration if it was assigned from one, if its type says so
+ * (`Config["training"]`), or if it has neither a type nor a value but is named like a section.
  */
 import { parseAst } from "vitest/node";
 
@@ -12,17 +12,17 @@ interface Syntax {
   [member: string]: unknown;
 }
 
-/** Where in the configuration a variable stands; null: nowhere. Absent: nobody said. */
+/** The configuration path of each variable; null if it is not part of the configuration. Absent: unknown. */
 type Scope = Map<string, string[] | null>;
 
-/** Dotted paths as far as they are known: `training.eps`, or `trainer.seed` where a section's own section is not. */
+/** Dotted paths as far as they are known: `training.eps`, or `trainer.seed` if the parent section is unknown. */
 export function configReads(source: string): Set<string> {
   const reads = new Set<string>();
   visit(parseAst(source, { lang: "ts" }) as unknown as Syntax, new Map(), reads);
   return reads;
 }
 
-/** Whether a dotted path that was read is this key: it is, or ends like it. */
+/** Whether a dotted path refers to this key: the paths are equal, or the key ends with the path. */
 export function isReadOf(key: string, read: string): boolean {
   return read === key || (read.includes(".") && key.endsWith(`.${read}`)) || (!key.includes(".") && read === key);
 }
@@ -62,7 +62,7 @@ function visit(node: Syntax, scope: Scope, reads: Set<string>): void {
   }
 }
 
-/** Gives the variables of a pattern their places, and counts what it takes out as read. */
+/** Assigns paths to the variables of a pattern, and records the destructured keys as read. */
 function bind(pattern: Syntax, path: string[] | null | undefined, scope: Scope, reads: Set<string>): void {
   if (pattern.type === "AssignmentPattern") {
     const fallback = pathOf(pattern.right as Syntax, scope);
@@ -81,7 +81,7 @@ function bind(pattern: Syntax, path: string[] | null | undefined, scope: Scope, 
   }
 }
 
-/** The place in the configuration that an expression stands for; null or undefined where it is none. */
+/** The configuration path of an expression; null or undefined if it is not part of the configuration. */
 function pathOf(node: Syntax, scope: Scope): string[] | null | undefined {
   switch (node.type) {
     case "Identifier": {
@@ -108,7 +108,7 @@ function pathOf(node: Syntax, scope: Scope): string[] | null | undefined {
   }
 }
 
-/** The place that a type names: `Config` is the root; undefined without a type; null for any other type. */
+/** The configuration path of a type: `Config` is the root; undefined without a type; null for any other type. */
 function typePath(pattern: Syntax): string[] | null | undefined {
   const target = pattern.type === "AssignmentPattern" ? (pattern.left as Syntax) : pattern;
   const annotation = target.typeAnnotation as Syntax | null | undefined;

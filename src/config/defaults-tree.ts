@@ -1,13 +1,13 @@
-/** The schema's defaults as a tree, beneath everything else. */
+/** The schema's defaults as a tree, the lowest layer of the composition. */
 import { configKeys } from "./describe.ts";
 import { type MapNode, nodeFromObject } from "./node.ts";
 import { copyTree, putNode } from "./tree.ts";
 
-let built: MapNode | undefined;
+let cached: MapNode | undefined;
 
 export function defaultsTree(): MapNode {
-  built ??= build();
-  return copyTree(built);
+  cached ??= build();
+  return copyTree(cached);
 }
 
 function build(): MapNode {

@@ -1,4 +1,4 @@
-/** The schema as a flat list of keys: for help, the reference pages, and for checking single values. */
+/** The schema as a flat list of keys, for help, the reference pages and checks of single values. */
 import { z } from "zod";
 import type { About } from "./schema/about.ts";
 import { configSchema } from "./schema.ts";
@@ -6,17 +6,17 @@ import { configSchema } from "./schema.ts";
 export interface KeyDescription {
   /** `"rllm.trainer.total_epochs"` */
   key: string;
-  /** What it takes, in words: `"integer >= 1"`, `"constant | linear | cosine"`. */
+  /** The type in words: `"integer >= 1"`, `"constant | linear | cosine"`. */
   type: string;
   default: unknown;
   description: string;
-  /** Checks one value of this key. */
+  /** Checks a value of this key. */
   schema: z.ZodType;
-  /** Any text will do, so a number given for it is taken as its text. */
-  takesText: boolean;
-  /** The values to choose from, where they are listed. */
+  /** Whether the key accepts any text, so a number is read as text. */
+  acceptsText: boolean;
+  /** The listed values, if any. */
   options: readonly string[];
-  /** What the schema says of it beside its type. */
+  /** The key's metadata from the schema. */
   about: About;
 }
 
@@ -25,16 +25,16 @@ export const configKeys: ReadonlyMap<string, KeyDescription> = new Map(
   keysOf(configSchema, "").map((description) => [description.key, description]),
 );
 
-/** Sections that take further keys beside those listed, e.g. `"rllm.rollout.train"`, with what holds for those. */
+/** Sections that accept further keys, e.g. `"rllm.rollout.train"`, with the metadata of those keys. */
 export const openSections: ReadonlyMap<string, About> = new Map(openSectionsOf(configSchema, ""));
 
-/** The section whose further key this is; undefined for all others. */
+/** The open section of an unlisted key; undefined for all other paths. */
 export function openSectionOf(path: string): string | undefined {
   const section = path.slice(0, Math.max(0, path.lastIndexOf(".")));
   return openSections.has(section) && !configKeys.has(path) && !configSections.has(path) ? section : undefined;
 }
 
-/** Every section (`"rllm"`, `"rllm.trainer"`, ...): the keys that hold keys. */
+/** Every section (`"rllm"`, `"rllm.trainer"`, ...): paths that contain keys. */
 export const configSections: ReadonlySet<string> = new Set(
   [...configKeys.keys()].flatMap((key) => {
     const names = key.split(".");
@@ -64,7 +64,7 @@ function childrenOf(section: z.ZodObject, prefix: string): [string, z.ZodType][]
   ]);
 }
 
-/** What of JSON Schema the leaves of this configuration use. */
+/** The subset of JSON Schema that the leaves of this configuration use. */
 interface LeafSchema {
   type?: string | string[];
   default?: unknown;
@@ -77,29 +77,31 @@ interface LeafSchema {
   exclusiveMinimum?: number;
   exclusiveMaximum?: number;
   minLength?: number;
-  /** The type in words, where a pattern says what the text is. */
+  /** The type in words, for text that must match a pattern. */
   title?: string;
 }
 
-/** What help and messages say of one key. Types in words come from JSON Schema, which takes its time: they are made when one is asked for. */
+/** Describes one key. Types in words are derived from JSON Schema, which is slow, so they are computed on first use. */
 export function describeKey(key: string, schema: z.ZodType): KeyDescription {
   const about: About & { description?: string | undefined } = schema.meta() ?? {};
-  let made: LeafSchema[] | undefined;
+  let cached: LeafSchema[] | undefined;
   const leaf = () => {
-    made ??= alternatives(z.toJSONSchema(schema, { io: "input" }) as LeafSchema);
-    return made;
+    cached ??= alternatives(z.toJSONSchema(schema, { io: "input" }) as LeafSchema);
+    return cached;
   };
   return {
     key,
     get type() {
       const types = leaf().map(typeText);
       const named = about.options === undefined ? [] : [`${about.options.join(" | ")}`, "another name"];
-      return [...named, ...types.filter((type) => named.length === 0 || !type.startsWith("text"))].join(" or ");
+      return [...named, ...types.filter((type) => named.length === 0 || !/^(non-empty )?text$/.test(type))].join(
+        " or ",
+      );
     },
     default: schema instanceof z.ZodDefault ? schema.def.defaultValue : undefined,
     description: about.description ?? "",
     schema,
-    get takesText() {
+    get acceptsText() {
       return leaf().some(({ type, enum: options }) => type === "string" && options === undefined);
     },
     get options() {
@@ -109,7 +111,7 @@ export function describeKey(key: string, schema: z.ZodType): KeyDescription {
   };
 }
 
-/** JSON Schema writes "text or null" in two ways. */
+/** Normalizes the two ways in which JSON Schema spells "text or null". */
 function alternatives(leaf: LeafSchema): LeafSchema[] {
   const { anyOf, type } = leaf;
   return (
@@ -125,9 +127,9 @@ function typeText(leaf: LeafSchema): string {
   if (leaf.enum !== undefined) return leaf.enum.join(" | ");
   if (leaf.type === "array") return `list of ${typeText(leaf.items ?? {})}`;
   if (leaf.type === "boolean") return "true or false";
-  if (leaf.type === "string") return leaf.minLength ? "text, not empty" : "text";
+  if (leaf.type === "string") return leaf.minLength ? "non-empty text" : "text";
   if (leaf.type === "integer" || leaf.type === "number") return `${leaf.type}${rangeText(leaf)}`;
-  if (leaf.type === "object") return "keys of your own";
+  if (leaf.type === "object") return "section with any keys";
   return leaf.type === "null" ? "null" : "anything";
 }
 
@@ -141,7 +143,7 @@ function rangeText(leaf: LeafSchema): string {
   return bounds.length === 0 ? "" : ` ${bounds.join(" and ")}`;
 }
 
-/** The bounds of safe integers say nothing to a person. */
+/** Omits the bounds of safe integers, which are not useful to a reader. */
 function bound(sign: string, value: number | undefined): string {
   return value === undefined || Math.abs(value) === Number.MAX_SAFE_INTEGER ? "" : `${sign} ${value}`;
 }

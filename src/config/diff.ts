@@ -1,4 +1,4 @@
-/** Two composed configurations compared. */
+/** Compares two composed configurations. */
 import { isDeepStrictEqual } from "node:util";
 import type { ComposedConfig } from "./compose.ts";
 import { originText } from "./origin.ts";
@@ -6,19 +6,19 @@ import { valueAt } from "./value-at.ts";
 import { shownValue } from "./without-secrets.ts";
 
 export interface Side {
-  /** As it may be shown. */
+  /** The value with secrets masked. */
   value: unknown;
   originText: string;
 }
 
 export interface Difference {
   key: string;
-  /** Undefined where the tree has no such key. */
+  /** Undefined if the tree does not have the key. */
   left: Side | undefined;
   right: Side | undefined;
 }
 
-/** The keys whose values differ, in the order of the left tree, then those that only the right one has. */
+/** The keys whose values differ, in the order of the left tree, then the keys only in the right tree. */
 export function diffConfigs(left: ComposedConfig, right: ComposedConfig): Difference[] {
   const keys = new Set([...left.origins.keys(), ...right.origins.keys()]);
   return [...keys].flatMap((key) => {

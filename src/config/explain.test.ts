@@ -51,7 +51,7 @@ test("explains all, a section or one key", () => {
       default: 1e-8,
       type: "number > 0",
       description: "Adam's epsilon.",
-      effect: "acts on local",
+      effect: "takes effect on local",
     },
   ]);
   expect(explainConfig(composed, "sampling").map(({ key }) => key.split(".")[0])).toEqual(Array(8).fill("sampling"));

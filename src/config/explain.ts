@@ -1,4 +1,4 @@
-/** Each key of a composed configuration with its value, origin, meaning and effect. */
+/** Explains the keys of a composed configuration: value, origin, meaning and effect. */
 import { UserError } from "../errors.ts";
 import { effectOn } from "./check-support.ts";
 import type { ComposedConfig } from "./compose.ts";
@@ -15,19 +15,19 @@ export interface ExplainedKey {
   origin: Origin;
   /** The origin in words, e.g. `"gpu.yaml:3:5"`. */
   originText: string;
-  /** Absent for keys that are verl's own. */
+  /** Absent for verl's own keys. */
   default?: unknown;
   type: string;
   description: string;
-  /** What this value does on the chosen backend. */
+  /** The effect of this value on the chosen backend. */
   effect: string;
-  /** Where the documents and the systems that they describe disagree. */
+  /** How Hone, its reference document and the systems in that document differ on this key. */
   note?: string;
 }
 
 /**
- * All keys in the schema's order and then the backend's own, or those of one key or section.
- * @throws UserError when `only` is neither
+ * All keys in the schema's order, then the backend's own; with `only`, that key or section.
+ * @throws UserError when `only` is not a key or section
  */
 export function explainConfig(composed: ComposedConfig, only?: string): ExplainedKey[] {
   const natives = [...composed.origins.keys()].filter((path) => !configKeys.has(path));
@@ -60,7 +60,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
     ...found,
     value: shownValue(valueAt(composed.tree, key), composed.masks, key),
     type: native?.type ?? "anything",
-    description: native?.description ?? "A key of the backend's own configuration.",
-    effect: "goes to the backend as it is",
+    description: native?.description ?? "Key of the backend's own configuration.",
+    effect: "passed to the backend unchanged",
   };
 }

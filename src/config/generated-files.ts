@@ -1,9 +1,9 @@
-/** Every file that is generated from the schema, by its path in the repository. A test compares them with what is there. */
+/** Every file generated from the schema, by its path in the repository. A test checks that they are up to date. */
 import { baseYaml } from "./base-yaml.ts";
 import { configJsonSchema } from "./json-schema.ts";
 import { referencePages } from "./reference.ts";
 
-/** In the order in which they are to be written: the pages show what is composed from base.yaml. */
+/** In writing order: the pages show values composed from base.yaml. */
 export const generatedFiles: Readonly<Record<string, () => string>> = {
   "config/rllm/base.yaml": baseYaml,
   "config/hone.schema.json": () => `${JSON.stringify(configJsonSchema(), null, 1)}\n`,

@@ -90,5 +90,5 @@ test("hover text says the meaning, what does not act yet, and where documents di
       schema,
     ).description;
   expect(at("rllm", "trainer", "test_freq")).toContain("The document says epochs");
-  expect(at("rllm", "remote_runtime", "enabled")).toContain("Not yet: agents in remote runtimes");
+  expect(at("rllm", "remote_runtime", "enabled")).toContain("Has no effect: agents in remote runtimes");
 });

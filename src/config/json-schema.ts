@@ -1,4 +1,4 @@
-/** The configuration's JSON Schema, for editors: completion, hover text, and mistakes as one types. */
+/** The configuration's JSON Schema for editors: completion, hover text and error highlighting. */
 import { z } from "zod";
 import type { About } from "./schema/about.ts";
 import { verlKeys, verlSections } from "./schema/verl.ts";
@@ -13,19 +13,19 @@ interface JsonSchema {
   [keyword: string]: unknown;
 }
 
-/** A reference to another key, an environment variable, a value to be given: allowed wherever a value is. */
+/** References (`${...}`) and required values (`???`), which are allowed in place of any value. */
 const reference: JsonSchema = { type: "string", pattern: "\\$\\{.*\\}|^\\?\\?\\?$" };
 
 /**
- * Draft 7, which YAML language servers read. It covers what a file may hold: any part of the tree, `${...}` in place of
- * any value, Hydra's `defaults` and `hydra`, and verl's own sections, of which it knows the documented keys.
+ * Draft 7, which YAML language servers read. It covers everything a file may contain: any part of the tree, `${...}` in
+ * place of any value, Hydra's `defaults` and `hydra`, and verl's own sections with their documented keys.
  */
 export function configJsonSchema(): Record<string, unknown> {
   const root = forEditors(toJson(configSchema));
   const { properties = {} } = root;
   for (const name of verlSections) properties[name] ??= {};
   for (const [path, leaf] of Object.entries(verlKeys)) addKey(root, path.split("."), forEditors(toJson(leaf)));
-  properties.defaults = { description: "Hydra's defaults list: the configurations that this one is made of." };
+  properties.defaults = { description: "Hydra's defaults list: the configurations to compose." };
   properties.hydra = { description: "Hydra's own section, e.g. searchpath." };
   return { $schema: "http://json-schema.org/draft-07/schema#", title: "Hone configuration", ...root };
 }
@@ -35,11 +35,11 @@ function toJson(schema: z.ZodType): JsonSchema {
   return json;
 }
 
-/** Every value may also be a reference and sections may be left empty; hover text says what does not act. */
+/** Allows references for every value and empty sections; the hover text lists keys without an effect. */
 function forEditors(json: JsonSchema): JsonSchema {
   if (json.properties !== undefined) {
     const properties = Object.entries(json.properties).map(([name, child]) => [name, forEditors(child)] as const);
-    // Where further keys are taken, any will do.
+    // An open section accepts any further key.
     const additionalProperties = json.additionalProperties === false ? false : {};
     return { type: ["object", "null"], properties: Object.fromEntries(properties), additionalProperties };
   }
@@ -60,7 +60,7 @@ function forEditors(json: JsonSchema): JsonSchema {
   const words = [
     description,
     backends && `Only on ${backends.join(", ")}.`,
-    typeof later === "string" && `Not yet: ${later}.`,
+    typeof later === "string" && `Has no effect: ${later}.`,
     note,
   ];
   return {

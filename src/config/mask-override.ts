@@ -1,4 +1,4 @@
-/** An override as it may be shown: `rllm.sdk.proxy.admin_token=...` without what follows. */
+/** Masks the value of an override that sets a secret: `rllm.sdk.proxy.admin_token=***`. */
 import { configKeys } from "./describe.ts";
 
 const secrets = [...configKeys.values()].filter(({ about }) => about.secret === true).map(({ key }) => key);

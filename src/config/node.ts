@@ -1,4 +1,4 @@
-/** One shape for what a YAML file, a script and a flag say, before any of it is checked against the schema. */
+/** The common representation of YAML files, scripts and flags before they are checked against the schema. */
 import type { Origin } from "./origin.ts";
 
 export type Node = MapNode | ListNode | ValueNode;
@@ -25,19 +25,19 @@ export interface ValueNode {
   kind: "value";
   origin: Origin;
   value: unknown;
-  /** How an unquoted number or boolean was spelled, for keys that take text. */
+  /** The original spelling of an unquoted number or boolean, for keys that accept text. */
   text?: string;
 }
 
-/** Something wrong in what the user wrote. `where`: `"gpu.yaml:3:5"` or the flag verbatim. */
+/** A mistake in the user's input. `where`: `"gpu.yaml:3:5"` or the flag verbatim. */
 export interface Mistake {
   where: string;
   message: string;
 }
 
-/** A plain object as nodes. `undefined` members are left out, as TypeScript's optional members allow. */
+/** Converts a plain object to nodes. Members that are `undefined` are skipped. */
 export function nodeFromObject(value: unknown, origin: Origin, depth = 0): Node {
-  // Deeper than any configuration: a cycle, left as it is for the check to refuse.
+  // Deeper than any configuration, so it is a cycle; the check rejects the value later.
   if (depth > 20) return { kind: "value", origin, value };
   if (Array.isArray(value)) {
     return { kind: "list", origin, items: value.map((item) => nodeFromObject(item, origin, depth + 1)) };
@@ -49,22 +49,22 @@ export function nodeFromObject(value: unknown, origin: Origin, depth = 0): Node 
   return { kind: "map", origin, entries };
 }
 
-/** Nodes as the plain object, list or value that they spell. */
+/** Converts nodes to a plain object, list or value. */
 export function plain(node: Node): unknown {
   if (node.kind === "value") return node.value;
   if (node.kind === "list") return node.items.map(plain);
-  // No prototype: a key may be called `__proto__`.
+  // Without a prototype, because a key may be named `__proto__`.
   const object: Record<string, unknown> = Object.create(null);
   for (const { name, node: child } of node.entries) object[name] = plain(child);
   return object;
 }
 
-/** The node at a dotted path, or undefined. Items of lists go by their index. Looks up nothing through references. */
+/** The node at a dotted path, or undefined. List items are addressed by index. References are not followed. */
 export function nodeAt(node: Node, path: readonly string[]): Node | undefined {
   return path.reduce<Node | undefined>((at, name) => (at === undefined ? undefined : childOf(at, name)), node);
 }
 
-/** A section's member or a list's item. */
+/** A member of a section or an item of a list. */
 export function childOf(node: Node, name: string): Node | undefined {
   if (node.kind === "map") return node.entries.find((entry) => entry.name === name)?.node;
   return node.kind === "list" && /^\d+$/.test(name) ? node.items[Number(name)] : undefined;

@@ -1,21 +1,21 @@
-/** Where a value of the configuration came from. */
+/** The origin of a configuration value. */
 
 import { printable } from "../printable.ts";
 import { isShipped } from "./shipped.ts";
 
 export type Origin =
   | { kind: "default" }
-  /** What a front door does by itself: `text` says which and why. */
+  /** A default of a command-line front end: `text` says which and why. */
   | { kind: "preset"; text: string }
   /** The `config` of the experiment's script. */
   | { kind: "script" }
-  /** `config`: the name by which a defaults list reached the file, e.g. `rllm/backend/verl`. */
+  /** `config`: the name of the file in a defaults list, e.g. `rllm/backend/verl`. */
   | { kind: "file"; file: string; line: number; column: number; config?: string }
-  /** An override, verbatim as it was typed. */
+  /** An override, as typed. */
   | { kind: "override"; text: string }
-  /** `text`, which stands at `at`, was replaced by what it refers to; `from`: where that was said. */
+  /** The reference `text` at `at` was replaced by its value; `from`: the origin of that value. */
   | { kind: "reference"; text: string; at: Origin; from?: Origin }
-  /** Another key of the same meaning, set by `of`. */
+  /** Copied from the key `from`, another name of this key, which `of` set. */
   | { kind: "synced"; how: "synced" | "forwarded"; from: string; of: Origin };
 
 /** The origin in one line: `default`, `gpu.yaml:3:5`, `command line: training.learning_rate=1e-4`. */
@@ -44,7 +44,7 @@ export function originText(origin: Origin): string {
 const shippedName = (file: string) =>
   oneLine(file.replaceAll("\\", "/").replace(/^.*\/(?=(config|verl\/trainer)\/)/, ""));
 
-/** Later layers win over earlier ones: 0 what ships, 1 the script's config, 2 files, 3 the command line. */
+/** The priority of a layer: 0 shipped defaults, 1 the script's config, 2 files, 3 the command line. */
 export function layerOf(origin: Origin): number {
   switch (origin.kind) {
     case "default":
@@ -58,12 +58,12 @@ export function layerOf(origin: Origin): number {
       return 3;
     case "reference":
       return layerOf(origin.at);
-    // It was not set itself.
+    // The key itself was not set.
     case "synced":
       return 0;
   }
 }
 
-/** Control characters escaped and long text cut, so that it can stand in a message or a comment. */
+/** Escapes control characters and truncates long text for a message or a comment. */
 export const oneLine = (text: string, limit = 120): string =>
   printable(text.length > limit ? `${text.slice(0, limit)}...` : text);

@@ -1,4 +1,4 @@
-/** What Hydra is asked to compose: which backend, which files, which overrides. */
+/** Prepares the request to Hydra's composition: backend, files and overrides. */
 import { join } from "node:path";
 import { configKeys, configSections } from "./describe.ts";
 import { type HydraRequest, isMistake, type Override, parseOverride } from "./hydra/index.ts";
@@ -11,21 +11,21 @@ import { shippedFolder, verlPackage } from "./shipped.ts";
 import { nodeOf } from "./tree.ts";
 
 export interface ConfigRequest {
-  /** What a front door does by itself: weaker than the script's own config. */
+  /** Defaults of a command-line front end (`hone lightrft`, ...); lower priority than the script's config. */
   presets?: MapNode;
-  /** YAML files, later ones win. */
+  /** YAML files; later files override earlier ones. */
   files?: readonly string[];
   /** The script's own config. */
   input?: ConfigInput;
-  /** What a front door's flags say: stronger than files, weaker than overrides. */
+  /** Settings from the flags of a command-line front end: higher priority than files, lower than overrides. */
   flags?: MapNode;
-  /** Hydra's overrides, e.g. `a.b.c=value`, `rllm/backend=tinker`; later ones win. */
+  /** Hydra overrides, e.g. `a.b.c=value`, `rllm/backend=tinker`; later ones override earlier ones. */
   overrides?: readonly string[];
   /** A folder searched before Hone's own. */
   configPath?: string;
-  /** Folders searched after that one and before Hone's own. */
+  /** Folders searched after `configPath` and before Hone's own. */
   configDirs?: readonly string[];
-  /** The configuration composition begins with, instead of `unified`. */
+  /** The primary configuration; default `unified`. */
   configName?: string;
 }
 
@@ -35,7 +35,7 @@ export interface CompositionPlan {
   overrides: (Override | Mistake)[];
   /** Keys deleted by `~key=value`. */
   deleted: ReadonlyMap<string, Origin>;
-  /** Overrides that were rewritten, back to how they were typed. */
+  /** Maps rewritten overrides to their original text. */
   original: ReadonlyMap<string, string>;
   notes: string[];
 }
@@ -51,8 +51,8 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
   );
   const backend = backends.find((one) => one === named) ?? "local";
   const verlInstalled = backend === "verl" && searchPath([`pkg://${verlPackage}`]).isGroup("actor");
-  const { texts, original } = lenient(typed, overrides);
-  // The group brings the backend's file; the value is what it is called, whatever a lower layer says.
+  const { texts, original } = rewriteKnownKeys(typed, overrides);
+  // The group loads the backend's file; rllm.backend must match it, regardless of lower layers.
   if (group === undefined) texts.unshift(`rllm/backend=${backend}`);
   else if (set === undefined && layers.some((layer) => backendOf(layer) !== undefined))
     texts.push(`rllm.backend=${backend}`);
@@ -78,7 +78,7 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
     notes:
       backend === "verl" && !verlInstalled
         ? [
-            "the Python package verl is not installed: of its own keys only those in config/verl are known (pip install --no-deps verl==0.8.0 brings the others)",
+            "the Python package verl is not installed, so only verl's keys in config/verl are known; install the package for the others: pip install --no-deps verl==0.8.0",
           ]
         : [],
   };
@@ -96,10 +96,10 @@ function backendOf(layer: MapNode): string | undefined {
 }
 
 /**
- * Every key of the schema exists, so that `+key=` may set it like `key=`, and `key=` works again after `~key`. Hydra,
- * which knows only the composed tree, is told `++key=`.
+ * Every key of the schema exists, so `+key=` is allowed like `key=`, and `key=` works again after `~key`. Hydra knows
+ * only the composed tree, so such overrides are rewritten to `++key=`.
  */
-function lenient(typed: readonly string[], overrides: readonly (Override | Mistake)[]) {
+function rewriteKnownKeys(typed: readonly string[], overrides: readonly (Override | Mistake)[]) {
   const original = new Map<string, string>();
   const deletes = overrides.some((one) => !isMistake(one) && one.kind === "delete");
   const texts = typed.map((text, index) => {

@@ -1,5 +1,5 @@
 /**
- * YAML text to nodes with positions. Knows nothing of the schema. Plain scalars are read as OmegaConf reads them;
+ * Parses YAML text to nodes with positions, independent of the schema. Plain scalars are read like OmegaConf does;
  * anchors, aliases and merge keys (`<<`) are resolved here.
  */
 
@@ -18,14 +18,14 @@ import { readScalar } from "./hydra/scalars.ts";
 import type { Entry, Mistake, Node } from "./node.ts";
 import { type Origin, oneLine } from "./origin.ts";
 
-/** More than this is no configuration but a file named by mistake. */
-const largestFile = 1_000_000;
-/** Aliases of aliases grow without end; no configuration has as many values or as many levels. */
-const mostNodes = 100_000;
-const deepest = 100;
+/** A larger file is not a configuration; its name was probably given by mistake. */
+const maxFileSize = 1_000_000;
+/** Limits for aliases of aliases, which grow exponentially; no configuration has this many values or levels. */
+const maxNodes = 100_000;
+const maxDepth = 100;
 
 export interface ReadYaml {
-  /** Undefined when the text holds nothing. */
+  /** Undefined if the text is empty. */
   node: Node | undefined;
   mistakes: Mistake[];
 }
@@ -36,12 +36,13 @@ export function readYamlFile(file: string): ReadYaml {
   return readYaml(read.text, (line, column) => ({ kind: "file", file, line, column }));
 }
 
-/** A configuration file's text, or what keeps it from being read. */
+/** Reads the text of a configuration file, or returns why it cannot be read. */
 export function readTextFile(file: string): { text: string; mistake?: undefined } | { mistake: Mistake } {
   const wrong = (message: string) => ({ mistake: { where: oneLine(file), message } });
   try {
     const { size } = statSync(file);
-    if (size > largestFile) return wrong(`has ${size} bytes; a configuration file is smaller than ${largestFile}`);
+    if (size > maxFileSize)
+      return wrong(`has ${size} bytes; a configuration file may have at most ${maxFileSize} bytes`);
     return { text: new TextDecoder("utf-8", { fatal: true }).decode(readFileSync(file)) };
   } catch (error) {
     return wrong(readFailure(error));
@@ -50,7 +51,7 @@ export function readTextFile(file: string): { text: string; mistake?: undefined 
 
 function readFailure(error: unknown): string {
   const code = (error as NodeJS.ErrnoException).code;
-  if (code === "ENOENT") return "there is no such file";
+  if (code === "ENOENT") return "file not found";
   if (code === "EISDIR") return "is a folder, not a YAML file";
   if (code === "ERR_ENCODING_INVALID_ENCODED_DATA") return "is not UTF-8 text";
   return `cannot be read: ${oneLine(String((error as Error).message))}`;
@@ -58,7 +59,7 @@ function readFailure(error: unknown): string {
 
 type Locate = (line: number, column: number) => Origin;
 
-/** @param locate makes an origin of a line and a column, both counted from 1 */
+/** @param locate creates an origin from a line and a column, both counted from 1 */
 export function readYaml(text: string, locate: Locate): ReadYaml {
   const lines = new LineCounter();
   const mistakes: Mistake[] = [];
@@ -80,8 +81,8 @@ export function readYaml(text: string, locate: Locate): ReadYaml {
     const contents = parseOne(text, lines, complain);
     if (mistakes.length === 0 && contents) node = toNode(contents, reader, 0);
   } catch (error) {
-    // Parser and reader recurse; nesting thousands deep ends here.
-    complain(0, `is not YAML that can be read: ${oneLine((error as Error).message)}`);
+    // The parser and the reader recurse, so nesting thousands of levels deep overflows the stack.
+    complain(0, `cannot be parsed as YAML: ${oneLine((error as Error).message)}`);
   }
   return { node: mistakes.length > 0 ? undefined : node, mistakes };
 }
@@ -94,7 +95,8 @@ function parseOne(text: string, lineCounter: LineCounter, complain: Reader["comp
     for (const { code, pos, message } of [...errors, ...warnings]) complain(pos[0], syntaxMessage(code, message));
   }
   const second = documents[1];
-  if (second !== undefined) complain(second.range[0], "a second document (---) begins here; a file holds one");
+  if (second !== undefined)
+    complain(second.range[0], "a second document (---) starts here; a file may contain only one");
   return documents[0]?.contents;
 }
 
@@ -110,19 +112,19 @@ export function positionText(origin: Origin): string {
 function syntaxMessage(code: string, message: string): string {
   if (code === "DUPLICATE_KEY") return "this key appears twice in its section";
   if (code === "TAG_RESOLVE_FAILED") return tagMessage;
-  if (code === "TAB_AS_INDENT") return "a tab indents this line; YAML takes spaces only";
+  if (code === "TAB_AS_INDENT") return "this line is indented with a tab; YAML allows only spaces";
   return oneLine(message);
 }
 
-const tagMessage = "tags (!...) are not understood; put text in quotes instead";
+const tagMessage = "tags (!...) are not supported; put text in quotes instead";
 
 interface Reader {
   at(offset: number): Origin;
   complain(offset: number, message: string): void;
-  /** Complains where `mark` was last written before `offset`. */
+  /** Complains at the last occurrence of `mark` before `offset`. */
   complainAtMark(mark: string, offset: number, message: string): void;
   anchors: Map<string, { node: Node; size: number }>;
-  /** So far, with what aliases repeat. */
+  /** Nodes read so far, including those repeated by aliases. */
   nodes: number;
 }
 
@@ -139,8 +141,8 @@ function withoutAnchor(yaml: YamlNode, reader: Reader, depth: number): Node {
   const offset = yaml.range?.[0] ?? 0;
   const origin = at(offset);
   reader.nodes++;
-  if (depth > deepest) {
-    complain(offset, `is nested deeper than ${deepest} levels`);
+  if (depth > maxDepth) {
+    complain(offset, `is nested deeper than ${maxDepth} levels`);
     return empty(origin);
   }
   if (isAlias(yaml)) return aliased(yaml.source, offset, reader);
@@ -159,7 +161,7 @@ function withoutAnchor(yaml: YamlNode, reader: Reader, depth: number): Node {
       if (name === "<<" && isScalar(keyNode) && keyNode.type === "PLAIN") {
         merged.push(...mergedEntries(node, keyOffset, reader));
       }
-      // A value is located by its key: that is where a person looks for it.
+      // The position of a value is its key's, because that is where a person looks for it.
       else entries.push({ name, origin: keyOrigin, node: { ...node, origin: keyOrigin } });
     }
     return { kind: "map", origin, entries: firstOfEach([...entries, ...merged]) };
@@ -183,24 +185,24 @@ function plainScalar(text: string, origin: Origin): Node {
 function aliased(name: string, offset: number, reader: Reader): Node {
   const anchor = reader.anchors.get(name);
   if (anchor === undefined) {
-    reader.complain(offset, `refers to the anchor &${oneLine(name)}, which is not set before this line`);
+    reader.complain(offset, `the anchor &${oneLine(name)} is not defined before this line`);
     return empty(reader.at(offset));
   }
   reader.nodes += anchor.size;
-  if (reader.nodes > mostNodes) {
-    reader.complain(offset, `repeats values by aliases until there are more than ${mostNodes}`);
+  if (reader.nodes > maxNodes) {
+    reader.complain(offset, `aliases expand to more than ${maxNodes} values`);
     reader.nodes = 0;
   }
   return anchor.node;
 }
 
-/** What `<<: *anchor` or `<<: [*first, *second]` brings in; the section's own keys win, then earlier anchors. */
+/** The entries merged by `<<: *anchor` or `<<: [*first, *second]`; the section's own keys win, then earlier anchors. */
 function mergedEntries(node: Node, offset: number, reader: Reader): Entry[] {
   if (node.kind === "map") return node.entries;
   if (node.kind === "list" && node.items.every(({ kind }) => kind === "map")) {
     return node.items.flatMap((item) => (item.kind === "map" ? item.entries : []));
   }
-  reader.complain(offset, "<< takes a section or a list of sections");
+  reader.complain(offset, "the value of << must be a section or a list of sections");
   return [];
 }
 

@@ -1,4 +1,4 @@
-/** The reference pages, generated from the schema: every key with its type, default, meaning and who honours it. */
+/** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
 import { composeConfig } from "./compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "./describe.ts";
@@ -11,11 +11,11 @@ import { valueAt } from "./value-at.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
-/** By the path in the repository. */
+/** The pages by their path in the repository. */
 export const referencePages = {
   "docs/reference/README.md": overview,
-  "docs/reference/rllm.md": () => keyPage("`rllm`: what every backend shares", true),
-  "docs/reference/blocks.md": () => keyPage("Blocks of the local engine and of Tinker", false),
+  "docs/reference/rllm.md": () => keyPage("`rllm`: settings shared by all backends", true),
+  "docs/reference/blocks.md": () => keyPage("Settings of the local and Tinker backends", false),
   "docs/reference/verl.md": verlPage,
   "docs/reference/lightrft.md": lightRftPage,
 };
@@ -23,30 +23,31 @@ export const referencePages = {
 function overview(): string {
   return page(
     "Configuration",
-    `\`hone config\` prints the composed configuration, \`hone config --explain KEY\` says of a key what it means, where its value
-comes from and what it does on the chosen backend, and \`hone config schema\` prints the JSON Schema from which editors
-complete and check YAML files.
+    `\`hone config\` prints the composed configuration. \`hone config --explain KEY\` explains a key: its meaning, the origin of
+its value and its effect on the chosen backend. \`hone config schema\` prints the JSON Schema that editors use to complete
+and check YAML files.
 
-Composition begins with \`config/unified.yaml\`, whose defaults list brings \`config/rllm/base.yaml\` and the chosen backend's
-\`config/rllm/backend/*.yaml\`. Over it come the script's \`config\`, the files of \`--config\`, and the overrides of the command
-line, each stronger than the one before.
+Composition starts with \`config/unified.yaml\`, whose defaults list loads \`config/rllm/base.yaml\` and the chosen backend's
+\`config/rllm/backend/*.yaml\`. Then the script's \`config\`, the files of \`--config\` and the command-line overrides are
+applied in this order; later layers override earlier ones.
 
-| page | what it lists |
+| page | contents |
 |---|---|
 | [rllm.md](rllm.md) | \`rllm.*\`: agents, rollouts, algorithms, filters, rewards, the trainer |
-| [blocks.md](blocks.md) | \`model\`, \`training\`, \`data\`, \`sampling\`, ...: the local engine's and Tinker's own blocks |
-| [verl.md](verl.md) | verl's names of shared keys, and the keys of its own tree that Hone knows |
+| [blocks.md](blocks.md) | \`model\`, \`training\`, \`data\`, \`sampling\`, ...: settings of the local and Tinker backends |
+| [verl.md](verl.md) | verl's names for shared keys, and the keys of verl's own tree that Hone knows |
 | [lightrft.md](lightrft.md) | the flags of \`hone lightrft\` |
 
-A setting that the chosen backend cannot honour, or that no part of Hone reads yet, stops a run before it starts, with a
-sentence that says so; \`rllm.on_unsupported=warn\` goes on without it.
+A setting that the chosen backend does not support, or that has no effect in Hone yet, stops a run before it starts with
+an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without it.
 
 ## Keys with two names
 
-On the local engine and on Tinker these are brought to one value. The name set in the later layer wins, \`rllm.*\` within one.
+On the local and Tinker backends, both names get the same value. The name set in the later layer wins; within one layer,
+the \`rllm.*\` name wins.
 
 ${table(
-  ["block's name", "rllm's name"],
+  ["native name", "rllm name"],
   sharedKeys.map(([native, rllm]) => [code(native), code(rllm)]),
 )}`,
   );
@@ -57,7 +58,7 @@ function keyPage(title: string, ofRllm: boolean): string {
   const parts = [...new Set(keys.map(({ key }) => sectionOf(key)))].map((section) => {
     const members = keys.filter(({ key }) => sectionOf(key) === section);
     const heading = section === "" ? "At the root" : code(section);
-    return `## ${heading}\n\n${table(["key", "type", "default", "meaning", "honoured by"], members.map(keyRow))}`;
+    return `## ${heading}\n\n${table(["key", "type", "default", "meaning", "supported by"], members.map(keyRow))}`;
   });
   return page(title, parts.join("\n\n"));
 }
@@ -68,22 +69,22 @@ function keyRow(known: KeyDescription): string[] {
   const { key, type, description, about } = known;
   const meaning = [description, about.note && `*${about.note}*`, laterText(about.later)].filter(Boolean).join(" ");
   const fallback = about.written ?? JSON.stringify(known.default);
-  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, honouredBy(known)];
+  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, supportedBy(known)];
 }
 
 function laterText(later: KeyDescription["about"]["later"]): string | undefined {
-  if (later === undefined || typeof later === "string") return later && `**Not yet:** ${later}.`;
+  if (later === undefined || typeof later === "string") return later && `**No effect:** ${later}.`;
   const names = Object.keys(later);
-  return names.length === 0 ? undefined : `**Not yet:** ${names.map(code).join(", ")}.`;
+  return names.length === 0 ? undefined : `**Not supported yet:** ${names.map(code).join(", ")}.`;
 }
 
-function honouredBy({ about }: KeyDescription): string {
-  if (typeof about.later === "string") return "none yet";
+function supportedBy({ about }: KeyDescription): string {
+  if (typeof about.later === "string") return "none so far";
   return about.backends?.join(", ") ?? "all";
 }
 
 function verlPage(): string {
-  // The stand-in, whether or not this machine has verl.
+  // Always use the bundled copy in config/verl, regardless of whether verl is installed.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
   const common = new Map([...verlSharedKeys, ["trainer.total_training_steps", "rllm.trainer.total_batches"] as const]);
   const rows = Object.entries(verlKeys).map(([key, schema]) => {
@@ -93,16 +94,16 @@ function verlPage(): string {
   });
   return page(
     "verl",
-    `\`rllm/backend=verl\` composes verl's own tree (of the Python package verl where it is installed, else the stand-in in
-\`config/verl\`) with \`rllm.*\`. Keys that both have are brought to one value: the \`rllm.*\` name set on the command line wins, then
-verl's name set there, then a default of \`rllm.*\` that is not null, then verl's own default. Setting verl's name of a shared
-key is a \`warning[deprecated_native]\`; setting both to different values a \`warning[conflict]\`. Beside the table, the learning
-rate's schedule is \`lr_scheduler_type\`, \`lr_decay_style\` or \`decay_type\` by verl's training engine, and \`eps_clip\` goes to
-\`clip_ratio\`, \`clip_ratio_low\` and, unless \`eps_clip_high\` is set, \`clip_ratio_high\`.
+    `\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
+installed, otherwise from the subset in \`config/verl\`. Keys with two names get the same value, in this order of priority: the
+\`rllm.*\` name set on the command line, verl's name set there, a default of \`rllm.*\` that is not null, verl's own default.
+Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setting both names to different values prints
+\`warning[conflict]\`. In addition to the table, the learning rate schedule is \`lr_scheduler_type\`, \`lr_decay_style\` or
+\`decay_type\` depending on verl's training engine, and \`eps_clip\` sets \`clip_ratio\`, \`clip_ratio_low\` and, unless \`eps_clip_high\` is set, \`clip_ratio_high\`.
 
-The defaults are those after composition.
+The defaults shown are the values after composition.
 
-${table(["key", "type", "default", "rllm's name", "meaning"], rows)}`,
+${table(["key", "type", "default", "rllm name", "meaning"], rows)}`,
   );
 }
 

@@ -1,6 +1,6 @@
 /**
- * The one source of Hone's configuration: types, defaults, validation, help, editor completion and the reference pages
- * come from it. Keys are spelled as the reference documents spell them; each section has its file in schema/.
+ * The single source of Hone's configuration: types, defaults, validation, help, editor completion and the reference
+ * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
  */
 import { z } from "zod";
 import { backends } from "./schema/about.ts";
@@ -20,15 +20,15 @@ import { training, validation } from "./schema/training.ts";
 
 const rllm = z
   .strictObject({
-    backend: z
-      .enum(backends)
-      .default("local")
-      .describe("The engine that samples and trains.")
-      .meta({ note: "rllm/backend=tinker on the command line also brings that backend's own defaults." }),
+    backend: z.enum(backends).default("local").describe("Backend that samples and trains.").meta({
+      note: "rllm/backend=tinker on the command line also loads that backend's defaults. verl can only be composed so far: a run refuses it.",
+    }),
     on_unsupported: z
       .enum(["error", "warn"])
       .default("error")
-      .describe("What a setting does that this backend cannot honour: error stops before anything starts."),
+      .describe(
+        "How to treat settings that the backend does not support: error stops before the run starts, warn ignores them.",
+      ),
     data: rllmData,
     agent,
     env,
@@ -63,7 +63,7 @@ export const configSchema = z.strictObject({
   local,
 });
 
-/** The composed configuration, all defaults filled in. */
+/** The composed configuration with all defaults filled in. */
 export type Config = z.output<typeof configSchema>;
-/** What a user writes: any part of it. */
+/** The configuration as a user writes it: any part of the tree. */
 export type ConfigInput = z.input<typeof configSchema>;

@@ -1,4 +1,4 @@
-/** A composed tree made consistent: older names, and keys that mean the same under two names. */
+/** Makes a composed tree consistent: older key names, and keys that have two names. */
 import { UserError } from "../errors.ts";
 import { select } from "./hydra/index.ts";
 import { type MapNode, type Node, plain } from "./node.ts";
@@ -11,10 +11,10 @@ import { nodeOf, putNode } from "./tree.ts";
 import type { ConfigWarning } from "./warnings.ts";
 
 /**
- * Changes `tree`. References in it stay: where a key gets another's value that refers further, it refers to that key.
+ * Changes `tree`. References are kept: a key whose value comes from a key with a reference gets a reference to that key.
  *
- * @param deleted the keys that overrides deleted by `~key=value`, with those overrides
- * @returns what is worth a warning, in the order in which it was settled
+ * @param deleted the keys deleted by overrides `~key=value`, with the origins of those overrides
+ * @returns the warnings, in the order in which the keys were processed
  */
 export function settle(
   tree: MapNode,
@@ -23,20 +23,20 @@ export function settle(
   resolvers: Resolvers = {},
 ): ConfigWarning[] {
   const warnings: ConfigWarning[] = [];
-  const seen = syncTree(tree, deleted, resolvers);
+  const view = syncTree(tree, deleted, resolvers);
   const warn = (warning: ConfigWarning) => {
     warnings.push(warning);
   };
-  settleResume(seen, warn);
-  if (backend === "verl") syncVerl(seen, { deprecateNative: () => true, warn });
-  // A script is written for every backend, and most have these names alone.
+  settleResume(view, warn);
+  if (backend === "verl") syncVerl(view, { deprecateNative: () => true, warn });
+  // Scripts work with every backend, and most use only these names.
   const deprecateNative = ({ kind }: Origin) => backend === "tinker" && kind !== "script";
   const options: SyncOptions = { deprecateNative, warn };
-  // On verl `data` is verl's own, and settled.
-  const verlsOwn = new Set(backend === "verl" ? verlSharedKeys.map(([native]) => native) : []);
-  for (const key of sharedKeys) if (!verlsOwn.has(key[0])) syncSharedKey(seen, key, options);
-  for (const key of forwardedKeys) forwardKey(seen, key, options);
-  if (backend === "tinker") forwardKey(seen, ["training.default_local_dir", "rllm.trainer.run_dir"], options);
+  // On verl, `data` belongs to verl, and syncVerl has already processed it.
+  const syncedByVerl = new Set(backend === "verl" ? verlSharedKeys.map(([native]) => native) : []);
+  for (const key of sharedKeys) if (!syncedByVerl.has(key[0])) syncSharedKey(view, key, options);
+  for (const key of forwardedKeys) forwardKey(view, key, options);
+  if (backend === "tinker") forwardKey(view, ["training.default_local_dir", "rllm.trainer.run_dir"], options);
   return warnings;
 }
 
@@ -53,7 +53,7 @@ function syncTree(tree: MapNode, deleted: ReadonlyMap<string, Origin>, resolvers
         const found = select(tree, path, resolvers);
         return found === undefined ? undefined : plain(found);
       } catch (error) {
-        // It is complained of when everything is resolved.
+        // The error is reported when the whole tree is resolved.
         if (error instanceof UserError) return undefined;
         throw error;
       }
@@ -68,7 +68,7 @@ function refers(node: Node): boolean {
   return node.kind === "list" ? node.items.some(refers) : node.entries.some(({ node: child }) => refers(child));
 }
 
-/** The older key that names a checkpoint by itself. */
+/** Applies `resume_from_tinker_id`, the older name of `resume_from_path`. */
 function settleResume(tree: SyncTree, warn: (warning: ConfigWarning) => void): void {
   const names = ["training.resume_mode", "training.resume_from_path", "training.resume_from_tinker_id"] as const;
   const [mode, path, id] = names;

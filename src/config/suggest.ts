@@ -1,19 +1,19 @@
-/** What a mistyped key or value may have meant. */
+/** Suggestions for mistyped keys and values. */
 import { nameDistance, nearest } from "../nearest.ts";
 import { configKeys, configSections } from "./describe.ts";
 
 const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
 const parentOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
 
-/** What a name may stand for where it was written. */
+/** Kinds of names to suggest. */
 export interface Among {
   keys?: boolean;
   sections?: boolean;
 }
 
 /**
- * Up to three known names near `name`, the likeliest first: those that differ by typing mistakes, and those of the
- * same name elsewhere in the tree (`learning_rate` -> `training.learning_rate`).
+ * Up to three known names similar to `name`, most likely first: names that differ by typing mistakes, and the same
+ * name elsewhere in the tree (`learning_rate` -> `training.learning_rate`).
  */
 export function suggestKeys(name: string, among: Among): string[] {
   const candidates = [...(among.keys ? configKeys.keys() : []), ...(among.sections ? configSections : [])];
@@ -30,7 +30,7 @@ export function suggestKeys(name: string, among: Among): string[] {
     .map(({ known }) => known);
 }
 
-/** `"; did you mean a or b?"`, or else what the deepest known section on the way holds. */
+/** `"; did you mean a or b?"`, or the keys of the deepest known section on the path. */
 export function didYouMean(name: string, among: Among): string {
   const near = suggestKeys(name, among);
   if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
@@ -43,7 +43,7 @@ export function didYouMean(name: string, among: Among): string {
   return `; ${section === "" ? "the configuration" : section} has ${children.join(", ")}`;
 }
 
-/** The listed options nearest to the wrong ones among the given values. */
+/** The listed options most similar to the invalid ones among the given values. */
 export function suggestOptions(given: unknown, options: readonly string[]): string[] {
   const values = Array.isArray(given) ? given : [given];
   return values

@@ -1,9 +1,9 @@
-/** A composed configuration as a YAML file that reads back as the same configuration. */
+/** Writes a composed configuration as YAML that reads back as the same configuration. */
 import { Document, visit, type Node as YamlNode } from "yaml";
 import { readScalar } from "./hydra/scalars.ts";
 import { type Origin, originText } from "./origin.ts";
 
-/** The text that reads back as `text`. */
+/** Escapes text so that it reads back unchanged. */
 export function escapeReferences(text: string): string {
   return text.replaceAll(/(\\*)\$\{/g, "$1$1\\${");
 }
@@ -11,7 +11,7 @@ export function escapeReferences(text: string): string {
 /**
  * Every key on its own line with its origin as a comment: `learning_rate: 0.001 # train.yaml:3:5`.
  * @param origins by key; a key without one gets no comment
- * @param options `unresolved`: the tree still holds references, which stay references
+ * @param options `unresolved`: the tree still contains references, which are kept
  */
 export function toYaml(
   tree: object,
@@ -22,7 +22,7 @@ export function toYaml(
   visit(document, {
     Scalar(_, node) {
       if (typeof node.value !== "string") return;
-      // `off` and `1:30` are text only in quotes.
+      // `off` and `1:30` are read as text only in quotes.
       if (readScalar(node.value) !== node.value) node.type = "QUOTE_DOUBLE";
       if (!unresolved) node.value = escapeReferences(node.value);
     },
@@ -34,6 +34,6 @@ export function toYaml(
     const node = document.getIn(key.split("."), true) as YamlNode | undefined;
     if (node !== undefined) node.comment = ` ${originText(origin)}`;
   }
-  // Text is quoted, never folded over lines, so that each key keeps its one line and comment.
+  // Text is quoted and never folded, so each key stays on one line with its comment.
   return document.toString({ lineWidth: 0, flowCollectionPadding: false, blockQuote: false });
 }

@@ -1,4 +1,4 @@
-/** A composed tree by dotted paths: what stands where, and putting something else there. */
+/** Reads and writes a composed tree by dotted paths. */
 import { type Entry, type MapNode, type Node, nodeAt } from "./node.ts";
 import type { Origin } from "./origin.ts";
 
@@ -6,7 +6,7 @@ export interface Leaf {
   /** `"rllm.trainer.total_epochs"` */
   path: string;
   node: Node;
-  /** Of the line that says it. */
+  /** The origin of the line that sets it. */
   origin: Origin;
 }
 
@@ -14,7 +14,7 @@ export function nodeOf(tree: MapNode, path: string): Node | undefined {
   return nodeAt(tree, path.split("."));
 }
 
-/** Puts a node at a path, with the sections on the way to it; what is not a section there gives way. */
+/** Puts a node at a path and creates missing sections; a value in place of a section is replaced. */
 export function putNode(tree: MapNode, path: string, node: Node): void {
   const names = path.split(".");
   const last = names.pop()!;
@@ -45,7 +45,7 @@ export function removeNode(tree: MapNode, path: string): void {
   parent.entries = parent.entries.filter(({ name }) => name !== path.slice(cut + 1));
 }
 
-/** Every value, list and empty section, and each section of which `isWhole` says that it is one value. */
+/** Every value, list, empty section, and section that `isWhole` marks as a single value. */
 export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = ""): Leaf[] {
   if (node.kind !== "map" || node.entries.length === 0 || isWhole(path)) {
     return path === "" ? [] : [{ path, node, origin: node.origin }];
@@ -55,7 +55,7 @@ export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = 
   );
 }
 
-/** A copy of which the sections may be changed. */
+/** A copy whose sections may be changed. */
 export function copyTree(tree: MapNode): MapNode {
   return {
     ...tree,

@@ -1,4 +1,4 @@
-/** The value of a key by its dotted path; undefined where a section on the way is missing. */
+/** Reads the value at a dotted path; undefined if a section on the path is missing. */
 import { own } from "../own.ts";
 
 export function valueAt(tree: object, key: string): unknown {

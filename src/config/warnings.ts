@@ -1,8 +1,8 @@
-/** What is right enough to go on with, yet worth saying. */
+/** Configuration warnings: the run can continue, but the user should know. */
 
 export interface ConfigWarning {
   category: "deprecated_native" | "conflict" | "coerced" | "unsupported";
-  /** The keys concerned; of a pair both. */
+  /** The affected keys; for a pair, both. */
   paths: readonly string[];
   text: string;
 }

@@ -1,28 +1,28 @@
 /**
- * A composed configuration as it may be stored and shown: secrets masked, and what came from the environment as the
- * reference that fetches it.
+ * Prepares a composed configuration for storing and showing: masks secrets, and replaces values from the environment
+ * with the reference that read them.
  */
 import { configKeys } from "./describe.ts";
 import { mayRefer } from "./hydra/parse-reference.ts";
 import { childOf, type MapNode, type Node, plain } from "./node.ts";
 import { escapeReferences } from "./to-yaml.ts";
 
-/** In place of a secret that was given as it is. Where the secret is needed this value is refused. */
+/** Replaces a secret given as plain text. Code that needs the secret rejects this value. */
 export const maskedSecret = "<secret: not saved>";
 
 const isSecret = (path: string): boolean => configKeys.get(path)?.about.secret === true;
 
 export interface WithoutSecrets {
-  /** Reads back as the same configuration, secrets aside: text is escaped, references are not. */
+  /** Reads back as the same configuration except for secrets: text is escaped, references are not. */
   tree: Record<string, unknown>;
-  /** What stands in the tree in place of a value, by its path. */
+  /** The replacement of each masked value, by path. */
   masks: ReadonlyMap<string, string>;
 }
 
 /**
- * @param resolved without references
- * @param written the same tree with them
- * @param environment values that references fetched from the environment
+ * @param resolved the tree without references
+ * @param written the same tree with references
+ * @param environment values that references read from the environment
  */
 export function withoutSecrets(resolved: MapNode, written: MapNode, environment: ReadonlySet<string>): WithoutSecrets {
   const masks = new Map<string, string>();
@@ -46,7 +46,7 @@ export function withoutSecrets(resolved: MapNode, written: MapNode, environment:
   return { tree: walk(resolved, written, "") as Record<string, unknown>, masks };
 }
 
-/** A resolved tree with its masks in place. */
+/** A resolved tree with its masks applied. */
 export function shownTree(tree: unknown, masks: ReadonlyMap<string, string>, path = ""): unknown {
   const mask = masks.get(path);
   if (mask !== undefined) return mask;
@@ -56,7 +56,7 @@ export function shownTree(tree: unknown, masks: ReadonlyMap<string, string>, pat
   return Object.fromEntries(Object.entries(tree).map(([name, child]) => [name, shownTree(child, masks, inside(name))]));
 }
 
-/** The value of a key as it may be shown: a mask of the section around it, or masks within it, take its place. */
+/** The value of a key for showing: masked if the value, a section around it or parts of it are masked. */
 export function shownValue(value: unknown, masks: ReadonlyMap<string, string>, key: string): unknown {
   for (let path = key; path.includes("."); ) {
     path = path.slice(0, path.lastIndexOf("."));
@@ -66,7 +66,7 @@ export function shownValue(value: unknown, masks: ReadonlyMap<string, string>, k
   return shownTree(value, masks, key);
 }
 
-/** Masks the secrets of a tree whose references are left as they are. */
+/** Masks the secrets of a tree and leaves its references unchanged. */
 export function maskLiterals(tree: Record<string, unknown>): Record<string, unknown> {
   for (const { key } of secretKeys) {
     const names = key.split(".");
@@ -82,7 +82,7 @@ const secretKeys = [...configKeys.values()].filter(({ about }) => about.secret =
 
 const isGiven = (path: string, node: Node): boolean => isGivenValue(path, plain(node));
 
-/** The default is in the documents, and a reference is no secret. */
+/** The default is public, and a reference is not a secret. */
 const isGivenValue = (path: string, value: unknown): boolean =>
   value !== null && value !== configKeys.get(path)?.default && !mayRefer(value);
 
@@ -91,6 +91,6 @@ function holdsAny(node: Node, texts: ReadonlySet<string>): boolean {
   if (node.kind === "map") return node.entries.some(({ node: entry }) => holdsAny(entry, texts));
   const { value } = node;
   if (typeof value !== "string") return false;
-  // A part of a decoded value, or text that a value was put into.
+  // The value is part of a decoded variable, or contains one.
   return [...texts].some((text) => text !== "" && (value.includes(text) || (value.length > 3 && text.includes(value))));
 }

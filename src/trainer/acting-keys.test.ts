@@ -178,7 +178,7 @@ test("rllm.workflow.tear_down_timeout", async () => {
 });
 
 test.each<[string[], string]>([
-  [["rllm.workflow.warm_queue_size=3"], "sandboxes are not prepared ahead yet"],
+  [["rllm.workflow.warm_queue_size=3"], "preparing sandboxes in advance is not supported yet"],
   [[...lake, "+rllm.workflow.workflow_args.max_steps=3"], "rllm.workflow.use_workflow is false"],
   [[...lake, "rllm.workflow.name=multi_turn_workflow"], "rllm.workflow.use_workflow is false"],
   [[...named, "+rllm.workflow.workflow_args.max_step=3"], "takes no argument max_step"],

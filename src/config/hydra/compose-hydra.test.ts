@@ -109,7 +109,7 @@ describe("mistakes are located", () => {
     ],
     [{ "config.yaml": "a: 1\na: 2\n" }, "config.yaml:2:1: this key appears twice"],
     [{ "config.yaml": "a: !py x\n" }, "config.yaml:1:4: tags (!...)"],
-    [{ "config.yaml": "a: *b\n" }, "config.yaml:1:4: refers to the anchor &b"],
+    [{ "config.yaml": "a: *b\n" }, "config.yaml:1:4: the anchor &b is not defined"],
     [{ "config.yaml": "x: {y: '${z}'}\n" }, "x.y ${z} refers to no key"],
     [
       { "config.yaml": "a: {b: 1}\nc: x-${a}\n" },

@@ -35,7 +35,7 @@ describe("the documentation's examples", () => {
     expect(config.local).toMatchObject({ dtype: "bfloat16", sharding: "zero2", offload_optimizer: true, processes: 1 });
     expect(config.local.sampler).toMatchObject({ type: "vllm", memory_share: 0.85, sleep: true });
     expect(warnings.map(({ text }) => text)).toContainEqual(
-      expect.stringContaining("512 samples in 4 optimizer steps a rollout"),
+      expect.stringContaining("each rollout trains 512 samples in 4 optimizer steps"),
     );
   });
 
@@ -93,11 +93,11 @@ describe("composeLightRft", () => {
     },
   );
 
-  it("refuses what was asked for and cannot be honoured, and only tells what LightRFT does by itself", () => {
+  it("rejects unsupported settings that were given, and only reports unsupported LightRFT defaults", () => {
     const asked = (line: string) =>
       unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sampler.type");
-    expect(asked("--engine_type vllm")).toMatchObject([{ asked: true }]);
-    expect(asked("--max_norm 1")).toMatchObject([{ asked: false }]);
+    expect(asked("--engine_type vllm")).toMatchObject([{ setByUser: true }]);
+    expect(asked("--max_norm 1")).toMatchObject([{ setByUser: false }]);
     expect(asked("local.sampler.type=own")).toEqual([]);
   });
 });

@@ -1,4 +1,4 @@
-/** A LightRFT command line as the composed configuration. */
+/** Composes the configuration from a LightRFT command line. */
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../compose.ts";
 import { mistakesError } from "../mistakes.ts";
 import type { Mistake } from "../node.ts";
@@ -9,18 +9,18 @@ import { type LightRftSettings, toSettings } from "./to-settings.ts";
 
 export interface LightRftCommand {
   settings: LightRftSettings;
-  /** The experiment's script, where one was named. */
+  /** The experiment's script, if given. */
   script: string | undefined;
-  /** `key=value`, stronger than the flags. */
+  /** Overrides `key=value`, which win over the flags. */
   overrides: string[];
 }
 
 const hint = "hone lightrft --help lists every flag with its type, default and meaning";
 
 /**
- * @param environment where `WORLD_SIZE` may say how many processes there are
- * @param strict makes warnings of the rules mistakes
- * @throws UserError that lists every mistake
+ * @param environment its `WORLD_SIZE` may set the number of processes
+ * @param strict treats warnings as mistakes
+ * @throws UserError listing every mistake
  */
 export function readLightRft(
   args: readonly string[],
@@ -33,7 +33,7 @@ export function readLightRft(
   const [script, ...others] = words.filter((word) => !overrides.includes(word));
   for (const word of others) mistakes.push({ where: word, message: "is neither a flag nor key=value" });
 
-  const world = findWorld(parsed, toldWorld(environment, overrides, mistakes));
+  const world = findWorld(parsed, givenWorld(environment, overrides, mistakes));
   const warnings = mistakes.length === 0 ? checkRules(parsed, world, mistakes) : [];
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
   const settings = toSettings(parsed, world);
@@ -41,20 +41,20 @@ export function readLightRft(
   if (strict && settings.warnings.length > 0) {
     throw mistakesError(
       settings.warnings.map((warning) => ({ where: "--strict", message: warningLine(warning) })),
-      "set the flags so that nothing has to be warned of, or leave out --strict",
+      "change the flags to avoid the warnings, or remove --strict",
     );
   }
   return { settings, script, overrides };
 }
 
-/** @throws UserError that lists every mistake */
+/** @throws UserError listing every mistake */
 export function composeLightRft({ settings, overrides }: LightRftCommand, sources: ConfigSources = {}): ComposedConfig {
   const { warnings, ...layers } = settings;
   const composed = composeConfig({ ...sources, ...layers, overrides: [...(sources.overrides ?? []), ...overrides] });
   return { ...composed, warnings: [...warnings, ...composed.warnings] };
 }
 
-function toldWorld(
+function givenWorld(
   environment: NodeJS.ProcessEnv,
   overrides: readonly string[],
   mistakes: Mistake[],
@@ -65,6 +65,6 @@ function toldWorld(
   if (text === undefined || text === "") return undefined;
   const processes = Number(text);
   if (Number.isInteger(processes) && processes >= 1) return { processes, source };
-  mistakes.push({ where: `${source}=${text}`, message: "is no number of processes" });
+  mistakes.push({ where: `${source}=${text}`, message: "is not a number of processes" });
   return undefined;
 }

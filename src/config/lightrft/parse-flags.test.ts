@@ -61,14 +61,17 @@ describe("parseFlags", () => {
   it.each([
     [["--max_lenn", "5"], "--max_lenn: unknown flag; did you mean --max_len"],
     [["--max-len", "5"], "--max-len: unknown flag; did you mean --max_len"],
-    [["--max_len", "many"], '--max_len many: max_len takes integer >= 2, not "many"'],
+    [["--max_len", "many"], '--max_len many: max_len expects integer >= 2, got "many"'],
     [["--max_len"], "--max_len: needs a value"],
     [["--max_len", "--fsdp"], "--max_len: needs a value"],
     [["--adam_betas", "0.9"], "--adam_betas: needs two values"],
-    [["--fsdp=true"], "--fsdp=true: takes no value"],
-    [["--zero_stage", "4"], "--zero_stage 4: zero_stage takes"],
-    [["--advantage_estimator", "grpo"], "--advantage_estimator grpo: advantage_estimator takes group_norm | reinforce"],
-    [["--num_episodes", "1.5"], "--num_episodes 1.5: num_episodes takes integer >= 1, not 1.5"],
+    [["--fsdp=true"], "--fsdp=true: does not take a value"],
+    [["--zero_stage", "4"], "--zero_stage 4: zero_stage expects"],
+    [
+      ["--advantage_estimator", "grpo"],
+      "--advantage_estimator grpo: advantage_estimator expects group_norm | reinforce",
+    ],
+    [["--num_episodes", "1.5"], "--num_episodes 1.5: num_episodes expects integer >= 1, got 1.5"],
   ])("%j is a mistake", (args, message) => {
     expect(parse(...args).mistakes).toEqual([expect.stringContaining(message)]);
   });

@@ -1,4 +1,4 @@
-/** A LightRFT command line as typed values, read as its own parser reads it. */
+/** Parses a LightRFT command line to typed values, like LightRFT's own parser. */
 import { z } from "zod";
 import { nearest } from "../../nearest.ts";
 import { checkValue } from "../check.ts";
@@ -9,11 +9,11 @@ import { aliases, type FlagName, type FlagValues, flags } from "./flags.ts";
 
 export interface ParsedFlags {
   values: FlagValues;
-  /** Each flag that was given, as it was typed: `"--max_len 4096"`. */
+  /** Each given flag as it was typed: `"--max_len 4096"`. */
   given: ReadonlyMap<FlagName, string>;
 }
 
-/** Every flag as help and messages describe it. */
+/** Descriptions of all flags for help and messages. */
 export const flagDescriptions: ReadonlyMap<string, KeyDescription> = new Map(
   Object.entries(flags).map(([name, schema]) => [name, describeKey(name, schema)]),
 );
@@ -21,8 +21,8 @@ export const flagDescriptions: ReadonlyMap<string, KeyDescription> = new Map(
 export const required: readonly FlagName[] = ["pretrain", "train_batch_size", "rollout_batch_size"];
 
 /**
- * `--flag value`, `--flag=value`, switches without a value, `--adam_betas 0.9 0.95`. A flag given twice has its last
- * value. Whatever is not understood is added to `mistakes`; words before and between flags are given to `positional`.
+ * Reads `--flag value`, `--flag=value`, switches without a value and `--adam_betas 0.9 0.95`. The last value of a
+ * repeated flag wins. Invalid input is added to `mistakes`; words before and between flags are added to `positional`.
  */
 export function parseFlags(args: readonly string[], positional: string[], mistakes: Mistake[]): ParsedFlags {
   const found: Record<string, unknown> = {};
@@ -43,7 +43,7 @@ export function parseFlags(args: readonly string[], positional: string[], mistak
     }
     const words = inline === undefined ? [] : [inline];
     if (isSwitch(known)) {
-      if (inline !== undefined) mistakes.push({ where: oneLine(typed), message: "takes no value" });
+      if (inline !== undefined) mistakes.push({ where: oneLine(typed), message: "does not take a value" });
       found[name] = !spelled.startsWith("disable_");
     } else {
       const wanted = name === "adam_betas" && !(inline ?? args[at] ?? "").includes(",") ? 2 : 1;
@@ -72,12 +72,12 @@ export function isSwitch({ type }: KeyDescription): boolean {
   return type === "true or false";
 }
 
-/** Numbers as Python reads them: `1e-6`, `.5`, `1_000`; anything else stays text, for the check to refuse. */
-function readValue({ schema, takesText }: KeyDescription, words: readonly string[]): unknown {
+/** Reads numbers like Python: `1e-6`, `.5`, `1_000`. Anything else stays text, which the check rejects. */
+function readValue({ schema, acceptsText }: KeyDescription, words: readonly string[]): unknown {
   const texts = words.flatMap((word) => word.replace(/^[([](.*)[)\]]$/, "$1").split(",")).map((word) => word.trim());
   if (schema instanceof z.ZodDefault && schema.unwrap() instanceof z.ZodArray) return texts.map(number);
   const [word = ""] = words;
-  return takesText ? word : number(word);
+  return acceptsText ? word : number(word);
 }
 
 function number(word: string): unknown {

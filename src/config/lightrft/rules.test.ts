@@ -11,14 +11,14 @@ function read(flags: Record<string, number>, environment: NodeJS.ProcessEnv = {}
 }
 
 describe("the documented rules", () => {
-  it("has nothing to say of a sound setting", () => expect(read({})).toEqual([]));
+  it("has no warnings for valid settings", () => expect(read({})).toEqual([]));
 
   it.each([
-    [{ train_batch_size: 4 }, "16 samples in 4 optimizer steps a rollout"],
-    [{ train_batch_size: 6 }, "16 samples in 3 optimizer steps a rollout of about 5"],
-    [{ train_batch_size: 32 }, "one optimizer step a rollout, of 16 samples"],
-    [{ actor_learning_rate: 1e-5 }, "a critic usually learns faster"],
-    [{ kl_target: 0.1 }, "--kl_target 0.1 is outside of 0.001 to 0.01"],
+    [{ train_batch_size: 4 }, "each rollout trains 16 samples in 4 optimizer steps"],
+    [{ train_batch_size: 6 }, "each rollout trains 16 samples in 3 optimizer steps of about 5"],
+    [{ train_batch_size: 32 }, "each rollout is one optimizer step of 16 samples"],
+    [{ actor_learning_rate: 1e-5 }, "a critic usually needs a higher learning rate"],
+    [{ kl_target: 0.1 }, "--kl_target 0.1 is outside the range 0.001 to 0.01"],
   ])("warns of %j", (flags, text) => expect(read(flags)).toEqual([expect.stringContaining(text)]));
 
   it.each([
@@ -30,26 +30,28 @@ describe("the documented rules", () => {
     [
       { rollout_batch_size: 6, train_batch_size: 24 },
       { WORLD_SIZE: "4" },
-      "6 prompts are not divisible by WORLD_SIZE, 4",
+      "6 prompts are not divisible by 4 processes (WORLD_SIZE)",
     ],
-    [{ engine_tp_size: 4 }, { WORLD_SIZE: "2" }, "WORLD_SIZE, 2, cannot be divided into groups of 4"],
-    [{ sp_size: 3 }, { WORLD_SIZE: "2" }, "WORLD_SIZE, 2, cannot be divided into groups of 3"],
+    [{ engine_tp_size: 4 }, { WORLD_SIZE: "2" }, "2 processes (WORLD_SIZE) cannot be divided into groups of 4"],
+    [{ sp_size: 3 }, { WORLD_SIZE: "2" }, "2 processes (WORLD_SIZE) cannot be divided into groups of 3"],
     [{ n_samples_per_prompt: 1, train_batch_size: 4 }, {}, "group_norm compares the samples of a prompt"],
-    [{}, { WORLD_SIZE: "two" }, "WORLD_SIZE=two: is no number of processes"],
+    [{}, { WORLD_SIZE: "two" }, "WORLD_SIZE=two: is not a number of processes"],
   ])("refuses %j with %j", (flags, environment, text) => {
     expect(() => read(flags, environment)).toThrow(UserError);
     expect(() => read(flags, environment)).toThrow(text);
   });
 
-  it("takes the fewest processes that the flags allow where nothing tells how many there are", () => {
+  it("uses the minimum number of processes that the flags allow if it is not set", () => {
     expect(read({ engine_tp_size: 4, sp_size: 2 })).toEqual([]);
   });
 
-  it("lets local.processes tell the number of processes", () => {
-    expect(() => read({ engine_tp_size: 4 }, { WORLD_SIZE: "4" }, ["local.processes=6"])).toThrow("local.processes, 6");
+  it("reads the number of processes from local.processes", () => {
+    expect(() => read({ engine_tp_size: 4 }, { WORLD_SIZE: "4" }, ["local.processes=6"])).toThrow(
+      "6 processes (local.processes)",
+    );
   });
 
-  it("makes warnings mistakes when strict", () => {
+  it("treats warnings as mistakes when strict", () => {
     const args = [...least, "--train_batch_size", "4", "--rollout_batch_size", "4"];
     expect(() => readLightRft(args, { environment: {}, strict: true })).toThrow("16 samples in 4 optimizer steps");
   });

@@ -1,21 +1,21 @@
-/** The rules that LightRFT's documentation names: what cannot work is a mistake, what works otherwise a warning. */
+/** The rules in LightRFT's documentation: impossible settings are mistakes, doubtful ones are warnings. */
 import type { Mistake } from "../node.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import type { ParsedFlags } from "./parse-flags.ts";
 
 export interface World {
-  /** Number of processes, one a GPU. */
+  /** Number of processes, one per GPU. */
   processes: number;
-  /** What said so: `"WORLD_SIZE"`, `"local.processes"`; undefined where nothing did. */
+  /** Where the number was set: `"WORLD_SIZE"`, `"local.processes"`; undefined if it was not set. */
   source: string | undefined;
 }
 
 /**
- * Nothing on a LightRFT command line says how many processes there are. Where the environment and the overrides do not
- * either, it is the fewest that the flags allow.
+ * LightRFT has no flag for the number of processes. If neither the environment nor the overrides set it, it is the
+ * minimum that the flags allow.
  */
-export function findWorld({ values }: ParsedFlags, told: World | undefined): World {
-  return told ?? { processes: leastCommonMultiple(values.engine_tp_size, values.sp_size), source: undefined };
+export function findWorld({ values }: ParsedFlags, given: World | undefined): World {
+  return given ?? { processes: leastCommonMultiple(values.engine_tp_size, values.sp_size), source: undefined };
 }
 
 export function checkRules({ values, given }: ParsedFlags, world: World, mistakes: Mistake[]): ConfigWarning[] {
@@ -26,23 +26,26 @@ export function checkRules({ values, given }: ParsedFlags, world: World, mistake
     micro_train_batch_size: micro,
   } = values;
   const { processes } = world;
-  const told = world.source === undefined ? `${processes} processes` : `${world.source}, ${processes}`;
+  const count = world.source === undefined ? `${processes} processes` : `${processes} processes (${world.source})`;
   const mistake = (name: keyof typeof values, message: string) =>
     mistakes.push({ where: given.get(name) ?? `--${name} ${values[name]}`, message });
 
   if (batch % (micro * processes) !== 0) {
-    const parts = `--micro_train_batch_size ${micro} x ${told}`;
-    mistake("train_batch_size", `${batch} samples cannot be shared out evenly: not divisible by ${parts}`);
+    const parts = `--micro_train_batch_size ${micro} x ${count}`;
+    mistake("train_batch_size", `${batch} samples are not divisible by ${parts}`);
   }
-  if (prompts % processes !== 0) mistake("rollout_batch_size", `${prompts} prompts are not divisible by ${told}`);
+  if (prompts % processes !== 0) mistake("rollout_batch_size", `${prompts} prompts are not divisible by ${count}`);
   if (processes % values.engine_tp_size !== 0) {
-    mistake("engine_tp_size", `${told}, cannot be divided into groups of ${values.engine_tp_size}`);
+    mistake("engine_tp_size", `${count} cannot be divided into groups of ${values.engine_tp_size}`);
   }
   if (processes % values.sp_size !== 0) {
-    mistake("sp_size", `${told}, cannot be divided into groups of ${values.sp_size}`);
+    mistake("sp_size", `${count} cannot be divided into groups of ${values.sp_size}`);
   }
   if (!["reinforce", "cpgd"].includes(values.advantage_estimator) && samples < 2) {
-    mistake("n_samples_per_prompt", `${values.advantage_estimator} compares the samples of a prompt, so it needs 2`);
+    mistake(
+      "n_samples_per_prompt",
+      `${values.advantage_estimator} compares the samples of a prompt, so set at least 2`,
+    );
   }
 
   const warnings: ConfigWarning[] = [];
@@ -53,25 +56,25 @@ export function checkRules({ values, given }: ParsedFlags, world: World, mistake
     warn(
       ["--train_batch_size", "--rollout_batch_size"],
       `--train_batch_size ${batch} is below --rollout_batch_size ${prompts} x --n_samples_per_prompt ${samples} = ${all}: ` +
-        `${all} samples in ${steps} optimizer steps a rollout${all % batch === 0 ? "" : ` of about ${Math.round(all / steps)}`}`,
+        `each rollout trains ${all} samples in ${steps} optimizer steps${all % batch === 0 ? "" : ` of about ${Math.round(all / steps)}`}`,
     );
   } else if (batch > all) {
     warn(
       ["--train_batch_size", "--rollout_batch_size"],
-      `--train_batch_size ${batch} is above the ${all} samples of a rollout: one optimizer step a rollout, of ${all} samples`,
+      `--train_batch_size ${batch} is above the ${all} samples of a rollout: each rollout is one optimizer step of ${all} samples`,
     );
   }
   if (values.actor_learning_rate >= values.critic_learning_rate) {
     warn(
       ["--actor_learning_rate", "--critic_learning_rate"],
       `--actor_learning_rate ${values.actor_learning_rate} is not below --critic_learning_rate ` +
-        `${values.critic_learning_rate}: a critic usually learns faster than the policy that it judges`,
+        `${values.critic_learning_rate}: a critic usually needs a higher learning rate than the policy`,
     );
   }
   if (given.has("kl_target") && values.kl_target !== 0 && (values.kl_target < 0.001 || values.kl_target > 0.01)) {
     warn(
       ["--kl_target", "--init_kl_coef"],
-      `--kl_target ${values.kl_target} is outside of 0.001 to 0.01, where training is known to be stable`,
+      `--kl_target ${values.kl_target} is outside the range 0.001 to 0.01, in which training is known to be stable`,
     );
   }
   return warnings;

@@ -1,4 +1,4 @@
-/** LightRFT's flags as keys of the configuration tree. */
+/** Converts LightRFT's flags to keys of the configuration tree. */
 
 import { own } from "../../own.ts";
 import { type MapNode, nodeFromObject } from "../node.ts";
@@ -10,16 +10,16 @@ import type { ParsedFlags } from "./parse-flags.ts";
 import type { World } from "./rules.ts";
 
 export interface LightRftSettings {
-  /** Keys set by the flags given. */
+  /** Keys set by given flags. */
   flags: MapNode;
-  /** LightRFT's own defaults for the other flags. */
+  /** LightRFT's defaults for all other flags. */
   presets: MapNode;
   warnings: ConfigWarning[];
 }
 
 type Values = ParsedFlags["values"];
 
-/** Flags whose value, given or by LightRFT's default, is the key's value. */
+/** Flags whose value (given, or LightRFT's default) is copied to the key. */
 const sameValue = {
   pretrain: "model.name",
   lora_rank: "model.lora_rank",
@@ -80,22 +80,22 @@ const ifGiven = {
 
 /** Keys without a flag: key, value, reason. */
 const fixed: readonly (readonly [string, unknown, string])[] = [
-  ["rllm.backend", "local", "LightRFT trains on its own machines"],
+  ["rllm.backend", "local", "LightRFT trains on local hardware"],
   ["rllm.algorithm.lr_schedule", "cosine", "LightRFT's schedule"],
   ["rllm.algorithm.min_lr_ratio", 0.1, "LightRFT's schedule"],
   ["rllm.algorithm.estimator_preset", "lightrft", "LightRFT's constants"],
-  ["rllm.algorithm.loss_agg_mode", "seq-mean-token-mean", "LightRFT's losses are means of sequence means"],
+  ["rllm.algorithm.loss_agg_mode", "seq-mean-token-mean", "LightRFT averages the means of the sequences"],
 ];
 
-/** Flags without an effect, and why. */
+/** Flags without an effect, with the reason. */
 const withoutEffect = {
   micro_rollout_batch_size:
-    "has no effect: samples are generated in one continuous batch (local.max_sample_rows), and their log-probabilities are computed by local.micro_batch_tokens",
+    "has no effect: local.max_sample_rows sets how many samples are generated concurrently, and local.micro_batch_tokens the batch size for their log-probabilities",
   packing_samples: "has no effect: Hone always packs samples",
-  fused_linear_logprob: "has no effect: Hone never holds all logits; local.chunk_size sets how many it holds",
+  fused_linear_logprob: "has no effect: Hone never keeps all logits in memory; local.chunk_size sets how many",
 } as const satisfies Partial<Record<FlagName, string>>;
 
-/** The policy loss of each estimator that brings its own; the others use ppo. */
+/** The policy loss of estimators with their own loss; all others use ppo. */
 const losses: Readonly<Record<string, string>> = { gspo: "gspo", gmpo: "gmpo", cpgd: "cpgd" };
 
 const entries = <Row extends object>(table: Row) => Object.entries(table) as [FlagName, string][];
@@ -125,23 +125,23 @@ export function toSettings(parsed: ParsedFlags, world: World): LightRftSettings 
   for (const [flag, key, value] of computed(values, given)) set(flag, key, value);
 
   if (values.generate_max_len === null) {
-    preset("rllm.data.max_response_length", values.max_len, "--max_len bounds prompt and response together");
+    preset("rllm.data.max_response_length", values.max_len, "--max_len limits prompt and response together");
   }
   if (values.save_steps === null) preset("rllm.trainer.freq_unit", "epochs", "--save_interval counts episodes");
-  if (world.source === undefined) preset("local.processes", world.processes, "the fewest that the flags allow");
+  if (world.source === undefined) preset("local.processes", world.processes, "the minimum that the flags allow");
   else if (world.source === "WORLD_SIZE") {
     put(flags, "local.processes", world.processes, { kind: "override", text: `WORLD_SIZE=${world.processes}` });
   }
   if (values.fsdp) noEffect("zero_stage", "has no effect: --fsdp replaces it");
   if (!values.load_checkpoint) noEffect("ckpt_path", "has no effect without --load_checkpoint");
   if (values.save_path === null) {
-    const text = "--save_path is not given: the run folder will be a new one under runs/";
+    const text = "--save_path is not set: the run creates a new folder under runs/";
     warnings.push({ category: "coerced", paths: ["--save_path", "rllm.trainer.run_dir"], text });
   }
   return settings;
 }
 
-/** Keys whose value is computed from flags: the flag to name as the origin, key, value. */
+/** Keys whose value is computed from flags: the flag to report as the origin, key, value. */
 function computed(values: Values, given: ParsedFlags["given"]): [FlagName, string, unknown][] {
   const { advantage_estimator: estimator, fsdp, adam_offload, save_steps, log_dir } = values;
   const samples = values.rollout_batch_size * values.n_samples_per_prompt;

@@ -1,4 +1,4 @@
-/** `rllm.agent`, `rllm.env`, `rllm.workflow`: who acts in an episode, and where. */
+/** `rllm.agent`, `rllm.env`, `rllm.workflow`: the agent, environment and workflow that run episodes. */
 import { z } from "zod";
 import { count, freeArguments, text } from "./about.ts";
 
@@ -6,32 +6,32 @@ export const agent = z
   .strictObject({
     name: text
       .default("math_agent")
-      .describe("Agent of agent mode: a registered name, or the path of a module of yours."),
+      .describe("Agent used in agent mode: a registered name, or the path of your own module."),
     max_steps: count
       .min(1)
       .default(20)
-      .describe("Model calls that one trajectory may make; one more ends the rollout."),
+      .describe("Maximum number of model calls per trajectory; one more call ends the rollout."),
     trajectory_timeout: z
       .number()
       .gt(0)
       .nullable()
       .default(null)
-      .describe("Seconds one trajectory may take, model and environment together; null is no limit of its own."),
+      .describe("Time limit per trajectory in seconds, model and environment together; null sets no separate limit."),
     overlong_filter: z
       .boolean()
       .default(false)
-      .describe("Take trajectories that ran into a limit (length, steps, time) out of the loss."),
-    agent_args: freeArguments.default({}).describe("Arguments of the agent."),
+      .describe("Exclude trajectories that hit a limit (length, steps or time) from the loss."),
+    agent_args: freeArguments.default({}).describe("Arguments passed to the agent."),
     engine_args: z
       .strictObject({
         n_parallel_agents: count
           .min(1)
           .nullable()
           .default(null)
-          .describe("The same as rllm.workflow.n_parallel_tasks; wins over it where it is set."),
+          .describe("Same as rllm.workflow.n_parallel_tasks, and overrides it if set."),
       })
       .prefault({})
-      .describe("Arguments of the rollout engine."),
+      .describe("Arguments passed to the rollout engine."),
   })
   .prefault({});
 
@@ -39,8 +39,10 @@ export const env = z
   .strictObject({
     name: text
       .default("custom")
-      .describe("Environment of agent mode: a registered name, or the path of a module of yours."),
-    env_args: freeArguments.default({}).describe("Arguments of the environment; they win over the task's own fields."),
+      .describe("Environment used in agent mode: a registered name, or the path of your own module."),
+    env_args: freeArguments
+      .default({})
+      .describe("Arguments passed to the environment; they override the task's fields."),
   })
   .prefault({});
 
@@ -49,28 +51,35 @@ const workflow_args = z
     agent_cls: text
       .nullable()
       .default(null)
-      .describe("Agent that the workflow uses: a registered name or a module's path."),
-    agent_args: freeArguments.default({}).describe("Arguments of that agent."),
+      .describe("Agent that the workflow uses: a registered name or the path of a module."),
+    agent_args: freeArguments.default({}).describe("Arguments passed to the workflow's agent."),
     env_cls: text
       .nullable()
       .default(null)
-      .describe("Environment that the workflow uses: a registered name or a module's path."),
-    env_args: freeArguments.default({}).describe("Arguments of that environment."),
+      .describe("Environment that the workflow uses: a registered name or the path of a module."),
+    env_args: freeArguments.default({}).describe("Arguments passed to the workflow's environment."),
     timeout: z
       .number()
       .gt(0)
       .default(3600)
-      .describe("Seconds one attempt at a rollout may take, all phases but the tear-down together.")
-      .meta({ note: "The document's default is 1e6 seconds, more than eleven days: a hanging agent would never end." }),
+      .describe("Time limit in seconds for one attempt at a rollout, all phases except tear-down.")
+      .meta({
+        note: "The document's default is 1e6 seconds (over eleven days), so a hanging agent would practically never stop.",
+      }),
     gamma: z
       .number()
       .min(0)
       .max(1)
       .default(0)
-      .describe("Discount with which later steps' rewards count for earlier ones; 0 leaves the steps' rewards alone."),
-    reward_bonus_coeff: z.number().default(0).describe("Adds this times the rise of the reward from step to step."),
+      .describe(
+        "Discount factor that adds the rewards of later steps to earlier steps; 0 leaves step rewards unchanged.",
+      ),
+    reward_bonus_coeff: z
+      .number()
+      .default(0)
+      .describe("Adds this coefficient times the change in reward since the previous step."),
   })
-  // Those of the named workflow: `resolveWorkflow` refuses what it does not take.
+  // Arguments of the named workflow: `resolveWorkflow` rejects unknown ones.
   .catchall(z.unknown())
   .prefault({});
 
@@ -79,34 +88,38 @@ export const workflow = z
     use_workflow: z
       .boolean()
       .default(false)
-      .describe("Run the workflow named below instead of agent and environment. A script's own workflow always runs."),
+      .describe(
+        "Run the workflow in rllm.workflow.name instead of agent and environment. A script's own workflow always runs.",
+      ),
     name: text
       .default("single_turn_workflow")
-      .describe("Workflow of workflow mode: a registered name, or the path of a module of yours."),
+      .describe("Workflow used in workflow mode: a registered name, or the path of your own module."),
     workflow_args,
-    n_parallel_tasks: count.min(1).default(256).describe("Rollouts that run at the same time."),
+    n_parallel_tasks: count.min(1).default(256).describe("Number of rollouts that run concurrently."),
     retry_limit: count
       .min(0)
       .default(3)
-      .describe("Retries of a rollout that failed for reasons other than the model's reply.")
-      .meta({ note: "rLLM counts attempts, so that 3 are one try and two retries." }),
+      .describe("Maximum number of retries of a rollout that failed for reasons other than the model's reply.")
+      .meta({ note: "rLLM counts attempts: 3 means one attempt and two retries." }),
     set_up_timeout: z
       .number()
       .gt(0)
       .nullable()
       .default(600)
-      .describe("Seconds the set-up of an attempt may take; null is no limit of its own."),
+      .describe("Time limit in seconds for the set-up of an attempt; null sets no separate limit."),
     score_timeout: z
       .number()
       .gt(0)
       .nullable()
       .default(600)
-      .describe("Seconds the reward of an attempt may take; null is no limit of its own."),
+      .describe("Time limit in seconds for computing the reward of an attempt; null sets no separate limit."),
     tear_down_timeout: z
       .number()
       .gt(0)
       .default(60)
-      .describe("Seconds each part of an attempt's tear-down may take; what takes longer is left behind and told."),
+      .describe(
+        "Time limit in seconds for each part of an attempt's tear-down; slower parts are abandoned and reported.",
+      ),
     raise_on_error: z.boolean().default(true).describe("Stop the run when a rollout still fails after its retries."),
     on_agent_error: z
       .union([
@@ -114,13 +127,15 @@ export const workflow = z
         z.enum(["retry", "drop", "fail"]),
       ])
       .default("reward:0")
-      .describe("What becomes of a rollout whose agent throws after the model has answered.")
+      .describe("What happens to a rollout whose agent throws after the model has replied.")
       .meta({
-        note: "A key of Hone's own. retry and drop bias the training: they keep only the replies that the agent could use.",
+        note: "Specific to Hone. retry and drop bias training: they keep only replies that the agent could handle.",
       }),
     warm_queue_size: count
       .default(-1)
-      .describe("Sandboxes prepared ahead: 0 none, negative as many as are created at a time.")
-      .meta({ later: "sandboxes are not prepared ahead yet" }),
+      .describe(
+        "Number of sandboxes prepared in advance: 0 for none, negative for as many as are created concurrently.",
+      )
+      .meta({ later: "preparing sandboxes in advance is not supported yet" }),
   })
   .prefault({});

@@ -1,4 +1,4 @@
-/** `data`, and `rllm.data` with the same figures under the names that scripts for every backend use. */
+/** `data`, and `rllm.data` with the same sizes under the names that scripts for every backend use. */
 import { z } from "zod";
 import { count, text } from "./about.ts";
 
@@ -6,23 +6,23 @@ const sizes = {
   max_prompt_length: count
     .min(1)
     .default(2048)
-    .describe("Longest prompt in tokens; a longer one ends the rollout.")
-    .meta({ note: "rLLM's tinker.yaml says 30720; the document says 2048, as Hone does." }),
+    .describe("Maximum prompt length in tokens; a longer prompt ends the rollout.")
+    .meta({ note: "rLLM's tinker.yaml has 30720; Hone follows the document (2048)." }),
   max_response_length: count
     .min(1)
     .default(2048)
-    .describe("Longest reply in tokens.")
-    .meta({ note: "rLLM's base.yaml says 30720; the document says 2048, as Hone does." }),
+    .describe("Maximum reply length in tokens.")
+    .meta({ note: "rLLM's base.yaml has 30720; Hone follows the document (2048)." }),
   train_batch_size: count
     .min(1)
     .default(64)
-    .describe("Tasks per training step.")
-    .meta({ note: "rLLM's tinker.yaml says 32; the document says 64, as Hone does." }),
+    .describe("Number of tasks per training step.")
+    .meta({ note: "rLLM's tinker.yaml has 32; Hone follows the document (64)." }),
   val_batch_size: count
     .min(-1)
-    .refine((size) => size !== 0, "-1 or at least 1")
+    .refine((size) => size !== 0, "must be -1 or at least 1")
     .default(32)
-    .describe("Tasks validated at a time; -1 takes all at once."),
+    .describe("Number of tasks validated at a time; -1 validates all at once."),
 };
 
 export const rllmData = z.strictObject(sizes).prefault({});
@@ -30,23 +30,23 @@ export const rllmData = z.strictObject(sizes).prefault({});
 export const data = z
   .strictObject({
     ...sizes,
-    shuffle: z.boolean().default(true).describe("Shuffle the training data anew each epoch."),
+    shuffle: z.boolean().default(true).describe("Reshuffle the training data every epoch."),
     train_files: z
       .union([text, z.array(text)])
       .nullable()
       .default(null)
-      .describe("Training data by file or hub id, in place of the script's own.")
-      .meta({ later: "the script's own data is what is trained on yet" }),
+      .describe("Training data as files or hub ids, instead of the script's own dataset.")
+      .meta({ later: "only the script's own dataset is supported so far" }),
     val_files: z
       .union([text, z.array(text)])
       .nullable()
       .default(null)
-      .describe("Validation data by file or hub id, in place of the script's own.")
-      .meta({ later: "the script's own data is what is measured on yet" }),
+      .describe("Validation data as files or hub ids, instead of the script's own dataset.")
+      .meta({ later: "only the script's own validation dataset is supported so far" }),
     mixed_mm_data: z
       .boolean()
       .default(false)
-      .describe("The data has rows with images and rows without.")
-      .meta({ later: "images are not understood yet" }),
+      .describe("The data contains rows with images and rows without.")
+      .meta({ later: "images are not supported yet" }),
   })
   .prefault({});

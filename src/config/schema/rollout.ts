@@ -1,25 +1,25 @@
-/** `rllm.rollout` and the older `sampling`: how often and how the model is sampled. */
+/** `rllm.rollout` and the older `sampling`: number of rollouts and sampling parameters. */
 import { z } from "zod";
 import { count, share } from "./about.ts";
 
 const temperature = z.number().min(0).default(1).describe("Sampling temperature; 0 is greedy.");
-const top_p = z.number().gt(0).max(1).default(1).describe("Nucleus sampling threshold; 1 is off.");
+const top_p = z.number().gt(0).max(1).default(1).describe("Nucleus sampling threshold (top-p); 1 is off.");
 const top_k = count.default(-1).describe("Sample from the k most likely tokens; -1 is off.");
-const min_p = share.default(0).describe("Drop tokens less likely than min_p times the likeliest; 0 is off.");
+const min_p = share.default(0).describe("Drop tokens less likely than min_p times the most likely one; 0 is off.");
 
 const sampling = { temperature, top_p, top_k, min_p };
 
-/** Further parameters pass through to engines that know them. */
+/** Other sampling parameters parse, but `later` rejects them at start. */
 const rolloutSampling = z
   .object({
     ...sampling,
     max_tokens: count
       .min(1)
       .default(2048)
-      .describe("Longest reply in tokens.")
+      .describe("Maximum reply length in tokens.")
       .meta({ written: "$" + "{rllm.data.max_response_length}" }),
   })
-  .catchall(z.unknown().meta({ later: "no engine of Hone's takes this sampling parameter yet" }))
+  .catchall(z.unknown().meta({ later: "this sampling parameter is not supported yet" }))
   .prefault({});
 
 export const rollout = z
@@ -27,9 +27,9 @@ export const rollout = z
     n: count
       .min(1)
       .default(8)
-      .describe("Rollouts per task during training.")
-      .meta({ note: "The document calls it a figure for the log; in rLLM's code and here it is what runs." }),
-    n_val: count.min(1).default(1).describe("Rollouts per task during validation."),
+      .describe("Number of rollouts per task during training.")
+      .meta({ note: "The document says it is only logged; in rLLM's code and in Hone it sets how many rollouts run." }),
+    n_val: count.min(1).default(1).describe("Number of rollouts per task during validation."),
     train: rolloutSampling,
     val: rolloutSampling,
   })

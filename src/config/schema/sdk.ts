@@ -1,4 +1,4 @@
-/** `rllm.sdk` and `rllm.gateway`: the server through which agents call the model, and what it records. */
+/** `rllm.sdk` and `rllm.gateway`: the server through which agents call the model, and its traces. */
 import { z } from "zod";
 import { count, text } from "./about.ts";
 
@@ -8,13 +8,13 @@ export const sdk = z
       .strictObject({
         path: text
           .default("~/.rllm/traces.db")
-          .describe("The trace database; naming another one asks for traces, as rllm.gateway.store=sqlite does."),
+          .describe("Path of the trace database. Any other path enables traces, like rllm.gateway.store=sqlite."),
         retention_days: z
           .number()
           .gt(0)
           .nullable()
           .default(null)
-          .describe("Days after which traces are deleted when a run opens the database; null keeps them."),
+          .describe("Delete traces older than this many days when a run opens the database; null keeps all."),
       })
       .prefault({}),
     processing: z
@@ -22,31 +22,35 @@ export const sdk = z
         groupby_key: text
           .nullable()
           .default(null)
-          .describe("Calls with the same value of this metadata key are one trajectory; null: those of one role."),
-        traj_name_key: text.nullable().default(null).describe("The metadata key that names a trajectory."),
+          .describe("Metadata key that groups calls into trajectories by its value; null groups calls by role."),
+        traj_name_key: text.nullable().default(null).describe("Metadata key whose value names the trajectory."),
       })
       .prefault({}),
     proxy: z
       .strictObject({
-        host: text.default("127.0.0.1").describe("Where the gateway listens, unless rllm.gateway.host says otherwise."),
+        host: text
+          .default("127.0.0.1")
+          .describe("Address on which the gateway listens, unless rllm.gateway.host is set."),
         port: count
           .min(0)
           .max(65_535)
           .default(4000)
-          .describe("Its port, unless rllm.gateway.port says otherwise. In mode subprocess 4000 means any free one.")
-          .meta({ note: "Agents that Hone starts are told the port, so that runs side by side do not collide." }),
+          .describe(
+            "Port of the gateway, unless rllm.gateway.port is set. In mode subprocess, 4000 means any free port.",
+          )
+          .meta({ note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide." }),
         mode: z
           .enum(["subprocess", "external"])
           .default("subprocess")
-          .describe("Who calls: agents in this process or started by it (subprocess), or agents that live elsewhere.")
-          .meta({ note: "In rLLM it says who starts the proxy; Hone's gateway is a part of the trainer." }),
+          .describe("subprocess: agents run in this process or are started by it; external: agents run elsewhere.")
+          .meta({ note: "In rLLM it sets who starts the proxy; Hone's gateway is part of the trainer." }),
         admin_token: text
           .default("my-shared-secret")
           .describe(
-            "The key of administrative requests. Where other machines reach the gateway, the default is refused.",
+            "Token for administrative requests. The default is rejected if other machines can reach the gateway.",
           )
           // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-          .meta({ secret: true, note: "It is not saved with a run: give it as ${oc.env:HONE_ADMIN_TOKEN}." }),
+          .meta({ secret: true, note: "The token is not saved with a run; set it as ${oc.env:HONE_ADMIN_TOKEN}." }),
       })
       .prefault({}),
   })
@@ -54,44 +58,54 @@ export const sdk = z
 
 export const gateway = z
   .strictObject({
-    host: text.nullable().default(null).describe("Where the gateway listens; null is rllm.sdk.proxy.host."),
+    host: text
+      .nullable()
+      .default(null)
+      .describe("Address on which the gateway listens; null uses rllm.sdk.proxy.host."),
     port: count
       .min(0)
       .max(65_535)
       .nullable()
       .default(null)
-      .describe("Its port; 0 takes a free one, null is rllm.sdk.proxy.port.")
+      .describe("Port of the gateway; 0 picks a free port, null uses rllm.sdk.proxy.port.")
       .meta({ note: "rLLM's default is 9090." }),
     tunnel: text
       .nullable()
       .default(null)
       .describe(
-        "The address of a tunnel to the gateway (http:// or https://). Off loopback, calls then need API keys.",
+        "URL of a tunnel to the gateway (http:// or https://). Calls then need API keys unless the URL is a loopback address.",
       ),
     store: z
       .enum(["memory", "sqlite"])
       .default("memory")
-      .describe("Where calls are kept beside the episodes: nowhere (memory), or in a database (sqlite)."),
-    db_path: text.nullable().default(null).describe("The database of store=sqlite; null is rllm.sdk.store.path."),
+      .describe(
+        "Where model calls are stored in addition to the episodes: nowhere (memory) or in a database (sqlite).",
+      ),
+    db_path: text
+      .nullable()
+      .default(null)
+      .describe("Path of the trace database; setting it enables traces, null uses rllm.sdk.store.path."),
     unenforceable: z
       .enum(["refuse", "allow"])
       .default("refuse")
       .describe(
-        "Demands that sampling cannot guarantee (strict schemas, a required tool): refuse them, or count them.",
+        "Requests for guarantees that sampling cannot give (strict schemas, a required tool): refuse them, or allow and count them.",
       ),
     client_sampling: z
       .enum(["ignore", "honour"])
       .default("ignore")
-      .describe("Temperature, top_p, top_k, min_p and seed of agents' own calls: ignored and counted, or honoured.")
-      .meta({ note: "A fixed seed or temperature 0 would make all rollouts of a task the same." }),
+      .describe(
+        "Temperature, top_p, top_k, min_p and seed in agents' own calls: ignore and count them, or apply them (honour).",
+      )
+      .meta({ note: "A fixed seed or temperature 0 would make all rollouts of a task identical." }),
     cumulative_token_mode: z
       .boolean()
       .default(false)
-      .describe("Continue a conversation by its recorded tokens, as Hone always does.")
-      .meta({ neutral: [true], note: "In rLLM it is a mode; in Hone tokens are never encoded again." }),
+      .describe("Continue conversations from their recorded tokens. Hone always does this.")
+      .meta({ neutral: [true], note: "It is an optional mode in rLLM; Hone never re-encodes tokens." }),
     renderer_family: text
       .default("auto")
-      .describe("How messages become tokens; auto takes the model's own chat template.")
-      .meta({ later: "messages are always rendered by the model's own chat template yet" }),
+      .describe("Renderer that converts messages to tokens; auto uses the model's own chat template.")
+      .meta({ later: "the gateway supports only the model's own chat template so far" }),
   })
   .prefault({});

@@ -1,55 +1,60 @@
-/** `rllm.trainer`, `rllm.async_training`, `rllm.episode_logging`: how long, how often, what is kept. */
+/** `rllm.trainer`, `rllm.async_training`, `rllm.episode_logging`: duration, schedules and logging of a run. */
 import { z } from "zod";
 import { count, text } from "./about.ts";
 
 export const trainer = z
   .strictObject({
-    total_epochs: count.min(1).default(10).describe("Passes over the training data."),
-    total_batches: count.nullable().default(-1).describe("Training steps in all; null, 0 and less go by total_epochs."),
+    total_epochs: count.min(1).default(10).describe("Number of passes over the training data."),
+    total_batches: count
+      .nullable()
+      .default(-1)
+      .describe("Total number of training steps; null, 0 or less uses total_epochs instead."),
     logger: z
       .array(z.enum(["console", "tensorboard", "wandb"]))
       .default(["console"])
-      .describe("Where metrics go besides the run folder."),
-    project_name: text.default("rllm-training").describe("Groups runs in the loggers."),
-    experiment_name: text.default("default").describe("Names the run."),
+      .describe("Where metrics are logged, besides the run folder."),
+    project_name: text.default("rllm-training").describe("Project name that groups runs in the loggers."),
+    experiment_name: text.default("default").describe("Name of the run."),
     wandb_entity: text
       .nullable()
       .default(null)
-      .describe("Team or user in Weights & Biases; null is the account's own."),
+      .describe("Team or user in Weights & Biases; null is the account's default."),
     tensorboard_dir: text
       .nullable()
       .default(null)
-      .describe("Folder of TensorBoard's files; null is tensorboard/ in the run's folder."),
+      .describe("Folder for TensorBoard files; null is tensorboard/ in the run folder."),
     test_freq: count
       .default(5)
-      .describe("Validate every so many training steps (or epochs, see freq_unit); 0 or less only at the end.")
-      .meta({ note: "The document says epochs; rLLM's code and verl count training steps, as Hone does." }),
+      .describe("Validate every this many training steps (or epochs, see freq_unit); 0 or less: only at the end.")
+      .meta({ note: "The document says epochs; rLLM's code and verl count training steps, and so does Hone." }),
     save_freq: count
       .default(20)
-      .describe("Save a checkpoint every so many training steps (or epochs); 0 or less only at the end.")
-      .meta({ note: "The document says epochs; rLLM's code and verl count training steps, as Hone does." }),
-    freq_unit: z.enum(["steps", "epochs"]).default("steps").describe("What test_freq and save_freq count."),
+      .describe(
+        "Save a checkpoint every this many training steps (or epochs, see freq_unit); 0 or less: only at the end.",
+      )
+      .meta({ note: "The document says epochs; rLLM's code and verl count training steps, and so does Hone." }),
+    freq_unit: z.enum(["steps", "epochs"]).default("steps").describe("Unit of test_freq and save_freq."),
     val_before_train: z
       .boolean()
       .default(true)
       .describe("Validate before the first step.")
-      .meta({ note: "rLLM's own base.yaml says false; the document says true, as Hone does." }),
+      .meta({ note: "rLLM's own base.yaml has false; Hone follows the document (true)." }),
     val_only: z.boolean().default(false).describe("Validate and stop."),
-    seed: count.min(0).default(0).describe("Every random draw of the run derives from it."),
+    seed: count.min(0).default(0).describe("Random seed of the run; every random draw derives from it."),
     run_dir: z
       .string()
       .nullable()
       .default(null)
-      .describe("The run's folder; null makes runs/{project}-{experiment}-{date}."),
+      .describe("Run folder; null creates runs/{project}-{experiment}-{date}."),
     max_bad_steps: count
       .min(1)
       .default(3)
-      .describe("Stop after so many steps in a row whose loss or gradient is not finite."),
+      .describe("Stop after this many consecutive steps with a non-finite loss or gradient."),
     plot_every: count
       .min(0)
       .default(10)
       .describe(
-        "Draw plots/ (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every so many steps; 0 is off.",
+        "Draw plots/ (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every this many steps; 0 is off.",
       ),
   })
   .prefault({});
@@ -57,33 +62,35 @@ export const trainer = z
 export const asyncTraining = z
   .strictObject({
     enable: z.boolean().default(false).describe("Generate and train at the same time."),
-    mini_batch_size: count.min(1).default(64).describe("Task groups per optimizer step."),
+    mini_batch_size: count.min(1).default(64).describe("Number of task groups per optimizer step."),
     fwd_bwd_group_size: count
       .min(1)
       .nullable()
       .default(null)
-      .describe("Groups per forward-backward pass; divides mini_batch_size, which null stands for."),
+      .describe("Number of groups per forward-backward pass; must divide mini_batch_size. null is mini_batch_size."),
     staleness_threshold: z
       .number()
       .min(0)
       .default(0)
-      .describe("How far generation may run ahead, as a share of the groups between two weight updates."),
+      .describe(
+        "How far generation may run ahead of training, as a fraction of the groups between two weight updates.",
+      ),
     trigger_parameter_sync_step: count
       .min(1)
       .default(1)
-      .describe("Optimizer steps between two updates of the sampler's weights."),
+      .describe("Number of optimizer steps between two updates of the sampler's weights."),
     partial_rollout: z
       .boolean()
       .default(false)
-      .describe("Let running rollouts go on over a weight update instead of waiting for their end."),
+      .describe("Continue running rollouts across a weight update instead of waiting for them to finish."),
     episode_offload_dir: text
       .nullable()
       .default(null)
-      .describe("Folder for episodes whose group is not complete; null keeps them in memory."),
+      .describe("Folder for episodes whose group is incomplete; null keeps them in memory."),
     trajectory_group_offload_dir: text
       .nullable()
       .default(null)
-      .describe("Folder for groups that wait for training; null keeps them in memory."),
+      .describe("Folder for groups waiting for training; null keeps them in memory."),
   })
   .prefault({});
 
@@ -92,12 +99,10 @@ export const episodeLogging = z
     log_episodes: z
       .boolean()
       .default(false)
-      .describe(
-        "Write each episode as a readable JSON file of its own. The run folder keeps all episodes in any case.",
-      ),
+      .describe("Also write each episode to its own readable JSON file. The run folder always keeps all episodes."),
     episode_log_dir: text
       // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
       .default("logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}")
-      .describe("Where those files go."),
+      .describe("Folder for the files of log_episodes."),
   })
   .prefault({});

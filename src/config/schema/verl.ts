@@ -1,31 +1,31 @@
 /**
- * The keys of verl's own tree that Hone knows by name: those that `rllm.*` shares and those that the documents list.
- * The others are verl's; its own tree says which there are.
+ * Keys of verl's own tree that Hone knows by name: those shared with `rllm.*` and those listed in the documents.
+ * All other keys come from verl's own tree.
  */
 import { z } from "zod";
 import { count, share, text } from "./about.ts";
 
-const same = (rllm: string) => `verl's name of ${rllm}; set that instead.`;
+const same = (rllm: string) => `verl's name for ${rllm}; set that key instead.`;
 const number = z.number().nullable();
 
-/** By dotted path; the type, and what it means. Defaults are verl's, see config/verl and config/rllm/backend/verl.yaml. */
+/** Schemas by dotted path. Defaults are verl's, see config/verl and config/rllm/backend/verl.yaml. */
 export const verlKeys: Readonly<Record<string, z.ZodType>> = {
-  "actor_rollout_ref.rollout.mode": text.describe("How rollouts are generated; the trainer needs async."),
+  "actor_rollout_ref.rollout.mode": text.describe("Rollout mode; the trainer requires async."),
   "actor_rollout_ref.rollout.agent.num_workers": count
     .min(0)
-    .describe("verl's own agent workers; Hone runs the agents."),
+    .describe("Number of verl's own agent workers; 0, because Hone runs the agents."),
   "actor_rollout_ref.rollout.calculate_log_probs": z
     .boolean()
-    .describe("Have the sampler give log-probabilities, which rollout correction needs."),
-  "actor_rollout_ref.rollout.do_sample": z.boolean().describe("false makes the temperature 0 in training."),
+    .describe("Return the sampler's log-probabilities, which rollout correction needs."),
+  "actor_rollout_ref.rollout.do_sample": z.boolean().describe("false sets the temperature to 0 in training."),
   "actor_rollout_ref.rollout.val_kwargs.do_sample": z
     .boolean()
-    .describe("false makes the temperature 0 in validation."),
+    .describe("false sets the temperature to 0 in validation."),
   "actor_rollout_ref.actor.use_rollout_log_probs": z
     .boolean()
-    .describe("Let the actor take the sampler's log-probabilities where bypass_mode is on."),
-  "data.gen_batch_size": count.describe("Tasks drawn for a batch."),
-  "data.return_multi_modal_inputs": z.boolean().describe("Keep images in the data that workers get."),
+    .describe("Make the actor use the sampler's log-probabilities if bypass_mode is on."),
+  "data.gen_batch_size": count.describe("Number of tasks drawn for a batch."),
+  "data.return_multi_modal_inputs": z.boolean().describe("Keep images in the data sent to workers."),
   "algorithm.adv_estimator": text.describe(same("rllm.algorithm.adv_estimator")),
   "algorithm.norm_adv_by_std_in_grpo": z.boolean().describe(same("rllm.algorithm.norm_adv_by_std_in_grpo")),
   "algorithm.rollout_correction.bypass_mode": z
@@ -38,7 +38,9 @@ export const verlKeys: Readonly<Record<string, z.ZodType>> = {
     .number()
     .describe(same("rllm.algorithm.rollout_correction.tis_cap")),
   "actor_rollout_ref.actor.kl_loss_coef": number.describe(same("rllm.algorithm.kl_beta")),
-  "actor_rollout_ref.actor.use_kl_loss": z.boolean().describe("Whether the KL is in the loss: by itself kl_beta > 0."),
+  "actor_rollout_ref.actor.use_kl_loss": z
+    .boolean()
+    .describe("Add the KL to the loss; derived from rllm.algorithm.kl_beta > 0 unless set."),
   "actor_rollout_ref.actor.policy_loss.loss_mode": text.nullable().describe(same("rllm.algorithm.loss_fn")),
   "actor_rollout_ref.actor.loss_agg_mode": text.nullable().describe(same("rllm.algorithm.loss_agg_mode")),
   "actor_rollout_ref.actor.optim.lr_warmup_steps": count.describe(same("rllm.algorithm.warmup_steps")),
@@ -58,7 +60,9 @@ export const verlKeys: Readonly<Record<string, z.ZodType>> = {
   "actor_rollout_ref.rollout.val_kwargs.top_p": z.number().describe(same("rllm.rollout.val.top_p")),
   "actor_rollout_ref.rollout.val_kwargs.top_k": count.describe(same("rllm.rollout.val.top_k")),
   "trainer.total_epochs": count.describe(same("rllm.trainer.total_epochs")),
-  "trainer.total_training_steps": count.nullable().describe(`${same("rllm.trainer.total_batches")} null is its -1.`),
+  "trainer.total_training_steps": count
+    .nullable()
+    .describe(`${same("rllm.trainer.total_batches")} null corresponds to -1 there.`),
   "trainer.logger": z.array(text).describe(same("rllm.trainer.logger")),
   "trainer.project_name": text.describe(same("rllm.trainer.project_name")),
   "trainer.experiment_name": text.describe(same("rllm.trainer.experiment_name")),

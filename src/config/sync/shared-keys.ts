@@ -1,9 +1,9 @@
-/** Keys that mean the same under two names: the backend's own, and `rllm.*`, which scripts for every backend use. */
+/** Keys with two names: the backend's own name, and the `rllm.*` name, which scripts for every backend use. */
 
 /** `[the backend's own, rllm.*]` */
 export type SharedKey = readonly [native: string, rllm: string];
 
-/** Sizes come first everywhere: other defaults refer to them. */
+/** Sizes come first, because other defaults refer to them. */
 const sizes = (...names: string[]): SharedKey[] => names.map((name) => [`data.${name}`, `rllm.data.${name}`]);
 
 const sampling: SharedKey[] = ["train", "val"].flatMap((when) =>
@@ -12,7 +12,7 @@ const sampling: SharedKey[] = ["train", "val"].flatMap((when) =>
   ),
 );
 
-/** Of the local engine and of Tinker. */
+/** The shared keys of the local and Tinker backends. */
 export const sharedKeys: readonly SharedKey[] = [
   ...sizes("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length"),
   ...sampling,
@@ -22,7 +22,7 @@ export const sharedKeys: readonly SharedKey[] = [
   ["rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"],
 ];
 
-/** Forwarded one way: the first says what the second is, unless the second was set too. */
+/** Forwarded in one direction: the first key sets the second, unless the second is set too. */
 export const forwardedKeys: readonly SharedKey[] = [
   ["training.group_size", "rllm.rollout.n"],
   ["validation.group_size", "rllm.rollout.n_val"],
@@ -40,7 +40,7 @@ const rollout = (verl: string, rllm: string): SharedKey => [
 ];
 const trainer = (...names: string[]): SharedKey[] => names.map((name) => [`trainer.${name}`, `rllm.trainer.${name}`]);
 
-/** Of verl: the document's table and the rows that rLLM's code has beside it. */
+/** The shared keys of verl: the document's table, plus rows found only in rLLM's code. */
 export const verlSharedKeys: readonly SharedKey[] = [
   ...sizes("train_batch_size", "max_prompt_length", "max_response_length"),
   algorithm("adv_estimator"),

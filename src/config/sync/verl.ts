@@ -1,10 +1,10 @@
 /**
- * verl's own keys and `rllm.*`, kept at one value (the reference document's "Bidirectional config sync"). Where rLLM's
- * code does something else than the document says, docs/decisions/verl-sync.md tells what Hone does.
+ * Synchronizes verl's own keys with `rllm.*` (the reference document's "Bidirectional config sync").
+ * docs/decisions/verl-sync.md explains what Hone does where rLLM's code differs from the document.
  */
 import type { Origin } from "../origin.ts";
 import { type SharedKey, verlSharedKeys } from "./shared-keys.ts";
-import { isExplicit, layerAt, point, type SyncOptions, type SyncTree, syncSharedKey, warnOfNative } from "./sync.ts";
+import { copyKey, isExplicit, layerAt, type SyncOptions, type SyncTree, syncSharedKey, warnOfNative } from "./sync.ts";
 
 const actor = "actor_rollout_ref.actor";
 const rollout = "actor_rollout_ref.rollout";
@@ -21,14 +21,14 @@ export function syncVerl(tree: SyncTree, options: SyncOptions): void {
   coerceAsync(tree, options);
 }
 
-/** The key's name differs between verl's training engines. */
+/** The name of the schedule key depends on verl's training engine. */
 function syncSchedule(tree: SyncTree, options: SyncOptions): void {
   const names = ["lr_scheduler_type", "lr_decay_style", "decay_type"].map((name) => `${actor}.optim.${name}`);
   const native = names.find((name) => tree.node(name) !== undefined);
   if (native !== undefined) syncSharedKey(tree, [native, `${algorithm}.lr_schedule`], options);
 }
 
-/** rLLM's "0 or less: by epochs" is verl's null. */
+/** rLLM's 0 or less (train by epochs) corresponds to verl's null. */
 function syncTotalSteps(tree: SyncTree, options: SyncOptions): void {
   const [native, rllm]: SharedKey = ["trainer.total_training_steps", "rllm.trainer.total_batches"];
   if (tree.node(native) === undefined) return;
@@ -39,7 +39,7 @@ function syncTotalSteps(tree: SyncTree, options: SyncOptions): void {
   const [ownLayer, commonLayer] = [layerAt(tree, native), layerAt(tree, rllm)];
   if (ownLayer > commonLayer) {
     warnOfNative(tree, native, rllm, false, options);
-    point(tree, rllm, native);
+    copyKey(tree, rllm, native);
     if (tree.value(native) === null) derive(tree, rllm, -1, native);
     return;
   }
@@ -59,14 +59,14 @@ function deriveKlLoss(tree: SyncTree): void {
   derive(tree, flag, typeof weight === "number" && weight > 0, `${algorithm}.kl_beta`);
 }
 
-/** R3 is recorded by the sampler, which must be told. */
+/** With R3, the sampler records the routing, which verl enables by a separate flag. */
 function deriveRoutingReplay(tree: SyncTree): void {
   const flag = `${rollout}.enable_rollout_routing_replay`;
   if (tree.node(flag) === undefined || tree.value(`${algorithm}.router_replay`) !== "R3") return;
   derive(tree, flag, true, `${algorithm}.router_replay`);
 }
 
-/** eps_clip is the lower bound and, unless eps_clip_high is set, the upper one too. */
+/** eps_clip is the lower bound and, unless eps_clip_high is set, also the upper bound. */
 function syncClipRatio(tree: SyncTree, options: SyncOptions): void {
   const [both, low, high] = [`${actor}.clip_ratio`, `${actor}.clip_ratio_low`, `${actor}.clip_ratio_high`];
   const [eps, epsHigh] = [`${algorithm}.eps_clip`, `${algorithm}.eps_clip_high`];
@@ -76,19 +76,19 @@ function syncClipRatio(tree: SyncTree, options: SyncOptions): void {
   const native = given.filter((path) => layerAt(tree, path) > common);
   if (native.length > 0) {
     for (const path of given) warnOfNative(tree, path, eps, false, options);
-    point(tree, eps, native[0]!);
+    copyKey(tree, eps, native[0]!);
     // clip_ratio alone means both bounds.
-    if (!given.includes(low)) point(tree, low, both);
+    if (!given.includes(low)) copyKey(tree, low, both);
   } else if (common > 0 || (tree.value(eps) ?? null) !== null) {
     for (const path of given) warnOfNative(tree, path, eps, layerAt(tree, path) === common, options);
-    point(tree, both, eps);
-    point(tree, low, eps);
+    copyKey(tree, both, eps);
+    copyKey(tree, low, eps);
   }
   const upper = [epsHigh, eps].find((path) => (tree.value(path) ?? null) !== null);
-  if (upper !== undefined) point(tree, high, upper);
+  if (upper !== undefined) copyKey(tree, high, upper);
 }
 
-/** Without sampling the temperature is 0, whatever was set. */
+/** Without sampling the temperature is 0, regardless of its setting. */
 function coerceGreedy(tree: SyncTree, options: SyncOptions): void {
   const cases = [
     [`${rollout}.do_sample`, `${rollout}.temperature`, "rllm.rollout.train.temperature"],
@@ -96,14 +96,14 @@ function coerceGreedy(tree: SyncTree, options: SyncOptions): void {
   ] as const;
   for (const [flag, native, rllm] of cases) {
     if (tree.value(flag) !== false) continue;
-    const text = `${flag}=false makes ${native} and ${rllm} 0 instead of ${String(tree.value(rllm))}`;
+    const text = `${flag}=false changes ${native} and ${rllm} from ${String(tree.value(rllm))} to 0`;
     options.warn({ category: "coerced", paths: [flag, rllm], text });
     derive(tree, native, 0, flag);
     derive(tree, rllm, 0, flag);
   }
 }
 
-/** Generation beside training needs separate engines; generation in turn with it shares one. */
+/** Generating while training needs separate engines; alternating between them shares one engine. */
 function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
   const cause = "rllm.async_training.enable";
   const separate = tree.value(cause) === true;
@@ -111,7 +111,7 @@ function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
     const before = tree.value(path);
     if (tree.node(path) === undefined || before === value) return;
     if (isExplicit(tree, path) || separate) {
-      const text = `${cause}=${separate} makes ${path} ${String(value)} instead of ${String(before)}`;
+      const text = `${cause}=${separate} changes ${path} from ${String(before)} to ${String(value)}`;
       warn({ category: "coerced", paths: [path, from], text });
     }
     derive(tree, path, value, from);
@@ -129,7 +129,7 @@ function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
 }
 
 function derive(tree: SyncTree, path: string, value: unknown, from: string): void {
-  const said = tree.node(from)?.origin ?? { kind: "default" };
-  const origin: Origin = { kind: "synced", how: "synced", from, of: said.kind === "synced" ? said.of : said };
+  const setBy = tree.node(from)?.origin ?? { kind: "default" };
+  const origin: Origin = { kind: "synced", how: "synced", from, of: setBy.kind === "synced" ? setBy.of : setBy };
   tree.put(path, { kind: "value", origin, value });
 }
