@@ -1,4 +1,4 @@
-/** The columns an experiment uses, checked in every row before the run begins, and typed. */
+/** Types the columns that an experiment uses and checks them in every row before the run starts. */
 import { z } from "zod";
 import type { Task } from "../agents/types.ts";
 import { UserError } from "../errors.ts";
@@ -6,10 +6,10 @@ import { nearest } from "../nearest.ts";
 import type { Dataset } from "./types.ts";
 
 /**
- * Reads every row once, so that row 70,000 does not end a run overnight. Rows keep only the columns of `shape`.
+ * Reads every row once, so an invalid row 70,000 does not stop a run overnight. Rows keep only the columns of `shape`.
  * @example
  * const tasks = columns(await openDataset("train.jsonl"), { question: z.string(), answer: z.string() });
- * @throws UserError at the first row that lacks a column or holds a wrong type in it, with the row's origin
+ * @throws UserError for the first row with a missing column or a value of the wrong type, with the row's origin
  */
 export function columns<Shape extends z.ZodRawShape>(
   dataset: Dataset<unknown>,
@@ -35,7 +35,7 @@ function rowError(task: Task, error: z.ZodError): UserError {
     const near = [...new Set(missing.flatMap((column) => nearest(column, present, 1)))];
     return new UserError(
       `${origin}: the row has no column ${missing.map((column) => `"${column}"`).join(", ")}; ` +
-        `it has ${present.length === 0 ? "none" : present.map((column) => `"${column}"`).join(", ")}`,
+        `its columns are ${present.length === 0 ? "none" : present.map((column) => `"${column}"`).join(", ")}`,
       { hint: near.length > 0 ? `Did you mean ${near.map((column) => `"${column}"`).join(", ")}?` : renameHint },
     );
   }
@@ -44,14 +44,14 @@ function rowError(task: Task, error: z.ZodError): UserError {
       (inner, part) => (inner as Record<PropertyKey, unknown> | undefined)?.[part],
       row,
     );
-    return `column "${path.join(".")}" holds ${shown(value)}: ${message.charAt(0).toLowerCase()}${message.slice(1)}`;
+    return `column "${path.join(".")}" is ${shown(value)}: ${message.charAt(0).toLowerCase()}${message.slice(1)}`;
   });
   return new UserError(`${origin}: ${wrong.join("; ")}`, {
-    hint: "Mend the row, or widen the column's type in the script, e.g. z.string().nullable().",
+    hint: "Fix the row, or widen the column's type in the script, e.g. z.string().nullable().",
   });
 }
 
-const renameHint = "Name the columns that the file has, and rename them in the workflow.";
+const renameHint = "Use the column names of the file, and rename them in the workflow.";
 
 function shown(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value);

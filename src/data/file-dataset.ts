@@ -1,21 +1,21 @@
-/** What the readers of all file formats share: rows with origins become a dataset with ids. */
+/** Shared by the readers of all file formats: turns rows with origins into a dataset with ids. */
 import { UserError } from "../errors.ts";
 import type { Dataset, FileRow } from "./types.ts";
 
-/** Rows of one file, or of several one after another. */
+/** The rows of one file, or of several files in sequence. */
 export interface RowSource {
   size: number;
   row(index: number): FileRow;
-  /** Where a row stands: `"train.jsonl:17"`. */
+  /** The location of a row: `"train.jsonl:17"`. */
   origin(index: number): string;
-  /** The `id` column of each row; undefined where a row has none. */
+  /** The `id` column of a row; undefined if the row does not have one. */
   id(index: number): string | undefined;
   notes: readonly string[];
 }
 
 /**
- * A row's `id` names its task when every row has one of its own; otherwise tasks are `"{name}/{index}"`, because rollouts
- * of different rows under one id would be compared with each other.
+ * The `id` column becomes the task id if it is unique in every row. Otherwise task ids are `"{name}/{index}"`, because
+ * rollouts of different rows with the same id would be compared with each other.
  * @throws UserError when there are no rows
  */
 export function fileDataset(name: string, source: RowSource): Dataset<FileRow> {
@@ -26,30 +26,30 @@ export function fileDataset(name: string, source: RowSource): Dataset<FileRow> {
     const id = source.id(index);
     if (id !== undefined) ids.add(id);
   }
-  const named = ids.size === size;
-  const repeated = !named && ids.size > 0;
-  const notes = repeated
-    ? [...source.notes, `${name}: the column id is missing or repeated in some rows; tasks are named by row number`]
+  const hasUniqueIds = ids.size === size;
+  const ignoresIds = !hasUniqueIds && ids.size > 0;
+  const notes = ignoresIds
+    ? [...source.notes, `${name}: the column "id" is missing or not unique in some rows; using row numbers as task ids`]
     : source.notes;
   return {
     name,
     size,
     notes,
     task: (index) => ({
-      id: (named ? source.id(index) : undefined) ?? `${name}/${index}`,
+      id: (hasUniqueIds ? source.id(index) : undefined) ?? `${name}/${index}`,
       row: source.row(index),
       origin: source.origin(index),
     }),
   };
 }
 
-/** A value of the column `id` that can name a task. */
+/** The task id from a value of the column `id`, or undefined if it cannot be one. */
 export function idText(value: unknown): string | undefined {
   if (typeof value === "string" && value !== "") return value;
   return typeof value === "number" ? String(value) : undefined;
 }
 
-/** Sources one after another. */
+/** Concatenates row sources. */
 export function concatenate(sources: readonly RowSource[]): RowSource {
   const starts: number[] = [];
   let size = 0;

@@ -71,7 +71,7 @@ describe("generated", () => {
     const broken = generated("broken", 3, () => {
       throw new Error("no dice");
     });
-    expect(await complaint(() => broken.task(2))).toContain("broken[2]: making the row failed: no dice");
+    expect(await complaint(() => broken.task(2))).toContain("broken[2]: generating the row failed: no dice");
     for (const size of [0, -1, 1.5, Number.NaN])
       expect(await complaint(() => generated("x", size, make))).toContain("has the size");
   });
@@ -84,8 +84,8 @@ describe("JSON Lines", () => {
     expect(rowsOf(dataset)).toEqual([{ q: "a" }, { q: "ünï\n✓" }, { q: "c", id: 7 }]);
     expect(tasksOf(dataset).map(({ origin }) => origin)).toEqual([`${path}:1`, `${path}:4`, `${path}:5`]);
     expect(dataset.notes).toEqual([
-      `${path}: 2 empty lines skipped`,
-      expect.stringContaining("the column id is missing or repeated"),
+      `${path}: skipped 2 empty lines`,
+      expect.stringContaining('the column "id" is missing or not unique'),
     ]);
     expect(dataset.task(0).id).toBe(`${dataset.name}/0`);
   });
@@ -122,16 +122,16 @@ describe("JSON Lines", () => {
   });
 
   test.each([
-    ['{"a":1}\n{"a":}\n', "f:2: not JSON: Unexpected token '}'"],
-    ['{"a":1}\n{"a":}\n', '; the line begins {"a":} | A dataset is JSON Lines'],
-    [`{"a": "${"x".repeat(100)}\n`, `the line begins {"a": "${"x".repeat(53)}... |`],
+    ['{"a":1}\n{"a":}\n', "f:2: invalid JSON: Unexpected token '}'"],
+    ['{"a":1}\n{"a":}\n', '; the line starts with {"a":} | A dataset is JSON Lines'],
+    [`{"a": "${"x".repeat(100)}\n`, `the line starts with {"a": "${"x".repeat(53)}... |`],
     [
       '[\n{"a":1}]\n',
-      "f:1: not JSON: Unexpected end of JSON input; the file seems to be one JSON array; the line begins [ |",
+      "f:1: invalid JSON: Unexpected end of JSON input; the file seems to be a single JSON array; the line starts with [ |",
     ],
-    ['[{"a":1}]\n', 'f:1: a row is a JSON object, but the line begins [{"a":1}]'],
-    ['{"a":1}\n3\n', "f:2: a row is a JSON object, but the line begins 3"],
-    ["null\n", "f:1: a row is a JSON object, but the line begins null"],
+    ['[{"a":1}]\n', 'f:1: a row must be a JSON object, but the line starts with [{"a":1}]'],
+    ['{"a":1}\n3\n', "f:2: a row must be a JSON object, but the line starts with 3"],
+    ["null\n", "f:1: a row must be a JSON object, but the line starts with null"],
     ["", "has no rows"],
     ["\n\n", "has no rows"],
     [new Uint8Array([0x7b, 0x7d, 0x0a, 0xff, 0xfe]), "f:2: the line is not UTF-8 text"],
@@ -208,22 +208,20 @@ describe("Parquet", () => {
   });
 
   test.each(["", "PAR1", "not parquet at all", "PAR1".repeat(9)])("%j is refused", async (text) => {
-    expect(await complaint(() => openDataset(file(text, "parquet")))).toContain(
-      "f: not a Parquet file that can be read: ",
-    );
+    expect(await complaint(() => openDataset(file(text, "parquet")))).toContain("f: not a readable Parquet file: ");
   });
 });
 
 describe("openDataset", () => {
   test.each([
-    ["nowhere/train.jsonl", "nowhere/train.jsonl: there is no such file"],
-    ["nowhere/train.parquet", "nowhere/train.parquet: there is no such file"],
+    ["nowhere/train.jsonl", "nowhere/train.jsonl: file not found"],
+    ["nowhere/train.parquet", "nowhere/train.parquet: file not found"],
     ["train.csv", "Convert the file to .jsonl"],
-    ["openai/gsm8k", 'For a dataset of the hub, write "hub:openai/gsm8k".'],
-    ["train", "a dataset is a .jsonl or .parquet file, or hub:organisation/name"],
-    ["hub:openai/gsm8k?spilt=train", '"spilt" is unknown here | It takes config, split and revision'],
-    ["hub:", '"" is no dataset of the hub'],
-    ["hub:../../etc", '"../../etc" is no dataset of the hub'],
+    ["openai/gsm8k", 'For a hub dataset, write "hub:openai/gsm8k".'],
+    ["train", "not a dataset; use a .jsonl or .parquet file, or hub:organization/name"],
+    ["hub:openai/gsm8k?spilt=train", 'unknown parameter "spilt" | Use config, split or revision'],
+    ["hub:", '"" is not a hub dataset'],
+    ["hub:../../etc", '"../../etc" is not a hub dataset'],
   ])("%s", async (spec, expected) => {
     expect(await complaint(() => openDataset(spec))).toContain(expected);
   });
@@ -232,7 +230,7 @@ describe("openDataset", () => {
     for (const ending of ["jsonl", "parquet"]) {
       const path = join(folder, `folder.${ending}`);
       mkdirSync(path);
-      expect(await complaint(() => openDataset(path))).toContain("is a folder; name a file in it");
+      expect(await complaint(() => openDataset(path))).toContain("is a folder; give the path of a file in it");
     }
   });
 });
@@ -244,7 +242,7 @@ test("sources one after another keep their origins", () => {
   const dataset = fileDataset("all", concatenate(sources));
   expect(rowsOf(dataset)).toEqual([0, 1, 2, 3, 4].map((n) => ({ n })));
   expect(tasksOf(dataset).map(({ origin }) => origin)).toEqual(["part0:1", "part0:2", "part1:1", "part2:1", "part2:3"]);
-  expect(dataset.notes).toEqual(["part2: 1 empty line skipped"]);
+  expect(dataset.notes).toEqual(["part2: skipped 1 empty line"]);
 });
 
 describe("columns", () => {
@@ -270,22 +268,22 @@ describe("columns", () => {
     [
       { question: "q", anser: "a" },
       { answer: z.string() },
-      'f:1: the row has no column "answer"; it has "question", "anser" | Did you mean "anser"?',
+      'f:1: the row has no column "answer"; its columns are "question", "anser" | Did you mean "anser"?',
     ],
     [
       { x: 1 },
       { question: z.string(), answer: z.string() },
-      'f:1: the row has no column "question", "answer"; it has "x" | Name the columns',
+      'f:1: the row has no column "question", "answer"; its columns are "x" | Use the column names',
     ],
-    [{}, { question: z.string() }, 'no column "question"; it has none |'],
+    [{}, { question: z.string() }, 'no column "question"; its columns are none |'],
     [
       { answer: 42 },
       { answer: z.string() },
-      'f:1: column "answer" holds 42: invalid input: expected string, received number | Mend the row',
+      'f:1: column "answer" is 42: invalid input: expected string, received number | Fix the row',
     ],
-    [{ answer: null }, { answer: z.string() }, 'column "answer" holds null: '],
-    [{ meta: { level: "x" } }, { meta: z.object({ level: z.number() }) }, 'column "meta.level" holds "x": '],
-    [{ answer: "x".repeat(99) }, { answer: z.string().max(9) }, `column "answer" holds "${"x".repeat(59)}...: too big`],
+    [{ answer: null }, { answer: z.string() }, 'column "answer" is null: '],
+    [{ meta: { level: "x" } }, { meta: z.object({ level: z.number() }) }, 'column "meta.level" is "x": '],
+    [{ answer: "x".repeat(99) }, { answer: z.string().max(9) }, `column "answer" is "${"x".repeat(59)}...: too big`],
   ])("%j is refused with its origin", async (row, shape, expected) => {
     const opened = await openDataset(file(JSON.stringify(row)));
     expect(await complaint(() => columns(opened, shape))).toContain(expected);
@@ -294,7 +292,7 @@ describe("columns", () => {
   test("the first bad row is found on opening, not when it is drawn", async () => {
     const opened = await openDataset(file('{"a":"x"}\n\n{"a":"y"}\n{"b":"z"}\n'));
     expect(await complaint(() => columns(opened, { a: z.string() }))).toContain(
-      'f:4: the row has no column "a"; it has "b"',
+      'f:4: the row has no column "a"; its columns are "b"',
     );
     expect(await complaint(() => columns(fromRows<unknown>("list", [3]), { a: z.string() }))).toContain(
       "list[0]: the row is not an object",

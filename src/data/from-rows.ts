@@ -1,9 +1,9 @@
-/** A dataset from an array at hand. */
+/** Creates a dataset from an array. */
 import { UserError } from "../errors.ts";
 import type { Dataset } from "./types.ts";
 
 /**
- * @param options.id names a row; ids must differ. Without it a row is `"{name}/{index}"`.
+ * @param options.id returns a unique id for a row; default `"{name}/{index}"`
  * @example
  * const sums = fromRows("sums", [{ question: "2+2", answer: 4 }]);
  */
@@ -19,7 +19,7 @@ export function fromRows<Row>(
     const earlier = first.get(id);
     if (earlier !== undefined) {
       throw new UserError(`${name}: rows ${earlier} and ${index} have the same id "${id}"`, {
-        hint: "Rollouts of one task are compared by its id, so each row needs its own.",
+        hint: "Rollouts are grouped by task id, so each row needs a unique id.",
       });
     }
     first.set(id, index);

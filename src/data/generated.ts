@@ -1,11 +1,11 @@
-/** A dataset that is a function: each row is made when it is asked for. */
+/** Creates a dataset from a function that generates each row on demand. */
 import { UserError } from "../errors.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import type { Dataset } from "./types.ts";
 
 /**
- * @param make must be a function of its arguments alone; `random()` gives uniforms in [0, 1) of the row's own
- * @param options.seed another seed, other rows (default 0); another name does the same
+ * @param make must depend only on its arguments; `random()` returns uniforms in [0, 1), seeded per row
+ * @param options.seed seed of the rows (default 0); the rows also depend on the name
  * @example
  * const sums = generated("sums", 1000, (_index, random) => ({ left: randomInteger(random, 0, 99) }));
  */
@@ -16,7 +16,7 @@ export function generated<Row>(
   options: { seed?: number } = {},
 ): Dataset<Row> {
   if (!Number.isSafeInteger(size) || size < 1) {
-    throw new UserError(`the dataset ${name} has the size ${size}; it takes a whole number above 0`);
+    throw new UserError(`the dataset ${name} has the size ${size}, which is not a positive integer`);
   }
   return {
     name,
@@ -27,7 +27,7 @@ export function generated<Row>(
         const row = make(index, uniforms(deriveSeed(options.seed ?? 0, "dataset", name, index)));
         return { id: `${name}/${index}`, row, origin };
       } catch (cause) {
-        throw new UserError(`${origin}: making the row failed: ${cause instanceof Error ? cause.message : cause}`, {
+        throw new UserError(`${origin}: generating the row failed: ${cause instanceof Error ? cause.message : cause}`, {
           cause,
         });
       }

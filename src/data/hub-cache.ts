@@ -1,6 +1,6 @@
 /**
- * Files of hub datasets on disk, in the layout that the hub's Python tools use, so both find each other's downloads:
- * `datasets--org--name/{blobs/{etag}, snapshots/{commit}/{path}, refs/{revision}}`. A download goes on where it was cut.
+ * Caches files of hub datasets on disk, in the layout of the hub's Python tools, so both share their downloads:
+ * `datasets--org--name/{blobs/{etag}, snapshots/{commit}/{path}, refs/{revision}}`. Interrupted downloads are resumed.
  */
 import { createHash } from "node:crypto";
 import { createReadStream, createWriteStream, existsSync } from "node:fs";
@@ -14,14 +14,14 @@ import { downloadFile, type ListFileEntry } from "@huggingface/hub";
 import { RunError, UserError } from "../errors.ts";
 import { type HubConnection, hubFailure, isUnreachable } from "./hub-connection.ts";
 
-/** The files of a split as they were last seen on the hub, for when it cannot be reached. */
+/** The files of a split as last seen on the hub, used when the hub cannot be reached. */
 export interface Manifest {
   commit: string;
   files: string[];
 }
 
-const attempts = 5;
-const goOnHint = "Run the command again: a download goes on where it stopped.";
+const maxAttempts = 5;
+const resumeHint = "Run the command again: the download resumes where it stopped.";
 
 export function datasetFolder(cacheDir: string, dataset: string): string {
   return join(cacheDir, `datasets--${dataset.replaceAll("/", "--")}`);
@@ -31,7 +31,7 @@ export function snapshotPath(folder: string, commit: string, path: string): stri
   return join(folder, "snapshots", commit, path);
 }
 
-/** Downloads a file unless it is there. Returns its path. */
+/** Downloads a file unless it is cached, and returns its path. */
 export async function cachedFile(
   hub: HubConnection,
   folder: string,
@@ -39,7 +39,7 @@ export async function cachedFile(
   entry: ListFileEntry,
 ): Promise<string> {
   const { path } = entry;
-  // Names come from the repository and become paths here.
+  // File names come from the repository and become local paths.
   if (/(^|[/\\])\.\.([/\\]|$)|^[/\\]|\\|:/.test(path))
     throw new UserError(`${hub.dataset}: the file name "${path}" is not safe`);
   const target = snapshotPath(folder, commit, path);
@@ -59,14 +59,14 @@ export async function cachedFile(
 
 interface Digest {
   hex: string;
-  /** Large files are named by their SHA-256, small ones by git's hash of them. */
+  /** Large files are identified by their SHA-256, small ones by their git hash. */
   kind: "sha256" | "git";
 }
 
 function expectedDigest({ dataset }: HubConnection, { path, lfs, oid }: ListFileEntry): Digest {
   const hex = lfs?.oid ?? oid ?? "";
   if (!/^[0-9a-f]{40}([0-9a-f]{24})?$/.test(hex))
-    throw new RunError(`${dataset}: the hub gives no checksum of ${path}`);
+    throw new RunError(`${dataset}: the hub did not return a checksum for ${path}`);
   return { hex, kind: lfs === undefined ? "git" : "sha256" };
 }
 
@@ -85,7 +85,7 @@ async function download(
     try {
       if (offset < size) {
         hub.onStatus(
-          `${hub.dataset}: downloading ${path}, ${megabytes(size)}${offset > 0 ? ` (${megabytes(offset)} are there)` : ""}`,
+          `${hub.dataset}: downloading ${path}, ${megabytes(size)}${offset > 0 ? ` (resuming at ${megabytes(offset)})` : ""}`,
         );
         await appendFrom(hub, commit, path, partial, offset);
       } else if (size === 0) await writeFile(partial, "");
@@ -93,15 +93,15 @@ async function download(
         if (await matches(partial, size, digest)) break;
         await rm(partial, { force: true });
         damaged++;
-        throw new RunError(`${hub.dataset}: the checksum of ${path} is not the one the hub gives`, { hint: goOnHint });
+        throw new RunError(`${hub.dataset}: the checksum of ${path} does not match the hub's`, { hint: resumeHint });
       }
-      throw new RunError(`${hub.dataset}: the download of ${path} ended early`, { hint: goOnHint });
+      throw new RunError(`${hub.dataset}: the download of ${path} ended early`, { hint: resumeHint });
     } catch (error) {
-      // Only an attempt that brought nothing counts as failed.
+      // An attempt that downloaded something resets the count of failures.
       failed = (await sizeOf(partial)) > offset ? 1 : failed + 1;
-      if (failed >= attempts || damaged >= 3 || !mayRetry(error)) throw error;
+      if (failed >= maxAttempts || damaged >= 3 || !mayRetry(error)) throw error;
       hub.onStatus(
-        `${hub.dataset}: the download of ${path} broke off (${(error as Error).message ?? error}); going on`,
+        `${hub.dataset}: the download of ${path} was interrupted (${(error as Error).message ?? error}); retrying`,
       );
       await sleep(hub.retryDelayMs * 2 ** (failed - 1));
     }
@@ -109,7 +109,7 @@ async function download(
   await rename(partial, blob);
 }
 
-/** A cut connection, a hub in trouble, a part that is not whole; not a full disk. */
+/** Retries lost connections, server errors and incomplete downloads, but not a full disk. */
 const mayRetry = (error: unknown) => isUnreachable(error) || error instanceof RunError;
 
 async function appendFrom(
@@ -121,7 +121,7 @@ async function appendFrom(
 ): Promise<void> {
   const repo = { type: "dataset", name: hub.dataset } as const;
   const remote = await downloadFile({ ...hub.request, repo, path, revision });
-  if (remote === null) throw new UserError(`${hub.dataset}: the file ${path} is gone from the hub`);
+  if (remote === null) throw new UserError(`${hub.dataset}: the file ${path} no longer exists on the hub`);
   const rest = offset > 0 ? remote.slice(offset) : remote;
   await pipeline(Readable.fromWeb(rest.stream() as ReadableStream), createWriteStream(partial, { flags: "a" }));
 }
@@ -145,7 +145,7 @@ function manifestFile(folder: string, key: readonly string[]): string {
   return join(folder, "hone", `${encodeURIComponent(key.join("@"))}.json`);
 }
 
-/** @param key revision, configuration and split as the user gave them */
+/** @param key revision, configuration and split as given by the user */
 export async function writeManifest(folder: string, key: readonly string[], manifest: Manifest): Promise<void> {
   const file = manifestFile(folder, key);
   await mkdir(dirname(file), { recursive: true });
@@ -153,7 +153,7 @@ export async function writeManifest(folder: string, key: readonly string[], mani
   await rename(`${file}.new`, file);
 }
 
-/** Undefined when the split was never downloaded whole. */
+/** Undefined if the split was never downloaded completely. */
 export async function readManifest(folder: string, key: readonly string[]): Promise<Manifest | undefined> {
   try {
     const manifest = JSON.parse(await readFile(manifestFile(folder, key), "utf8")) as Manifest;

@@ -1,28 +1,28 @@
-/** How the hub is reached, and what its failures mean to a person. */
+/** The connection to the hub, and errors for its failures. */
 import { HubApiError } from "@huggingface/hub";
 import { RunError, UserError } from "../errors.ts";
 
 export interface HubConnection {
-  /** `organisation/name` */
+  /** `organization/name` */
   dataset: string;
-  /** What every request to the hub carries. */
+  /** Parameters of every request to the hub. */
   request: { hubUrl: string } | { hubUrl: string; accessToken: string };
-  /** Pause before the first retry; it doubles with each. */
+  /** Delay before the first retry; it doubles with each retry. */
   retryDelayMs: number;
   onStatus(text: string): void;
 }
 
-/** @throws UserError when the token cannot be one */
+/** @throws UserError when the address or the token is invalid */
 export function hubConnection(
   dataset: string,
   options: { hubUrl?: string; token?: string; retryDelayMs?: number; onStatus?: (text: string) => void },
 ): HubConnection {
   const hubUrl = (options.hubUrl ?? (process.env.HF_ENDPOINT || "https://huggingface.co")).replace(/\/+$/, "");
   if (!/^https?:\/\//.test(hubUrl) || !URL.canParse(hubUrl))
-    throw new UserError(`HF_ENDPOINT is "${hubUrl}"; it takes an http(s) address`);
+    throw new UserError(`HF_ENDPOINT is "${hubUrl}", which is not an http(s) URL`);
   const accessToken = options.token ?? process.env.HF_TOKEN?.trim();
   if (accessToken && !accessToken.startsWith("hf_")) {
-    throw new UserError("HF_TOKEN is not an access token of the hub: those begin with hf_", {
+    throw new UserError("HF_TOKEN is not a hub access token: those start with hf_", {
       hint: "Unset it for public datasets, or set a token with read access.",
     });
   }
@@ -34,11 +34,11 @@ export function hubConnection(
   };
 }
 
-/** No connection, a cut one, or a hub that is in trouble itself: what another try may mend. */
+/** Whether an error may be fixed by a retry: no connection, a lost connection, or a server error. */
 export function isUnreachable(error: unknown): boolean {
   if (error instanceof HubApiError) return error.statusCode >= 500 || error.statusCode === 429;
   if (error instanceof UserError) return false;
-  // The hub's client gives up a stream with a bare text.
+  // The hub's client aborts a stream with a plain string.
   if (typeof error === "string") return true;
   if (!(error instanceof Error)) return false;
   if (error.name === "TimeoutError") return true;
@@ -51,9 +51,9 @@ export function isUnreachable(error: unknown): boolean {
 }
 
 const localHint =
-  'Where the hub cannot be reached, copy the split\'s .parquet or .jsonl file here and open that: openDataset("train.parquet").';
+  'If the hub cannot be reached, copy the split\'s .parquet or .jsonl file here and open it: openDataset("train.parquet").';
 
-/** @param doing what was under way: `"listing files"` */
+/** @param doing the operation that failed: `"listing files"` */
 export function hubFailure({ dataset, request }: HubConnection, error: unknown, doing: string): UserError {
   if (error instanceof UserError) return error;
   if (isUnreachable(error)) {
@@ -67,19 +67,19 @@ export function hubFailure({ dataset, request }: HubConnection, error: unknown, 
     const { statusCode } = error;
     if (statusCode === 401 || statusCode === 403) {
       return new UserError(
-        `${dataset}: the hub does not give access (${statusCode}); the dataset is private, gated, or not there`,
+        `${dataset}: the hub denied access (${statusCode}); the dataset is private, gated, or does not exist`,
         {
           hint:
             "accessToken" in request
-              ? "Check the name, and that the token of HF_TOKEN may read it; a gated dataset's terms are accepted on its page."
-              : "Check the name. For a private or gated dataset set HF_TOKEN to a token that may read it.",
+              ? "Check the name, and that the token in HF_TOKEN may read the dataset; accept a gated dataset's terms on its page."
+              : "Check the name. For a private or gated dataset, set HF_TOKEN to a token that may read it.",
           cause: error,
         },
       );
     }
     if (statusCode === 404) {
-      return new UserError(`${dataset}: the hub has no such dataset or revision`, {
-        hint: "A dataset is named organisation/name, as in the address of its page.",
+      return new UserError(`${dataset}: dataset or revision not found on the hub`, {
+        hint: "Write the dataset as organization/name, as in the URL of its page.",
         cause: error,
       });
     }

@@ -1,12 +1,12 @@
 /**
- * Which files of a hub repository make up a split, by the rules that the hub's own tools follow: the card's `configs`
- * where it lists them, names of files and folders otherwise. Knows names, reads nothing.
+ * Selects the files of a split in a hub repository by the rules of the hub's own tools: the card's `configs` if it lists
+ * them, otherwise the names of files and folders. Works on names only and reads no files.
  */
 import { parse } from "yaml";
 import { UserError } from "../errors.ts";
 
 export interface SplitChoice {
-  /** Undefined: the repository's default configuration. */
+  /** Undefined for the repository's default configuration. */
   config: string | undefined;
   split: string;
 }
@@ -21,10 +21,10 @@ interface CardConfig {
 const readable = /\.(parquet|jsonl|ndjson)$/i;
 
 /**
- * The split's readable files, sorted; none when the repository keeps it in formats that Hone does not read.
+ * The split's readable files, sorted; empty if the split is stored in formats that Hone does not read.
  * @param files every path in the repository
  * @param card the text of its README.md
- * @throws UserError when the configuration or the split is not among those there are
+ * @throws UserError when the configuration or the split does not exist
  */
 export function splitFiles(dataset: string, files: readonly string[], card: string, choice: SplitChoice): string[] {
   const configs = cardConfigs(card);
@@ -44,7 +44,7 @@ export function splitFiles(dataset: string, files: readonly string[], card: stri
   return chosen.every((file) => readable.test(file)) ? chosen.sort() : [];
 }
 
-/** The files in the branch where the hub keeps every public dataset as Parquet: `{config}/{split}/0000.parquet`. */
+/** The files in the branch where the hub stores every public dataset as Parquet: `{config}/{split}/0000.parquet`. */
 export function convertedFiles(dataset: string, files: readonly string[], choice: SplitChoice): string[] {
   const parts = files.filter((file) => file.endsWith(".parquet")).map((file) => file.split("/"));
   const configs = [...new Set(parts.map(([config]) => config!))];
@@ -58,10 +58,12 @@ export function convertedFiles(dataset: string, files: readonly string[], choice
 function noSuch(dataset: string, what: string, given: string | undefined, known: readonly string[]): UserError {
   const message =
     given === undefined
-      ? `the dataset ${dataset} has several ${what}s and none is the default`
+      ? `the dataset ${dataset} has several ${what}s, and none is the default`
       : `the dataset ${dataset} has no ${what} "${given}"`;
   const shown = known.length > 20 ? [...known.slice(0, 20), "..."] : known;
-  return new UserError(message, { hint: `It has ${shown.length > 0 ? shown.join(", ") : "none that can be read"}.` });
+  return new UserError(message, {
+    hint: shown.length > 0 ? `Available: ${shown.join(", ")}.` : `No readable ${what} was found.`,
+  });
 }
 
 /** Words in a path that name a split. */
@@ -87,7 +89,7 @@ function filesByName(dataset: string, readableFiles: readonly string[], { config
   if (inConfig.length === 0 && readableFiles.length > 0) throw noSuch(dataset, "configuration", config, folders);
   const known = Object.keys(splitWords);
   const splitOf = (file: string) => {
-    // A sharded file is named after its split, whatever that is called.
+    // The name of a sharded file begins with its split, which can be any name.
     const sharded = /([^/]+)-\d{5}-of-\d{5}[^/]*$/.exec(file)?.[1];
     if (sharded !== undefined) return sharded;
     const words = file.toLowerCase().split(/[^a-z0-9]+/);
@@ -106,7 +108,7 @@ function cardConfigs(card: string): CardConfig[] {
   try {
     configs = (parse(header, { logLevel: "silent" }) as { configs?: unknown } | null)?.configs;
   } catch {
-    // A card with broken YAML: its dataset is found by file names, as if it had none.
+    // A card with invalid YAML is treated like a missing card: splits are found by file names.
     return [];
   }
   if (!Array.isArray(configs)) return [];
@@ -118,7 +120,7 @@ function cardConfigs(card: string): CardConfig[] {
   });
 }
 
-/** `data_files` is a pattern, a list of patterns, or a list of `{split, path}` with one or several patterns. */
+/** Reads `data_files`: a pattern, a list of patterns, or a list of `{split, path}` with one or several patterns. */
 function splitPatterns(dataFiles: unknown): Map<string, string[]> {
   const splits = new Map<string, string[]>();
   const add = (split: string, path: unknown) => {
@@ -134,7 +136,7 @@ function splitPatterns(dataFiles: unknown): Map<string, string[]> {
   return splits;
 }
 
-/** `*`, `**`, `?`, `[...]` and `{a,b}`; a folder's name stands for all that is in it. */
+/** Supports `*`, `**`, `?`, `[...]` and `{a,b}`; the name of a folder matches everything in it. */
 function globPattern(glob: string): RegExp {
   const source = glob.replace(/^\.\//, "").replace(/\*\*\/|\*\*|\*|\?|\[[^\]/]+\]|\{[^}]*\}|[\s\S]/g, (part) => {
     if (part === "**/") return "(?:.*/)?";
@@ -152,7 +154,7 @@ function globPattern(glob: string): RegExp {
   try {
     return new RegExp(`^${source}(?:/.*)?$`);
   } catch {
-    // A range like [z-a] matches nothing.
+    // An invalid range like [z-a] matches nothing.
     return /^(?!)/;
   }
 }

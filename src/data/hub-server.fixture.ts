@@ -1,4 +1,4 @@
-/** A server that answers like the hub: revision, tree and resolve addresses, pages, ranges, tokens - and faults on demand. */
+/** A server that behaves like the hub: revision, tree and resolve URLs, pages, ranges, tokens, and faults on demand. */
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
@@ -66,10 +66,10 @@ export const gitOid = (bytes: Buffer) =>
   createHash("sha1").update(`blob ${bytes.length}\0`).update(bytes).digest("hex");
 export const sha256 = (bytes: Buffer) => createHash("sha256").update(bytes).digest("hex");
 
-/** What the server does wrong, and what it was asked. */
+/** Faults that the server simulates, and the requests that it received. */
 export const fault = { cutAfter: 0, cuts: 0, corrupt: 0, status: 0, ignoreRange: false };
 export const asked: { path: string; range: string | undefined; token: string | undefined }[] = [];
-/** Its address, and how it is closed. */
+/** Starts the server; returns its URL and a function that closes it. */
 export async function startHubServer(): Promise<{ url: string; close: () => void }> {
   const server = createServer(answer);
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -106,7 +106,7 @@ function answer(request: IncomingMessage, response: ServerResponse): unknown {
   file(Buffer.from(files[path]!), request, response);
 }
 
-/** Three entries a page, to be followed by the Link header. */
+/** Returns three entries per page, with a Link header to the next page. */
 function tree(
   files: Files,
   request: IncomingMessage,

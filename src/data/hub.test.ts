@@ -100,7 +100,7 @@ describe("hub", () => {
     expect(new Set(asked.map(({ token }) => token))).toEqual(new Set(["hf_good"]));
   });
 
-  test("a download that breaks goes on where it stopped, in this run", async () => {
+  test("an interrupted download resumes where it stopped, in this run", async () => {
     Object.assign(fault, { cutAfter: 60_000, cuts: 2 });
     const dataset = await hub("org/big", options());
     expect(dataset.size).toBe(4000);
@@ -110,7 +110,7 @@ describe("hub", () => {
     expect(ranges).toHaveLength(3);
     expect(ranges[0]).toBeUndefined();
     for (const range of ranges.slice(1)) expect(Number(/^bytes=(\d+)-/.exec(range!)?.[1])).toBeGreaterThan(0);
-    expect(said.some((text) => text.includes("broke off"))).toBe(true);
+    expect(said.some((text) => text.includes("was interrupted"))).toBe(true);
   });
 
   test("... and in the next run", async () => {
@@ -118,7 +118,7 @@ describe("hub", () => {
     Object.assign(fault, { cutAfter: 100_000, cuts: 1 });
     const first = hub(
       "org/big",
-      options({ onStatus: (text) => Object.assign(fault, text.includes("broke off") ? { status: 503 } : {}) }),
+      options({ onStatus: (text) => Object.assign(fault, text.includes("was interrupted") ? { status: 503 } : {}) }),
     );
     expect(await complaint(first)).toContain("failure: org/big: the hub 127.0.0.1 cannot be reached");
     const partial = readdirSync(blobs)[0]!;
@@ -126,13 +126,13 @@ describe("hub", () => {
     fault.status = 0;
     expect((await hub("org/big", options())).size).toBe(4000);
     expect(readdirSync(blobs)).toEqual([partial.replace(".incomplete", "")]);
-    expect(said[0]).toMatch(/^org\/big: downloading train\.jsonl, 0\.3 MB \(0\.\d MB are there\)$/);
+    expect(said[0]).toMatch(/^org\/big: downloading train\.jsonl, 0\.3 MB \(0\.\d MB resuming at\)$/);
   });
 
   test("damaged bytes are found by checksum and fetched again", async () => {
     fault.corrupt = 2;
     expect((await hub("org/plain", options())).size).toBe(2);
-    expect(said.some((text) => text.includes("the checksum of train.jsonl is not the one the hub gives"))).toBe(true);
+    expect(said.some((text) => text.includes("the checksum of train.jsonl does not match"))).toBe(true);
     removeFolder(cacheDir);
     fault.corrupt = 100;
     expect(await complaint(hub("org/plain", options()))).toMatch(/^failure: .*checksum.* \| Run the command again/);
@@ -163,7 +163,7 @@ describe("hub", () => {
     expect((await hub("org/plain", options())).notes?.[0]).toContain(
       "HF_HUB_OFFLINE is set; using the files of commit",
     );
-    expect(await complaint(hub("org/plain", options({ split: "validation" })))).toContain("was not downloaded before");
+    expect(await complaint(hub("org/plain", options({ split: "validation" })))).toContain("was never downloaded");
     expect(asked).toEqual([]);
   });
 
@@ -187,24 +187,24 @@ describe("hub", () => {
     [
       "org/nothing",
       {},
-      "mistake: org/nothing: the hub does not give access (401); the dataset is private, gated, or not there | Check the name. For",
+      "mistake: org/nothing: the hub denied access (401); the dataset is private, gated, or does not exist | Check the name. For",
     ],
-    ["org/nothing", { token: "hf_good" }, "mistake: org/nothing: the hub has no such dataset or revision"],
-    ["org/gated", { token: "hf_bad" }, "the hub does not give access (403)"],
-    ["org/plain", { revision: "v9", token: "hf_x" }, "the hub has no such dataset or revision"],
-    ["org/plain", { revision: "../x" }, '"../x" is no branch, tag or commit'],
-    ["org/plain", { token: "secret" }, "HF_TOKEN is not an access token of the hub"],
-    ["org/plain", { hubUrl: "http://" }, 'HF_ENDPOINT is "http:"; it takes an http(s) address'],
-    ["org/plain", { hubUrl: "nowhere" }, 'HF_ENDPOINT is "nowhere"; it takes an http(s) address'],
+    ["org/nothing", { token: "hf_good" }, "mistake: org/nothing: dataset or revision not found on the hub"],
+    ["org/gated", { token: "hf_bad" }, "the hub denied access (403)"],
+    ["org/plain", { revision: "v9", token: "hf_x" }, "dataset or revision not found on the hub"],
+    ["org/plain", { revision: "../x" }, '"../x" is not a branch, tag or commit'],
+    ["org/plain", { token: "secret" }, "HF_TOKEN is not a hub access token"],
+    ["org/plain", { hubUrl: "http://" }, 'HF_ENDPOINT is "http:", which is not an http(s) URL'],
+    ["org/plain", { hubUrl: "nowhere" }, 'HF_ENDPOINT is "nowhere", which is not an http(s) URL'],
     [
       "org/card",
       {},
-      "mistake: the dataset org/card has several configurations and none is the default | It has main, socratic.",
+      "mistake: the dataset org/card has several configurations, and none is the default | Available: main, socratic.",
     ],
-    ["org/card", { config: "mian" }, 'the dataset org/card has no configuration "mian" | It has main, socratic.'],
-    ["org/card", { config: "main", split: "dev" }, 'the dataset org/card has no split "dev" | It has train, test.'],
-    ["org/plain", { split: "test" }, 'the dataset org/plain has no split "test" | It has train, validation.'],
-    ["org/csv", { split: "dev" }, 'the dataset org/csv has no split "dev" | It has train, test.'],
+    ["org/card", { config: "mian" }, 'the dataset org/card has no configuration "mian" | Available: main, socratic.'],
+    ["org/card", { config: "main", split: "dev" }, 'the dataset org/card has no split "dev" | Available: train, test.'],
+    ["org/plain", { split: "test" }, 'the dataset org/plain has no split "test" | Available: train, validation.'],
+    ["org/csv", { split: "dev" }, 'the dataset org/csv has no split "dev" | Available: train, test.'],
     ["org/images", {}, "org/images: the dataset has no .parquet or .jsonl files for this split"],
   ])("%s %j is refused", async (dataset, more, expected) => {
     expect(await complaint(hub(dataset, options(more)))).toContain(expected);

@@ -1,4 +1,4 @@
-/** Datasets of the Hugging Face hub: the files of one split, downloaded once, then read like any other file. */
+/** Opens datasets of the Hugging Face hub: downloads the files of a split once, then reads them like local files. */
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { datasetInfo, getHFHubCachePath, type ListFileEntry, listFiles } from "@huggingface/hub";
@@ -12,48 +12,48 @@ import { openParquet } from "./parquet.ts";
 import type { Dataset, FileRow } from "./types.ts";
 
 export interface HubOptions {
-  /** The dataset's configuration ("subset"); without it the repository's default. */
+  /** The dataset's configuration ("subset"); default: the repository's default. */
   config?: string;
   /** Default `train`. */
   split?: string;
   /** Branch, tag or commit; default `main`. */
   revision?: string;
-  /** Default: the hub tools' own (`HF_HUB_CACHE`, `HF_HOME`, else `~/.cache/huggingface/hub`). */
+  /** Default: the cache of the hub's own tools (`HF_HUB_CACHE`, `HF_HOME`, else `~/.cache/huggingface/hub`). */
   cacheDir?: string;
   /** Default: `HF_ENDPOINT`, else the public hub. */
   hubUrl?: string;
   /** Default: `HF_TOKEN`. */
   token?: string;
-  /** Told of each download; default: a line on standard error. */
+  /** Called for each download; default: writes a line to standard error. */
   onStatus?: (text: string) => void;
-  /** Pause before the first retry of a broken download (default 1000); it doubles with each. */
+  /** Delay before the first retry of a failed download (default 1000); it doubles with each retry. */
   retryDelayMs?: number;
 }
 
-/** The branch where the hub keeps every public dataset as Parquet, whatever its own files are. */
+/** The branch where the hub stores every public dataset as Parquet, regardless of its original format. */
 const convertedRevision = "refs/convert/parquet";
 
 /**
- * The files are checked against the hub each time and downloaded when they have changed. When the hub cannot be reached,
- * or HF_HUB_OFFLINE is set, the files last downloaded are used, and the dataset's notes say so.
+ * Checks the files against the hub on every call and downloads them if they have changed. If the hub cannot be reached,
+ * or HF_HUB_OFFLINE is set, it uses the files downloaded last and adds a note to the dataset.
  * @example
  * const train = await hub("openai/gsm8k", { config: "main", split: "train" });
- * @throws UserError when there is no such dataset, configuration or split, or no access to it
- * @throws RunError when the hub cannot be reached and nothing was downloaded before
+ * @throws UserError when the dataset, configuration or split does not exist or is not accessible
+ * @throws RunError when the hub cannot be reached and the split was never downloaded
  */
 export async function hub(dataset: string, options: HubOptions = {}): Promise<Dataset<FileRow>> {
   if (!/^[\w.-]+(\/[\w.-]+)?$/.test(dataset)) {
-    throw new UserError(`"${dataset}" is no dataset of the hub: those are named organisation/name`);
+    throw new UserError(`"${dataset}" is not a hub dataset; write organization/name`);
   }
-  // It also becomes the name of a file in the cache.
+  // The revision also becomes a file name in the cache.
   if (options.revision !== undefined && !/^(?!.*\.\.)\w[\w./-]*$/.test(options.revision)) {
-    throw new UserError(`${dataset}: "${options.revision}" is no branch, tag or commit`);
+    throw new UserError(`${dataset}: "${options.revision}" is not a branch, tag or commit`);
   }
   const connection = hubConnection(dataset, options);
   const choice: SplitChoice = { config: options.config, split: options.split ?? "train" };
   const folder = datasetFolder(options.cacheDir ?? getHFHubCachePath(), dataset);
   const key = [options.revision ?? "main", choice.config ?? "", choice.split];
-  const { manifest, notes } = await fetchOrRecall(connection, folder, key, options.revision, choice);
+  const { manifest, notes } = await fetchOrUseCache(connection, folder, key, options.revision, choice);
 
   const sources = await Promise.all(
     manifest.files.map((path) => {
@@ -66,14 +66,14 @@ export async function hub(dataset: string, options: HubOptions = {}): Promise<Da
   return fileDataset(`${dataset}/${choice.split}`, { ...all, notes: [...notes, ...all.notes] });
 }
 
-/** `hub:organisation/name?config=main&split=train&revision=main` */
+/** Opens `hub:organization/name?config=main&split=train&revision=main`. */
 export async function openHubSpec(spec: string): Promise<Dataset<FileRow>> {
   const [name = "", query = ""] = spec.slice("hub:".length).split("?", 2);
   const options: HubOptions = {};
   for (const [key, value] of new URLSearchParams(query)) {
     if (key !== "config" && key !== "split" && key !== "revision") {
-      throw new UserError(`${spec}: "${key}" is unknown here`, {
-        hint: "It takes config, split and revision: hub:openai/gsm8k?config=main&split=train",
+      throw new UserError(`${spec}: unknown parameter "${key}"`, {
+        hint: "Use config, split or revision: hub:openai/gsm8k?config=main&split=train",
       });
     }
     options[key] = value;
@@ -86,7 +86,7 @@ interface Found {
   notes: string[];
 }
 
-async function fetchOrRecall(
+async function fetchOrUseCache(
   connection: HubConnection,
   folder: string,
   key: readonly string[],
@@ -94,17 +94,17 @@ async function fetchOrRecall(
   choice: SplitChoice,
 ): Promise<Found> {
   const { dataset } = connection;
-  const recalled = await readManifest(folder, key);
-  const recall = (why: string): Found | undefined =>
-    recalled && {
-      manifest: recalled,
-      notes: [`${dataset}: ${why}; using the files of commit ${recalled.commit.slice(0, 8)} from ${folder}`],
+  const cached = await readManifest(folder, key);
+  const fromCache = (reason: string): Found | undefined =>
+    cached && {
+      manifest: cached,
+      notes: [`${dataset}: ${reason}; using the files of commit ${cached.commit.slice(0, 8)} from ${folder}`],
     };
   if (/^(1|true|yes|on)$/i.test(process.env.HF_HUB_OFFLINE ?? "")) {
-    const found = recall("HF_HUB_OFFLINE is set");
+    const found = fromCache("HF_HUB_OFFLINE is set");
     if (found !== undefined) return found;
-    throw new RunError(`${dataset}: HF_HUB_OFFLINE is set and the split ${choice.split} was not downloaded before`, {
-      hint: 'Unset HF_HUB_OFFLINE, or open a file of your own: openDataset("train.parquet").',
+    throw new RunError(`${dataset}: HF_HUB_OFFLINE is set, but the split ${choice.split} was never downloaded`, {
+      hint: 'Unset HF_HUB_OFFLINE, or open a local file: openDataset("train.parquet").',
     });
   }
   try {
@@ -113,10 +113,10 @@ async function fetchOrRecall(
     return { manifest, notes: [] };
   } catch (error) {
     const found = isUnreachable(error instanceof RunError ? error.cause : error)
-      ? recall("the hub cannot be reached")
+      ? fromCache("the hub cannot be reached")
       : undefined;
     if (found !== undefined) return found;
-    throw hubFailure(connection, error, "asking for the dataset");
+    throw hubFailure(connection, error, "requesting the dataset");
   }
 }
 
@@ -151,7 +151,7 @@ interface Listing {
   entries: Map<string, ListFileEntry>;
 }
 
-/** A hub that says nothing for so long counts as unreachable. */
+/** A hub that does not respond within this time counts as unreachable. */
 const listingTimeoutMs = 60_000;
 
 async function listing(connection: HubConnection, folder: string, revision: string): Promise<Listing> {
@@ -162,13 +162,13 @@ async function listing(connection: HubConnection, folder: string, revision: stri
       fetch(input, { ...init, signal: AbortSignal.timeout(listingTimeoutMs) })) satisfies typeof fetch,
   };
   const { sha: commit } = await datasetInfo({ ...request, name: dataset, revision, additionalFields: ["sha"] });
-  if (!/^[0-9a-f]{40}$/.test(commit)) throw new RunError(`${dataset}: the hub gives no commit for ${revision}`);
+  if (!/^[0-9a-f]{40}$/.test(commit)) throw new RunError(`${dataset}: the hub did not return a commit for ${revision}`);
   const entries = new Map<string, ListFileEntry>();
   const repo = { type: "dataset", name: dataset } as const;
   for await (const entry of listFiles({ ...request, repo, recursive: true, revision: commit })) {
     if (entry.type === "file") entries.set(entry.path, entry);
   }
-  // Where the hub's Python tools look up which commit a branch is at.
+  // The hub's Python tools look up the commit of a branch in this file.
   const reference = join(folder, "refs", revision);
   await mkdir(dirname(reference), { recursive: true });
   await writeFile(reference, commit);

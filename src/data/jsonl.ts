@@ -1,6 +1,6 @@
 /**
- * Rows of a JSON Lines file. The whole file is checked once on opening; after that only the lines' places are kept in
- * memory, and a row is read from the file when it is asked for.
+ * Reads rows of a JSON Lines file. The whole file is checked once on opening; then only line offsets are kept in memory,
+ * and a row is read from the file on demand.
  */
 import { closeSync, fstatSync, openSync, readSync, type Stats } from "node:fs";
 import { UserError } from "../errors.ts";
@@ -12,8 +12,8 @@ const blockSize = 1 << 16;
 const newline = 0x0a;
 
 /**
- * @param label how messages name the file
- * @throws UserError `label:line` with what is wrong with the first broken line
+ * @param label the name of the file in messages
+ * @throws UserError for the first invalid line, as `label:line: ...`
  */
 export function openJsonl(file: string, label = file): RowSource {
   const starts: number[] = [];
@@ -49,11 +49,11 @@ export function openJsonl(file: string, label = file): RowSource {
     },
     origin: (index) => `${label}:${lines[index]}`,
     id: (index) => ids[index],
-    notes: empty === 0 ? [] : [`${label}: ${empty} empty line${empty === 1 ? "" : "s"} skipped`],
+    notes: empty === 0 ? [] : [`${label}: skipped ${empty} empty line${empty === 1 ? "" : "s"}`],
   };
 }
 
-/** Calls `onLine` with each line's bytes (without its end), its place in the file and its number from 1. */
+/** Calls `onLine` with each line's bytes (without the line break), its offset in the file and its number from 1. */
 function scanLines(file: string, label: string, onLine: (bytes: Buffer, start: number, line: number) => void): Stats {
   const descriptor = open(file, label);
   try {
@@ -90,7 +90,7 @@ function readBlock(file: string, label: string, scanned: Stats, start: number, l
     const { size, mtimeMs } = fstatSync(descriptor);
     if (size !== scanned.size || mtimeMs !== scanned.mtimeMs) {
       throw new UserError(`${label} has changed since it was opened`, {
-        hint: "A run needs its data to stay the same; train on a copy of the file.",
+        hint: "Data must not change during a run; train on a copy of the file.",
       });
     }
     const bytes = Buffer.alloc(Math.min(length, size - start));
@@ -116,26 +116,29 @@ function decodeLine(bytes: Buffer, where: string): string {
     return utf8.decode(bytes);
   } catch {
     throw new UserError(`${where}: the line is not UTF-8 text`, {
-      hint: "A dataset is JSON Lines (.jsonl): one JSON object a line, in UTF-8.",
+      hint: "A dataset is JSON Lines (.jsonl): one JSON object per line, in UTF-8.",
     });
   }
 }
 
 function parseRow(text: string, where: string, line: number): FileRow {
-  const hint = "A dataset is JSON Lines (.jsonl): one JSON object a line, each with the same columns.";
+  const hint = "A dataset is JSON Lines (.jsonl): one JSON object per line, each with the same columns.";
   let row: unknown;
   try {
     row = JSON.parse(text);
   } catch (error) {
-    const array = line === 1 && text.trim().startsWith("[") ? "; the file seems to be one JSON array" : "";
-    throw new UserError(`${where}: not JSON: ${(error as Error).message}${array}; the line begins ${beginning(text)}`, {
-      hint,
-    });
+    const array = line === 1 && text.trim().startsWith("[") ? "; the file seems to be a single JSON array" : "";
+    throw new UserError(
+      `${where}: invalid JSON: ${(error as Error).message}${array}; the line starts with ${preview(text)}`,
+      {
+        hint,
+      },
+    );
   }
   if (typeof row !== "object" || row === null || Array.isArray(row)) {
-    throw new UserError(`${where}: a row is a JSON object, but the line begins ${beginning(text)}`, { hint });
+    throw new UserError(`${where}: a row must be a JSON object, but the line starts with ${preview(text)}`, { hint });
   }
   return row as FileRow;
 }
 
-const beginning = (text: string) => (text.length > 60 ? `${text.slice(0, 60).trimEnd()}...` : text.trimEnd());
+const preview = (text: string) => (text.length > 60 ? `${text.slice(0, 60).trimEnd()}...` : text.trimEnd());

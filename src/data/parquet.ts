@@ -1,4 +1,4 @@
-/** Rows of a Parquet file, read into memory at once: its columns are compressed in blocks that hold many rows. */
+/** Reads all rows of a Parquet file into memory, because its columns are compressed in blocks of many rows. */
 import { closeSync, openSync } from "node:fs";
 import { getHeapStatistics } from "node:v8";
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from "hyparquet";
@@ -9,9 +9,9 @@ import { fileFailure } from "./file-failure.ts";
 import type { FileRow } from "./types.ts";
 
 /**
- * Whole numbers of 64 bits become numbers where those are exact and text where they are not; text is text.
- * @param label how messages name the file
- * @throws UserError when the file is no readable Parquet file, or too large for the memory of this process
+ * 64-bit integers become numbers if exact, otherwise text.
+ * @param label the name of the file in messages
+ * @throws UserError when the file is not a readable Parquet file, or is too large for this process's memory
  */
 export async function openParquet(file: string, label = file): Promise<RowSource> {
   const rows = await readRows(file, label);
@@ -26,7 +26,7 @@ export async function openParquet(file: string, label = file): Promise<RowSource
 
 async function readRows(path: string, label: string): Promise<FileRow[]> {
   try {
-    // Says at once, and by its name, what is wrong with the path.
+    // Opening the file first reports problems with the path clearly.
     closeSync(openSync(path, "r"));
     const file = await asyncBufferFromFile(path);
     const metadata = await parquetMetadataAsync(file);
@@ -35,7 +35,7 @@ async function readRows(path: string, label: string): Promise<FileRow[]> {
     if (bytes * 2 > room) {
       const gigabytes = (count: number) => `${(count / 1e9).toFixed(1)} GB`;
       throw new UserError(
-        `${label} holds ${gigabytes(bytes)} of rows; this process may use ${gigabytes(room)} of memory`,
+        `${label} contains ${gigabytes(bytes)} of rows, but this process may use only ${gigabytes(room)} of memory`,
         {
           hint: `Set NODE_OPTIONS=--max-old-space-size=${Math.ceil((bytes * 3) / 2 ** 20)}, or convert the file to .jsonl, which is read line by line.`,
         },
@@ -46,8 +46,8 @@ async function readRows(path: string, label: string): Promise<FileRow[]> {
   } catch (error) {
     if (error instanceof UserError || (error as NodeJS.ErrnoException).code !== undefined)
       throw fileFailure(error, label);
-    throw new UserError(`${label}: not a Parquet file that can be read: ${(error as Error).message}`, {
-      hint: "Download or write the file again; an interrupted download is cut short.",
+    throw new UserError(`${label}: not a readable Parquet file: ${(error as Error).message}`, {
+      hint: "Download or write the file again; an interrupted download leaves it incomplete.",
       cause: error,
     });
   }
@@ -58,7 +58,7 @@ function plainValue(value: unknown): unknown {
     const exact = value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER);
     return exact ? Number(value) : String(value);
   }
-  // A null within lists and structures.
+  // A null in a list or structure.
   if (value === undefined) return null;
   if (value instanceof Date || ArrayBuffer.isView(value)) return value;
   if (Array.isArray(value)) return value.map(plainValue);

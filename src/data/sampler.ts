@@ -1,6 +1,6 @@
 /**
- * Which tasks a step takes: pure functions of the step, so a resumed run needs nothing but its step count.
- * Knows indices, not rows.
+ * Selects the tasks of a step: pure functions of the step, so a resumed run needs only its step count.
+ * Works on indices, not rows.
  */
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
@@ -9,14 +9,14 @@ import { deriveSeed, permutation } from "../random.ts";
 export interface SamplerOptions {
   /** Tasks in the dataset. */
   size: number;
-  /** Tasks per step, at most `size`. What is left over at the end of an epoch is dropped. */
+  /** Tasks per step, at most `size`. The remainder at the end of an epoch is dropped. */
   batchSize: number;
   seed: number;
-  /** A new order each epoch; otherwise the dataset's own. */
+  /** Whether to use a new order each epoch instead of the dataset's own. */
   shuffle: boolean;
 }
 
-/** The order of the epoch last asked for: computing it costs the whole dataset, and a run asks step after step. */
+/** The order of the last epoch, cached because computing it takes time proportional to the dataset. */
 let last: { key: string; order: readonly number[] } | undefined;
 
 function epochOrder(size: number, seed: number, epoch: number): readonly number[] {
@@ -26,7 +26,7 @@ function epochOrder(size: number, seed: number, epoch: number): readonly number[
 }
 
 /**
- * The tasks of a step, every one at most once an epoch.
+ * The tasks of a step. Each task is used at most once per epoch.
  * @param step counts from 0
  * @returns `epoch` counts from 0; `indices` are `batchSize` different numbers below `size`
  * @throws UserError when a batch is larger than the dataset
@@ -41,9 +41,9 @@ export function taskIndices(options: SamplerOptions, step: number): { epoch: num
 }
 
 /**
- * Whole batches in the dataset; a remainder does not count.
- * @param key what sets the batch's size
- * @throws UserError when there is not even one
+ * The number of full batches in the dataset; a remainder does not count.
+ * @param key the configuration key of the batch size
+ * @throws UserError when the dataset is smaller than one batch
  */
 export function stepsPerEpoch(size: number, batchSize: number, key = "data.train_batch_size"): number {
   if (batchSize > size) {
@@ -54,7 +54,7 @@ export function stepsPerEpoch(size: number, batchSize: number, key = "data.train
   return Math.floor(size / batchSize);
 }
 
-/** Training steps of a run: `total_batches` where it is set (> 0), else whole epochs of so many steps each. */
+/** Training steps of a run: `total_batches` if set (> 0), otherwise `total_epochs` epochs of `perEpoch` steps. */
 export function totalSteps(config: Config, perEpoch: number): number {
   const { total_batches, total_epochs } = config.rllm.trainer;
   return total_batches !== null && total_batches > 0 ? total_batches : total_epochs * perEpoch;

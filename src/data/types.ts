@@ -1,4 +1,4 @@
-/** Rows by index. Small on purpose: a generated dataset is a function, a file is an array with origins. */
+/** Datasets: rows by index. Kept minimal, so that a generated dataset can be a function and a file an array. */
 import type { Task } from "../agents/types.ts";
 
 export interface Dataset<Row> {
@@ -6,9 +6,9 @@ export interface Dataset<Row> {
   size: number;
   /** @param index 0 <= index < size. The same index always gives the same task. */
   task(index: number): Task<Row>;
-  /** What was noticed on opening and should be told, one sentence each: `"train.jsonl: 3 empty lines skipped"`. */
+  /** Notes from opening the dataset to show to the user: `"train.jsonl: skipped 3 empty lines"`. */
   notes?: readonly string[];
 }
 
-/** A row as a file holds it: columns by name. */
+/** A row of a file: columns by name. */
 export type FileRow = Record<string, unknown>;

@@ -1,4 +1,4 @@
-/** What an override of the command line does to a composed tree. */
+/** Applies command-line overrides to a composed tree. */
 import { isDeepStrictEqual } from "node:util";
 import { nearest } from "../../nearest.ts";
 import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../node.ts";
@@ -9,10 +9,10 @@ import type { Override } from "./parse-override.ts";
 import { dereference } from "./resolve.ts";
 import { type Element, elementToNode, isSweep } from "./value.ts";
 
-/** What is wrong with an override, to be collected with those of others. */
+/** A mistake in an override, collected with all others. */
 class OverrideMistake extends Error {}
 
-/** The tree after the override, or the tree as it was and a mistake. */
+/** Returns the tree after the override; on a mistake, adds it to `mistakes` and returns the tree unchanged. */
 export function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
   try {
     const { kind, key, package: place } = override;
@@ -42,7 +42,7 @@ function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
     throw new OverrideMistake(`${key} is ${found} (${positionText(at.origin)}) and cannot become ${given}`);
   }
   if (node.kind === "list") return replaceAt(tree, path, node);
-  // Through the list items on the way, if any, so the merge stays one of sections.
+  // Wrapped in a section, so the merge also works if the path goes through list items.
   const merged = merge(wrap(at, ["_"]) as MapNode, wrap(node, ["_"]) as MapNode);
   return replaceAt(tree, path, childOf(merged, "_"));
 }
@@ -55,7 +55,7 @@ function isTaken(tree: MapNode, path: readonly string[]): boolean {
   return !(found.kind === "value" && found.value === null);
 }
 
-/** Only `+key` and `++key` make keys, in the value of a section too. */
+/** Only `+key` and `++key` add keys, also in the value of a section. */
 function requireKnown(tree: MapNode, path: readonly string[], node: Node): void {
   const at = nodeAt(tree, path);
   if (at === undefined) throw new OverrideMistake(`unknown key ${oneLine(path.join("."))}${keyHelp(tree, path)}`);
@@ -97,7 +97,7 @@ function remove(tree: MapNode, { key, value }: Override): MapNode {
 
 const spelled = (node: Node) => JSON.stringify(plain(node));
 
-/** The keys that a mistyped one may have meant, and how to add one. */
+/** Suggests keys for a mistyped one, and how to add a key. */
 function keyHelp(tree: MapNode, path: readonly string[]): string {
   const key = path.join(".");
   const near = nearest(key, keysOf(tree));

@@ -1,6 +1,6 @@
 /**
- * Hydra's composition: a primary configuration, the files that its defaults list names, and the overrides of the
- * command line, to one tree whose every value knows where it came from. Knows no schema.
+ * Hydra's composition: combines a primary configuration, the files in its defaults list and command-line overrides
+ * into one tree with the origin of every value. Independent of the schema.
  */
 import { UserError } from "../../errors.ts";
 import { mistakesError } from "../mistakes.ts";
@@ -23,7 +23,7 @@ export interface HydraRequest {
   searchPath: readonly string[];
   /** The primary config's name, e.g. `unified`; without it the composition starts empty. */
   configName?: string;
-  /** As they stand on the command line. */
+  /** Overrides as typed on the command line. */
   overrides?: readonly string[];
   /** Merged beneath the files, e.g. a schema's defaults. */
   base?: MapNode;
@@ -40,7 +40,7 @@ export interface HydraComposition {
   overrides: Override[];
   /** The option of each config group, e.g. `rllm/backend` -> `verl`. */
   choices: ReadonlyMap<string, string | null>;
-  /** What `resolveTree` and `select` need to know of this composition. */
+  /** The settings that `resolveTree` and `select` need for this composition. */
   resolvers: Pick<ResolverSettings, "choices" | "configName">;
   hydra: HydraSettings;
   /** With the entries of `hydra.searchpath`. */
@@ -51,7 +51,7 @@ export interface HydraComposition {
  * @example
  * const { tree, resolvers } = composeHydra({ searchPath: ["conf"], configName: "train", overrides: ["db=mysql", "lr=1e-4"] });
  * const { tree: resolved } = resolveTree(tree, resolvers);
- * @throws UserError that names the place of what is wrong: file, line and column, or the override
+ * @throws UserError with the location of each mistake: file, line and column, or the override
  */
 export function composeHydra({
   configName,
@@ -99,7 +99,7 @@ export function composeHydra({
   for (const layer of layers) tree = merge(tree, layer);
   for (const override of others) {
     if (isGroup(override)) continue;
-    // Hydra's own section is open: what has no meaning in it is refused below, by its name.
+    // Hydra's own section accepts any key here; unsupported ones are rejected by name below.
     const open = override.kind === "change" && (/^hydra\./.test(override.key) || isFree(override.key));
     tree = applyOverride(tree, open ? { ...override, kind: "force-add" } : override, mistakes);
   }
@@ -147,7 +147,7 @@ function searchEntries(override: Override | undefined, primary: MapNode | undefi
   );
 }
 
-/** A file's values within the section that its package says. */
+/** A file's values in the section given by its package. */
 function packaged(config: DefaultsList["configs"][number], load: LoadConfig, mistakes: Mistake[]): MapNode {
   const { tree } = load(config.name)!;
   const whole = config.package === "" ? tree : (wrap(tree, config.package.split(".")) as MapNode);
@@ -162,8 +162,8 @@ function packaged(config: DefaultsList["configs"][number], load: LoadConfig, mis
 }
 
 /**
- * Every key that must be given and was not.
- * @throws UserError that lists all of them, with the places that ask for them
+ * Checks that every required key (`???`) is set.
+ * @throws UserError listing all missing keys and their origins
  */
 export function requireGiven(tree: MapNode): void {
   // What refers to a missing key is settled with it.

@@ -1,6 +1,6 @@
 /**
- * Defaults lists, nested through files, to the one list of files that make up a configuration, in the order in which
- * they are merged, each with the package (the section) that it is put into.
+ * Expands nested defaults lists to a flat list of the files that make up a configuration, in merging order, each with
+ * its package (the section in which it is placed).
  */
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
@@ -60,7 +60,7 @@ interface Context {
   mistakes: Mistake[];
 }
 
-/** Files that include each other come back to the same place. */
+/** Limits the depth of files that include each other. */
 const deepest = 50;
 
 /**
@@ -188,7 +188,7 @@ function expand(
   for (const child of items) resolveGroupKeyword(child);
   takeFileOverrides(items, item, context, deferred);
 
-  // The last item first: what it overrides holds for those before it. References wait until every group is chosen.
+  // The last item first, because its overrides apply to earlier items. References wait until every group is chosen.
   const children = new Map<Item, ChosenConfig[]>();
   const waiting: Item[] = [];
   for (const child of [...items].reverse()) {
@@ -219,7 +219,7 @@ function expand(
   return children.size === 0 ? [itself] : items.flatMap((child) => children.get(child) ?? []);
 }
 
-/** Without a `_self_`, a file comes after what its defaults list names. */
+/** Without `_self_`, a file is merged after the items of its defaults list. */
 function addSelf(entries: DefaultEntry[], item: Item, hasMore: boolean): void {
   const selves = entries.filter(({ kind }) => kind === "self");
   if (selves.length > 1)
@@ -257,7 +257,7 @@ function takeFileOverrides(items: readonly Item[], parent: Item, context: Contex
     }
     last = item;
     const key = overrideKey(item);
-    // The outermost file and the command line have spoken before.
+    // The command line and outer files have priority.
     if (!context.choices.has(key)) {
       context.choices.set(key, { option: item.option, origin: item.origin, used: false, external: false });
     }

@@ -1,4 +1,4 @@
-/** A multirun's overrides to the overrides of each run: every combination, the last sweep varying fastest. */
+/** Expands a multirun's overrides to the overrides of each run: all combinations, the last sweep varies fastest. */
 
 import { mistakesError } from "../mistakes.ts";
 import type { Mistake } from "../node.ts";
@@ -22,7 +22,7 @@ const mostRuns = 10_000;
  */
 export function expandSweep(texts: readonly string[], options: SweepOptions = {}): string[][] {
   const mistakes: Mistake[] = [];
-  // A key that is set twice sweeps over what was said last.
+  // If a key is set twice, the last override wins.
   const choices = new Map<string, string[]>();
   for (const text of texts) {
     const parsed = parseOverride(text);

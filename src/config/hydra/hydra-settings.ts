@@ -1,4 +1,4 @@
-/** The `hydra` section: what of Hydra's own settings has a meaning here, and what a person must hear has none. */
+/** The `hydra` section: reads the settings that Hone supports and rejects all others. */
 import { nearest } from "../../nearest.ts";
 import { type MapNode, type Mistake, type Node, nodeAt, plain, type ValueNode } from "../node.ts";
 import { oneLine } from "../origin.ts";
@@ -15,7 +15,7 @@ export interface HydraSettings {
 
 const meaningful = ["hydra.searchpath", "hydra.mode", "hydra.run.dir", "hydra.sweep.dir"];
 
-/** Settings that may stand, as long as they say what Hone does anyway. */
+/** Settings that are accepted only with the value that matches Hone's behavior. */
 const unchanged: ReadonlyMap<string, { value: unknown; does: string }> = new Map([
   ["hydra.job.chdir", { value: false, does: "Hone never changes the working folder" }],
   [
@@ -56,7 +56,7 @@ function checkKeys(node: Node, key: string, mistakes: Mistake[]): void {
   }
 }
 
-/** Why a setting or group of Hydra's own is refused. */
+/** Why one of Hydra's own settings or groups is rejected. */
 export function hasNoMeaning(key: string): string {
   const known = [...meaningful, ...unchanged.keys()];
   const near = nearest(key, known);

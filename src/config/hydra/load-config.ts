@@ -1,4 +1,4 @@
-/** One named configuration of the search path: its values, its package header and its defaults list, all located. */
+/** Loads a configuration from the search path: its values, package header and defaults list, with origins. */
 
 import { mistakesError } from "../mistakes.ts";
 import type { MapNode, Mistake, Node } from "../node.ts";
@@ -9,17 +9,17 @@ import type { SearchPath } from "./search-path.ts";
 
 export interface LoadedConfig {
   file: string;
-  /** Without the defaults list. */
+  /** The values without the defaults list. */
   tree: MapNode;
-  /** Of the line `# @package ...`. */
+  /** The package in the header line `# @package ...`. */
   header: string | undefined;
   defaults: DefaultEntry[];
 }
 
-/** One item of a defaults list, as it is written. */
+/** An item of a defaults list as written. */
 export interface DefaultEntry {
   kind: "self" | "config" | "group";
-  /** Begins at the search path's root rather than at the folder of the file. */
+  /** Whether the path starts at the search path's root instead of the file's folder. */
   absolute: boolean;
   /** Of `a/b/c`, or of `a/b: c`: `a/b`. */
   group: string;
@@ -31,12 +31,12 @@ export interface DefaultEntry {
   origin: Origin;
 }
 
-/** What ships does not change while a process runs. */
+/** Shipped files do not change while a process runs. */
 const shippedConfigs = new Map<string, LoadedConfig>();
 
 export type LoadConfig = (name: string) => LoadedConfig | undefined;
 
-/** @returns a function that reads each file once; it throws a UserError that lists every mistake of a file */
+/** @returns a function that reads each file once and throws a UserError listing every mistake in a file */
 export function configLoader(path: () => SearchPath): LoadConfig {
   const loaded = new Map<string, LoadedConfig | undefined>();
   return (name) => {

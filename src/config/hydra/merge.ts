@@ -1,4 +1,4 @@
-/** One tree over another, as OmegaConf merges: sections by their keys, anything else as a whole. */
+/** Merges trees like OmegaConf: sections key by key, anything else as a whole. */
 import { UserError } from "../../errors.ts";
 import { childOf, type Entry, type MapNode, type Node } from "../node.ts";
 import { positionText } from "../read-yaml.ts";
@@ -8,7 +8,7 @@ import { dereference } from "./resolve.ts";
 export const isMissing = (node: Node | undefined) => node?.kind === "value" && node.value === "???";
 
 /**
- * A new tree; neither argument is changed.
+ * Returns a new tree and does not change its arguments.
  * @throws UserError where a section meets a list
  */
 export function merge(under: MapNode, over: MapNode): MapNode {
@@ -42,14 +42,14 @@ function mergeEntry(below: Entry, entry: Entry, root: MapNode, path: readonly st
   return entry;
 }
 
-/** The section or list that a reference stands for is what gets merged into, not the reference. */
+/** Follows a reference, because values are merged into the referenced section or list, not into the reference. */
 function section(node: Node, root: MapNode, path: readonly string[]): Node {
   if (node.kind !== "value" || !mayRefer(node.value)) return node;
   const target = dereference(root, path);
   return target !== undefined && target.kind !== "value" ? target : node;
 }
 
-/** A tree that holds one node, at a dotted path. */
+/** Creates a tree with a single node at a path. */
 export function wrap(node: Node, path: readonly string[]): Node {
   return [...path]
     .reverse()
@@ -60,8 +60,8 @@ export function wrap(node: Node, path: readonly string[]): Node {
 }
 
 /**
- * The tree with the node at a path replaced, or removed where it is undefined; sections on the way are made where they
- * are missing. Neither merges nor asks whether the key is known.
+ * Replaces the node at a path, or removes it if `node` is undefined, and creates missing sections on the path.
+ * Does not merge, and does not check whether the key is known.
  */
 export function replaceAt(tree: MapNode, path: readonly string[], node: Node | undefined): MapNode {
   const [name, ...rest] = path as [string, ...string[]];

@@ -1,4 +1,4 @@
-/** The functions of the override grammar: casts, sweeps, and what changes a sweep. */
+/** The functions of the override grammar: casts, sweeps, and modifiers of sweeps. */
 import { nearest } from "../../nearest.ts";
 import { plain } from "../node.ts";
 import { pythonFloat } from "./scalars.ts";
@@ -54,7 +54,7 @@ const functions: Readonly<Record<string, Call>> = {
     if (include === undefined) throw new ValueMistake("glob() takes patterns of options, e.g. glob(*)");
     return { type: "glob", include: patterns(include), exclude: exclude === undefined ? [] : patterns(exclude) };
   },
-  /** A tag is a note for sweepers that search; a sweep over all values has no use for it. */
+  /** Tags are notes for sweepers that search; they do not affect a sweep over all values. */
   tag: (positional, named) => {
     const sweep = named.get("sweep") ?? positional.at(-1);
     if (!isSweep(sweep)) throw new ValueMistake("tag() takes tags and, last, a sweep");
@@ -124,7 +124,7 @@ function patterns(value: Value): string[] {
   });
 }
 
-/** Casts reach into lists, dicts' values and sweeps. */
+/** Casts also apply to the items of lists, the values of dicts and sweeps. */
 function cast(scalar: (value: Element) => Element): Call {
   const apply = (value: Value): Value => {
     if (value.type === "list")
@@ -228,7 +228,7 @@ function sortElements(items: readonly Element[], reversed: boolean): Element[] {
   return [...items].sort((left, right) => direction * compare(left, right));
 }
 
-/** Numbers and booleans by size, text by its characters; a mixture has no order. */
+/** Compares numbers and booleans by size, and text by characters; mixed types cannot be compared. */
 function compare(left: Element, right: Element): number {
   if (left.type === "text" && right.type === "text")
     return left.value < right.value ? -1 : Number(left.value > right.value);
@@ -238,7 +238,7 @@ function compare(left: Element, right: Element): number {
   throw new ValueMistake(`sort() cannot order ${left.type} and ${right.type}`);
 }
 
-/** A range that counts up becomes one that counts down, and the reverse. */
+/** Reverses a range unless it already has the wanted direction. */
 function turned(range: Sweep & { type: "range" }, reversed: boolean): Value {
   const { start, stop, step } = range;
   const isTurned = reversed ? start.value < stop.value : start.value > stop.value;

@@ -1,4 +1,4 @@
-/** One override of the command line: its kind, its key or config group, its value. Knows nothing of any file. */
+/** Parses a command-line override: its kind, its key or config group, and its value. */
 import type { Mistake } from "../node.ts";
 import { oneLine } from "../origin.ts";
 import { parseValue } from "./parse-value.ts";
@@ -13,7 +13,7 @@ export interface Override {
   package: string | undefined;
   /** Undefined for a bare `~key`. */
   value: Value | undefined;
-  /** Verbatim as it was typed. */
+  /** The override as typed. */
   text: string;
 }
 
@@ -26,7 +26,7 @@ const longest = 100_000;
 
 const kinds = { "": "change", "+": "add", "++": "force-add", "~": "delete" } as const;
 
-/** @returns the override, or what is wrong with it */
+/** @returns the override, or a mistake */
 export function parseOverride(text: string): Override | Mistake {
   const where = oneLine(text);
   if (text.length > longest) return { where, message: `is longer than ${longest} characters` };

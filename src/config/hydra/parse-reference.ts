@@ -1,6 +1,6 @@
 /**
- * OmegaConf's references inside text: `${a.b}`, `${.x}`, `${a[0]}`, `${oc.env:HOME,none}`, nested in each other.
- * Only their form; what they stand for is `resolve.ts`'s.
+ * Parses OmegaConf's references inside text: `${a.b}`, `${.x}`, `${a[0]}`, `${oc.env:HOME,none}`, also nested.
+ * Handles only the syntax; `resolve.ts` computes the values.
  */
 import { scalarElement } from "./parse-value.ts";
 import type { Element } from "./value.ts";
@@ -8,7 +8,7 @@ import type { Element } from "./value.ts";
 export type Part = string | Reference;
 
 export type Reference =
-  /** `up`: the dots in front; 0 begins at the root. Brackets are undone. */
+  /** `up`: the number of leading dots; 0 starts at the root. Brackets are converted to names. */
   | { kind: "key"; up: number; names: Part[]; text: string }
   | { kind: "call"; name: Part[]; arguments: Argument[]; text: string };
 
@@ -18,7 +18,7 @@ export type Argument =
   | { type: "list"; items: Argument[] }
   | { type: "dict"; entries: [key: Element, value: Argument][] };
 
-/** What is wrong with a reference, to be located by whoever knows the value. */
+/** A mistake in a reference; the caller adds the location of the value. */
 export class ReferenceMistake extends Error {}
 
 const deepest = 100;
@@ -28,15 +28,15 @@ const resolverName = /^[A-Za-z_][\w-]*$/;
 const rawRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]*:[ \t]*|[ \t]+|[\w\-/\\+.%*@?|]|\$(?!\{)/y;
 const keyRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]+|[\w\-/\\+.$%*@?|]/y;
 
-/** Whether OmegaConf would look for references in it; an escaped one counts, since the escape is to be undone. */
+/** Whether OmegaConf would look for references in the value; escaped ones count, because they must be unescaped. */
 export const mayRefer = (value: unknown): value is string => typeof value === "string" && value.includes("${");
 
-/** A text's references and what stands between them, escapes (`\${`) undone. @throws ReferenceMistake */
+/** Splits text into references and the text between them, with escapes (`\${`) removed. @throws ReferenceMistake */
 export function parseText(text: string): Part[] {
   return new Reader(text).text();
 }
 
-/** One value as it may stand among a resolver's arguments, for `oc.decode`. @throws ReferenceMistake */
+/** Parses a single resolver argument, for `oc.decode`. @throws ReferenceMistake */
 export function parseArgument(text: string): Argument {
   return new Reader(text).wholeArgument();
 }
@@ -83,7 +83,7 @@ class Reader {
     }
   }
 
-  /** What follows `${`. */
+  /** Parses the text after `${`. */
   private reference(start: number): Reference {
     if (++this.depth > deepest) throw new ReferenceMistake(`references are nested deeper than ${deepest} levels`);
     this.skip(blank);
@@ -241,7 +241,7 @@ class Reader {
 
 function scalarOf(tokens: readonly string[]): Element {
   const text = undoEscapes(tokens);
-  // What was escaped, or has blanks at its ends, is text.
+  // Escaped values, and values with blanks at either end, are text.
   const spelled = tokens.join("");
   return spelled === text && spelled === spelled.trim() ? scalarElement(spelled) : { type: "text", value: text };
 }

@@ -1,6 +1,6 @@
 /**
- * References replaced by what they stand for. A value that is nothing but one reference takes the other's type, be it
- * a section; within text it is spelled as Python spells it.
+ * Replaces references with their values. A value that consists of a single reference takes the type of its target, even
+ * a section; inside text, the value is formatted like in Python.
  */
 import { nearest } from "../../nearest.ts";
 import { mistakesError } from "../mistakes.ts";
@@ -23,7 +23,7 @@ const mostNodes = 100_000;
 const longestChain = 200;
 
 /**
- * The tree without references. What refers to a missing value (`???`) is missing too.
+ * Resolves all references of a tree. A reference to a missing value (`???`) is missing too.
  * @throws UserError that lists every reference that cannot be followed, with its place
  */
 export function resolveTree(tree: MapNode, settings: Partial<ResolverSettings> = {}): ResolvedTree {
@@ -62,7 +62,7 @@ export function dereference(tree: MapNode, path: readonly string[]): Node | unde
   }
 }
 
-/** A node and where it stands: relative references start there. */
+/** A node and its path, where relative references start. */
 interface Located {
   node: Node;
   path: readonly string[];

@@ -1,16 +1,16 @@
-/** The functions that references may call: `${oc.env:HOME}`. Each takes resolved values. */
+/** Resolvers: the functions that references may call, e.g. `${oc.env:HOME}`. Their arguments are resolved. */
 import { nearest } from "../../nearest.ts";
 import type { Node, ValueNode } from "../node.ts";
 import { type Origin, oneLine } from "../origin.ts";
 import { type Argument, parseArgument, ReferenceMistake } from "./parse-reference.ts";
 import { isFloat, pythonText } from "./scalars.ts";
 
-/** What a resolver can ask for. */
+/** The context of a resolver call. */
 export interface ResolverCall {
   origin: Origin;
-  /** The key that the reference is the value of. */
+  /** The key whose value is the reference. */
   key: string;
-  /** The resolved value of another key, as written after `oc.select:`; undefined where there is none. */
+  /** The resolved value of another key, as written after `oc.select:`; undefined if it does not exist. */
   select(key: string): Node | undefined;
   evaluate(argument: Argument): Node;
   warn(message: string): void;
@@ -77,7 +77,7 @@ const resolvers: Readonly<Record<string, Resolver>> = {
     origin: call.origin,
     items: sectionOf(given, call).map(({ node }) => node),
   }),
-  /** rLLM's: the product of two whole numbers. */
+  /** From rLLM: the product of two integers. */
   mul: (given, { origin }) => {
     if (given.length !== 2) throw new ReferenceMistake("mul takes two numbers: mul:2,3");
     const [left, right] = given.map((node) => wholeNumber(node)) as [number, number];

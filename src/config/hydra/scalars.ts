@@ -1,6 +1,6 @@
 /**
- * Plain scalars of YAML as Python reads them (YAML 1.1, with OmegaConf's floats such as `1e-5`), and values as Python
- * spells them. Hydra's files are written for that reading, so `off` is false and `1:30` is 90 here too.
+ * Reads plain YAML scalars like Python (YAML 1.1, with OmegaConf's floats such as `1e-5`), and formats values like
+ * Python. Hydra's files rely on these rules, so `off` is false and `1:30` is 90.
  */
 import type { ValueNode } from "../node.ts";
 
@@ -54,7 +54,7 @@ function readFloat(text: string): number {
 
 const sexagesimal = (digits: string) => digits.split(":").reduce((sum, part) => sum * 60 + Number(part), 0);
 
-/** Whether a number was spelled as one with a fraction: JavaScript itself does not tell 1.0 from 1. */
+/** Whether a number was written as a float: JavaScript itself does not distinguish 1.0 from 1. */
 export function isFloat({ value, text }: ValueNode): boolean {
   if (typeof value !== "number") return false;
   if (!Number.isInteger(value)) return true;

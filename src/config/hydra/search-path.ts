@@ -1,4 +1,4 @@
-/** Where named configurations are looked for: folders, and folders inside of Python packages. */
+/** The search path for named configurations: folders, and folders in Python packages. */
 import { execFileSync } from "node:child_process";
 import { readdirSync, statSync } from "node:fs";
 import { homedir } from "node:os";
@@ -7,21 +7,21 @@ import { fileURLToPath } from "node:url";
 import { UserError } from "../../errors.ts";
 
 export interface SearchPath {
-  /** The file that a configuration's name stands for, e.g. `rllm/backend/verl`; undefined when no folder holds it. */
+  /** The file of a named configuration, e.g. `rllm/backend/verl`; undefined if no folder contains it. */
   file(name: string): string | undefined;
-  /** Whether any folder holds this one. */
+  /** Whether any folder contains this group. */
   isGroup(group: string): boolean;
-  /** The options of a group over all folders, sorted. */
+  /** The options of a group in all folders, sorted. */
   options(group: string): string[];
-  /** The same path with further entries at its end. */
+  /** The same path with entries appended. */
   with(entries: readonly string[]): SearchPath;
-  /** As they were given. */
+  /** The entries as given. */
   readonly entries: readonly string[];
 }
 
 /**
- * @param entries folders, `file://folder` or `pkg://python.package`; the first that holds a file wins. A Python package
- * is asked for only when no earlier folder holds what is looked for.
+ * @param entries folders, `file://folder` or `pkg://python.package`; the first that contains a file wins. A Python
+ * package is located only if no earlier folder contains the file.
  */
 export function searchPath(entries: readonly string[], folders: readonly Folder[] = entries.map(folder)): SearchPath {
   return {
@@ -45,9 +45,9 @@ export function searchPath(entries: readonly string[], folders: readonly Folder[
 }
 
 interface Folder {
-  /** @throws UserError when a Python package is not there */
+  /** @throws UserError when a Python package is not installed */
   get(): string;
-  /** Whether it can be listed without a complaint. */
+  /** Whether the folder exists and can be listed. */
   known(): boolean;
 }
 
@@ -69,7 +69,7 @@ function folder(entry: string): Folder {
   return { get: () => path, known: () => true };
 }
 
-/** Asked for once a process: it costs the start of an interpreter. */
+/** Cached per process, because each lookup starts a Python interpreter. */
 const packageFolders = new Map<string, string | UserError>();
 
 function packageFolder(name: string): Folder {
@@ -88,7 +88,7 @@ function packageFolder(name: string): Folder {
   };
 }
 
-/** Finds without importing: verl's own import takes seconds. */
+/** Finds the package without importing it, because importing verl takes seconds. */
 const script = `
 import importlib.util, os, sys
 first, *rest = sys.argv[1].replace("/", ".").split(".")
@@ -125,7 +125,7 @@ function findPackage(name: string): string | UserError {
   });
 }
 
-/** HONE_PYTHON, the environment that the set-up made in this project, or what `python3` is. */
+/** HONE_PYTHON, else the environment created by set-up in this project, else `python3`. */
 function pythonOf(): string {
   if (process.env.HONE_PYTHON) return process.env.HONE_PYTHON;
   const own = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";

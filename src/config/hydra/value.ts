@@ -1,4 +1,4 @@
-/** Values of the override grammar: what they are, as nodes, and as the text that reads back as them. */
+/** Values of the override grammar, and their conversion to nodes and text. */
 import type { Node } from "../node.ts";
 import type { Origin } from "../origin.ts";
 import { isFloatText, pythonFloat } from "./scalars.ts";
@@ -11,25 +11,25 @@ export type Element =
   | { type: "list"; items: Element[] }
   | { type: "dict"; entries: [key: Element, value: Element][] };
 
-/** `text`: the spelling, by which `1` and `1.0` differ. */
+/** `text`: the original spelling, which distinguishes `1` and `1.0`. */
 export interface NumberElement {
   type: "number";
   value: number;
   text: string;
 }
 
-/** Several values, one run each. */
+/** Several values, with one run for each. */
 export type Sweep =
   /** `simple`: written `a,b` rather than `choice(a,b)`. */
   | { type: "choice"; items: Element[]; simple: boolean; shuffle: boolean }
   | { type: "range"; start: NumberElement; stop: NumberElement; step: NumberElement; shuffle: boolean }
   | { type: "interval"; start: Element; end: Element }
-  /** Of the options of a config group; `*` and `?` as in a shell. */
+  /** Matches options of a config group; `*` and `?` as in a shell. */
   | { type: "glob"; include: string[]; exclude: string[] };
 
 export type Value = Element | Sweep;
 
-/** What is wrong with a value, to be located by whoever knows the override. */
+/** A mistake in a value; the caller adds the override in which it occurs. */
 export class ValueMistake extends Error {}
 
 const sweepTypes: ReadonlySet<string> = new Set(["choice", "range", "interval", "glob"]);
@@ -63,7 +63,7 @@ function keyText(key: Element): string {
   return key.type === "text" || key.type === "number" ? String(key.value) : elementText(key);
 }
 
-/** The element as one would type it. */
+/** The element as typed on a command line. */
 export function elementText(element: Element): string {
   switch (element.type) {
     case "null":
