@@ -126,7 +126,7 @@ describe("hub", () => {
     fault.status = 0;
     expect((await hub("org/big", options())).size).toBe(4000);
     expect(readdirSync(blobs)).toEqual([partial.replace(".incomplete", "")]);
-    expect(said[0]).toMatch(/^org\/big: downloading train\.jsonl, 0\.3 MB \(0\.\d MB resuming at\)$/);
+    expect(said[0]).toMatch(/^org\/big: downloading train\.jsonl, 0\.3 MB \(resuming at 0\.\d MB\)$/);
   });
 
   test("damaged bytes are found by checksum and fetched again", async () => {
