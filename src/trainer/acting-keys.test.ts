@@ -115,12 +115,16 @@ test.each<[string, number]>([
   ["rllm.workflow.retry_limit=2", 3],
 ])("%s, each attempt with an environment of its own", async (override, attempts) => {
   const made: number[] = [];
+  let environmentCount = 0;
   const environments: NamedParts<Row>["environments"] = {
+    // The first one works: a step in which all rollouts fail ends the run.
     broken: () => {
+      const works = environmentCount++ === 0;
       let used = 0;
       return {
         reset: () => "go",
         step: () => {
+          if (works) return { observation: "", reward: 1, done: true };
           made.push(++used);
           throw new Error("broken");
         },
@@ -129,24 +133,25 @@ test.each<[string, number]>([
   };
   const broken = ["rllm.env.name=broken", "rllm.workflow.on_agent_error=retry", override];
   const metrics = await run([...broken, "rllm.workflow.raise_on_error=false"], { environments });
-  expect(made).toEqual(Array.from({ length: 4 * attempts }, () => 1));
-  expect(metrics["batch/failed_episodes"]).toBe(4);
+  expect(made).toEqual(Array.from({ length: 3 * attempts }, () => 1));
+  expect(metrics["batch/failed_episodes"]).toBe(3);
   await expect(run(broken, { environments })).rejects.toThrow("environment threw Error");
 });
 
 test.each<[string, object]>([
-  ["rllm.workflow.on_agent_error=reward:0.25", { "batch/failed_episodes_rewarded": 4, "reward/mean": 0.25 }],
+  ["rllm.workflow.on_agent_error=reward:0.25", { "batch/failed_episodes_rewarded": 2, "reward/mean": 0.625 }],
   [
     "rllm.workflow.on_agent_error=drop",
-    { "batch/failed_episodes_rewarded": 0, "groups/dropped_trajs/failed_episode": 4 },
+    { "batch/failed_episodes_rewarded": 0, "groups/dropped_trajs/failed_episode": 2 },
   ],
 ])("%s, without a retry", async (override, expected) => {
-  const workflow: Workflow<Row> = async (_, { model }) => {
+  const workflow: Workflow<Row> = async (_, { model, rollout }) => {
     await model.chat([{ role: "user", content: "go" }]);
+    if (rollout === 0) return 1;
     throw new Error("broken");
   };
   expect(await run([override], { workflow })).toMatchObject({
-    "batch/failures/agent": 4,
+    "batch/failures/agent": 2,
     "batch/retries": 0,
     ...expected,
   });
@@ -154,7 +159,8 @@ test.each<[string, object]>([
 
 const hangIn =
   (stage: string): Workflow<Row> =>
-  (_task, context: WorkflowContext) => {
+  async (_task, context: WorkflowContext) => {
+    if (context.rollout === 0) return 1;
     context.stage(stage);
     return new Promise(() => {});
   };
@@ -166,7 +172,7 @@ test.each<[string, string]>([
   ["rllm.workflow.workflow_args.timeout=0.01", "search"],
 ])("%s", async (override, stage) => {
   const metrics = await run([override], { workflow: hangIn(stage) });
-  expect(metrics["batch/termination_reason/timeout"]).toBe(1);
+  expect(metrics["batch/termination_reason/timeout"]).toBe(0.5);
 });
 
 test("rllm.workflow.tear_down_timeout", async () => {
