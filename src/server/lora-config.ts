@@ -9,7 +9,8 @@ import type { LoraAdapter } from "./records.ts";
 const defaultAlpha = 32;
 
 export const loraSchema = z.looseObject({
-  rank: z.int().min(1).default(32),
+  /** A larger one only exhausts memory: no model has matrices of a higher rank. */
+  rank: z.int().min(1).max(16_384).default(32),
   alpha: z.number().gt(0).default(defaultAlpha),
   seed: z.int().nullish(),
   train_unembed: z.boolean().default(true),

@@ -212,6 +212,7 @@ test("models that cannot be made are refused with what there is", async () => {
     [{ base_model: "tabulra" }, 400, /Did you mean tabular/],
     [{ optimizer_config: { type: "dimuon", version: 1 } }, 400, /AdamW/],
     [{ lora_config: { rank: 0 } }, 400, /rank/],
+    [{ lora_config: { rank: 2 ** 32 } }, 400, /rank/],
     [{ lora_config: { rank: 4, train_attn: false, train_mlp: false, train_unembed: false } }, 400, /at least one/],
     [{ session_id: "nobody" }, 404, /no session/],
   ];

@@ -10,7 +10,7 @@ export const model = z
       .meta({
         note: "The local backend's default is smollm2-135m-instruct, which needs no model hub and trains on two CPU cores.",
       }),
-    lora_rank: count.min(0).default(32).describe("LoRA rank; 0 trains all weights."),
+    lora_rank: count.min(0).max(16_384).default(32).describe("LoRA rank; 0 trains all weights."),
     lora_alpha: z.number().gt(0).default(32).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank."),
     train_unembed: z.boolean().default(true).describe("Apply LoRA to the output embedding.").meta({
       note: "The local backend's default is false, because small models share the output embedding with the input embedding.",
