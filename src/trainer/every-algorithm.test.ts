@@ -88,7 +88,7 @@ describe("what comes on top", () => {
   });
 
   it.each<[string, string[], RegExp]>([
-    ["an unknown loss", algorithm("loss_fn=pppo"), /no such name.*ppo/],
+    ["an unknown loss", algorithm("loss_fn=pppo"), /neither built in nor registered.*ppo/],
     ["an unknown loss of a role", algorithm("loss_fn_map={main: gsppo}"), /no policy loss "gsppo"/],
     ["a target without a KL", algorithm("kl_target=0.1"), /no KL to adapt/],
     [
