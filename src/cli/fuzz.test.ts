@@ -5,6 +5,7 @@
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Command } from "commander";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { configKeys } from "../config/describe.ts";
@@ -164,6 +165,8 @@ function ending(command: string | undefined): string[] {
   return ["train", "eval", "chat", "gateway", "lightrft"].includes(command ?? "") ? [model] : [];
 }
 
+const hung = -1;
+
 test(
   "any command line ends with 0, 1 or 2, a message, and no stack of Hone's own",
   async () => {
@@ -181,7 +184,8 @@ test(
       said = "";
       errors.mockClear();
       process.exitCode = undefined;
-      const code = await runCommandLine(line);
+      // A run whose rollouts all fail waits for over a minute before it gives up.
+      const code = await Promise.race([runCommandLine(line), sleep(110_000, hung, { ref: false })]);
       process.exitCode = undefined;
       codes[code] = (codes[code] ?? 0) + 1;
       const isWrong =
@@ -191,7 +195,7 @@ test(
       if (!isWrong) continue;
       const words = line.map((word) => JSON.stringify(word.slice(0, 80))).join(" ");
       failures.push(`case ${index} ended with ${code}: hone ${words}\n${said.slice(-1500)}`);
-      if (failures.length === 10) break;
+      if (failures.length === 10 || code === hung) break;
     }
     const cases = codes.reduce((sum, count) => sum + count, 0);
     console.log(`cli fuzz: ${cases} command lines; ${codes.map((count, code) => `exit ${code}: ${count}`).join(", ")}`);

@@ -39,6 +39,14 @@ test.each<[unknown, string]>([
   expect(() => checkOutcome(value, recorded)).toThrow(message);
 });
 
+test("refuses values that JSON cannot express by showing them", () => {
+  const circular: Record<string, unknown> = {};
+  circular.self = circular;
+  expect(() => checkOutcome({ reward: circular }, recorded)).toThrow(/returned reward .*Circular/);
+  expect(() => checkOutcome(10n, recorded)).toThrow("returned 10");
+  expect(() => checkOutcome(Symbol("x"), recorded)).toThrow("returned Symbol(x)");
+});
+
 test.each<[unknown, unknown]>([
   [0.5, { reward: 0.5 }],
   [{ reward: null }, { reward: null }],

@@ -1,4 +1,5 @@
 /** The gate between users' rewards and training: what passes is a finite number or an honest `null`. */
+import { inspect } from "node:util";
 import type { Outcome } from "../agents/types.ts";
 import type { Step, Trajectory } from "../trajectories/types.ts";
 import { BadOutcome } from "./failures.ts";
@@ -125,7 +126,15 @@ function entries(value: unknown, name: string): [string, unknown][] {
 }
 
 function show(value: unknown): string {
-  if (typeof value === "number" || typeof value === "function" || value === undefined) return String(value);
-  const text = JSON.stringify(value) ?? String(value);
+  const text = typeof value === "object" || typeof value === "string" ? json(value) : String(value);
   return text.length > 200 ? `${text.slice(0, 200)}...` : text;
+}
+
+function json(value: unknown): string {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    // A circular object, say.
+    return inspect(value);
+  }
 }
