@@ -9,3 +9,9 @@ test.each(["abc", "", "ftp://127.0.0.1", "127.0.0.1:8000", "http://"])(
     expect(errors.mock.calls.join("")).toContain("is not an http address");
   },
 );
+
+test.each(["--upstream-kind", "--upstream-model"])("hone gateway %s without --upstream is refused", async (flag) => {
+  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine(["gateway", flag, "model.name=./no-such-model"])).toBe(2);
+  expect(errors.mock.calls.join("")).toContain(`${flag} model.name=./no-such-model requires --upstream`);
+});

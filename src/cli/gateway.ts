@@ -19,7 +19,7 @@ import { showStatus } from "./show-status.ts";
 interface GatewayFlags {
   checkpoint?: string;
   upstream?: string;
-  upstreamKind: string;
+  upstreamKind?: string;
   upstreamModel?: string;
 }
 
@@ -40,6 +40,14 @@ export async function gatewayCommand(overrides: string[], flags: GatewayFlags): 
   const { config } = composeConfig({ input: checkpoint?.config ?? {}, overrides });
   // Nobody tells its agents the port: they must know it.
   config.rllm.sdk.proxy.mode = "external";
+  for (const [flag, value] of [
+    ["--upstream-kind", flags.upstreamKind],
+    ["--upstream-model", flags.upstreamModel],
+  ]) {
+    if (flags.upstream === undefined && value !== undefined) {
+      throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
+    }
+  }
   const model = flags.upstream === undefined ? await openOwn(config, checkpoint?.folder) : openUpstream(config, flags);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
@@ -91,7 +99,7 @@ async function openOwn(config: Config, checkpoint: string | undefined): Promise<
 }
 
 function openUpstream(config: Config, flags: GatewayFlags): Model {
-  const { upstream: url = "", upstreamKind: kind, upstreamModel: model } = flags;
+  const { upstream: url = "", upstreamKind: kind = "vllm", upstreamModel: model } = flags;
   if (kind !== "vllm" && kind !== "sglang") throw new UserError(`--upstream-kind ${kind} is neither vllm nor sglang`);
   if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
     throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });

@@ -239,7 +239,7 @@ Examples:
     .argument("[overrides...]", "key=value pairs of the configuration")
     .option("--checkpoint <folder>", "a run folder, a checkpoint in it, or RUN/best")
     .option("--upstream <url>", "sample on this inference server; model.name is then a folder with the tokenizer")
-    .option("--upstream-kind <kind>", "vllm or sglang", "vllm")
+    .option("--upstream-kind <kind>", "vllm or sglang; default vllm")
     .option("--upstream-model <name>", "the model's name at the inference server")
     .addHelpText(
       "after",
