@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /**
- * `npm test`: sets up what is missing and runs every check: types, lint, unit tests, the worker's own tests, end-to-end
- * tests. All run even when one fails; names given as arguments run only those, e.g. `npm test -- types unit`.
+ * `npm test` sets up what is missing and runs every check: types, lint, unused code, unit tests, the worker's tests,
+ * end-to-end tests. All run even when one fails. Arguments select checks by name, e.g. `npm test -- types unit`.
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
@@ -21,6 +21,7 @@ const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path
 const checksWith = (python) => ({
   types: [...tool("typescript/bin/tsc"), "--noEmit"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
+  unused: [...tool("knip/bin/knip.js"), "--no-progress"],
   unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],
   worker: [python, "-m", "pytest", "-q", "worker/tests"],
   e2e: [...tool("vitest/vitest.mjs"), "run", "--project", "e2e"],

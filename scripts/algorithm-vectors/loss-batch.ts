@@ -32,7 +32,7 @@ export function spread(values: ArrayLike<number>, mask: Matrix, elsewhere = 0): 
   return mask.map((row) => row.map((flag) => (flag === 1 ? values[next++]! : elsewhere)));
 }
 
-export const plain: PolicyLossOptions = {
+const plain: PolicyLossOptions = {
   lossFn: "ppo",
   epsClip: 0.2,
   epsClipHigh: null,

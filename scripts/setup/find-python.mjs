@@ -2,8 +2,8 @@
 import { SetupError } from "./report.mjs";
 import { attempt } from "./run.mjs";
 
-export const oldest = [3, 11];
-export const newest = [3, 14];
+const oldest = [3, 11];
+const newest = [3, 14];
 
 /**
  * The names that a suitable Python may have, best first.

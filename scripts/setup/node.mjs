@@ -12,8 +12,7 @@ const build = join(packageRoot, "dist");
 const buildStamp = join(build, ".stamp.json");
 
 /** A checkout has sources and a lock file; a published package has its build. */
-export const isCheckout = () =>
-  existsSync(join(packageRoot, "package-lock.json")) && existsSync(join(packageRoot, "src"));
+const isCheckout = () => existsSync(join(packageRoot, "package-lock.json")) && existsSync(join(packageRoot, "src"));
 
 const lockHash = () => hashFiles([join(packageRoot, "package-lock.json")]);
 
@@ -38,7 +37,7 @@ export async function prepareNode() {
 }
 
 /** The modules alone, for who checks sources and needs no build. */
-export async function installModules() {
+async function installModules() {
   if (modulesReady()) return;
   const start = performance.now();
   say("installing the node modules of package-lock.json");

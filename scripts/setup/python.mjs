@@ -25,7 +25,7 @@ const cpuSeconds = 20;
 export const homeOf = (project = projectRoot()) => join(project, ".hone");
 
 /** A driver without a working nvidia-smi still counts: torch asks the driver. */
-export function hasNvidiaGpu(environment = process.env) {
+function hasNvidiaGpu(environment = process.env) {
   if (process.platform !== "linux") return false;
   if (existsSync("/proc/driver/nvidia/version")) return true;
   return (environment.PATH ?? "").split(delimiter).some((folder) => existsSync(join(folder, "nvidia-smi")));
@@ -35,7 +35,7 @@ export function hasNvidiaGpu(environment = process.env) {
  * @param {string} home
  * @param {boolean} dev with what only the tests import
  */
-export function pythonReady(home, dev) {
+function pythonReady(home, dev) {
   const folder = join(home, "python");
   const stamp = readStamp(join(folder, ".stamp.json"));
   if (stamp?.locks !== hashFiles([locks.base, locks.torch]) || !existsSync(pythonIn(folder))) return false;

@@ -27,7 +27,7 @@ export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<
 }
 
 /** @throws BadOutcome when there is nothing to see: a model must not be asked about the word "undefined" */
-export function toMessages(observation: Observation): readonly ChatMessage[] {
+function toMessages(observation: Observation): readonly ChatMessage[] {
   const messages = typeof observation === "string" ? [{ role: "user" as const, content: observation }] : observation;
   if (!Array.isArray(messages))
     throw new BadOutcome(`gave the observation ${String(observation)}; it is a text or a list of messages`);

@@ -112,7 +112,7 @@ function lineLog(log: (line: string) => void) {
 /** In characters. */
 const longestLine = 2000;
 
-export const agentEnvironment = (task: Task, gateway: GatewayAccess): Record<string, string> => ({
+const agentEnvironment = (task: Task, gateway: GatewayAccess): Record<string, string> => ({
   OPENAI_BASE_URL: gateway.baseURL,
   OPENAI_API_KEY: gateway.apiKey,
   ANTHROPIC_BASE_URL: gateway.anthropicBaseURL,

@@ -14,7 +14,7 @@ export interface CustomLoss {
   evaluate(inputs: CustomInputs): TokenValues;
 }
 
-export type CustomInputs = Readonly<Record<"logprob", Float64Array> & Partial<Record<LossInput, Float64Array>>>;
+type CustomInputs = Readonly<Record<"logprob", Float64Array> & Partial<Record<LossInput, Float64Array>>>;
 
 interface TokenValues {
   losses: ArrayLike<number>;

@@ -2,7 +2,7 @@
 import { mean } from "../statistics.ts";
 
 /** Log-ratios are held within this before they are exponentiated. */
-export const maxLogRatio = 20;
+const maxLogRatio = 20;
 
 /** verl adds it to counts, so that it never divides by zero. */
 const countEps = 1e-8;

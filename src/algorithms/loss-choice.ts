@@ -53,7 +53,7 @@ export const lossOf = ({ lossFn, lossFnByRole = {} }: PolicyLossOptions, role: s
   Object.hasOwn(lossFnByRole, role) ? lossFnByRole[role]! : lossFn;
 
 /** Whether a custom loss declares this input. */
-export const reads = (options: PolicyLossOptions, input: LossInput): boolean =>
+const reads = (options: PolicyLossOptions, input: LossInput): boolean =>
   allLosses(options).some((loss) => isCustom(loss) && loss.inputs.includes(input));
 
 /** Whether a loss looks at the whole batch before it gives a gradient. */

@@ -2,8 +2,6 @@
 import type { TokenOutputs } from "../trajectories/types.ts";
 import type { MetricSums } from "./metric-sums.ts";
 
-export type { TrainingBatch } from "../trajectories/types.ts";
-
 /** Which outputs a loss reads besides the log-probabilities. */
 export interface Outputs {
   entropy?: boolean;

@@ -9,7 +9,7 @@ import type { ConformanceCheck } from "./conformance/tools.ts";
 import { valueChecks } from "./conformance/values.ts";
 import { weightChecks } from "./conformance/weights.ts";
 
-export type { ConformanceCheck, ConformanceHelpers } from "./conformance/tools.ts";
+export type { ConformanceCheck } from "./conformance/tools.ts";
 
 export const conformance: readonly ConformanceCheck[] = [
   ...samplingChecks,

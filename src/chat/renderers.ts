@@ -16,7 +16,7 @@ export interface Renderer {
 }
 
 /** For base models: the messages' contents one below the other, no roles, no turn marks. */
-export const plainTemplate =
+const plainTemplate =
   "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}";
 
 /** ChatML with tools in the way of Hermes; earlier thinking stays, so that a conversation only ever grows. */
@@ -74,8 +74,6 @@ export const renderers = {
   deepseek_r1: { syntax: { thinks: true, calls: undefined } },
   gemma: { syntax: { thinks: false, calls: undefined } },
 } as const satisfies Record<string, Renderer>;
-
-export type RendererName = keyof typeof renderers;
 
 /** How a model's replies are read, told by what its template writes. */
 export function syntaxOf({ plain, tools = plain }: TemplateSources): ReplySyntax {

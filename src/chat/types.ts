@@ -12,7 +12,7 @@ export interface RenderOptions {
   reasoningEffort?: string;
 }
 
-export interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
+interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
   /** Ids of the reply's tool calls; default `call_0`, `call_1`, ... */
   callId?: (index: number) => string;
 }

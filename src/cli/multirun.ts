@@ -22,7 +22,7 @@ interface MultirunOptions extends TrainOptions {
   search: NonNullable<Launch["search"]>;
 }
 
-export interface RunResult {
+interface RunResult {
   /** Those that differ between the runs. */
   overrides: readonly string[];
   folder: string;
@@ -143,7 +143,7 @@ async function start(script: string, overrides: readonly string[], options: Mult
 }
 
 /** One line a run: its number, what is its own, its last figures, how it ended. */
-export function resultTable(results: readonly RunResult[]): string {
+function resultTable(results: readonly RunResult[]): string {
   const rows = results.map(({ overrides, folder, exitCode }, index) => {
     const steps = readMetrics(folder);
     const validation = readMetrics(folder, "validation").at(-1)?.metrics;

@@ -5,7 +5,7 @@ import { originText } from "./origin.ts";
 import { valueAt } from "./value-at.ts";
 import { shownValue } from "./without-secrets.ts";
 
-export interface Side {
+interface Side {
   /** The value with secrets masked. */
   value: unknown;
   originText: string;

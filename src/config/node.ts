@@ -15,7 +15,7 @@ export interface Entry {
   node: Node;
 }
 
-export interface ListNode {
+interface ListNode {
   kind: "list";
   origin: Origin;
   items: Node[];

@@ -15,7 +15,7 @@ export interface Among {
  * Up to three known names similar to `name`, most likely first: names that differ by typing mistakes, and the same
  * name elsewhere in the tree (`learning_rate` -> `training.learning_rate`).
  */
-export function suggestKeys(name: string, among: Among): string[] {
+function suggestKeys(name: string, among: Among): string[] {
   const candidates = [...(among.keys ? configKeys.keys() : []), ...(among.sections ? configSections : [])];
   const scored = candidates.map((known) => {
     const leaf = nameDistance(leafOf(name), leafOf(known));

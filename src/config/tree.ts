@@ -38,13 +38,6 @@ function putEntry(section: MapNode, entry: Entry): void {
   else section.entries[index] = entry;
 }
 
-export function removeNode(tree: MapNode, path: string): void {
-  const cut = path.lastIndexOf(".");
-  const parent = cut < 0 ? tree : nodeOf(tree, path.slice(0, cut));
-  if (parent?.kind !== "map") return;
-  parent.entries = parent.entries.filter(({ name }) => name !== path.slice(cut + 1));
-}
-
 /** Every value, list, empty section, and section that `isWhole` marks as a single value. */
 export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = ""): Leaf[] {
   if (node.kind !== "map" || node.entries.length === 0 || isWhole(path)) {

@@ -4,7 +4,7 @@ import type { CallOptions } from "../chat/conversation.ts";
 import type { ParsedReply } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 
-export interface ReplyDelta {
+interface ReplyDelta {
   content: string;
   reasoning: string;
 }

@@ -58,7 +58,7 @@ function mistyped(random: Random, text: string): string {
 }
 
 /** An expression and its value, worked out beside the parser. */
-export interface Spelled {
+interface Spelled {
   text: string;
   top: bigint;
   bottom: bigint;

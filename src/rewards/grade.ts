@@ -5,7 +5,7 @@ import type { Outcome } from "../agents/types.ts";
 export type Grade = Outcome & { reward: number; correct: boolean; explanation: string };
 
 /** Every grader's time is linear in a reply of up to this many characters; a longer reply gets 0 unread. */
-export const longestReply = 1_000_000;
+const longestReply = 1_000_000;
 
 const longestExplanation = 2000;
 

@@ -25,7 +25,7 @@ import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts
 import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
 
 /** Why a model call was not answered: a limit, the engine, or the request itself, which is then always refused. */
-export type CallProblem = RolloutEnded | ModelCallError | UserError;
+type CallProblem = RolloutEnded | ModelCallError | UserError;
 
 export interface RolloutSession {
   readonly model: ModelClient;

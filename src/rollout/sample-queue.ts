@@ -15,7 +15,7 @@ export interface SampledPolicy extends Pick<Policy, "sample"> {
 }
 
 /** Told of each token of one request as it is sampled, by engines that can tell. */
-export type TokenListener = (token: number, logprob: number) => void;
+type TokenListener = (token: number, logprob: number) => void;
 
 /** One rollout's place in the queue. */
 export interface Participant {

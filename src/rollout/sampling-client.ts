@@ -29,7 +29,7 @@ export interface SamplingClientOptions {
 }
 
 /** One line of what live rollouts wait for. */
-export interface WaitingRollout {
+interface WaitingRollout {
   taskId: string;
   rollout: number;
   /** `"the model"`, else the stage that its own code is in: `"workflow"`, `"prompt"`, `"reward"`, ... */

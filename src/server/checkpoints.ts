@@ -42,7 +42,7 @@ export function planCheckpoint(
 }
 
 /** Undefined where there is none, or where its time is over. */
-export function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
+function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
   const found = context.store.checkpoints.get(path);
   return found && !isExpired(context, found) ? found : undefined;
 }
@@ -72,7 +72,7 @@ export function allCheckpoints(context: ServerContext): CheckpointRecord[] {
     .sort((left, right) => left.createdAt.localeCompare(right.createdAt));
 }
 
-export const isExpired = (context: ServerContext, { expiresAt }: CheckpointRecord): boolean =>
+const isExpired = (context: ServerContext, { expiresAt }: CheckpointRecord): boolean =>
   expiresAt !== null && new Date(expiresAt) <= context.now();
 
 /** Deletes what has expired. Returns how many. */

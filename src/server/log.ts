@@ -9,7 +9,7 @@ export interface Log {
 }
 
 /** Ids are long and mostly alike: the first part of the session, then model or sampler. */
-export const shortId = (id: string): string => id.replace(/^([0-9a-f]{8})[0-9a-f-]{28}/, "$1");
+const shortId = (id: string): string => id.replace(/^([0-9a-f]{8})[0-9a-f-]{28}/, "$1");
 
 const longestLine = 1000;
 

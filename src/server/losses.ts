@@ -57,7 +57,7 @@ const ownLoss =
 const policyInputs = ["logprobs", "advantages"] as const;
 const closeToOne = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 } as const;
 
-export const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
+const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
   /** `-w p` */
   cross_entropy: {
     inputs: ["weights"],

@@ -13,7 +13,7 @@ export interface OpenedTinker {
 }
 
 /** Knows letters; every one has likelier and less likely ones after it. */
-export const letters = () =>
+const letters = () =>
   tabularEngine({
     alphabet: "abcdefghijklmnopqrstuvwxyz",
     logit: (next, previous) => uniforms(deriveSeed(next, previous))() * 4 - 2,

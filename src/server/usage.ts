@@ -7,7 +7,7 @@ import { makeFolder } from "../make-folder.ts";
 import { writeWhole } from "../tracking/durable-files.ts";
 
 const kinds = ["training", "sampling_prefill", "sampling_sample", "checkpoint", "storage"] as const;
-export type UsageKind = (typeof kinds)[number];
+type UsageKind = (typeof kinds)[number];
 
 const entrySchema = z.strictObject({
   /** Start of the hour, ISO 8601. */
@@ -30,7 +30,7 @@ export interface Usage {
 }
 
 const hourMs = 3_600_000;
-export const hourOf = (time: Date): string => new Date(Math.floor(time.getTime() / hourMs) * hourMs).toISOString();
+const hourOf = (time: Date): string => new Date(Math.floor(time.getTime() / hourMs) * hourMs).toISOString();
 const dayOf = (hour: string): string => hour.slice(0, 10);
 
 export function openUsage(folder: string, now: () => Date): Usage {

@@ -35,7 +35,7 @@ export function clippedAdamStep(
 }
 
 /** One step of AdamW (Loshchilov and Hutter 2019), in place; bias correction as in PyTorch. */
-export function adamStep(parameters: Float64Array, gradient: Float64Array, state: AdamState, params: AdamParams): void {
+function adamStep(parameters: Float64Array, gradient: Float64Array, state: AdamState, params: AdamParams): void {
   const { learningRate, beta1, beta2, eps, weightDecay } = params;
   const { first, second } = state;
   state.steps++;

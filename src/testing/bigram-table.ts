@@ -17,7 +17,7 @@ export function logProbabilities(table: Table, size: number, previous: number): 
 }
 
 /** Entropy of a row of log-probabilities (nats). */
-export const entropyOf = (logs: Float64Array): number =>
+const entropyOf = (logs: Float64Array): number =>
   -logs.reduce((sum, log) => sum + (Number.isFinite(log) ? Math.exp(log) * log : 0), 0);
 
 /** Calls `visit` with each output in order: its index, the token before, and its token. */

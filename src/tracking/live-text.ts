@@ -15,7 +15,7 @@ export interface Wait {
 }
 
 /** Waits shorter than this are ordinary. */
-export const namedWaitSeconds = 10;
+const namedWaitSeconds = 10;
 
 /** @param width characters there are */
 export function liveText(

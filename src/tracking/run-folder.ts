@@ -26,7 +26,7 @@ import { toJson } from "./json-lines.ts";
 import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
 
 /** One line of metrics.jsonl. `kind` is absent on the line of a training step. */
-export interface MetricsLine {
+interface MetricsLine {
   step: number;
   kind?: "validation";
   epoch?: number;

@@ -2,7 +2,7 @@
 import type { Metrics } from "./events.ts";
 
 /** The metric's mean over the roles that have it, e.g. `overRoles(metrics, "reward", "mean")` of `reward/{role}/mean`. */
-export function overRoles(metrics: Metrics, prefix: string, suffix: string): number | undefined {
+function overRoles(metrics: Metrics, prefix: string, suffix: string): number | undefined {
   const values = rolesOf(metrics, prefix, suffix).map(({ value }) => value);
   return values.length === 0 ? undefined : values.reduce((sum, value) => sum + value, 0) / values.length;
 }

@@ -4,7 +4,7 @@ import { formatChange, formatCount, formatFigure, formatRate, formatSeconds } fr
 import { fit, type Segment } from "./segments.ts";
 import { stepFigures } from "./step-figures.ts";
 
-export type Style = (text: string) => string;
+type Style = (text: string) => string;
 
 /** What is coloured; `plainStyles` leaves all as it is. */
 export interface Styles {

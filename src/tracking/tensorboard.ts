@@ -52,7 +52,7 @@ export function tensorboardSubscriber(directory: string, now: () => number = Dat
 }
 
 /** Length, its checksum, the data, its checksum: little-endian, checksums masked so that they may be checksummed again. */
-export function record(data: Uint8Array): Uint8Array {
+function record(data: Uint8Array): Uint8Array {
   const framed = Buffer.alloc(12 + data.length + 4);
   framed.writeBigUInt64LE(BigInt(data.length), 0);
   framed.writeUInt32LE(masked(framed.subarray(0, 8)), 8);

@@ -30,7 +30,7 @@ export interface Manifest extends CheckpointContent {
   files: Record<string, FileEntry>;
 }
 
-export const manifestFile = "checkpoint.json";
+const manifestFile = "checkpoint.json";
 const format = 1;
 
 /** Lists, syncs to disk and describes all files in `folder`, then writes checkpoint.json: its presence says "complete". */

@@ -94,7 +94,7 @@ function whatIsMissing({ config }: Run, { groups, solved }: Gathered): string | 
   return dynamic.enable && informative < size ? `${informative} of ${size} tasks with differing rewards` : undefined;
 }
 
-export const gathersPartial = ({
+const gathersPartial = ({
   rllm: {
     rejection_sample: { enable, mode },
   },

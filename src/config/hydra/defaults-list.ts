@@ -11,7 +11,7 @@ import type { DefaultEntry, LoadConfig } from "./load-config.ts";
 import type { Override } from "./parse-override.ts";
 import type { SearchPath } from "./search-path.ts";
 
-export interface ChosenConfig {
+interface ChosenConfig {
   /** By which it was loaded, e.g. `rllm/backend/verl`. */
   name: string;
   /** Dotted; empty for the root. */

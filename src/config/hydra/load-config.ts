@@ -7,7 +7,7 @@ import { positionText, readTextFile, readYaml } from "../read-yaml.ts";
 import { isShipped } from "../shipped.ts";
 import type { SearchPath } from "./search-path.ts";
 
-export interface LoadedConfig {
+interface LoadedConfig {
   file: string;
   /** The values without the defaults list. */
   tree: MapNode;

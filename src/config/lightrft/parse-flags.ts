@@ -18,7 +18,7 @@ export const flagDescriptions: ReadonlyMap<string, KeyDescription> = new Map(
   Object.entries(flags).map(([name, schema]) => [name, describeKey(name, schema)]),
 );
 
-export const required: readonly FlagName[] = ["pretrain", "train_batch_size", "rollout_batch_size"];
+const required: readonly FlagName[] = ["pretrain", "train_batch_size", "rollout_batch_size"];
 
 /**
  * Reads `--flag value`, `--flag=value`, switches without a value and `--adam_betas 0.9 0.95`. The last value of a

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { count, share, text } from "./about.ts";
 
 /** Every advantage estimator named in the reference documents or in the systems that they describe. */
-export const estimatorNames = [
+const estimatorNames = [
   "grpo",
   "group_norm",
   "dr_grpo",
@@ -24,7 +24,7 @@ export const estimatorNames = [
 ] as const;
 
 /** Loss names of Tinker, verl and LightRFT; verl calls ppo `vanilla` and gmpo `geo_mean`. */
-export const lossNames = [
+const lossNames = [
   "importance_sampling",
   "ppo",
   "vanilla",

@@ -26,7 +26,7 @@ import { readTemperature } from "./sampling-parameters.ts";
 
 const noBearing = "it has no bearing on what is sampled";
 
-export const messagesRules: Readonly<Record<string, Rule>> = {
+const messagesRules: Readonly<Record<string, Rule>> = {
   model: "used",
   messages: "used",
   system: "used",

@@ -28,7 +28,7 @@ import { chatLogprobs } from "./token-logprobs.ts";
 const textOnly = "only text is sampled";
 const obsolete = "it is obsolete; use tools";
 
-export const chatRules: Readonly<Record<string, Rule>> = {
+const chatRules: Readonly<Record<string, Rule>> = {
   ...commonRules,
   messages: "used",
   tools: "used",
@@ -145,7 +145,7 @@ function thinkingOptions(body: Body): GenerateParams {
 
 const now = () => Math.floor(Date.now() / 1000);
 
-export function usageOf(replies: readonly Generated[]) {
+function usageOf(replies: readonly Generated[]) {
   const prompt = replies[0]?.promptTokens.length ?? 0;
   const completion = replies.reduce((total, { tokens }) => total + tokens.length, 0);
   return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };

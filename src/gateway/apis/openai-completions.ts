@@ -18,7 +18,7 @@ import { replyStream } from "../stream-reply.ts";
 import { commonRules, readSampling } from "./sampling-parameters.ts";
 import { completionLogprobs } from "./token-logprobs.ts";
 
-export const completionRules: Readonly<Record<string, Rule>> = {
+const completionRules: Readonly<Record<string, Rule>> = {
   ...commonRules,
   prompt: "used",
   add_special_tokens: "used",

@@ -29,7 +29,7 @@ import { chatLogprobs } from "./token-logprobs.ts";
 const noBearing = "it has no bearing on what is sampled";
 const noMemory = "the gateway keeps no conversations for its clients; send the whole history as input";
 
-export const responsesRules: Readonly<Record<string, Rule>> = {
+const responsesRules: Readonly<Record<string, Rule>> = {
   model: "used",
   input: "used",
   instructions: "used",

@@ -1,6 +1,6 @@
 /** Bounds the work of one comparison: 2,000 characters of a reply can otherwise take minutes. */
 
-export class OutOfBudget extends Error {}
+class OutOfBudget extends Error {}
 
 /** Comparisons are synchronous, so that one counter is enough. A step is about a microsecond. */
 let left = Number.POSITIVE_INFINITY;

@@ -16,7 +16,7 @@ export type KeptStep = Pick<Step, "stopReason" | "text" | "policyVersion" | "rew
 };
 
 /** What a token counted for in training: one figure, or one a step, or lists of one a token. */
-export type KeptAdvantage = number | (number | number[])[];
+type KeptAdvantage = number | (number | number[])[];
 
 export type KeptTrajectory = Pick<Trajectory, "name" | "instance" | "reward"> & {
   steps: KeptStep[];

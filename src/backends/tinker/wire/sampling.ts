@@ -12,7 +12,7 @@ export interface TopLogprobs {
 
 export const emptyLogprob = -99999;
 
-export interface SampledSequence {
+interface SampledSequence {
   stopReason: "stop" | "length";
   tokens: Int32Array;
   logprobs: Float32Array;

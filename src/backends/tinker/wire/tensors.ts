@@ -83,7 +83,7 @@ export function decodeTensor({ dense, sparse_csr, dtype, shape = [] }: TensorMes
  * A matrix from compressed rows; cells that are not listed are 0.
  * @throws UserError when the indices do not fit the shape
  */
-export function denseOf<T extends Float32Array | Float64Array>(
+function denseOf<T extends Float32Array | Float64Array>(
   values: T,
   rowStarts: ArrayLike<number>,
   columns: ArrayLike<number>,
