@@ -8,7 +8,7 @@ import { runSetup } from "../backends/local/setup.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
-const tests = join(project, "worker", "sdk_tests");
+const tests = join(project, "worker", "tests", "sdk");
 const root = temporaryFolder("sdk");
 let model: string;
 let python: string;
@@ -21,7 +21,7 @@ beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
 
-/** Runs a file of worker/sdk_tests, whose tests start `hone serve` from its source. */
+/** Runs a file of worker/tests/sdk, whose tests start `hone serve` from its source. */
 it.each(["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_errors.py", "test_tenants.py"])(
   "the official SDK: %s",
   async (file) => {

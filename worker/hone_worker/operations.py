@@ -17,11 +17,11 @@ from .channel import Channel, Message
 from .errors import UserMistake
 
 if TYPE_CHECKING:
-    from .model import LanguageModel
-    from .policies import Policies
-    from .policy import Policy
-    from .sampling import Sampler
-    from .training import Trainer
+    from .models.model import LanguageModel
+    from .policies.policy import Policy
+    from .policies.registry import Policies
+    from .sampling.sampler import Sampler
+    from .training.trainer import Trainer
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -92,12 +92,12 @@ class Operations:
             raise ProtocolError("a worker loads one model; start another worker for another model")
         import torch
 
-        from .model import load_model
-        from .packed_sampling import PackedBatch
-        from .padded_sampling import PaddedBatch
-        from .policies import Policies
-        from .sampling import Sampler
-        from .training import Trainer
+        from .models.model import load_model
+        from .policies.registry import Policies
+        from .sampling.packed_batch import PackedBatch
+        from .sampling.padded_batch import PaddedBatch
+        from .sampling.sampler import Sampler
+        from .training.trainer import Trainer
 
         header = message.header
         if header.get("threads", 0) > 0:
@@ -150,7 +150,7 @@ class Operations:
         return {}, {}
 
     def _sample(self, message: Message) -> None:
-        from .rows import parse_requests
+        from .sampling.rows import parse_requests
 
         model = self._model
         facts = model.info()
@@ -172,7 +172,7 @@ class Operations:
         return {}, {}
 
     def _sequences(self, message: Message) -> Any:
-        from .packing import Sequences
+        from .training.packing import Sequences
 
         arrays = message.arrays
         return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
@@ -247,7 +247,7 @@ class Operations:
         return {}, {}
 
     def _optim_step(self, message: Message) -> Answer:
-        from .adamw import AdamSettings
+        from .policies.adamw import AdamSettings
 
         names = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
         settings = AdamSettings(**{name: float(message.header[name]) for name in names})

@@ -12,9 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors, trainers
 from tokenizers import pre_tokenizers as pre
-from tokenizers import processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 FIXTURES = Path(__file__).resolve().parents[2] / "src" / "chat" / "fixtures"

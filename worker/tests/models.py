@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from hone_worker.models.model import LanguageModel, load_model
+from hone_worker.training.packing import Sequences
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
-
-from hone_worker.model import LanguageModel, load_model
-from hone_worker.packing import Sequences
 
 torch.set_num_threads(1)  # at these sizes threads only wait for each other
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hone_worker.draw import Draw
-from hone_worker.model import LanguageModel, load_model
-from hone_worker.packed_sampling import PackedBatch
-from hone_worker.padded_sampling import PaddedBatch
-from hone_worker.rows import Request
-from hone_worker.sampling import Sampler
+from hone_worker.models.model import LanguageModel, load_model
+from hone_worker.sampling.draw import Draw
+from hone_worker.sampling.packed_batch import PackedBatch
+from hone_worker.sampling.padded_batch import PaddedBatch
+from hone_worker.sampling.rows import Request
+from hone_worker.sampling.sampler import Sampler
 from tiny_models import make_folder
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM

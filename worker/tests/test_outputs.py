@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-
-from hone_worker.policies import Policies
-from hone_worker.training import Trainer
+from hone_worker.policies.registry import Policies
+from hone_worker.training.trainer import Trainer
 from models import (
     CONFIGS,
     VOCABULARY,
@@ -60,7 +59,7 @@ def test_outputs_and_gradients_equal_autograd(kind, folder):
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_frozen_head_gives_the_same_hidden_gradient_as_a_trained_one(kind, folder):
     model = load(build(kind, folder / "heads"))
-    from hone_worker.head import token_outputs
+    from hone_worker.training.head import token_outputs
 
     hidden = torch.randn(11, 32, generator=torch.Generator().manual_seed(0))
     targets = torch.arange(11)
@@ -75,7 +74,7 @@ def test_frozen_head_gives_the_same_hidden_gradient_as_a_trained_one(kind, folde
 
 def test_long_rows_are_cut_into_tiles(folder, monkeypatch):
     """Tiny limits force every way of cutting: between branches, and inside long prompts and branches."""
-    from hone_worker import tree
+    from hone_worker.attention import tree
 
     path = build("qwen2", folder / "tiles")
     model = load(path)

@@ -6,13 +6,12 @@ import json
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-
-from hone_worker.adamw import AdamSettings
 from hone_worker.errors import UserMistake
-from hone_worker.policies import Policies
-from hone_worker.training import Trainer
+from hone_worker.policies.adamw import AdamSettings
+from hone_worker.policies.registry import Policies
+from hone_worker.training.trainer import Trainer
 from models import build, load, reference, reference_outputs, sample_sequences, weighing
+from transformers import AutoModelForCausalLM
 
 ADAM = AdamSettings(1e-2, 0.9, 0.99, 1e-8, 0.01, 1.0)
 ALL = ("attn", "mlp", "unembed")
@@ -313,7 +312,7 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
 
         return run
 
-    from hone_worker import training
+    from hone_worker.training import trainer as training
 
     if fails_in == "forward":
         monkeypatch.setattr(training, "token_outputs", failing(training.token_outputs))

@@ -88,7 +88,7 @@ def test_a_sample_does_not_depend_on_its_company(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_long_prompts_are_read_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hone_worker.packed_sampling.PackedBatch.prefill_tokens", 7)
+    monkeypatch.setattr("hone_worker.sampling.packed_batch.PackedBatch.prefill_tokens", 7)
     for asked in [prompts(5, seed=4, longest=40), prompts(1, seed=5, longest=3)]:
         requests = [
             request(prompt, seed=place, max_tokens=6, prompt_logprobs=True)
@@ -126,7 +126,7 @@ def test_many_rows_in_small_batches_and_lanes(monkeypatch: pytest.MonkeyPatch) -
     ]
     expected = [arrays["tokens"].tolist() for _, arrays in sample("llama", asked)]
     assert [arrays["tokens"].tolist() for _, arrays in sample("llama", asked, max_rows=3)] == expected
-    monkeypatch.setattr("hone_worker.packed_sampling.PackedBatch.slack", 0)
+    monkeypatch.setattr("hone_worker.sampling.packed_batch.PackedBatch.slack", 0)
     assert [arrays["tokens"].tolist() for _, arrays in sample("llama", asked)] == expected
 
 

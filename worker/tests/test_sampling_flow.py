@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from hone_worker.cache import Block
+from hone_worker.attention.cache import Block
 from hone_worker.errors import UserMistake
-from hone_worker.rows import parse_requests
+from hone_worker.sampling.rows import parse_requests
 from sampling_helpers import Bench, FixedPolicy, model, request, sample
 
 
@@ -73,7 +73,7 @@ def test_rows_in_flight_take_the_version_of_each_step() -> None:
 
 
 def test_policies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hone_worker.sampling._SLICE", 3)
+    monkeypatch.setattr("hone_worker.sampling.sampler._SLICE", 3)
     bench = Bench("llama")
     used: list[str] = []
 
@@ -171,7 +171,7 @@ def test_out_of_memory_for_a_single_row_is_an_error() -> None:
 
 def test_memory_bounds_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is room for few caches, rows wait for others to end; a single one is always let in."""
-    monkeypatch.setattr("hone_worker.packed_sampling.available_bytes", lambda device: 1)
+    monkeypatch.setattr("hone_worker.sampling.packed_batch.available_bytes", lambda device: 1)
     bench = Bench("llama")
     bench.add(1, [request([place + 3], seed=place, max_tokens=3) for place in range(3)])
     bench.steps(1)

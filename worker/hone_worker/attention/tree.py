@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention import AttentionSpec
+from .context import AttentionSpec
 from .segments import SegmentAttention, Tile
 
 _MIN_FILLED = 0.6

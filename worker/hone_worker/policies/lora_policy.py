@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .errors import UserMistake
+from ..errors import UserMistake
+from ..models.model import LanguageModel
 from .lora import LoraOverlay
-from .model import LanguageModel
 from .policy import TrainedPolicy
 from .value_head import ValueHead
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import MASKED, AttentionContext, AttentionSpec, softmax_with_sinks
 from .cache import Block
+from .context import MASKED, AttentionContext, AttentionSpec, softmax_with_sinks
 
 # Scores that exist at the same time where attention is computed in the open (soft-cap, sinks).
 _SCORE_ELEMENTS = 1 << 24

@@ -1,10 +1,10 @@
 """Makes policies: adapters share the loaded base model; full weights take a model for themselves."""
 
-from .errors import UserMistake
+from ..errors import UserMistake
+from ..memory import trim_heap
+from ..models.model import LanguageModel
 from .full_policy import FullPolicy
 from .lora_policy import LoraPolicy
-from .memory import trim_heap
-from .model import LanguageModel
 from .policy import BasePolicy, Policy
 from .value_head import ValueHead
 

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from .errors import UserMistake
+from ..errors import UserMistake
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention import MASKED, AttentionSpec, softmax_with_sinks
+from .context import MASKED, AttentionSpec, softmax_with_sinks
 
 _KEPT_BIAS = 2**20
 """Biases up to this size are kept for the other layers; larger ones together would outgrow the scores."""

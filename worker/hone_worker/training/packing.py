@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import UserMistake
-from .tree import Family, Span
+from ..attention.tree import Family, Span
+from ..errors import UserMistake
 
 
 @dataclass(frozen=True)

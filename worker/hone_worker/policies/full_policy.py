@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .errors import UserMistake
-from .model import LanguageModel
+from ..errors import UserMistake
+from ..models.model import LanguageModel
 from .policy import TrainedPolicy
 from .value_head import ValueHead
 

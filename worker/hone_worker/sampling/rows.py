@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserMistake
 from .draw import Draw
-from .errors import UserMistake
 from .stopping import StopStrings
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.pytorch_utils import Conv1D
 
-from .checkpoint_files import read_json
-from .folders import write_folder, write_json, write_tensors
-from .linears import LinearGroup
+from ..folders import write_folder, write_json, write_tensors
+from ..models.checkpoint_files import read_json
+from ..models.linears import LinearGroup
+from ..models.model import LanguageModel
 from .lora_policy import LoraPolicy
-from .model import LanguageModel
 
 _TOKENIZER_FILES = (
     "tokenizer*",

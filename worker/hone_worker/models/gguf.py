@@ -6,8 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from .errors import UserMistake
-from .folders import write_folder, write_json, write_tensors
+from ..errors import UserMistake
+from ..folders import write_folder, write_json, write_tensors
 
 _LAYOUT = 1
 """Counted up when the converted folder changes, so that old ones are not taken for new ones."""

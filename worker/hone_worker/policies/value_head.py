@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .model import LanguageModel
+from ..models.model import LanguageModel
 
 
 class ValueHead:

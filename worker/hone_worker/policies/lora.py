@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from .linears import LinearGroup
-from .weights import Weight
+from ..models.linears import LinearGroup
+from ..models.weights import Weight
 
 
 class LoraOverlay:

@@ -9,10 +9,10 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from ..errors import UserMistake
+from ..memory import available_bytes, is_out_of_memory
 from . import gguf
 from .checkpoint_files import check_model_folder, check_sizes, read_json
-from .errors import UserMistake
-from .memory import available_bytes, is_out_of_memory
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ("*.json", "*.jinja", "model*.safetensors", "tokenizer.model")

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cache import Block
-from .decode import Decode, Lane, Prefill, cache_dtype
-from .memory import available_bytes
+from ..attention.cache import Block
+from ..attention.decode import Decode, Lane, Prefill, cache_dtype
+from ..memory import available_bytes
 from .prompt_scores import score, with_nan_first
 from .rows import Row
 

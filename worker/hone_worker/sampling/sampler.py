@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserMistake
+from ..memory import is_out_of_memory
 from .draw import Drawer, Drawn, NotFinite, most_likely
-from .errors import UserMistake
-from .memory import is_out_of_memory
 from .randoms import uniforms
 from .rows import Request, Row
 from .stopping import StopStrings

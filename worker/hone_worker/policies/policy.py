@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..errors import UserMistake
+from ..folders import write_folder, write_json, write_tensors
+from ..models.checkpoint_files import read_json
+from ..models.model import LanguageModel
 from .adamw import AdamSettings, AdamW
-from .checkpoint_files import read_json
-from .errors import UserMistake
-from .folders import write_folder, write_json, write_tensors
-from .model import LanguageModel
 from .value_head import ValueHead
 
 _identities = count()

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import attention
-from .attention import AttentionContext, AttentionSpec
-from .errors import UserMistake
-from .tree import Family, Span, Tree
+from ..attention import context as attention
+from ..attention.context import AttentionContext, AttentionSpec
+from ..attention.tree import Family, Span, Tree
+from ..errors import UserMistake
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
 """Largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import use
-from .draw import draw_many
-from .draw import most_likely as likeliest
-from .errors import UserMistake
+from ..attention.context import use
+from ..attention.tree import Tree
+from ..errors import UserMistake
+from ..memory import available_bytes, is_out_of_memory, release_cached, trim_heap
+from ..policies.policy import Policy
+from ..sampling.draw import draw_many
+from ..sampling.draw import most_likely as likeliest
+from ..sampling.randoms import uniforms
 from .head import token_outputs
-from .memory import available_bytes, is_out_of_memory, release_cached, trim_heap
 from .packing import Sequences, pack, plan_packed
 from .padded import padded_hidden, plan_padded
-from .policy import Policy
-from .randoms import uniforms
-from .tree import Tree
 
 Exchange = Callable[[list[int], dict[str, Tensor]], dict[str, Tensor]]
 """(sequences of a micro-batch, their outputs: fp32 on the CPU, ragged in that order) -> dL/doutput, shaped

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from . import attention
-from .attention import AttentionContext
-from .errors import UserMistake
+from ..attention import context as attention
+from ..attention.context import AttentionContext
+from ..errors import UserMistake
 from .linears import LinearGroup, Member, find_members
 from .loading import choose_device, choose_dtype, end_tokens, find_folder, load_pretrained
 from .selfcheck import causal_row, head_is_plain, why_not_packed
