@@ -1,6 +1,6 @@
 /** One HTTP request and its answer: reading, answering once, streaming events, and noticing that the client has gone. */
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { giveBackAbortController, takeAbortController } from "../abort-controllers.ts";
+import { giveBackAbortController, takeAbortController } from "../concurrency/abort-controllers.ts";
 import { parseObject } from "../http/parse-object.ts";
 import { isJsonType } from "../http/web-guard.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";

@@ -2,9 +2,9 @@
 
 import type { Outcome, Reply, Reward } from "../agents/types.ts";
 import type { ChatMessage } from "../chat/messages.ts";
+import { Semaphore } from "../concurrency/semaphore.ts";
 import { RunError } from "../errors.ts";
 import { quote } from "./grade.ts";
-import { createLimiter } from "./limiter.ts";
 import { postJson } from "./post-json.ts";
 
 export interface JudgeOptions<Row> {
@@ -42,10 +42,10 @@ export function judge<Row>(options: JudgeOptions<Row>): Reward<Row> {
   const { url, model, apiKey, threshold = 0.5, concurrency = 16, retries = 3, timeoutSeconds = 120 } = options;
   if (options.rubric === undefined && options.prompt === undefined)
     throw new Error("judge expects a rubric or a prompt");
-  const limiter = createLimiter(concurrency);
+  const semaphore = new Semaphore(concurrency);
   const read = options.read ?? ((answer: string) => readScore(answer, threshold));
   return (row, reply, { messages, signal }) =>
-    limiter(async () => {
+    semaphore.run(async () => {
       const question = options.prompt?.(row, reply) ?? rubricPrompt(options.rubric!, row, reply, messages);
       const body = {
         model,

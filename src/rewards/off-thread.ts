@@ -2,7 +2,7 @@
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
-import { createLimiter } from "./limiter.ts";
+import { Semaphore } from "../concurrency/semaphore.ts";
 
 export interface OffThreadOptions {
   /** Of one call, once the module is loaded. Default 10. A thread that takes longer is terminated. */
@@ -38,9 +38,9 @@ export function offThread<Arguments extends readonly unknown[], Result>(
   { timeoutSeconds = 10, threads = availableParallelism() }: OffThreadOptions = {},
 ): (args: Arguments, signal?: AbortSignal) => Promise<Result> {
   const idle: Worker[] = [];
-  const limiter = createLimiter(threads);
+  const semaphore = new Semaphore(threads);
   return (args, signal) =>
-    limiter(async () => {
+    semaphore.run(async () => {
       const reused = idle.pop();
       const worker = reused ?? startThread(module, name);
       worker.ref();

@@ -1,11 +1,11 @@
 /** The record of one attempt at one task: its model calls as steps with their exact tokens, and what it waits for. */
 import { setMaxListeners } from "node:events";
-import { giveBackAbortController, takeAbortController } from "../abort-controllers.ts";
 import type { ModelClient } from "../agents/types.ts";
 import type { Sample, SampleRequest } from "../backends/engine.ts";
 import { type Conversation, openConversation, type Turn } from "../chat/conversation.ts";
 import { type ChatMessage, type ParsedReply, toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/token-bounds.ts";
+import { giveBackAbortController, takeAbortController } from "../concurrency/abort-controllers.ts";
 import { UserError } from "../errors.ts";
 import { continues } from "../trajectories/to-sequences.ts";
 import type { LengthLimit, Step, Trajectory } from "../trajectories/types.ts";

@@ -1,10 +1,10 @@
 /** Many attempts at many tasks, side by side: order, concurrency, retries. What one attempt is, is run-attempt.ts's. */
 import type { Task, Workflow } from "../agents/types.ts";
+import { yieldIfDue } from "../concurrency/yield-if-due.ts";
 import { RunError, UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
-import { breath } from "./breath.ts";
 import { isMistake } from "./failure-kind.ts";
 import { ModelCallError } from "./failures.ts";
 import type { RolloutGateway } from "./gateway-door.ts";
@@ -108,7 +108,7 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
     while (workers.length < parallel) {
       // The first failure stops the others; they end at once, so that nothing runs on behind the caller's back.
       workers.push(work().catch((error: unknown) => run.abort(error)));
-      const pause = workers.length % 16 === 0 ? breath() : undefined;
+      const pause = workers.length % 16 === 0 ? yieldIfDue() : undefined;
       if (pause) await pause;
     }
     release();

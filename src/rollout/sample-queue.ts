@@ -6,7 +6,7 @@
  */
 import { setMaxListeners } from "node:events";
 import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
-import { breath } from "./breath.ts";
+import { yieldIfDue } from "../concurrency/yield-if-due.ts";
 
 /** Of a policy, what sampling needs. */
 export interface SampledPolicy extends Pick<Policy, "sample"> {
@@ -166,7 +166,7 @@ async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<v
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);
       const aborted = sample.stopReason === "aborted";
-      const pause = breath();
+      const pause = yieldIfDue();
       if (pause) await pause;
       settle(call, aborted ? { error: new Error("the engine aborted the sample") } : { sample });
     }

@@ -1,4 +1,5 @@
 /** Which requests of a sampling session have ended, as a list that clients read with a cursor. */
+import { Notifier } from "../concurrency/notifier.ts";
 import type { FutureStore } from "./futures.ts";
 
 interface Completion {
@@ -29,9 +30,9 @@ export const completionTarget = (sampler: string, client: bigint): string => `${
 const longestList = 10_000;
 
 export function createCompletions(futures: FutureStore): Completions {
-  const lists = new Map<string, { ended: Completion[]; next: number; waiting: Set<() => void> }>();
+  const lists = new Map<string, { ended: Completion[]; next: number; changed: Notifier }>();
   const listOf = (target: string) => {
-    const found = lists.get(target) ?? { ended: [], next: 1, waiting: new Set<() => void>() };
+    const found = lists.get(target) ?? { ended: [], next: 1, changed: new Notifier() };
     lists.set(target, found);
     return found;
   };
@@ -45,26 +46,14 @@ export function createCompletions(futures: FutureStore): Completions {
       result.kind === "failure" ? { state: "failed", request_id: id } : { state: "finished", request_id: id, ...size };
     list.ended.push({ cursor: list.next++, request: id, body });
     list.ended.splice(0, Math.max(0, list.ended.length - longestList));
-    for (const wake of list.waiting) wake();
+    list.changed.notify();
   });
 
   return {
     async read(target, cursor, waitMs, signal) {
       const list = listOf(target);
       list.ended = list.ended.filter((completion) => completion.cursor > cursor);
-      if (list.ended.length === 0 && waitMs > 0 && !signal?.aborted) {
-        await new Promise<void>((resolve) => {
-          const done = () => {
-            clearTimeout(timer);
-            list.waiting.delete(done);
-            signal?.removeEventListener("abort", done);
-            resolve();
-          };
-          const timer = setTimeout(done, waitMs);
-          list.waiting.add(done);
-          signal?.addEventListener("abort", done, { once: true });
-        });
-      }
+      if (list.ended.length === 0 && waitMs > 0) await list.changed.wait({ ms: waitMs, signal });
       const completions = list.ended.map(({ body }) => body);
       return { completions, cursor: list.ended.at(-1)?.cursor ?? cursor };
     },

@@ -2,6 +2,7 @@
  * Long operations and their results: answered with an id at once, collected by long polls later. Knows nothing of what
  * the operations are.
  */
+import { Notifier } from "../concurrency/notifier.ts";
 import { RunError, UserError } from "../errors.ts";
 import { clipped } from "./http-error.ts";
 
@@ -30,7 +31,7 @@ interface Future {
   result?: FutureResult;
   expires: number;
   /** Until there is a result: who waits for it, and what ends the work. */
-  open: { waiting: Set<() => void>; cancel: AbortController } | null;
+  open: { settled: Notifier; cancel: AbortController } | null;
 }
 
 export interface FutureStore {
@@ -96,7 +97,7 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     future.result = result;
     future.expires = now() + keepMs;
     for (const listener of listeners) listener(id, result);
-    for (const wake of future.open?.waiting ?? []) wake();
+    future.open?.settled.notify();
     future.open = null;
   }
 
@@ -104,7 +105,7 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     start(id, work) {
       if (futures.has(id)) return;
       const cancel = new AbortController();
-      const future: Future = { expires: Number.POSITIVE_INFINITY, open: { waiting: new Set(), cancel } };
+      const future: Future = { expires: Number.POSITIVE_INFINITY, open: { settled: new Notifier(), cancel } };
       futures.set(id, future);
       pending++;
       // Not in this turn of the loop: the id is answered before anything is computed.
@@ -122,20 +123,7 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
     async collect(id, waitMs, signal) {
       const future = futures.get(id);
       if (!future) return "unknown";
-      const { open } = future;
-      if (open && waitMs > 0 && !signal?.aborted) {
-        await new Promise<void>((resolve) => {
-          const done = () => {
-            clearTimeout(timer);
-            open.waiting.delete(done);
-            signal?.removeEventListener("abort", done);
-            resolve();
-          };
-          const timer = setTimeout(done, waitMs);
-          open.waiting.add(done);
-          signal?.addEventListener("abort", done, { once: true });
-        });
-      }
+      if (waitMs > 0) await future.open?.settled.wait({ ms: waitMs, signal });
       if (!future.result) return "pending";
       future.expires = Math.min(future.expires, now() + keepCollectedMs);
       return future.result;

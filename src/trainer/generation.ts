@@ -4,6 +4,7 @@
  */
 import { setMaxListeners } from "node:events";
 import type { Task } from "../agents/types.ts";
+import { Semaphore } from "../concurrency/semaphore.ts";
 import { createSampleQueue, type SamplingClient } from "../rollout/index.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { asyncOptions } from "./async-options.ts";
@@ -19,7 +20,6 @@ import {
 import { comparesWithGreedy, greedyReplies } from "./gather-episodes.ts";
 import type { DispatchState, Run, Ticket } from "./run.ts";
 import { openShelf, type Shelved } from "./shelf.ts";
-import { createSlots } from "./slots.ts";
 
 /** All rollouts of one dispatched task. */
 export interface TaskResult extends Ticket {
@@ -71,7 +71,7 @@ export async function startGeneration(run: Run): Promise<Generation> {
   const episodeShelf = await openShelf(episode_offload_dir, home, "episodes");
   const groupShelf = await openShelf(trajectory_group_offload_dir, home, "groups");
   const queue = createSampleQueue(run.policy);
-  const slots = createSlots(rolloutsAtOnce(config));
+  const slots = new Semaphore(rolloutsAtOnce(config));
   const stop = new AbortController();
   const signal = AbortSignal.any([run.signal, stop.signal]);
   setMaxListeners(0, signal); // Every rollout listens.

@@ -1,4 +1,5 @@
 /** Sampling through the worker: requests down, samples up as their sequences finish. */
+import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
@@ -14,10 +15,8 @@ export async function* sample(
   { signal, onToken }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
   if (requests.length === 0) return;
-  const ready: Sample[] = [];
+  const ready = new AsyncQueue<Sample>();
   let ended = false;
-  let failure: { error: unknown } | null = null;
-  let wake = (): void => {};
 
   const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined };
   const arrays = {
@@ -29,19 +28,18 @@ export async function* sample(
       if (frame.header.event === "token") return reportTokens(frame, onToken);
       ready.push(decodeSample(frame));
     } catch (error) {
-      failure ??= { error };
+      ready.fail(error);
       abort();
     }
-    wake();
   });
   const done = request.answer
-    .catch((error: unknown) => {
-      failure ??= { error };
-    })
     .finally(() => {
       ended = true;
-      wake();
-    });
+    })
+    .then(
+      () => ready.end(),
+      (error: unknown) => ready.fail(error),
+    );
 
   function abort(...indices: number[]): void {
     const chosen = indices.length > 0 ? { requests: indices } : {};
@@ -54,19 +52,7 @@ export async function* sample(
   ];
 
   try {
-    while (true) {
-      const next = ready.shift();
-      if (next !== undefined) yield next;
-      else if (ended) break;
-      else {
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-      }
-    }
-    // TypeScript does not see that the handlers above assign it.
-    const failed = failure as { error: unknown } | null;
-    if (failed !== null) throw failed.error;
+    yield* ready;
   } finally {
     for (const stop of unlisten) stop();
     if (!ended) {

@@ -1,4 +1,6 @@
 /** Sampling through a Tinker service: a request each, answered as they end. */
+import { AsyncQueue } from "../../concurrency/async-queue.ts";
+import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 import { askTogether } from "./ask-together.ts";
@@ -41,10 +43,8 @@ export async function* sample(
       eosTokenIds,
     ),
   }));
-  const ready: Sample[] = [];
-  let failure: { error: unknown } | undefined;
-  let wake = (): void => {};
-  let [next, running] = [0, 0];
+  const ready = new AsyncQueue<Sample>();
+  const places = new Semaphore(mostAtOnce);
   const stop = new AbortController();
   const ask = session.isHone ? askTogether(session.connection) : askAlone;
 
@@ -88,7 +88,6 @@ export async function* sample(
         const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
         ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
         if (waiting.size === 0) abandoned.abort();
-        wake();
       };
       if (aborted.aborted) giveUp();
       else aborted.addEventListener("abort", giveUp, { once: true });
@@ -103,34 +102,13 @@ export async function* sample(
       if (!abandoned.signal.aborted) throw error;
     }
   }
-  function start(): void {
-    while (next < calls.length && running < mostAtOnce && !failure) {
-      running++;
-      call(calls[next++]!)
-        .catch((error: unknown) => {
-          failure ??= { error };
-        })
-        .finally(() => {
-          running--;
-          start();
-          wake();
-        });
-    }
-  }
 
-  start();
+  Promise.all(calls.map((each) => places.run(() => call(each), stop.signal))).then(
+    () => ready.end(),
+    (error: unknown) => ready.fail(error),
+  );
   try {
-    while (true) {
-      const done = ready.shift();
-      if (done) yield done;
-      else if (failure) throw failure.error;
-      else if (running === 0) return;
-      else {
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-      }
-    }
+    yield* ready;
   } finally {
     stop.abort();
   }

@@ -1,6 +1,8 @@
 /** An inference server as a policy that samples: token ids in, token ids and log-probabilities out, over HTTP. */
+
 import { Pool } from "undici";
 import type { Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
+import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { UserError } from "../../errors.ts";
 import type { SampledPolicy } from "../../rollout/sample-queue.ts";
 import { isObject } from "../read-parameters.ts";
@@ -109,28 +111,13 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
         yield await one(0, requests[0]!, sampleOptions);
         return;
       }
-      const done: ({ sample: Sample } | { error: unknown })[] = [];
-      let wake = () => {};
-      const finish = (result: (typeof done)[number]) => {
-        done.push(result);
-        wake();
-      };
-      for (const [index, request] of requests.entries()) {
-        one(index, request, sampleOptions).then(
-          (sample) => finish({ sample }),
-          (error: unknown) => finish({ error }),
-        );
-      }
-      for (let waiting = requests.length; waiting > 0; waiting--) {
-        if (done.length === 0) {
-          await new Promise<void>((resolve) => {
-            wake = resolve;
-          });
-        }
-        const result = done.shift()!;
-        if ("error" in result) throw result.error;
-        yield result.sample;
-      }
+      const samples = new AsyncQueue<Sample>();
+      const calls = requests.map(async (request, index) => samples.push(await one(index, request, sampleOptions)));
+      Promise.all(calls).then(
+        () => samples.end(),
+        (error: unknown) => samples.fail(error),
+      );
+      yield* samples;
     },
     close: () => pool.destroy(),
   };

@@ -1,7 +1,7 @@
 /** Finds out how well this machine can isolate a program, once, by trying it. */
 import { availableParallelism } from "node:os";
+import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
-import { createLimiter } from "../limiter.ts";
 import { giveUpCgroups, hasCgroups } from "./cgroup.ts";
 import { runConnected } from "./connected.ts";
 import { removeLeftovers } from "./leftovers.ts";
@@ -88,10 +88,10 @@ export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox
   const { level } = isolation;
   leftoversRemoved ??= removeLeftovers();
   await leftoversRemoved;
-  const limiter = createLimiter(concurrency);
+  const semaphore = new Semaphore(concurrency);
   return {
     isolation,
-    run: (program) => limiter(() => runProgram(level, program), program.signal),
-    runConnected: (first, second) => limiter(() => runConnected(level, first, second), first.signal),
+    run: (program) => semaphore.run(() => runProgram(level, program), program.signal),
+    runConnected: (first, second) => semaphore.run(() => runConnected(level, first, second), first.signal),
   };
 }

@@ -1,5 +1,6 @@
 /** Results of several futures in one answer: a line each as they end, until all have or a poll's time is over. */
 import { setMaxListeners } from "node:events";
+import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { type FutureResult, type FutureStore, failureBody } from "../futures.ts";
 
 export interface AnswerLineOptions {
@@ -14,27 +15,20 @@ export async function* answerLines(
   ids: readonly string[],
   { futures, waitMs, signal }: AnswerLineOptions,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  const ready: unknown[] = [{ request_ids: ids }];
-  let waiting = ids.length;
-  let wake = (): void => {};
+  const ready = new AsyncQueue<object>();
+  ready.push({ request_ids: ids });
   setMaxListeners(0, signal);
-  ids.forEach(async (id, index) => {
+  const collections = ids.map(async (id, index) => {
     const result = await futures.collect(id, waitMs, signal);
     if (result !== "pending") ready.push({ index, ...describe(result) });
-    waiting--;
-    wake();
   });
-  while (true) {
-    if (ready.length > 0) {
-      const lines = ready.splice(0).map((line) => `${JSON.stringify(line)}\n`);
-      yield Buffer.from(lines.join(""));
-    } else if (waiting === 0) {
-      return;
-    } else {
-      await new Promise<void>((resolve) => {
-        wake = resolve;
-      });
-    }
+  Promise.all(collections).then(
+    () => ready.end(),
+    (error: unknown) => ready.fail(error),
+  );
+  for await (const first of ready) {
+    const lines = [first, ...ready.takeAll()].map((line) => `${JSON.stringify(line)}\n`);
+    yield Buffer.from(lines.join(""));
   }
 }
 
