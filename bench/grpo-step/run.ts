@@ -17,9 +17,9 @@ import { parseArgs } from "node:util";
 import { singleTurn } from "../../src/agents/single-turn.ts";
 import { policyLoss } from "../../src/algorithms/policy-loss.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
-import { runSetup } from "../../src/backends/local/setup.ts";
 import { loadChat } from "../../src/chat/chat.ts";
 import { fromRows } from "../../src/data/from-rows.ts";
+import { preparePackage, preparePython } from "../../src/python/prepare.ts";
 import { uniforms } from "../../src/random.ts";
 import { firstInteger } from "../../src/rewards/index.ts";
 import { mean } from "../../src/statistics.ts";
@@ -177,13 +177,13 @@ async function runPeer(
   steps: number,
   { name, args: setting }: (typeof peerSettings)[number],
 ): Promise<Side> {
-  const { python } = await runSetup("python");
-  const { directory } = await runSetup("package", "trl");
+  const { python } = await preparePython();
+  const directory = await preparePackage("trl");
   const prompts = join(work, "prompts.jsonl");
   writeFileSync(prompts, rows.map((row) => `${JSON.stringify(row)}\n`).join(""));
   const script = fileURLToPath(new URL("peer_trl.py", import.meta.url));
   const args = [script, "--model", model, "--prompts", prompts, "--steps", `${steps}`, ...setting];
-  const lines = await jsonLines(python!, args, { PYTHONPATH: directory!, HF_HUB_OFFLINE: "1" });
+  const lines = await jsonLines(python, args, { PYTHONPATH: directory, HF_HUB_OFFLINE: "1" });
   const timed = lines.filter((line) => "seconds" in line).slice(1) as { seconds: number; sampling: number }[];
   const seconds = mean(timed.map((line) => line.seconds));
   const sampling = mean(timed.map((line) => line.sampling));
@@ -199,9 +199,9 @@ async function runPeer(
 
 /** FLOPS of the best of a few large products. */
 async function gemmPeak(): Promise<number> {
-  const { python } = await runSetup("python");
+  const { python } = await preparePython();
   const script = fileURLToPath(new URL("gemm_peak.py", import.meta.url));
-  const [line] = await jsonLines(python!, [script], {});
+  const [line] = await jsonLines(python, [script], {});
   return (line as { flops: number }).flops;
 }
 

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { expect, it } from "vitest";
-import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { readEpisode } from "../tracking/read-episode.ts";
 import type { Step } from "../trajectories/types.ts";

@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, it } from "vitest";
-import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));

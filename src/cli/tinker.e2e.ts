@@ -5,8 +5,8 @@ import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { conformance } from "../backends/conformance.ts";
 import type { Engine } from "../backends/engine.ts";
-import { makeTinyModel } from "../backends/local/plain-python.ts";
 import { openTinkerEngine } from "../backends/tinker/engine.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));

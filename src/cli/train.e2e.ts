@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
-import { makeTinyModel } from "../backends/local/plain-python.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 

@@ -3,8 +3,8 @@ import { delimiter, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, it } from "vitest";
-import { makeTinyModel } from "../backends/local/plain-python.ts";
-import { runSetup } from "../backends/local/setup.ts";
+import { preparePackage, preparePython } from "../python/prepare.ts";
+import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
@@ -16,8 +16,8 @@ let sdk: string;
 
 /** The SDK is in a folder of its own; numpy, torch and transformers are those of the local engine. */
 beforeAll(async () => {
-  python = (await runSetup("python")).python!;
-  sdk = (await runSetup("package", "tinker")).directory!;
+  python = (await preparePython()).python;
+  sdk = await preparePackage("tinker");
   model = await makeTinyModel(join(root, "model"));
 });
 

@@ -29,7 +29,7 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
     folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
   wandb: async ({ config, storedConfig, folder, warn }) => {
     if (!folder) return undefined;
-    const { startWandbSidecar, wandbInstallCommand } = await import("../backends/local/wandb-sidecar.ts");
+    const { startWandbSidecar, wandbInstallCommand } = await import("../tracking/wandb-sidecar.ts");
     return wandbSubscriber({
       start: () => startWandbSidecar(join(folder.path, "wandb.log")),
       installCommand: wandbInstallCommand,

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Loss } from "../../algorithms/types.ts";
+import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import {
@@ -16,7 +17,6 @@ import {
 } from "../conformance/tools.ts";
 import type { Engine, Policy } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
-import { makeTinyModel, runPython } from "./plain-python.ts";
 
 const root = temporaryFolder("transformers");
 const at = (name: string): string => join(root, name);

@@ -1,11 +1,11 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
+import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { conformance } from "../conformance.ts";
 import type { Engine } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
-import { makeTinyModel } from "./plain-python.ts";
 
 /** The same promises hold whatever the engine's settings; these force compaction, waiting rows and micro-batches. */
 const settings = {

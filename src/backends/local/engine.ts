@@ -1,5 +1,6 @@
 /** Opens the local engine: prepares Python and the model, starts the worker, and gives the interface of ../engine.ts. */
 import { join } from "node:path";
+import { preparePython } from "../../python/prepare.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { connect } from "./connection.ts";
@@ -8,7 +9,6 @@ import { readNumber } from "./frames.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { createPolicy } from "./policy.ts";
-import { runSetup } from "./setup.ts";
 import { startWorker } from "./worker-process.ts";
 
 /**
@@ -19,11 +19,11 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
   const status = options.onStatus ?? (() => {});
   status("preparing Python and the model");
   const model = await resolveModel(options.model);
-  const { home, python } = await runSetup("python");
+  const { home, python } = await preparePython();
   const threads = threadCount(options.threads ?? 0, usableCores(), process.env);
 
   status("starting the worker");
-  const worker = await startWorker({ python: python!, threads, logFile: options.logFile });
+  const worker = await startWorker({ python, threads, logFile: options.logFile });
   const connection = connect(worker);
   try {
     status(`loading ${options.model}`);

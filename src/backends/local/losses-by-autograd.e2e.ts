@@ -5,6 +5,7 @@ import { markForClipCov, markForKlCov } from "../../algorithms/losses/covariance
 import { lossDefaults } from "../../algorithms/losses/sequence-loss.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss.ts";
 import { policyLosses } from "../../algorithms/policy-losses.ts";
+import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
@@ -19,7 +20,6 @@ import {
 } from "../conformance/tools.ts";
 import type { Engine } from "../engine.ts";
 import { openLocalEngine } from "./engine.ts";
-import { makeTinyModel, runPython } from "./plain-python.ts";
 
 const root = temporaryFolder("autograd");
 const at = (name: string): string => join(root, name);

