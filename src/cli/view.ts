@@ -7,8 +7,8 @@ import { UserError } from "../errors.ts";
 import { type BrowserContent, draw, openState, press } from "../tracking/view/browser.ts";
 import { type EpisodeFile, episodeFiles, openPieces, readEpisodes } from "../tracking/view/kept-episodes.ts";
 import { type Row, rowText, span } from "../tracking/view/styled.ts";
-import { episodeHead, episodeRow, fileRow, runFigures, runHead } from "../tracking/view/tables.ts";
-import { type Colouring, colourings, legend, transcript } from "../tracking/view/transcript.ts";
+import { episodeHead, episodeRow, fileRows, runHead } from "../tracking/view/tables.ts";
+import { type Coloring, colorings, legend, transcript } from "../tracking/view/transcript.ts";
 
 interface ViewOptions {
   step?: string;
@@ -22,14 +22,14 @@ export async function viewCommand(run: string, options: ViewOptions): Promise<vo
   if (!existsSync(join(run, "metrics.jsonl")) && !existsSync(join(run, "config.yaml"))) {
     throw new UserError(`${run} is no run folder`, { hint: "hone train makes one; the last is runs/latest" });
   }
-  const colouring = options.color ?? "advantage";
-  if (!colourings.some((one) => one === colouring)) {
-    throw new UserError(`--color ${colouring}: there are ${colourings.join(", ")}`);
+  const coloring = options.color ?? "advantage";
+  if (!colorings.some((one) => one === coloring)) {
+    throw new UserError(`--color ${coloring}: there are ${colorings.join(", ")}`);
   }
   const content = openContent(run);
   const plain =
     options.step !== undefined || options.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
-  if (plain) print(plainRows(content, options, colouring as Colouring));
+  if (plain) print(plainRows(content, options, coloring as Coloring));
   else await browse(content);
 }
 
@@ -39,7 +39,7 @@ function openContent(run: string): BrowserContent {
   return {
     head: (width) => runHead(run, name, Math.min(width, 100)),
     files: episodeFiles(run),
-    figures: runFigures(run),
+    fileRow: fileRows(run),
     episodes: (file) => {
       const found = read.get(file.path) ?? readEpisodes(file);
       read.clear(); // one step at a time: episodes are large
@@ -50,11 +50,11 @@ function openContent(run: string): BrowserContent {
   };
 }
 
-function plainRows(content: BrowserContent, options: ViewOptions, colouring: Colouring): Row[] {
+function plainRows(content: BrowserContent, options: ViewOptions, coloring: Coloring): Row[] {
   const width = process.stdout.columns ?? 100;
-  const { files, figures } = content;
+  const { files, fileRow } = content;
   if (options.step === undefined && options.episode === undefined) {
-    return [...content.head(width), ...files.map((file) => fileRow(file, figures))];
+    return [...content.head(width), ...files.map(fileRow)];
   }
   const file = chosenFile(files, options);
   const episodes = content.episodes(file);
@@ -68,7 +68,7 @@ function plainRows(content: BrowserContent, options: ViewOptions, colouring: Col
       hint: `there are ${some.join(", ")}, ...`,
     });
   }
-  return [...transcript(episode, { colouring, width, pieces: content.pieces }), [], legend(colouring)];
+  return [...transcript(episode, { coloring, width, pieces: content.pieces }), [], legend(coloring)];
 }
 
 function chosenFile(files: readonly EpisodeFile[], { step, validation = false }: ViewOptions): EpisodeFile {

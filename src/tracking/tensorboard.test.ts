@@ -74,18 +74,17 @@ describe("tensorboardSubscriber", () => {
   };
   const open = () => tensorboardSubscriber(directory, () => 1_700_000_000_500);
 
-  it("writes figures that parse back", () => {
+  it("writes metrics that parse back, zeros too", () => {
     const subscriber = open();
     subscriber.event({ type: "run-start", folder: "", totalSteps: 9, step: 0, history: [], text: [] });
-    subscriber.event({ type: "health", text: "no figure" });
-    const metrics = { "reward/ü/mean": 0.5, lost: Number.NaN };
+    subscriber.event({ type: "health", text: "not a metric" });
+    const metrics = { "reward/ü/mean": 0.5, lost: Number.NaN, none: 0 };
     subscriber.event({ type: "step-end", step: 3_000_000_000, total: 9, epoch: 0, metrics, seconds: 1 });
     subscriber.event({ type: "validation-end", step: 1, metrics: { "val/reward": 0.25 }, seconds: 1 });
     const [version, step, validation, ...rest] = events();
     expect(rest).toEqual([]);
     expect(version).toEqual([
       [1, 1_700_000_000.5],
-      [2, 0],
       [3, Buffer.from("brain.Event:2")],
     ]);
     expect(step?.slice(0, 2)).toEqual([
@@ -95,12 +94,13 @@ describe("tensorboardSubscriber", () => {
     const values = (event: typeof step) =>
       parseMessage(event!.find(([field]) => field === 5)![1] as Buffer).map(([field, value]) => {
         expect(field).toBe(1);
-        const [tag, figure] = parseMessage(value as Buffer);
-        return [tag![0], String(tag![1]), figure![0], figure![1]];
+        const [tag, number] = parseMessage(value as Buffer);
+        return [tag![0], String(tag![1]), number![0], number![1]];
       });
     expect(values(step)).toEqual([
       [1, "reward/ü/mean", 2, 0.5],
       [1, "lost", 2, Number.NaN],
+      [1, "none", 2, 0],
     ]);
     expect(values(validation)).toEqual([[1, "val/reward", 2, 0.25]]);
   });
@@ -122,7 +122,7 @@ describe("tensorboardSubscriber", () => {
     expect(String(parseMessage(parseMessage(metadata![1] as Buffer)[0]![1] as Buffer)[0]![1])).toBe("text");
   });
 
-  it("tells after a resume from which step on earlier files are void", () => {
+  it("marks after a resume the step from which earlier files are void", () => {
     open().event({ type: "run-start", folder: "", totalSteps: 9, step: 200, history: [], text: [] });
     const [, start] = events();
     expect(start?.slice(1)).toEqual([

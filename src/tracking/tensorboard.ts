@@ -1,57 +1,74 @@
-/**
- * The subscriber that writes TensorBoard's event files, and their format: records of TFRecord framing around
- * tensorflow.Event messages (event.proto, summary.proto). Only the fields that scalars need.
- */
+/** The subscriber that writes TensorBoard's event files: TFRecord frames around tensorflow.Event messages. */
 import { hostname } from "node:os";
 import { join } from "node:path";
+import protobuf from "protobufjs";
 import { makeFolder } from "../make-folder.ts";
 import { crc32c } from "./crc32c.ts";
 import { appendBytes } from "./durable-files.ts";
-import type { Metrics, Subscriber } from "./events.ts";
+import type { Subscriber } from "./events.ts";
 import { samplesMarkdown } from "./samples.ts";
 
-/** Fields of the Event message. */
-const wallTimeField = 1;
-const stepField = 2;
-const fileVersionField = 3;
-const summaryField = 5;
-const sessionLogField = 7;
+/** Of event.proto, summary.proto and tensor.proto, the fields that scalars and texts need. */
+const definitions = `
+syntax = "proto3";
+message Event {
+  double wall_time = 1;
+  int64 step = 2;
+  oneof what { string file_version = 3; Summary summary = 5; SessionLog session_log = 7; }
+}
+message SessionLog { int32 status = 1; }
+message Summary { repeated Value value = 1; }
+message Value { string tag = 1; oneof value { float simple_value = 2; Tensor tensor = 8; } Metadata metadata = 9; }
+message Metadata { PluginData plugin_data = 1; }
+message PluginData { string plugin_name = 1; }
+message Tensor { int32 dtype = 1; Shape tensor_shape = 2; repeated bytes string_val = 8; }
+message Shape { repeated Dimension dim = 2; }
+message Dimension { int64 size = 1; }`;
+
+const eventType = protobuf.parse(definitions, { keepCase: true }).root.lookupType("Event");
 const sessionStart = 1;
+const stringType = 7;
 
 /**
- * Writes each step's and validation's figures as scalars into an event file of its own in `directory`; look at them
- * with `tensorboard --logdir runs`. After a resume TensorBoard drops what an earlier file has from later steps.
+ * Writes the metrics of each step and validation as scalars, and samples as text, into an event file of its own in
+ * `directory`; show them with `tensorboard --logdir runs`. After a resume TensorBoard drops the later steps of earlier
+ * files.
  *
  * @param now milliseconds since 1970
  */
 export function tensorboardSubscriber(directory: string, now: () => number = Date.now): Subscriber {
   let file: string | undefined;
-  const append = (...events: Uint8Array[]) => {
+  const append = (step: number, what: object) => {
     if (file === undefined) {
       makeFolder(directory);
       const seconds = Math.floor(now() / 1000);
       file = join(directory, `events.out.tfevents.${String(seconds).padStart(10, "0")}.${hostname()}.${process.pid}.0`);
-      appendBytes(file, record(event(now(), 0, text(fileVersionField, "brain.Event:2"))));
+      append(0, { file_version: "brain.Event:2" });
     }
-    for (const one of events) appendBytes(file, record(one));
+    appendBytes(file, record(eventType.encode({ wall_time: now() / 1000, step, ...what }).finish()));
   };
   return {
-    event(happened) {
-      if (happened.type === "run-start" && happened.step > 0) {
-        const start = message(sessionLogField, varintField(1, sessionStart));
-        append(event(now(), happened.step + 1, start));
-      } else if (happened.type === "step-end" || happened.type === "validation-end") {
-        append(event(now(), happened.step, message(summaryField, scalars(happened.metrics))));
-      } else if (happened.type === "samples") {
-        const value = textSummary(`samples/${happened.kind}`, samplesMarkdown(happened.rows));
-        append(event(now(), happened.step, message(summaryField, value)));
+    event(event) {
+      if (event.type === "run-start" && event.step > 0) {
+        append(event.step + 1, { session_log: { status: sessionStart } });
+      } else if (event.type === "step-end" || event.type === "validation-end") {
+        const value = Object.entries(event.metrics).map(([tag, simple_value]) => ({ tag, simple_value }));
+        append(event.step, { summary: { value } });
+      } else if (event.type === "samples") {
+        append(event.step, { summary: { value: [text(`samples/${event.kind}`, samplesMarkdown(event.rows))] } });
       }
     },
     async close() {},
   };
 }
 
-/** Length, its checksum, the data, its checksum: little-endian, checksums masked so that they may be checksummed again. */
+const text = (tag: string, markdown: string) => ({
+  tag,
+  tensor: { dtype: stringType, tensor_shape: { dim: [{ size: 1 }] }, string_val: [Buffer.from(markdown)] },
+  metadata: { plugin_data: { plugin_name: "text" } },
+});
+
+/** A TFRecord frame, little-endian: the length, its checksum, the data, its checksum. */
 function record(data: Uint8Array): Uint8Array {
   const framed = Buffer.alloc(12 + data.length + 4);
   framed.writeBigUInt64LE(BigInt(data.length), 0);
@@ -61,51 +78,8 @@ function record(data: Uint8Array): Uint8Array {
   return framed;
 }
 
+/** The format's masking: a checksum of data that itself contains checksums stays meaningful. */
 function masked(bytes: Uint8Array): number {
   const crc = crc32c(bytes);
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
 }
-
-function event(milliseconds: number, step: number, what: Uint8Array): Uint8Array {
-  const time = Buffer.alloc(9);
-  time[0] = (wallTimeField << 3) | 1;
-  time.writeDoubleLE(milliseconds / 1000, 1);
-  return Buffer.concat([time, varintField(stepField, step), what]);
-}
-
-/** Summary { repeated Value value = 1 }, Value { string tag = 1; float simple_value = 2 }. */
-function scalars(metrics: Metrics): Uint8Array {
-  const values = Object.entries(metrics).map(([tag, figure]) => {
-    const value = Buffer.alloc(5);
-    value[0] = (2 << 3) | 5;
-    value.writeFloatLE(figure, 1);
-    return message(1, Buffer.concat([text(1, tag), value]));
-  });
-  return Buffer.concat(values);
-}
-
-/** Value { tag = 1; tensor = 8: one string; metadata = 9: the plugin "text" }. */
-function textSummary(tag: string, markdown: string): Uint8Array {
-  const stringType = 7;
-  const shape = message(2, message(2, varintField(1, 1)));
-  const tensor = Buffer.concat([varintField(1, stringType), shape, text(8, markdown)]);
-  const plugin = message(1, text(1, "text"));
-  return message(1, Buffer.concat([text(1, tag), message(8, tensor), message(9, plugin)]));
-}
-
-function varint(value: number): Uint8Array {
-  const bytes: number[] = [];
-  let rest = value;
-  while (rest >= 128) {
-    bytes.push((rest % 128) + 128);
-    rest = Math.floor(rest / 128);
-  }
-  return Uint8Array.from([...bytes, rest]);
-}
-
-const varintField = (field: number, value: number) => Buffer.concat([varint(field << 3), varint(value)]);
-
-const message = (field: number, bytes: Uint8Array) =>
-  Buffer.concat([varint((field << 3) | 2), varint(bytes.length), bytes]);
-
-const text = (field: number, value: string) => message(field, Buffer.from(value));

@@ -4,10 +4,11 @@ import { describe, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
 import { toJson } from "../json-lines.ts";
+import { readEpisode } from "../read-episode.ts";
 import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
-import { episodeFiles, type KeptEpisode, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
+import { episodeFiles, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
 import { rowText, span, wrap } from "./styled.ts";
-import { runFigures, runHead } from "./tables.ts";
+import { fileRows, runHead } from "./tables.ts";
 import { tokenStyle } from "./transcript.ts";
 
 const run = temporaryFolder("view");
@@ -28,9 +29,9 @@ writeFileSync(join(run, "metrics.jsonl"), line(1) + line(2));
 const content: BrowserContent = {
   head: (width) => runHead(run, "a-run", width),
   files: episodeFiles(run),
-  figures: runFigures(run),
+  fileRow: fileRows(run),
   episodes: readEpisodes,
-  pieces: (tokens) => tokens.map((token) => `<${token}>`),
+  pieces: (tokens) => Array.from(tokens, (token) => `<${token}>`),
 };
 const size = { columns: 90, rows: 30 };
 const text = (state: BrowserState) =>
@@ -60,11 +61,11 @@ describe("the browser", () => {
     expect(walk("up", "enter", "down", "enter", "left", "left")).toEqual(walk("up", "enter", "down", "left"));
   });
 
-  it("goes from episode to episode, and on through the colourings", () => {
+  it("goes from episode to episode, and on through the colorings", () => {
     expect(text(walk("enter", "enter", "n"))).toContain("t/0:1");
     expect(text(walk("enter", "enter", "n", "n", "n", "p"))).toContain("t/0:1");
     expect(text(walk("enter", "enter", "c"))).toContain("logprob:");
-    expect(walk("c", "c", "c").colouring).toBe("advantage");
+    expect(walk("c", "c", "c").coloring).toBe("advantage");
   });
 
   it("ends by q, and stays where a key means nothing", () => {
@@ -102,7 +103,7 @@ it("finds what each token counted for, by trajectory, step or token", () => {
   expect(tokenAdvantages(kept, 0, 2)).toBeUndefined();
 });
 
-it("colours by sign and size", () => {
+it("colors by sign and size", () => {
   const styles = [-2, -1, -0.1, 0, 0.1, 1, 2].map((advantage) => tokenStyle("advantage", 0, advantage));
   expect(new Set(styles).size).toBe(7);
   expect(new Set([0, -0.5, -1, -3, -6].map((logprob) => tokenStyle("logprob", logprob, 1))).size).toBe(5);
@@ -112,7 +113,7 @@ it("shows terminal escapes of models and clients as dots, in the list and in the
   const hostile = "\x1b]0;owned\x07\u202e\x9b2J";
   const step = sampleStep([1], [4], { text: hostile, messages: [{ role: "user", content: hostile }] });
   const made = sampleEpisode(`t${hostile}`, { trajectories: [sampleTrajectory({ steps: [step], reward: 1 })] });
-  const episode = JSON.parse(toJson(made)) as KeptEpisode;
+  const episode = readEpisode(toJson(made));
   for (const pieces of [undefined, () => [hostile]]) {
     const known: BrowserContent = { ...content, episodes: () => [episode], pieces };
     for (const screen of ["episodes", "episode"] as const) {

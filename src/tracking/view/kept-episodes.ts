@@ -1,28 +1,15 @@
-/** The episodes of a run folder, as they were kept: found, read, and their tokens turned back into text. */
+/** The episodes in a run folder: finds and reads them, and decodes their tokens one by one. */
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { incrementalDecoder } from "../../chat/incremental-decoder.ts";
 import { openTokenizer } from "../../chat/tokenizer.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { atPath } from "../../system-errors.ts";
-import type { ChatMessage, Episode, Step, Trajectory } from "../../trajectories/types.ts";
+import type { Episode, Trajectory } from "../../trajectories/types.ts";
+import { readEpisode } from "../read-episode.ts";
 
-/** A step of a file: what was a typed array is a list. */
-export type KeptStep = Pick<Step, "stopReason" | "text" | "policyVersion" | "reward" | "tools" | "reply"> & {
-  promptTokens: number[];
-  tokens: number[];
-  logprobs: (number | string)[];
-  messages: ChatMessage[];
-};
-
-/** What a token counted for in training: one figure, or one a step, or lists of one a token. */
-type KeptAdvantage = number | (number | number[])[];
-
-export type KeptTrajectory = Pick<Trajectory, "name" | "instance" | "reward"> & {
-  steps: KeptStep[];
-  advantage?: KeptAdvantage;
-};
-
+/** `advantage`: one of the trajectory, or for each step one, or one per token. */
+export type KeptTrajectory = Trajectory & { advantage?: number | readonly (number | readonly number[])[] };
 export type KeptEpisode = Omit<Episode, "trajectories"> & { trajectories: KeptTrajectory[] };
 
 export interface EpisodeFile {
@@ -31,7 +18,7 @@ export interface EpisodeFile {
   path: string;
 }
 
-/** By step, validations after the training step that they followed. */
+/** In the order of steps; a validation comes after the training step that it followed. */
 export function episodeFiles(run: string): EpisodeFile[] {
   const folder = join(run, "episodes");
   if (!existsSync(folder)) return [];
@@ -44,32 +31,29 @@ export function episodeFiles(run: string): EpisodeFile[] {
     .sort((left, right) => left.step - right.step || (left.kind === "train" ? -1 : 1));
 }
 
-/** @throws RunError naming file and line that cannot be read */
+/** @throws RunError naming the file and line that cannot be read */
 export function readEpisodes({ path }: EpisodeFile): KeptEpisode[] {
-  return atPath(path, () => readFileSync(path, "utf8"))
-    .split("\n")
-    .flatMap((line, index) => {
-      if (line.trim() === "") return [];
-      try {
-        const episode = JSON.parse(line) as KeptEpisode | null;
-        if (!Array.isArray(episode?.trajectories)) throw new Error("it has no trajectories");
-        return [episode];
-      } catch (cause) {
-        throw new RunError(`${path}:${index + 1} is no episode: ${(cause as Error).message}`, { cause });
-      }
-    });
+  const lines = atPath(path, () => readFileSync(path, "utf8")).split("\n");
+  return lines.flatMap((line, index) => {
+    if (line.trim() === "") return [];
+    try {
+      return [readEpisode(line)];
+    } catch (cause) {
+      throw new RunError(`${path}:${index + 1} is not an episode: ${(cause as Error).message}`, { cause });
+    }
+  });
 }
 
-/** Texts of tokens, one each; together they are the decoded text. */
-export type Pieces = (tokens: readonly number[]) => string[];
+/** One text per token; joined, they are the decoded text. */
+export type Pieces = (tokens: Iterable<number>) => string[];
 
-/** By the tokenizer that the run kept; undefined where it kept none. */
+/** Decodes with the tokenizer in the run folder; undefined if it has none. */
 export function openPieces(run: string): Pieces | undefined {
   try {
     const tokenizer = openTokenizer(join(run, "tokenizer"));
     return (tokens) => {
       const decoder = incrementalDecoder((ids) => tokenizer.decode(ids));
-      const pieces = tokens.map((token) => decoder.push(token));
+      const pieces = Array.from(tokens, (token) => decoder.push(token));
       const rest = decoder.end();
       if (pieces.length > 0) pieces[pieces.length - 1] += rest;
       return pieces;
@@ -80,9 +64,12 @@ export function openPieces(run: string): Pieces | undefined {
   }
 }
 
-/** What each token of a step counted for; undefined where it is not known. */
-export function tokenAdvantages({ advantage }: KeptTrajectory, step: number, tokens: number): number[] | undefined {
-  const own = Array.isArray(advantage) ? advantage[step] : advantage;
-  if (own === undefined || own === null) return undefined;
-  return Array.isArray(own) ? own : new Array<number>(tokens).fill(own);
+/** The advantage of each token of a step; undefined if unknown. */
+export function tokenAdvantages(
+  { advantage }: KeptTrajectory,
+  step: number,
+  tokens: number,
+): readonly number[] | undefined {
+  const own = typeof advantage === "object" ? advantage[step] : advantage;
+  return typeof own === "number" ? new Array<number>(tokens).fill(own) : (own ?? undefined);
 }

@@ -1,7 +1,7 @@
-/** Text with a style, cut into rows of a terminal. */
+/** Styled text, and breaking it into rows of a terminal. */
 import { dotted } from "../../printable.ts";
 
-/** Codes of ANSI's select graphic rendition, e.g. `"1"` bold, `"38;5;208"` a colour; empty: as it is. */
+/** `style` is a code of ANSI's select graphic rendition, e.g. `"1"` bold, `"38;5;208"` a color; "" changes nothing. */
 export interface Span {
   text: string;
   style: string;
@@ -9,34 +9,38 @@ export interface Span {
 
 export type Row = readonly Span[];
 
+export const dim = "2";
+export const bold = "1";
+
 export const span = (text: string, style = ""): Span => ({ text, style });
 
-/** As a terminal shows it, or without colors. A control character in the text is shown as a dot. */
+/** The text for a terminal, with or without colors. Control characters become dots. */
 export function rowText(row: Row, colors: boolean): string {
   const styled = (text: string, style: string) => (colors && style !== "" ? `\x1b[${style}m${text}\x1b[0m` : text);
   return row.map(({ text, style }) => styled(dotted(text), style)).join("");
 }
 
-/** Rows of at most `width` columns: broken at line ends, and where a row is full. Control characters are made visible. */
+/** Breaks text at line ends and after `width` columns. */
 export function wrap(spans: Row, width: number): Row[] {
-  const rows: Span[][] = [[]];
+  let row: Span[] = [];
+  const rows = [row];
   let used = 0;
+  const breakRow = () => {
+    row = [];
+    rows.push(row);
+    used = 0;
+  };
   for (const { text, style } of spans) {
     for (const character of text) {
       if (character === "\n") {
-        rows.push([]);
-        used = 0;
+        breakRow();
         continue;
       }
       const shown = character === "\t" ? "  " : dotted(character);
-      const columns = columnsOf(shown);
-      if (used + columns > width && used > 0) {
-        rows.push([]);
-        used = 0;
-      }
-      const row = rows.at(-1)!;
+      const columns = shown === character ? columnsOf(character) : shown.length;
+      if (used + columns > width && used > 0) breakRow();
       const last = row.at(-1);
-      if (last?.style === style) row[row.length - 1] = { text: last.text + shown, style };
+      if (last?.style === style) last.text += shown;
       else row.push({ text: shown, style });
       used += columns;
     }
@@ -44,16 +48,7 @@ export function wrap(spans: Row, width: number): Row[] {
   return rows;
 }
 
-/** Letters of East Asian scripts and most pictures take two columns. */
-function columnsOf(text: string): number {
-  const code = text.codePointAt(0)!;
-  const wide =
-    (code >= 0x1100 && code <= 0x115f) ||
-    (code >= 0x2e80 && code <= 0xa4cf) ||
-    (code >= 0xac00 && code <= 0xd7a3) ||
-    (code >= 0xf900 && code <= 0xfaff) ||
-    (code >= 0xfe30 && code <= 0xfe6f) ||
-    (code >= 0xff00 && code <= 0xff60) ||
-    code >= 0x1f300;
-  return code < 0x2e80 && text.length > 1 ? text.length : wide ? 2 : 1;
-}
+/** East Asian letters and most pictures are two columns wide. */
+const wide = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\u{1f300}-\u{10ffff}]/u;
+
+const columnsOf = (character: string) => (wide.test(character) ? 2 : 1);

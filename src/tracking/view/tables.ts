@@ -1,61 +1,47 @@
-/** A run, and the episodes of a step, in rows. */
-
+/** A run, its steps and the episodes of a step, one row each. */
+import type { Metrics } from "../events.ts";
 import { readMetrics } from "../metrics-file.ts";
 import { chart } from "../plots.ts";
 import type { EpisodeFile, KeptEpisode } from "./kept-episodes.ts";
-import { type Row, span } from "./styled.ts";
+import { bold, dim, type Row, span } from "./styled.ts";
 
-const dim = "2";
-const bold = "1";
-
-/** The reward over the steps, and the last validation. */
+/** A chart of the reward over the steps, and the last validation. */
 export function runHead(run: string, name: string, width: number): Row[] {
   const steps = readMetrics(run);
   const rewards = steps.map(({ metrics }) => metrics["reward/mean"] ?? Number.NaN);
+  const rows: Row[] = [[span(`${name}: ${steps.length} steps`, bold)]];
+  if (rewards.some(Number.isFinite)) {
+    const first = steps[0]?.step ?? 1;
+    const lines = chart(rewards, { width, height: 8, first });
+    rows.push([span("mean reward of each step", dim)], ...lines.map((text) => [span(text)]));
+  } else {
+    rows.push([span("no step has finished so far", dim)]);
+  }
   const validation = readMetrics(run, "validation").at(-1);
-  const figures = Object.entries(validation?.metrics ?? {})
+  const values = Object.entries(validation?.metrics ?? {})
     .filter(([key]) => key.startsWith("val/") && key.split("/").length > 2)
-    .map(([key, value]) => `${key.slice(4)} ${round(value)}`);
-  const first = steps[0]?.step ?? 1;
-  return [
-    [span(`${name}: ${steps.length} steps`, bold)],
-    ...(rewards.some(Number.isFinite)
-      ? [
-          [span("mean reward of each step", dim)],
-          ...chart(rewards, { width, height: 8, first }).map((text) => [span(text)]),
-        ]
-      : [[span("no step has ended yet", dim)]]),
-    ...(figures.length > 0 ? [[span(`validation after step ${validation!.step}: ${figures.join(", ")}`)]] : []),
-    [],
-  ];
+    .map(([key, value]) => `${key.slice("val/".length)} ${round(value)}`);
+  if (values.length > 0) rows.push([span(`validation after step ${validation?.step}: ${values.join(", ")}`)]);
+  return [...rows, []];
 }
 
-export function fileRow({ step, kind }: EpisodeFile, run: RunFigures): Row {
-  const figures = run.of(step, kind);
-  return [span(`step ${String(step).padStart(4)}  ${kind.padEnd(10)}  ${figures}`)];
-}
+/** The metrics shown of each file, by the name that they are shown under. */
+const shownMetrics = {
+  train: { reward: "reward/mean", gradient: "actor/grad_norm", tokens: "perf/sampled_tokens" },
+  validation: { reward: "val/reward" },
+};
 
-export interface RunFigures {
-  of(step: number, kind: EpisodeFile["kind"]): string;
-}
-
-/** What a list of steps says of each. */
-export function runFigures(run: string): RunFigures {
-  const steps = new Map(readMetrics(run).map(({ step, metrics }) => [step, metrics]));
-  const validations = new Map(readMetrics(run, "validation").map(({ step, metrics }) => [step, metrics]));
-  const show = (metrics: Readonly<Record<string, number>> | undefined, names: Record<string, string>) =>
-    Object.entries(names)
-      .flatMap(([key, label]) => (metrics?.[key] === undefined ? [] : [`${label} ${round(metrics[key])}`]))
-      .join("   ");
-  return {
-    of: (step, kind) =>
-      kind === "validation"
-        ? show(validations.get(step), { "val/reward": "reward" })
-        : show(steps.get(step), {
-            "reward/mean": "reward",
-            "actor/grad_norm": "gradient",
-            "perf/sampled_tokens": "tokens",
-          }),
+/** Reads the metrics of a run once and makes the row of each of its episode files. */
+export function fileRows(run: string): (file: EpisodeFile) => Row {
+  const read = (kind?: "validation") => new Map(readMetrics(run, kind).map(({ step, metrics }) => [step, metrics]));
+  const metricsOf = { train: read(), validation: read("validation") };
+  return ({ step, kind }) => {
+    const metrics: Metrics = metricsOf[kind].get(step) ?? {};
+    const shown = Object.entries(shownMetrics[kind]).flatMap(([label, name]) => {
+      const value = metrics[name];
+      return value === undefined ? [] : [`${label} ${round(value)}`];
+    });
+    return [span(`step ${String(step).padStart(4)}  ${kind.padEnd(10)}  ${shown.join("   ")}`)];
   };
 }
 
@@ -73,9 +59,8 @@ export function episodeRow(episode: KeptEpisode): Row {
   const style = episode.failure ? "33" : reward === null ? dim : reward > 0 ? "32" : "31";
   return [
     span(reward === null ? "unknown" : round(reward).padEnd(6), style),
-    span(
-      `  ${advantage.padStart(9)}  ${String(steps.length).padStart(5)}  ${String(tokens).padStart(6)}  ${episode.termination.padEnd(28)}  `,
-    ),
+    span(`  ${advantage.padStart(9)}  ${String(steps.length).padStart(5)}  ${String(tokens).padStart(6)}`),
+    span(`  ${episode.termination.padEnd(28)}  `),
     span(`${episode.id}  `, dim),
     span(reply),
   ];

@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
 import { toJson } from "../json-lines.ts";
-import type { KeptEpisode } from "./kept-episodes.ts";
+import { readEpisode } from "../read-episode.ts";
 import { rowText } from "./styled.ts";
 import { transcript } from "./transcript.ts";
 
@@ -34,8 +34,8 @@ const episode = sampleEpisode("sums/0:0", {
 });
 
 it("hone view shows the task's row, tools, tool calls, malformed calls and metrics", () => {
-  const kept = JSON.parse(toJson(episode)) as KeptEpisode;
-  const text = transcript(kept, { colouring: "advantage", width: 80, pieces: undefined }).map((row) =>
+  const kept = readEpisode(toJson(episode));
+  const text = transcript(kept, { coloring: "advantage", width: 80, pieces: undefined }).map((row) =>
     rowText(row, false),
   );
   expect(text).toEqual([
@@ -56,12 +56,12 @@ it("hone view shows the task's row, tools, tool calls, malformed calls and metri
 });
 
 it("hone view shows calls and thinking of a history that a client rewrote", () => {
-  const kept = JSON.parse(toJson(episode)) as KeptEpisode;
+  const kept = readEpisode(toJson(episode));
   const rewritten = {
     ...kept,
     trajectories: [{ ...kept.trajectories[0]!, steps: kept.trajectories[0]!.steps.slice(1) }],
   };
-  const rows = transcript(rewritten, { colouring: "mask", width: 80, pieces: undefined });
+  const rows = transcript(rewritten, { coloring: "mask", width: 80, pieces: undefined });
   expect(rows.map((row) => rowText(row, false))).toEqual(
     expect.arrayContaining(["assistant:", "thinking: I add.", 'calls add({"a":2,"b":2})', "tool add:", "4"]),
   );

@@ -1,66 +1,59 @@
-/** One episode as a person reads it: its turns, and every sampled token coloured by what it counted for. */
-
+/** One episode for reading: its turns, with every sampled token colored. */
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { own } from "../../own.ts";
+import { mean } from "../../statistics.ts";
+import type { Step } from "../../trajectories/types.ts";
 import { toJson } from "../json-lines.ts";
-import { type KeptEpisode, type KeptStep, type KeptTrajectory, type Pieces, tokenAdvantages } from "./kept-episodes.ts";
-import { type Row, type Span, span, wrap } from "./styled.ts";
+import { type KeptEpisode, type KeptTrajectory, type Pieces, tokenAdvantages } from "./kept-episodes.ts";
+import { bold, dim, type Row, span, wrap } from "./styled.ts";
 
-export const colourings = ["advantage", "logprob", "mask"] as const;
-export type Colouring = (typeof colourings)[number];
+export const colorings = ["advantage", "logprob", "mask"] as const;
+export type Coloring = (typeof colorings)[number];
 
-const dim = "2";
-const bold = "1";
+const red = "31";
 const roles: Readonly<Record<string, string>> = { system: "35", user: "36", assistant: "32", tool: "33" };
 
 export interface TranscriptOptions {
-  colouring: Colouring;
+  coloring: Coloring;
   width: number;
-  /** Without it a reply is one piece. */
+  /** Without it a reply has one color. */
   pieces: Pieces | undefined;
 }
 
 export function transcript(episode: KeptEpisode, options: TranscriptOptions): Row[] {
-  const { width } = options;
-  const verdict = episode.correct === null ? "" : episode.correct ? ", solved" : ", not solved";
-  const head = `${episode.id}: ${episode.termination}${verdict}, ${episode.seconds.toFixed(1)} s${episode.retries > 0 ? `, after ${episode.retries} failed attempts` : ""}`;
-  const metrics = Object.entries(episode.metrics)
-    .map(([name, value]) => `${name} ${Number(value)}`)
-    .join(", ");
-  return [
-    ...wrap([span(head, bold)], width),
-    ...(episode.failure === undefined
-      ? []
-      : wrap([span(`failed: ${episode.failure.boundary}: ${episode.failure.message}`, "31")], width)),
-    ...(episode.explanation === undefined ? [] : wrap([span(episode.explanation, dim)], width)),
-    ...(episode.row === undefined ? [] : wrap([span("task: ", dim), span(toJson(episode.row))], width)),
-    ...(metrics === "" ? [] : wrap([span("metrics: ", dim), span(metrics)], width)),
-    ...episode.trajectories.flatMap((trajectory) => trajectoryRows(trajectory, options)),
-  ];
+  const { id, termination, correct, seconds, retries, failure, explanation, row } = episode;
+  const rows: Row[] = [];
+  const add = (...spans: Row) => rows.push(...wrap(spans, options.width));
+  const verdict = correct === null ? "" : correct ? ", solved" : ", not solved";
+  const attempts = retries > 0 ? `, after ${retries} failed attempts` : "";
+  add(span(`${id}: ${termination}${verdict}, ${seconds.toFixed(1)} s${attempts}`, bold));
+  if (failure) add(span(`failed: ${failure.boundary}: ${failure.message}`, red));
+  if (explanation !== undefined) add(span(explanation, dim));
+  if (row !== undefined) add(span("task: ", dim), span(toJson(row)));
+  const metrics = Object.entries(episode.metrics).map(([name, value]) => `${name} ${value}`);
+  if (metrics.length > 0) add(span("metrics: ", dim), span(metrics.join(", ")));
+  return [...rows, ...episode.trajectories.flatMap((trajectory) => trajectoryRows(trajectory, options))];
 }
 
 function trajectoryRows(trajectory: KeptTrajectory, options: TranscriptOptions): Row[] {
   const { name, instance, reward, advantage, steps } = trajectory;
   const whole = typeof advantage === "number" ? `, advantage ${signed(advantage)}` : "";
   const title = `${name}${instance === undefined ? "" : ` ${instance}`}: reward ${reward ?? "unknown"}${whole}`;
+  const rows: Row[] = [[], [span(title, "1;4")]];
   let known = 0;
   let offered = "";
-  return [
-    [],
-    [span(title, "1;4")],
-    ...steps.flatMap((step, index) => {
-      // What a client rewrote is shown from the start again.
-      const from = step.messages.length > known && index > 0 ? known : 0;
-      known = step.messages.length + 1;
-      const tools = (step.tools ?? []).map(signature).join("\n");
-      const changed = tools !== offered;
-      offered = tools;
-      return [
-        ...(changed ? [[], ...wrap([span("tools: ", dim), span(tools || "none")], options.width)] : []),
-        ...stepRows(trajectory, step, index, from, options),
-      ];
-    }),
-  ];
+  for (const [index, step] of steps.entries()) {
+    const tools = (step.tools ?? []).map(signature).join("\n");
+    if (tools !== offered) rows.push([], ...wrap([span("tools: ", dim), span(tools || "none")], options.width));
+    offered = tools;
+    // A history that a client rewrote is shown from its start.
+    const from = step.messages.length > known && index > 0 ? known : 0;
+    known = step.messages.length + 1;
+    const history = step.messages.slice(from);
+    rows.push([], ...history.flatMap((message) => messageRows(message, options)));
+    rows.push(...replyRows(step, index, tokenAdvantages(trajectory, index, step.tokens.length), options));
+  }
+  return rows;
 }
 
 /** `add(a, b): Adds two numbers.` */
@@ -69,90 +62,71 @@ function signature({ name, description, parameters }: ToolDefinition): string {
   return `${name}(${Object.keys(properties ?? {}).join(", ")})${description ? `: ${description}` : ""}`;
 }
 
-/** A message of the history: what was thought, said, called, and answered by a tool. */
-function messageRows(
-  { role, content, reasoning, toolCalls = [], name }: ChatMessage,
-  width: number,
-  style: string,
+function messageRows(message: ChatMessage, { width, coloring }: TranscriptOptions): Row[] {
+  const { role, content, reasoning, toolCalls = [], name } = message;
+  const style = coloring === "mask" ? dim : "";
+  const rows: Row[] = [[span(`${role}${name === undefined ? "" : ` ${name}`}:`, own(roles, role) ?? "")]];
+  if (reasoning) rows.push(...wrap([span("thinking: ", dim), span(reasoning, dim)], width));
+  if (content !== "" || toolCalls.length === 0) rows.push(...wrap([span(content, style)], width));
+  for (const call of toolCalls) {
+    const text = `${call.name}(${call.argumentsText ?? toJson(call.arguments)})`;
+    rows.push(...wrap([span("calls ", dim), span(text, style)], width));
+  }
+  return rows;
+}
+
+function replyRows(
+  step: Step,
+  index: number,
+  advantages: readonly number[] | undefined,
+  { width, coloring, pieces }: TranscriptOptions,
 ): Row[] {
+  const { promptTokens, tokens, logprobs, policyVersion, stopReason, reward } = step;
+  const texts = pieces?.(tokens);
+  const whole = () => span(step.text, tokenStyle(coloring, mean(logprobs), mean(advantages ?? [])));
+  const reply = texts?.map((text, at) => span(text, tokenStyle(coloring, logprobs[at] ?? 0, advantages?.[at])));
+  const sampled = `${tokens.length} sampled by version ${policyVersion}, ended by ${stopReason}`;
+  const rewarded = reward === null ? "" : `, reward ${reward}`;
+  const problems = (step.reply?.problems ?? []).map(({ kind, message }) => span(`${kind}: ${message}`, red));
   return [
-    [span(`${role}${name === undefined ? "" : ` ${name}`}:`, own(roles, role) ?? "")],
-    ...(reasoning ? wrap([span("thinking: ", dim), span(reasoning, dim)], width) : []),
-    ...(content === "" && toolCalls.length > 0 ? [] : wrap([span(content, style)], width)),
-    ...toolCalls.flatMap((call) =>
-      wrap([span("calls ", dim), span(`${call.name}(${call.argumentsText ?? toJson(call.arguments)})`, style)], width),
-    ),
+    [span("assistant:", roles.assistant)],
+    ...wrap(reply ?? [whole()], width),
+    ...problems.flatMap((problem) => wrap([problem], width)),
+    [span(`turn ${index + 1}: ${promptTokens.length} tokens of prompt, ${sampled}${rewarded}`, dim)],
   ];
 }
 
-function stepRows(
-  trajectory: KeptTrajectory,
-  step: KeptStep,
-  index: number,
-  from: number,
-  options: TranscriptOptions,
-): Row[] {
-  const { width, pieces } = options;
-  const messages = step.messages
-    .slice(from)
-    .flatMap((message) => messageRows(message, width, options.colouring === "mask" ? dim : ""));
-  const reward = step.reward === null ? "" : `, reward ${step.reward}`;
-  const turn = `turn ${index + 1}: ${step.promptTokens.length} tokens of prompt, ${step.tokens.length} sampled by version ${step.policyVersion}, ended by ${step.stopReason}${reward}`;
-  const advantages = tokenAdvantages(trajectory, index, step.tokens.length);
-  const texts = pieces?.(step.tokens);
-  const reply: Span[] =
-    texts === undefined
-      ? [span(step.text, tokenStyle(options.colouring, mean(step.logprobs.map(Number)), mean(advantages ?? [])))]
-      : texts.map((text, token) =>
-          span(text, tokenStyle(options.colouring, Number(step.logprobs[token]), advantages?.[token])),
-        );
-  const problems = (step.reply?.problems ?? []).flatMap(({ kind, message }) =>
-    wrap([span(`${kind}: ${message}`, "31")], width),
-  );
-  return [
-    [],
-    ...messages,
-    [span("assistant:", roles.assistant)],
-    ...wrap(reply, width),
-    ...problems,
-    [span(turn, dim)],
-  ];
-}
+const logprobShades = [
+  { below: -4.6, style: "38;5;196" },
+  { below: -2.3, style: "38;5;202" },
+  { below: -0.7, style: "38;5;214" },
+  { below: -0.1, style: "38;5;228" },
+];
+const advantageShades = [
+  { from: 1.5, positive: "1;38;5;46", negative: "1;38;5;196" },
+  { from: 0.5, positive: "38;5;40", negative: "38;5;167" },
+  { from: 0, positive: "38;5;114", negative: "38;5;174" },
+];
 
 /**
- * Advantages: green above 0, red below, stronger from 0.5 and 1.5 on. Log-probabilities: the less likely, the hotter.
- * The mask: what was sampled by the policy, and is trained on, stands out.
+ * Advantages: green above 0, red below, stronger with their size. Log-probabilities: the less likely, the redder.
+ * The mask: inverts what the policy sampled, which is what it trains on.
  */
-export function tokenStyle(colouring: Colouring, logprob: number, advantage: number | undefined): string {
-  if (colouring === "mask") return "7";
-  if (colouring === "logprob") {
-    const shades = ["", "38;5;228", "38;5;214", "38;5;202", "38;5;196"];
-    const bounds = [0.1, 0.7, 2.3, 4.6];
-    return shades[bounds.filter((bound) => -logprob > bound).length]!;
-  }
+export function tokenStyle(coloring: Coloring, logprob: number, advantage: number | undefined): string {
+  if (coloring === "mask") return "7";
+  if (coloring === "logprob") return logprobShades.find(({ below }) => logprob < below)?.style ?? "";
   if (advantage === undefined || !Number.isFinite(advantage) || advantage === 0) return "";
-  const strength = [0.5, 1.5].filter((bound) => Math.abs(advantage) >= bound).length;
-  return advantage > 0
-    ? ["38;5;114", "38;5;40", "1;38;5;46"][strength]!
-    : ["38;5;174", "38;5;167", "1;38;5;196"][strength]!;
+  const shade = advantageShades.find(({ from }) => Math.abs(advantage) >= from);
+  return (advantage > 0 ? shade?.positive : shade?.negative) ?? "";
 }
 
-export function legend(colouring: Colouring): Row {
-  if (colouring === "mask") return [span("sampled, trained on", "7"), span("  prompt", dim)];
-  const values = colouring === "advantage" ? [-2, -1, -0.2, 0, 0.2, 1, 2] : [0, -0.5, -1, -3, -6];
-  const shown = values.map((value) =>
-    span(
-      ` ${signed(value)} `,
-      colouring === "advantage" ? tokenStyle(colouring, 0, value) : tokenStyle(colouring, value, 0),
-    ),
-  );
-  return [span(`${colouring}:`, dim), ...shown];
+export function legend(coloring: Coloring): Row {
+  if (coloring === "mask") return [span("sampled, trained on", "7"), span("  prompt", dim)];
+  const values = coloring === "advantage" ? [-2, -1, -0.2, 0, 0.2, 1, 2] : [0, -0.5, -1, -3, -6];
+  const shown = values.map((value) => span(` ${signed(value)} `, tokenStyle(coloring, value, value)));
+  return [span(`${coloring}:`, dim), ...shown];
 }
 
 function signed(value: number): string {
   return `${value > 0 ? "+" : ""}${Number(value.toFixed(3))}`;
-}
-
-function mean(values: readonly number[]): number {
-  return values.length === 0 ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;
 }
