@@ -3,8 +3,8 @@ import { basename } from "node:path";
 import type { BaseModel } from "../backends/local/models.ts";
 import type { Config } from "../config/schema.ts";
 import type { StepMetrics } from "../tracking/events.ts";
-import { formatCount, formatFigure, formatRate } from "../tracking/numbers.ts";
-import { stepFigures } from "../tracking/step-figures.ts";
+import { formatCount, formatNumber, formatRate } from "../tracking/numbers.ts";
+import { stepSummary } from "../tracking/step-summary.ts";
 
 export interface CardFacts {
   as: "adapter" | "merged";
@@ -97,7 +97,7 @@ const shownSteps = 10;
 
 function rewards({ steps, validations, config }: CardFacts): string[] {
   const known = steps.flatMap(({ step, metrics }) => {
-    const { reward } = stepFigures(metrics);
+    const { reward } = stepSummary(metrics);
     return reward === undefined || !Number.isFinite(reward) ? [] : [{ step, reward }];
   });
   if (known.length === 0) return [];
@@ -111,7 +111,7 @@ function rewards({ steps, validations, config }: CardFacts): string[] {
   const ends = [...new Set([measured.at(0), measured.at(-1)])].flatMap((one) =>
     one === undefined
       ? []
-      : [`${formatFigure(one.metrics[metric]!)} ${one.step === 0 ? "before training" : `after step ${one.step}`}`],
+      : [`${formatNumber(one.metrics[metric]!)} ${one.step === 0 ? "before training" : `after step ${one.step}`}`],
   );
   return [
     "",
@@ -121,7 +121,7 @@ function rewards({ steps, validations, config }: CardFacts): string[] {
     "",
     `| step | ${shown.map(({ step }) => step).join(" | ")} |`,
     `|---|${shown.map(() => "---|").join("")}`,
-    `| reward | ${shown.map(({ reward }) => formatFigure(reward)).join(" | ")} |`,
+    `| reward | ${shown.map(({ reward }) => formatNumber(reward)).join(" | ")} |`,
     ...(ends.length === 0 ? [] : ["", `\`${metric}\` on the validation tasks: ${ends.join(", ")}.`]),
   ];
 }

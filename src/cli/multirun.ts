@@ -14,7 +14,7 @@ import { shippedFolder } from "../config/shipped.ts";
 import { UserError } from "../errors.ts";
 import { makeFolder } from "../make-folder.ts";
 import { readMetrics } from "../tracking/metrics-file.ts";
-import { formatFigure } from "../tracking/numbers.ts";
+import { formatNumber } from "../tracking/numbers.ts";
 import type { Launch } from "../trainer/launch.ts";
 import type { TrainOptions } from "./train.ts";
 
@@ -147,7 +147,7 @@ function resultTable(results: readonly RunResult[]): string {
   const rows = results.map(({ overrides, folder, exitCode }, index) => {
     const steps = readMetrics(folder);
     const validation = readMetrics(folder, "validation").at(-1)?.metrics;
-    const figure = (value: number | undefined) => (value === undefined ? "-" : formatFigure(value));
+    const figure = (value: number | undefined) => (value === undefined ? "-" : formatNumber(value));
     return [
       String(index),
       overrides.join(" ") || "-",

@@ -1,50 +1,53 @@
-/** Curves of a run as pictures: reward, reply length and entropy by step, in plots/ of the run folder. */
+/** The subscriber that draws reward, reply length and entropy by step into plots/ of the run folder. */
 import { join } from "node:path";
 import { makeFolder } from "../make-folder.ts";
 import { writeWhole } from "./durable-files.ts";
 import type { Metrics, Subscriber } from "./events.ts";
-import { formatFigure } from "./numbers.ts";
-import { stepFigures } from "./step-figures.ts";
+import { formatNumber } from "./numbers.ts";
+import { stepSummary } from "./step-summary.ts";
+import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
 
 interface Point {
   step: number;
   value: number;
 }
 
-/** File name and title of each curve, and where its value is found. */
-const curves: Readonly<Record<string, { title: string; read: (metrics: Metrics) => number | undefined }>> = {
-  reward: { title: "mean reward", read: (metrics) => stepFigures(metrics).reward },
-  length: { title: "mean reply length, tokens", read: (metrics) => metrics["response_length/mean"] },
-  entropy: { title: "entropy, nats per token", read: (metrics) => stepFigures(metrics).entropy },
-};
+interface Curve {
+  name: string;
+  title: string;
+  read: (metrics: Metrics) => number | undefined;
+}
 
-/** A curve of a long run keeps every second point, then every fourth, ...: the memory is bounded. */
-const mostPoints = 512;
+const curves: readonly Curve[] = [
+  { name: "reward", title: "mean reward", read: (metrics) => stepSummary(metrics).reward },
+  { name: "length", title: "mean reply length, tokens", read: (metrics) => metrics["response_length/mean"] },
+  { name: "entropy", title: "entropy, nats per token", read: (metrics) => stepSummary(metrics).entropy },
+];
 
-/** Draws `{directory}/reward.svg`, `length.svg` and `entropy.svg` every so many steps and at the end; 0 draws nothing. */
+/** A longer run keeps every second step, then every fourth, ..., so memory is bounded. */
+const maxPoints = 512;
+
+/** Draws `{directory}/reward.svg`, `length.svg` and `entropy.svg` every `every` steps and at the end; 0 draws nothing. */
 export function curvesSubscriber(directory: string, every: number, warn: (text: string) => void): Subscriber {
-  const points = new Map(Object.keys(curves).map((name) => [name, [] as Point[]]));
+  let kept: { step: number; metrics: Metrics }[] = [];
   let stride = 1;
   let seen = 0;
   const add = (step: number, metrics: Metrics) => {
     if (seen++ % stride !== 0) return;
-    for (const [name, all] of points) {
-      const value = curves[name]!.read(metrics);
-      if (value !== undefined && Number.isFinite(value)) all.push({ step, value });
-    }
-    if ([...points.values()].every((all) => all.length <= mostPoints)) return;
+    kept.push({ step, metrics: pick(metrics) });
+    if (kept.length <= maxPoints) return;
     stride *= 2;
-    for (const [name, all] of points)
-      points.set(
-        name,
-        all.filter((_, index) => index % 2 === 0),
-      );
+    kept = kept.filter((_, index) => index % 2 === 0);
   };
   const draw = () => {
     try {
       makeFolder(directory);
-      for (const [name, all] of points) {
-        if (all.length > 1) writeWhole(join(directory, `${name}.svg`), [curveSvg(curves[name]!.title, all)]);
+      for (const { name, title } of curves) {
+        const points = kept.flatMap(({ step, metrics }): Point[] => {
+          const value = metrics[name];
+          return value === undefined ? [] : [{ step, value }];
+        });
+        if (points.length > 1) writeWhole(join(directory, `${name}.svg`), [curveSvg(title, points)]);
       }
     } catch (error) {
       warn(`the curves could not be drawn: ${error instanceof Error ? error.message : error}`);
@@ -61,33 +64,31 @@ export function curvesSubscriber(directory: string, every: number, warn: (text: 
   };
 }
 
-const size = { width: 640, height: 240, left: 56, right: 12, top: 30, bottom: 34 };
+/** The value of each curve that has a finite one. */
+function pick(metrics: Metrics): Metrics {
+  const values = curves.map(({ name, read }) => [name, read(metrics)] as const);
+  return Object.fromEntries(values.filter((entry): entry is [string, number] => Number.isFinite(entry[1])));
+}
 
-/** @param points at least two, by step */
+/** @param points at least two, in the order of steps */
 export function curveSvg(title: string, points: readonly Point[]): string {
+  const { left, right, top, bottom } = plotArea;
   const steps = points.map(({ step }) => step);
   const values = points.map(({ value }) => value);
-  const [first, last] = [steps[0]!, steps.at(-1)!];
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const [right, floor] = [size.width - size.right, size.height - size.bottom];
-  const x = (step: number) => size.left + ((step - first) / Math.max(1, last - first)) * (right - size.left);
+  const x = (step: number) => left + ((step - first) / Math.max(1, last - first)) * (right - left);
   const y = (value: number) =>
-    high > low ? floor - ((value - low) / (high - low)) * (floor - size.top) : (floor + size.top) / 2;
+    high > low ? bottom - ((value - low) / (high - low)) * (bottom - top) : (bottom + top) / 2;
   const line = points.map(({ step, value }) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  const label = (at: number, height: number, text: string, anchor: string) =>
-    `<text x="${at}" y="${height.toFixed(1)}" text-anchor="${anchor}">${text}</text>`;
   const scale = high > low ? [low, (low + high) / 2, high] : [low];
-  return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.width} ${size.height}" font-family="sans-serif" font-size="12" fill="#333">`,
-    `<rect width="${size.width}" height="${size.height}" fill="white"/>`,
-    label(size.left, 18, `${title}, by step`, "start"),
+  return svg(`${title}, by step`, [
     ...scale.flatMap((value) => [
-      `<line x1="${size.left}" y1="${y(value).toFixed(1)}" x2="${right}" y2="${y(value).toFixed(1)}" stroke="#ddd"/>`,
-      label(size.left - 6, y(value) + 4, formatFigure(value), "end"),
+      svgRule(y(value), "#ddd"),
+      svgLabel(left - 6, y(value) + 4, formatNumber(value), "end"),
     ]),
     `<polyline points="${line}" fill="none" stroke="#4878a8" stroke-width="2"/>`,
-    label(size.left, floor + 18, String(first), "middle"),
-    label(right, floor + 18, String(last), "end"),
-    "</svg>\n",
-  ].join("\n");
+    svgLabel(left, bottom + 18, String(first), "middle"),
+    svgLabel(right, bottom + 18, String(last), "middle"),
+  ]);
 }

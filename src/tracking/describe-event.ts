@@ -3,7 +3,7 @@ import { isAbsolute, relative } from "node:path";
 import { printable, printableLines } from "../printable.ts";
 import { formatBytes } from "./durable-files.ts";
 import type { RunEvent } from "./events.ts";
-import { formatFigure, formatSeconds } from "./numbers.ts";
+import { formatNumber, formatSeconds } from "./numbers.ts";
 import { stepLine, validationLine } from "./step-line.ts";
 
 export function describeEvent(event: RunEvent): string | null {
@@ -28,7 +28,7 @@ export function describeEvent(event: RunEvent): string | null {
     case "checkpoint-saved":
       return [
         `checkpoint ${event.path}  ${formatBytes(event.bytes)}  ${formatSeconds(event.seconds)}`,
-        ...(event.best === undefined ? [] : [`best ${event.best.metric} ${formatFigure(event.best.value)}`]),
+        ...(event.best === undefined ? [] : [`best ${event.best.metric} ${formatNumber(event.best.value)}`]),
       ].join("  ");
     case "checkpoint-removed":
       return `removed ${event.path}`;

@@ -1,7 +1,7 @@
 /** Health rules about the course of learning: numbers that overflow, entropy and reward that collapse or stand still. */
 import { mean, standardDeviation } from "../statistics.ts";
 import { lastValues, type NewRule } from "./health-rule.ts";
-import { stepFigures } from "./step-figures.ts";
+import { stepSummary } from "./step-summary.ts";
 
 /** What to set where lower precision may be the cause: only Hone's own engine has a choice. */
 const precisionKey = ({ rllm, local }: Parameters<NewRule>[0]) =>
@@ -49,7 +49,7 @@ export const entropyCollapse: NewRule = () => {
   let count = 0;
   let recent: readonly number[] = [];
   return ({ metrics, solved }) => {
-    const { entropy } = stepFigures(metrics);
+    const { entropy } = stepSummary(metrics);
     if (entropy !== undefined) {
       first ??= entropy;
       count++;

@@ -2,7 +2,7 @@
 import { lengthLimits } from "../trajectories/types.ts";
 import type { Metrics } from "./events.ts";
 import { lastValues, meanOfLast, type NewRule, percent } from "./health-rule.ts";
-import { rolesOf } from "./step-figures.ts";
+import { rolesOf } from "./step-summary.ts";
 
 /** Rollouts that failed. */
 export const failedRollouts: NewRule = (config) => {

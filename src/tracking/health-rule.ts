@@ -2,7 +2,7 @@
 import type { Config } from "../config/schema.ts";
 import { mean } from "../statistics.ts";
 import type { Metrics } from "./events.ts";
-import { rolesOf, stepFigures } from "./step-figures.ts";
+import { rolesOf, stepSummary } from "./step-summary.ts";
 
 /** A step as rules see it. */
 export interface Observation {
@@ -61,7 +61,7 @@ function watchSolved(): (metrics: Metrics, reward: number | undefined) => boolea
 export function observer(): (metrics: Metrics) => Observation {
   const isSolved = watchSolved();
   return (metrics) => {
-    const figure = stepFigures(metrics).reward;
+    const figure = stepSummary(metrics).reward;
     const reward = figure !== undefined && Number.isFinite(figure) ? figure : undefined;
     return { metrics, reward, solved: isSolved(metrics, reward) };
   };

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, expect, it } from "vitest";
 import { removeFolder } from "../temporary-folder.fixture.ts";
-import { figuresOf, readLines, toJson } from "./json-lines.ts";
+import { numbersOf, readLines, toJson } from "./json-lines.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "json-lines-"));
 afterAll(() => removeFolder(folder));
@@ -28,10 +28,10 @@ it("keeps every figure, finite or not", () => {
   );
   fc.assert(
     fc.property(figures, (metrics) => {
-      expect(figuresOf(JSON.parse(toJson(metrics)))).toEqual(metrics);
+      expect(numbersOf(JSON.parse(toJson(metrics)))).toEqual(metrics);
     }),
   );
-  expect(figuresOf({ step: 1, kind: "validation", nested: {}, text: "NaN of it" })).toEqual({ step: 1 });
+  expect(numbersOf({ step: 1, kind: "validation", nested: {}, text: "NaN of it" })).toEqual({ step: 1 });
 });
 
 it("keeps every 32-bit float of a typed array, briefly", () => {

@@ -1,10 +1,10 @@
-/** Numbers in JSON lines: JSON has no NaN and no infinities, so those travel as the strings "NaN", "Infinity", "-Infinity". */
-
+/** JSON lines. JSON has no NaN and no infinities, so they are written as the strings "NaN", "Infinity", "-Infinity". */
 import { closeSync, openSync, readSync } from "node:fs";
 import { StringDecoder } from "node:string_decoder";
+import { own } from "../own.ts";
 import { atPath } from "../system-errors.ts";
 
-/** The lines of a file, read piece by piece. `ended`: false for a last line without a line break. */
+/** Reads a file piece by piece. `ended`: false for a last line without a line break. */
 export function* readLines(file: string): Generator<{ text: string; ended: boolean }> {
   const handle = openSync(file, "r");
   try {
@@ -24,7 +24,7 @@ export function* readLines(file: string): Generator<{ text: string; ended: boole
   }
 }
 
-/** A JSON value in which numbers that are not finite have become strings, and typed arrays plain ones. */
+/** Writes numbers that are not finite as strings, and typed arrays as lists. */
 export function toJson(value: unknown): string {
   return JSON.stringify(value, (_key, item: unknown) => {
     if (typeof item === "number" && !Number.isFinite(item)) return String(item);
@@ -34,7 +34,7 @@ export function toJson(value: unknown): string {
   });
 }
 
-/** The shorter of 7 and 9 digits that gives the same 32-bit float: half the length of printing it as a double. */
+/** The shorter of 7 and 9 digits that gives the same 32-bit float: half as long as its digits as a double. */
 function shortest(value: number): number {
   const short = Number(value.toPrecision(7));
   return Math.fround(short) === value ? short : Number(value.toPrecision(9));
@@ -46,16 +46,16 @@ const notFinite: Readonly<Record<string, number>> = {
   "-Infinity": Number.NEGATIVE_INFINITY,
 };
 
-/** A number of parsed JSON, as a number or as the string that stands for it. */
+/** A number of parsed JSON, written as a number or as a string. */
 export const readNumber = (value: unknown): number =>
-  typeof value === "string" && Object.hasOwn(notFinite, value) ? notFinite[value]! : Number(value);
+  (typeof value === "string" ? own(notFinite, value) : undefined) ?? Number(value);
 
-/** The numbers of a parsed JSON object, those written as strings included; everything else is left out. */
-export function figuresOf(object: Readonly<Record<string, unknown>>): Record<string, number> {
-  const figures: Record<string, number> = {};
+/** The numbers of a parsed JSON object. Everything else is left out. */
+export function numbersOf(object: Readonly<Record<string, unknown>>): Record<string, number> {
+  const numbers: Record<string, number> = {};
   for (const [name, value] of Object.entries(object)) {
-    if (typeof value === "number") figures[name] = value;
-    else if (typeof value === "string" && Object.hasOwn(notFinite, value)) figures[name] = notFinite[value]!;
+    const number = typeof value === "string" ? own(notFinite, value) : value;
+    if (typeof number === "number") numbers[name] = number;
   }
-  return figures;
+  return numbers;
 }

@@ -1,11 +1,11 @@
 /** The line that is redrawn while a run goes on, and the summary at its end. Pure text. */
 import { printable } from "../printable.ts";
 import { mean } from "../statistics.ts";
-import { formatCount, formatFigure, formatSeconds } from "./numbers.ts";
+import { formatCount, formatNumber, formatSeconds } from "./numbers.ts";
 import { bar, chart, sparkline } from "./plots.ts";
 import { fractionDone, type Progress, timeLeft } from "./progress.ts";
 import { fit, type Segment } from "./segments.ts";
-import { plainStyles, type Styles, validationFigures } from "./step-line.ts";
+import { plainStyles, type Styles, validationValues } from "./step-line.ts";
 
 export interface Wait {
   /** What is waited for, e.g. "the judge model". */
@@ -45,7 +45,7 @@ export function liveText(
   if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase));
   if (named) add(2, `waiting for ${printable(named.what)} (${formatWhole(named.seconds)})`, styles.bad);
   if (finite.length > 0) {
-    add(3, `reward ${formatFigure(finite.at(-1)!)}`);
+    add(3, `reward ${formatNumber(finite.at(-1)!)}`);
     if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);
   }
   if (speed !== undefined && running) add(8, `${formatCount(speed)} tok/s`, styles.dim);
@@ -62,7 +62,7 @@ export function summary(progress: Progress, now: number, width: number, styles: 
   const { rewards, stepsHere, stepsDone, validation } = progress;
   const lines: string[] = [];
   const rows: [label: string, text: string][] = [];
-  const change = (before: number, after: number) => `${formatFigure(before)} -> ${styles.bold(formatFigure(after))}`;
+  const change = (before: number, after: number) => `${formatNumber(before)} -> ${styles.bold(formatNumber(after))}`;
   const finite = rewards.filter(Number.isFinite);
   if (finite.length > 1) {
     const size = { width: Math.max(20, Math.min(width, 72)), height: 8, first: stepsDone - rewards.length + 1 };
@@ -72,9 +72,9 @@ export function summary(progress: Progress, now: number, width: number, styles: 
     rows.push(["reward", `${change(mean(finite.slice(0, part)), mean(finite.slice(-part)))} (${which})`]);
   }
   const { first, last } = validation ?? {};
-  for (const [name, after] of stepsDone > 0 ? validationFigures(last ?? {}) : []) {
+  for (const [name, after] of stepsDone > 0 ? validationValues(last ?? {}) : []) {
     const before = first === last ? undefined : first?.[name];
-    rows.push([name, before === undefined ? styles.bold(formatFigure(after)) : change(before, after)]);
+    rows.push([name, before === undefined ? styles.bold(formatNumber(after)) : change(before, after)]);
   }
   if (stepsHere > 0) {
     const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;

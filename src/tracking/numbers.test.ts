@@ -1,16 +1,16 @@
 import { expect, it } from "vitest";
 import { formatBytes } from "./durable-files.ts";
-import { formatChange, formatCount, formatFigure, formatRate, formatSeconds } from "./numbers.ts";
+import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "./numbers.ts";
 
 it.each([
-  [formatFigure, 0, "0.000"],
-  [formatFigure, 0.3417, "0.342"],
-  [formatFigure, -0.00034, "-3.4e-4"],
-  [formatFigure, 12.3456, "12.346"],
-  [formatFigure, 123.456, "123.5"],
-  [formatFigure, 12345.6, "12346"],
-  [formatFigure, 2.5e9, "2.5e9"],
-  [formatFigure, Number.NaN, "NaN"],
+  [formatNumber, 0, "0.000"],
+  [formatNumber, 0.3417, "0.342"],
+  [formatNumber, -0.00034, "-3.4e-4"],
+  [formatNumber, 12.3456, "12.346"],
+  [formatNumber, 123.456, "123.5"],
+  [formatNumber, 12345.6, "12346"],
+  [formatNumber, 2.5e9, "2.5e9"],
+  [formatNumber, Number.NaN, "NaN"],
   [formatRate, 1e-3, "1e-3"],
   [formatRate, 2.5e-5, "2.5e-5"],
   [formatRate, 0, "0"],

@@ -1,7 +1,7 @@
 /** Numbers as people read them, always the same number of characters for the same order of magnitude. */
 
 /** Three decimals; four significant digits where that is nothing or too much: 0.342, 1.2e-5, 12346. */
-export function formatFigure(value: number): string {
+export function formatNumber(value: number): string {
   const size = Math.abs(value);
   if (!Number.isFinite(value)) return String(value);
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(1).replace("e+", "e");

@@ -1,6 +1,6 @@
 /** Where a run stands, folded from its events: what the live line and the summary show. Pure but for the clock handed in. */
 import type { RunEvent } from "./events.ts";
-import { stepFigures } from "./step-figures.ts";
+import { stepSummary } from "./step-summary.ts";
 
 export interface Progress {
   totalSteps: number;
@@ -57,7 +57,7 @@ export function advance(progress: Progress, event: RunEvent, now: number): void 
   switch (event.type) {
     case "run-start": {
       const { totalSteps, step } = event;
-      const rewards = Array.from(event.history, ({ metrics }) => stepFigures(metrics).reward ?? Number.NaN);
+      const rewards = Array.from(event.history, ({ metrics }) => stepSummary(metrics).reward ?? Number.NaN);
       Object.assign(progress, { totalSteps, stepsDone: step, rewards, runStart: now, stepStart: now });
       break;
     }
@@ -84,7 +84,7 @@ export function advance(progress: Progress, event: RunEvent, now: number): void 
       break;
     }
     case "step-end": {
-      const { reward, sampling, tokensPerSecond } = stepFigures(event.metrics);
+      const { reward, sampling, tokensPerSecond } = stepSummary(event.metrics);
       progress.rewards.push(reward ?? Number.NaN);
       progress.seconds = [...progress.seconds, event.seconds].slice(-5);
       if (sampling !== undefined && event.seconds > 0) progress.samplingShare = Math.min(1, sampling / event.seconds);

@@ -1,29 +1,33 @@
-/** An episode out of the JSON that `toJson` makes of it. */
-import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
-import { figuresOf, readNumber } from "./json-lines.ts";
+/** Reads an episode from the JSON that `toJson` writes. */
+import type { Episode, Step } from "../trajectories/types.ts";
+import { numbersOf, readNumber } from "./json-lines.ts";
 
-/** @returns the episode as it was: typed arrays, and numbers that JSON does not know */
+/**
+ * @returns the episode with its typed arrays and its numbers that JSON does not have
+ * @throws Error when the text is not an episode
+ */
 export function readEpisode(json: string): Episode {
-  const { trajectories, metrics, ...rest } = JSON.parse(json) as Episode;
-  return { ...rest, trajectories: trajectories.map(readTrajectory), metrics: figuresOf(metrics) };
+  const episode = JSON.parse(json) as Episode | null;
+  if (!Array.isArray(episode?.trajectories)) throw new Error("it has no trajectories");
+  const trajectories = episode.trajectories.map((trajectory) => {
+    return { ...trajectory, steps: trajectory.steps.map(readStep), reward: readNullable(trajectory.reward) };
+  });
+  return { ...episode, trajectories, metrics: numbersOf(episode.metrics) };
 }
 
-function readTrajectory({ steps, reward, ...rest }: Trajectory): Trajectory {
-  return { ...rest, steps: steps.map(readStep), reward: readNullable(reward) };
-}
-
-function readStep({ promptTokens, tokens, logprobs, tokenVersions, reward, advantage, ...rest }: Step): Step {
-  return {
-    ...rest,
-    promptTokens: Int32Array.from(promptTokens),
-    tokens: Int32Array.from(tokens),
-    logprobs: Float32Array.from(logprobs, readNumber),
-    ...(tokenVersions === undefined ? {} : { tokenVersions: Int32Array.from(tokenVersions) }),
-    reward: readNullable(reward),
-    ...(advantage === undefined
-      ? {}
-      : { advantage: typeof advantage === "object" ? Array.from(advantage, readNumber) : readNumber(advantage) }),
+function readStep(parsed: Step): Step {
+  const step: Step = {
+    ...parsed,
+    promptTokens: Int32Array.from(parsed.promptTokens),
+    tokens: Int32Array.from(parsed.tokens),
+    logprobs: Float32Array.from(parsed.logprobs, readNumber),
+    reward: readNullable(parsed.reward),
   };
+  const { tokenVersions, advantage } = parsed;
+  if (tokenVersions !== undefined) step.tokenVersions = Int32Array.from(tokenVersions);
+  if (typeof advantage === "object") step.advantage = advantage.map(readNumber);
+  else if (advantage !== undefined) step.advantage = readNumber(advantage);
+  return step;
 }
 
 const readNullable = (value: unknown) => (value === null ? null : readNumber(value));

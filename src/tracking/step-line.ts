@@ -1,8 +1,8 @@
 /** A finished step, or a finished validation, as one line. Pure text; the caller says how wide and in which colours. */
 import type { Metrics, RunEvent } from "./events.ts";
-import { formatChange, formatCount, formatFigure, formatRate, formatSeconds } from "./numbers.ts";
+import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "./numbers.ts";
 import { fit, type Segment } from "./segments.ts";
-import { stepFigures } from "./step-figures.ts";
+import { stepSummary } from "./step-summary.ts";
 
 type Style = (text: string) => string;
 
@@ -51,7 +51,7 @@ export function stepLine(
     validation,
     saving,
     tokensPerSecond,
-  } = stepFigures(event.metrics);
+  } = stepSummary(event.metrics);
 
   const digits = String(event.total).length;
   const change = reward !== undefined && previousReward !== undefined ? reward - previousReward : undefined;
@@ -61,7 +61,7 @@ export function stepLine(
   const add = (weight: number, text: string | undefined, style?: Style, close = false) => {
     if (text !== undefined) segments.push({ text, weight, close, ...(style ? { style } : {}) });
   };
-  const named = (name: string, value: number | undefined, format = formatFigure) =>
+  const named = (name: string, value: number | undefined, format = formatNumber) =>
     value === undefined ? undefined : `${name} ${format(value)}`;
 
   add(0, named("reward", reward), styles.accent);
@@ -105,8 +105,8 @@ export function validationLine(
   const segments: Segment[] = [
     { text: "validation", weight: 0, style: styles.bold },
     { text: `after step ${event.step}`, weight: 2 },
-    ...validationFigures(event.metrics).map(([name, value], index) => ({
-      text: `${name.slice("val/".length)} ${formatFigure(value)}`,
+    ...validationValues(event.metrics).map(([name, value], index) => ({
+      text: `${name.slice("val/".length)} ${formatNumber(value)}`,
       weight: index === 0 ? 0 : 3 + index,
       style: styles.accent,
     })),
@@ -116,7 +116,7 @@ export function validationLine(
 }
 
 /** The figures of a validation (`val/...`) that say something: no count of zero unknown outcomes, no reward twice. */
-export function validationFigures(metrics: Metrics): [name: string, value: number][] {
+export function validationValues(metrics: Metrics): [name: string, value: number][] {
   const reward = metrics["val/reward"];
   return Object.entries(metrics).filter(([name, value]) => {
     const empty = name === "val/unknown" && value === 0;

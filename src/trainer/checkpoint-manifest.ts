@@ -5,7 +5,7 @@ import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises
 import { join, sep } from "node:path";
 import { UserError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
-import { figuresOf, toJson } from "../tracking/json-lines.ts";
+import { numbersOf, toJson } from "../tracking/json-lines.ts";
 
 /** What a checkpoint says besides its `policy/` folder, and `critic/` where there is one. */
 export interface CheckpointContent {
@@ -72,7 +72,7 @@ export async function readManifest(folder: string): Promise<Manifest> {
     if (typeof (entry as FileEntry | null)?.bytes !== "number")
       throw torn(folder, `${manifestFile} does not describe ${name}`);
   }
-  return { step, state, metrics: figuresOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
+  return { step, state, metrics: numbersOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
 }
 
 async function readManifestText(folder: string): Promise<string> {

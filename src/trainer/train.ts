@@ -18,7 +18,7 @@ import { warningLine } from "../config/warnings.ts";
 import { stepsPerEpoch, totalSteps } from "../data/sampler.ts";
 import { UserError } from "../errors.ts";
 import type { StepMetrics } from "../tracking/events.ts";
-import { formatFigure } from "../tracking/numbers.ts";
+import { formatNumber } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
 import { checkExperiment } from "./check-experiment.ts";
@@ -278,7 +278,7 @@ async function finish({ folder, experiment, progress, config, engine, emit }: Ru
       ? []
       : [
           "",
-          `The best ${config.training.best_metric} is ${formatFigure(best.score)}, of step ${best.step}: ${path}/best`,
+          `The best ${config.training.best_metric} is ${formatNumber(best.score)}, of step ${best.step}: ${path}/best`,
         ]),
     "",
     `The run is in ${path}. Next:`,

@@ -1,6 +1,6 @@
 /** An evaluation as a table and a sentence for each comparison. Pure text. */
 import { relative } from "node:path";
-import { formatFigure } from "../../tracking/numbers.ts";
+import { formatNumber } from "../../tracking/numbers.ts";
 import type { Evaluation } from "./evaluate.ts";
 import type { Estimate } from "./figures.ts";
 
@@ -11,7 +11,7 @@ export function report({ folder, models, comparisons }: Evaluation): string[] {
     name,
     ...[tasks, rollouts].map(String),
     reward === null ? "unknown" : withError(reward),
-    ...ks.map((k) => (passAt[k] === undefined ? "" : formatFigure(passAt[k]))),
+    ...ks.map((k) => (passAt[k] === undefined ? "" : formatNumber(passAt[k]))),
     meanTokens.toFixed(1),
     String(unknown),
   ]);
@@ -32,10 +32,10 @@ export function report({ folder, models, comparisons }: Evaluation): string[] {
 }
 
 const withError = ({ mean, standardError }: Estimate) =>
-  standardError === null ? formatFigure(mean) : `${formatFigure(mean)} ± ${formatFigure(standardError)}`;
+  standardError === null ? formatNumber(mean) : `${formatNumber(mean)} ± ${formatNumber(standardError)}`;
 
 const interval = ({ interval: found }: Estimate) =>
-  found === null ? "" : ` (95%: ${found.map((value) => formatFigure(value)).join(" to ")})`;
+  found === null ? "" : ` (95%: ${found.map((value) => formatNumber(value)).join(" to ")})`;
 
 const formatProbability = (value: number) => (value < 0.001 ? value.toExponential(0) : value.toFixed(3));
 
