@@ -19,8 +19,6 @@ function overRoles(metrics: Metrics, prefix: string, suffix: string, combine: (v
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
 
-export type StepSummary = ReturnType<typeof stepSummary>;
-
 export function stepSummary(metrics: Metrics) {
   const { "batch/solve_all": all, "batch/solve_partial": partial, "batch/num_tasks": tasks } = metrics;
   const isKnown = all !== undefined && partial !== undefined && tasks !== undefined;
