@@ -19,11 +19,11 @@ import { policyLoss } from "../../src/algorithms/policy-loss.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
 import { loadChat } from "../../src/chat/chat.ts";
 import { fromRows } from "../../src/data/from-rows.ts";
+import { formatBytes } from "../../src/files/durable-files.ts";
 import { preparePackage, preparePython } from "../../src/python/prepare.ts";
 import { uniforms } from "../../src/random.ts";
 import { firstInteger } from "../../src/rewards/index.ts";
 import { mean } from "../../src/statistics.ts";
-import { formatBytes } from "../../src/tracking/durable-files.ts";
 import { train } from "../../src/trainer/train.ts";
 import { offsetsOf, totalsOf } from "../../src/trajectories/batch.ts";
 

@@ -16,9 +16,9 @@ import { chatAgent } from "../../src/agents/chat-agent.ts";
 import { multiTurn } from "../../src/agents/multi-turn.ts";
 import type { Environment, Task } from "../../src/agents/types.ts";
 import type { Policy, Sample, SampleOptions, SampleRequest } from "../../src/backends/engine.ts";
+import { formatBytes } from "../../src/files/durable-files.ts";
 import { createSamplingClient, rolloutSeed, runRollouts } from "../../src/rollout/index.ts";
 import { characterChat } from "../../src/testing/character-chat.ts";
-import { formatBytes } from "../../src/tracking/durable-files.ts";
 
 const { values: flags } = parseArgs({
   options: { episodes: { type: "string", default: "10000" }, turns: { type: "string", default: "4" } },

@@ -12,7 +12,7 @@ import { searchPath } from "../config/hydra/search-path.ts";
 import { maskOverride } from "../config/mask-override.ts";
 import { shippedFolder } from "../config/shipped.ts";
 import { UserError } from "../errors.ts";
-import { makeFolder } from "../make-folder.ts";
+import { makeFolder } from "../files/make-folder.ts";
 import { readMetrics } from "../tracking/metrics-file.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import type { Launch } from "../trainer/launch.ts";

@@ -13,7 +13,7 @@ import { tinkerEngineOptions } from "../backends/tinker/options.ts";
 import { type StateKeeper, stateFile } from "../backends/tinker/states.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
-import { temporaryFolder } from "../temporary-names.ts";
+import { temporaryFolder } from "../files/temporary-names.ts";
 import { openService, type RunningService } from "./start-server.ts";
 import type { Store } from "./store.ts";
 import { formatTinkerPath, parseTinkerPath } from "./tinker-path.ts";

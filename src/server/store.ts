@@ -9,10 +9,10 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { z } from "zod";
 import { RunError } from "../errors.ts";
-import { makeFolder } from "../make-folder.ts";
-import { removeLeftovers } from "../temporary-names.ts";
-import { makePrivate, writeWhole } from "../tracking/durable-files.ts";
-import { lockFolder } from "../tracking/folder-lock.ts";
+import { makePrivate, writeWhole } from "../files/durable-files.ts";
+import { lockFolder } from "../files/folder-lock.ts";
+import { makeFolder } from "../files/make-folder.ts";
+import { removeLeftovers } from "../files/temporary-names.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
 import { formatTinkerPath } from "./tinker-path.ts";
 

@@ -3,8 +3,8 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { RunError } from "../errors.ts";
-import { makeFolder } from "../make-folder.ts";
-import { writeWhole } from "../tracking/durable-files.ts";
+import { writeWhole } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
 
 const kinds = ["training", "sampling_prefill", "sampling_sample", "checkpoint", "storage"] as const;
 type UsageKind = (typeof kinds)[number];

@@ -4,7 +4,7 @@ import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
-import { temporaryName } from "../temporary-names.ts";
+import { temporaryName } from "../files/temporary-names.ts";
 import type { AdamState } from "./adam.ts";
 
 const numbers = z.array(z.number()).transform((list) => Float64Array.from(list));

@@ -1,7 +1,7 @@
 /** The subscriber that draws reward, reply length and entropy by step into plots/ of the run folder. */
 import { join } from "node:path";
-import { makeFolder } from "../make-folder.ts";
-import { writeWhole } from "./durable-files.ts";
+import { writeWhole } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
 import type { Metrics, Subscriber } from "./events.ts";
 import { formatNumber } from "./numbers.ts";
 import { stepSummary } from "./step-summary.ts";

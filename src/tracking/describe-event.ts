@@ -1,7 +1,7 @@
 /** Events as sentences for a log: no colours, no limit of width. Null where there is nothing worth a line. */
 import { isAbsolute, relative } from "node:path";
+import { formatBytes } from "../files/durable-files.ts";
 import { printable, printableLines } from "../printable.ts";
-import { formatBytes } from "./durable-files.ts";
 import type { RunEvent } from "./events.ts";
 import { formatNumber, formatSeconds } from "./numbers.ts";
 import { stepLine, validationLine } from "./step-line.ts";

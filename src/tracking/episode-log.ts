@@ -4,9 +4,9 @@
  */
 import { createHash } from "node:crypto";
 import { join } from "node:path";
-import { makeFolder } from "../make-folder.ts";
+import { writeWhole } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
 import type { Episode, Trajectory } from "../trajectories/types.ts";
-import { writeWhole } from "./durable-files.ts";
 
 export interface LoggedStep {
   mode: "train" | "val";

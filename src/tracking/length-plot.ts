@@ -1,7 +1,7 @@
 /** A histogram of reply lengths as an SVG file. */
 import { join } from "node:path";
-import { makeFolder } from "../make-folder.ts";
-import { writeWhole } from "./durable-files.ts";
+import { writeWhole } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
 import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
 
 const maxBars = 32;

@@ -1,7 +1,7 @@
 /** Reads metrics.jsonl of a run folder, and rewinds it to an earlier step. The run folder appends to it. */
 import { appendFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
-import { writeWhole } from "./durable-files.ts";
+import { writeWhole } from "../files/durable-files.ts";
 import type { StepMetrics } from "./events.ts";
 import { numbersOf, readLines } from "./json-lines.ts";
 

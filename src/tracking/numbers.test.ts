@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { formatBytes } from "./durable-files.ts";
+import { formatBytes } from "../files/durable-files.ts";
 import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "./numbers.ts";
 
 it.each([

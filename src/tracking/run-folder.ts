@@ -16,12 +16,12 @@ import {
 } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { UserError } from "../errors.ts";
-import { makeFolder } from "../make-folder.ts";
-import { removeLeftovers, temporaryName } from "../temporary-names.ts";
+import { appendLine, writeWhole } from "../files/durable-files.ts";
+import { isAbandoned, lockFolder } from "../files/folder-lock.ts";
+import { makeFolder } from "../files/make-folder.ts";
+import { removeLeftovers, temporaryName } from "../files/temporary-names.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { appendLine, writeWhole } from "./durable-files.ts";
 import type { Metrics, StepMetrics } from "./events.ts";
-import { isAbandoned, lockFolder } from "./folder-lock.ts";
 import { toJson } from "./json-lines.ts";
 import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
 

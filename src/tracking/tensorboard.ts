@@ -2,9 +2,9 @@
 import { hostname } from "node:os";
 import { join } from "node:path";
 import protobuf from "protobufjs";
-import { makeFolder } from "../make-folder.ts";
+import { appendBytes } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
 import { crc32c } from "./crc32c.ts";
-import { appendBytes } from "./durable-files.ts";
 import type { Subscriber } from "./events.ts";
 import { samplesMarkdown } from "./samples.ts";
 

@@ -6,8 +6,8 @@ import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm, statfs } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import { RunError, UserError } from "../errors.ts";
-import { isOwnerGone, ownerMark } from "../temporary-names.ts";
-import { formatBytes, isOutOfSpace, outOfSpace } from "../tracking/durable-files.ts";
+import { formatBytes, isOutOfSpace, outOfSpace } from "../files/durable-files.ts";
+import { isOwnerGone, ownerMark } from "../files/temporary-names.ts";
 import {
   type CheckpointContent,
   checkFiles,

@@ -8,8 +8,8 @@ import { dirname } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { RunError } from "../../errors.ts";
-import { makeFolder } from "../../make-folder.ts";
-import { ownerMark } from "../../temporary-names.ts";
+import { makeFolder } from "../../files/make-folder.ts";
+import { ownerMark } from "../../files/temporary-names.ts";
 import { threadEnvironment, usableCores } from "./cores.ts";
 import { describeDeath } from "./worker-death.ts";
 

@@ -5,7 +5,7 @@ import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
-import { temporaryName } from "../../temporary-names.ts";
+import { temporaryName } from "../../files/temporary-names.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Policy, StepResult } from "../engine.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";

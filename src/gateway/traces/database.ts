@@ -4,8 +4,8 @@ import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { UserError } from "../../errors.ts";
-import { makeFolder } from "../../make-folder.ts";
-import { makePrivate } from "../../tracking/durable-files.ts";
+import { makePrivate } from "../../files/durable-files.ts";
+import { makeFolder } from "../../files/make-folder.ts";
 
 export type TraceDatabase = Database.Database;
 

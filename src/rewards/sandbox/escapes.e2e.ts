@@ -4,7 +4,7 @@ import { existsSync, readdirSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { ownerMark } from "../../temporary-names.ts";
+import { ownerMark } from "../../files/temporary-names.ts";
 import { giveUpCgroups } from "./cgroup.ts";
 import { removeLeftovers } from "./leftovers.ts";
 import { openSandbox } from "./open-sandbox.ts";

@@ -2,7 +2,7 @@
 import { mkdtemp, readdir } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { isOwnerGone, ownerMark } from "../../temporary-names.ts";
+import { isOwnerGone, ownerMark } from "../../files/temporary-names.ts";
 import { removeLeftCgroups } from "./cgroup.ts";
 import { killMarked } from "./process-table.ts";
 import { removeProgramFolder } from "./program-folder.ts";

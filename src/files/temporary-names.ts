@@ -1,4 +1,4 @@
-/** Names of files and folders that are being written: each says which process writes it, so that a later one can clean up. */
+/** Names of unfinished files and folders. They name the process that writes them, so a later process can clean up. */
 import { createHash } from "node:crypto";
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { hostname, tmpdir } from "node:os";
@@ -7,11 +7,11 @@ import { basename, dirname, join } from "node:path";
 export interface ProcessOwner {
   pid: number;
   host: string;
-  /** When the process started, by the system's own count: a reused process number is another process. Null: unknown. */
+  /** When the process started, as the system counts: tells it from a later process with the same number. Null: unknown. */
   started: string | null;
 }
 
-/** Linux only: the boot and the clock tick at which a process started; null elsewhere, or when it is gone. */
+/** Linux: the boot and the clock tick at which a process started. Null on other systems, or when it has ended. */
 function startOf(pid: number): string | null {
   try {
     const boot = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
@@ -29,7 +29,7 @@ export const thisProcess = (): ProcessOwner => ({
   started: startOf(process.pid),
 });
 
-/** Whether the process has surely ended. Processes of another machine cannot be seen from here. */
+/** Whether the process certainly has ended. False for processes of other machines. */
 export function isGone(owner: ProcessOwner): boolean {
   return hasEnded(owner, (started) => started);
 }
@@ -47,26 +47,26 @@ function hasEnded({ pid, host, started }: ProcessOwner, abbreviate: (started: st
 
 const short = (started: string) => createHash("sha256").update(started).digest("hex").slice(0, 8);
 
-/** `@host@pid@start` of this process: part of the names of what it is writing. */
+/** `@host@pid@start` of this process: a part of the names of its unfinished files. */
 export const ownerMark = (() => {
   const { pid, host, started } = thisProcess();
   return `@${host}@${pid}@${started === null ? 0 : short(started)}`;
 })();
 
-/** Whether the process whose `ownerMark` is in the name has surely ended. False for a name without one. */
+/** Whether the process whose `ownerMark` is in the name certainly has ended. False for a name without one. */
 export function isOwnerGone(name: string): boolean {
   const [, host, pid, started = "0"] = /@([^@]+)@(\d+)(?:@([0-9a-f]{8}|0)(?![0-9a-f]))?/.exec(name) ?? [];
   if (host === undefined) return false;
   return hasEnded({ host, pid: Number(pid), started: started === "0" ? null : started }, short);
 }
 
-/** Where `path` is written before it is renamed: beside it, hidden. */
+/** Where `path` is written before it is renamed: a hidden file beside it. */
 export const temporaryName = (path: string) => join(dirname(path), `.${basename(path)}.${ownerMark}.partial`);
 
 /**
- * Removes what killed processes left in `folder` under a `temporaryName`.
+ * Removes the `temporaryName`s that killed processes left in `folder`.
  *
- * @param isLeft default: its process has surely ended; a caller that holds the folder's lock may take all
+ * @param isLeft default: whether its process has ended. A caller that holds the folder's lock may remove all
  */
 export function removeLeftovers(folder: string, isLeft: (name: string) => boolean = isOwnerGone): void {
   for (const name of readdirSync(folder)) {
@@ -77,7 +77,7 @@ export function removeLeftovers(folder: string, isLeft: (name: string) => boolea
 const cleaned = new Set<string>();
 
 /**
- * Creates a folder of this process in the system's temporary folder. The caller removes it; the first call with a prefix
+ * Creates a folder for this process in the system's temporary folder. The caller removes it. The first call with a prefix
  * also removes the folders of killed processes.
  *
  * @example
@@ -93,7 +93,7 @@ export function temporaryFolder(prefix: string): string {
   return mkdtempSync(join(tmpdir(), `${prefix}${ownerMark}-`));
 }
 
-/** Another user's folder stays: the system's temporary folder is shared. */
+/** Keeps folders of other users: the system's temporary folder is shared. */
 function removeOwn(path: string): void {
   try {
     rmSync(path, { recursive: true, force: true });

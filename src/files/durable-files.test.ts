@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { RunError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
-import { temporaryName } from "../temporary-names.ts";
 import { appendLine, writeWhole } from "./durable-files.ts";
+import { temporaryName } from "./temporary-names.ts";
 
 let folder: string;
 beforeEach(() => {
@@ -35,9 +35,7 @@ describe("appendLine", () => {
       }
     })();
     expect(error).toBeInstanceOf(RunError);
-    expect(error?.message).toBe(
-      `the disk is full: ${file} needs 2.0 kB more. What was begun has been taken back; nothing there is half-written`,
-    );
+    expect(error?.message).toBe(`the disk is full: ${file} needs 2.0 kB more. The unfinished write was undone`);
     expect(error?.hint).toContain(folder);
   });
 });

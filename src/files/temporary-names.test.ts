@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync 
 import { hostname, tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { removeFolder } from "./temporary-folder.fixture.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
 import {
   isGone,
   isOwnerGone,

@@ -1,11 +1,11 @@
-/** One process to a folder, such as a run's trainer or a server's state: a file that names its holder, taken over when that process is gone. */
+/** Lets one process at a time use a folder: a file names the holder and is taken over when that process has ended. */
 import { createHash } from "node:crypto";
 import { linkSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { UserError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
-import { isGone, isOwnerGone, ownerMark, type ProcessOwner, thisProcess } from "../temporary-names.ts";
+import { isGone, isOwnerGone, ownerMark, type ProcessOwner, thisProcess } from "./temporary-names.ts";
 
 interface Holder extends ProcessOwner {
   since: string;
@@ -21,7 +21,7 @@ function readLock(file: string): string | undefined {
   }
 }
 
-/** Undefined for what nobody wrote whole, such as the empty file that a power cut may leave. */
+/** Undefined for an incomplete file, such as the empty one that a power cut may leave. */
 function holderOf(text: string): Holder | undefined {
   try {
     return JSON.parse(text) as Holder;
@@ -31,8 +31,8 @@ function holderOf(text: string): Holder | undefined {
 }
 
 /**
- * Takes the folder for this process. Returns the function that gives it back.
- * @throws UserError when another process that is alive holds it
+ * Locks the folder for this process and returns the function that unlocks it.
+ * @throws UserError when a running process holds the lock
  */
 export function lockFolder(folder: string): () => void {
   const file = join(folder, ".lock");
@@ -51,21 +51,21 @@ export function lockFolder(folder: string): () => void {
   };
 }
 
-/** Whether the folder was left by a process that has surely ended without giving it back. */
+/** Whether a process that certainly has ended left the folder locked. */
 export function isAbandoned(folder: string): boolean {
   const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
   return holder !== undefined && isGone(holder);
 }
 
-/** What processes left that were killed while they took the lock. */
+/** Removes the files of processes that were killed while they took the lock. */
 function removeDeadClaims(folder: string): void {
   const names = readdirSync(folder).filter((name) => name.startsWith(".lock."));
   for (const name of names.filter(isOwnerGone)) rmSync(join(folder, name), { force: true });
 }
 
 /**
- * Makes `file` a link to `mine`. Of several that find it held by the same dead process, the one that first takes a
- * second lock, named after the dead one's text, may replace it; nobody else touches it meanwhile.
+ * Makes `file` a link to `mine`. When several processes find it held by the same dead process, the first that takes a
+ * second lock, named after the text of the first, replaces it. The others wait.
  */
 function take(file: string, mine: string, folder: string): void {
   while (!tryLink(mine, file)) {
@@ -79,12 +79,12 @@ function take(file: string, mine: string, folder: string): void {
       renameSync(claim, file);
       return;
     }
-    // It was replaced, and perhaps given back, before the claim was ours.
+    // Another process replaced it before this one held the claim.
     rmSync(claim, { force: true });
   }
 }
 
-/** A link either appears with its whole content or fails: there is no moment in which the lock is empty. */
+/** Linking is atomic: the lock file is never empty. */
 function tryLink(from: string, to: string): boolean {
   try {
     linkSync(from, to);

@@ -1,7 +1,4 @@
-/**
- * Files that are whole or absent: appended to line by line, or written under a temporary name and renamed. A full disk
- * is told in words. Knows nothing of what the files hold.
- */
+/** Files that are complete or absent: appended to line by line, or written under a temporary name and renamed. */
 import {
   chmodSync,
   closeSync,
@@ -17,7 +14,7 @@ import {
 import { dirname } from "node:path";
 import { RunError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
-import { temporaryName } from "../temporary-names.ts";
+import { temporaryName } from "./temporary-names.ts";
 
 const unitNames = ["bytes", "kB", "MB", "GB", "TB"];
 
@@ -38,17 +35,16 @@ export function isOutOfSpace(error: unknown): boolean {
   return noSpace.has((error as NodeJS.ErrnoException)?.code ?? "");
 }
 
-/** What a person reads when the disk is full. */
 export function outOfSpace(file: string, bytes: number, cause: unknown): RunError {
   const quota = (cause as NodeJS.ErrnoException).code === "EDQUOT" ? "your quota is used up" : "the disk is full";
-  return new RunError(
-    `${quota}: ${file} needs ${formatBytes(bytes)} more. What was begun has been taken back; nothing there is half-written`,
-    { hint: `free some space for ${dirname(file)} and continue with --resume`, cause },
-  );
+  return new RunError(`${quota}: ${file} needs ${formatBytes(bytes)} more. The unfinished write was undone`, {
+    hint: `free some space for ${dirname(file)} and continue with --resume`,
+    cause,
+  });
 }
 
 /**
- * Appends a line with a single write; a line that does not fit is taken back.
+ * Appends a line with a single write. A line that does not fit on the disk is removed again.
  * @throws RunError when the disk is full
  */
 export function appendLine(file: string, line: string): void {
@@ -75,8 +71,8 @@ export function appendBytes(file: string, bytes: Uint8Array): void {
 }
 
 /**
- * Writes a file whole: readers see the old content or the new, after a power cut too.
- * @param pieces written one after another, so that a large file is never in memory as one string
+ * Replaces a file: readers see the old content or the new, even after a power cut.
+ * @param pieces written one after another, so a large file is never one string in memory
  * @throws RunError when the disk is full
  */
 export function writeWhole(file: string, pieces: Iterable<string>, mode = 0o666): void {
@@ -101,7 +97,7 @@ export function writeWhole(file: string, pieces: Iterable<string>, mode = 0o666)
   }
 }
 
-/** Sets the permissions of what an earlier version or another program made; not of what belongs to somebody else. */
+/** Sets the permissions of a file or folder that already exists, unless another user owns it. */
 export function makePrivate(path: string, mode: number): void {
   try {
     if ((statSync(path).mode & 0o777) !== mode) chmodSync(path, mode);

@@ -1,8 +1,8 @@
 import { mkdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { makeFolder } from "./make-folder.ts";
-import { temporaryFolder } from "./temporary-folder.fixture.ts";
 
 const root = temporaryFolder("make-folder");
 

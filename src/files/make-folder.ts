@@ -2,9 +2,9 @@ import { mkdirSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 
 /**
- * Makes a folder and its parents. Node's own `recursive` reports ENOENT for a read-only disk and never returns below /proc.
+ * Creates a folder and its parents. Node's `recursive` reports ENOENT for a read-only disk and never returns below /proc.
  *
- * @param mode of the folders that it makes
+ * @param mode of the folders that it creates
  * @throws the file system's error
  */
 export function makeFolder(path: string, mode = 0o777): void {
@@ -16,7 +16,7 @@ export function makeFolder(path: string, mode = 0o777): void {
     if (code === "EEXIST" && statSync(path).isDirectory()) return;
     if (code !== "ENOENT" || parent === path) throw error;
     makeFolder(parent, mode);
-    // Without the retry of ENOENT: /proc gives it for folders that exist.
+    // Does not retry ENOENT again: /proc reports it for folders that exist.
     mkdirSync(path, { mode });
   }
 }
