@@ -1,25 +1,28 @@
 /**
- * Random command lines, made of real commands, flags and keys, misspellings, odd words, odd files and damaged run
- * folders. Each must end with 0, 1 or 2, say something when it fails, and never blame Hone.
+ * Runs random command lines, made of real commands, flags and keys, misspellings, odd words, odd files and damaged run
+ * folders. Each must exit with 0, 1 or 2, report its failure, and never blame Hone.
  */
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Command } from "commander";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { configKeys } from "../config/describe.ts";
 import { flagDescriptions } from "../config/lightrft/parse-flags.ts";
+import { UserError } from "../errors.ts";
 import { fuzzCases, fuzzTimeout } from "../fuzz-time.fixture.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { openToy, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
-import { program } from "./program.ts";
+import { commandNames, program } from "./commands.ts";
 import { runCommandLine } from "./run-command-line.ts";
 
 // Scripts are loaded in import-module.test.ts; here each is the same small experiment.
 vi.mock("../import-module.ts", () => ({ importModule: async () => ({ default: toy() }) }));
+// Nothing here needs a worker, and starting one takes half a minute.
+const noPython = () => Promise.reject(new UserError("Python is not prepared in this test"));
+vi.mock("../python/prepare.ts", () => ({ preparePython: noPython, preparePackage: noPython, setupCommand: () => "" }));
 
 const root = mkdtempSync(join(tmpdir(), "hone-cli-fuzz-"));
 const folder = join(root, "inside", "work");
@@ -112,8 +115,10 @@ const oddPaths = [
 const keys = [...configKeys.keys()];
 const flags = [...flagDescriptions.keys()];
 
-/** What would start a worker, a server, another process, or wait for the network. */
+/** Words that would start another process or wait for the network. */
 const excluded = /^(-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*)$/s;
+
+const all = await program(commandNames);
 
 function randomLine(random: () => number): string[] {
   const pick = <Item>(items: readonly Item[]): Item => items[Math.floor(random() * items.length)] as Item;
@@ -130,7 +135,7 @@ function randomLine(random: () => number): string[] {
     pick(oddValues);
   const word = () => pick([() => pick(oddWords), () => pick(oddPaths), override, override])();
 
-  let command: Command = program("");
+  let command = all;
   const line: string[] = [];
   while (command.commands.length > 0 && (line.length === 0 || random() < 0.6)) {
     command = pick(command.commands);
@@ -141,14 +146,14 @@ function randomLine(random: () => number): string[] {
   }
   if (line[0] === "train" || line[0] === "eval")
     line.splice(1, 1, pick(["train.ts", "train.ts", line[1] ?? "train.ts"]));
-  for (let count = Math.floor(random() * 4); count > 0; count--) line.push(word());
+  const takesMore = command.registeredArguments.at(-1)?.variadic || random() < 0.2;
+  for (let count = takesMore ? Math.floor(random() * 4) : 0; count > 0; count--) line.push(word());
   for (let count = Math.floor(random() * 3); count > 0 && command.options.length > 0; count--) {
     const option = pick(command.options);
     line.push(option.long ?? "--help");
     if (option.required || (option.optional && random() < 0.5)) {
-      line.push(
-        random() < 0.3 ? pick(["1", "yaml", "json", "job", "sft", "merged"]) : random() < 0.5 ? pick(oddPaths) : word(),
-      );
+      const usual = option.argChoices ?? ["1", "yaml", "json", "job", "sft", "merged"];
+      line.push(random() < 0.5 ? pick(usual) : random() < 0.5 ? pick(oddPaths) : word());
     }
   }
   if (line.includes("lightrft")) {
@@ -159,11 +164,9 @@ function randomLine(random: () => number): string[] {
   return [...kept, ...ending(kept[0])];
 }
 
-/** Keeps a command from starting a worker. */
-function ending(command: string | undefined): string[] {
-  if (command === "doctor" || command === "serve") return ["--help"];
-  return ["train", "eval", "chat", "gateway", "lightrft"].includes(command ?? "") ? [model] : [];
-}
+/** Keeps a command from loading a model, and from serving one until a signal. */
+const ending = (command: string | undefined): string[] =>
+  ["train", "eval", "chat", "gateway", "doctor", "lightrft"].includes(command ?? "") ? [model] : [];
 
 const hung = -1;
 

@@ -1,18 +1,19 @@
-/** The `hone` command as a process. */
+/** The process of the `hone` command. */
 import { endedEarly, isWatched } from "../trainer/stray-errors.ts";
 import { reportError } from "./report-error.ts";
 import { runCommandLine } from "./run-command-line.ts";
+import { stopWithParent } from "./spawn-with-parent.ts";
 
 let done = false;
 
-// Who reads this through `head` has seen enough.
+// The reader of a pipe, such as `head`, has closed it.
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code !== "EPIPE") throw error;
   done = true;
   process.exit();
 });
 
-// While a run is open, it handles these itself.
+// An open run handles these errors itself.
 process.on("uncaughtException", (error) => {
   if (isWatched()) return;
   done = true;
@@ -22,5 +23,6 @@ process.on("exit", (code) => {
   if (!done && !isWatched()) process.exitCode = endedEarly(code);
 });
 
+stopWithParent();
 process.exitCode = await runCommandLine(process.argv.slice(2));
 done = true;

@@ -1,8 +1,7 @@
 /**
- * `hone train --multirun`: one run for each combination of the overrides' values, one after the other, each in a
- * process and a folder of its own, and a table of what came of them.
+ * `hone train --multirun`: starts a run for each combination of the overrides' values, one after the other, each in a
+ * process and a folder of its own. Prints a table of the results.
  */
-import { spawn } from "node:child_process";
 import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stringify } from "yaml";
@@ -16,30 +15,37 @@ import { makeFolder } from "../files/make-folder.ts";
 import { readMetrics } from "../tracking/metrics-file.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import type { Launch } from "../trainer/launch.ts";
-import type { TrainOptions } from "./train.ts";
+import { spawnWithParent } from "./spawn-with-parent.ts";
 
-interface MultirunOptions extends TrainOptions {
+export interface MultirunOptions {
   search: NonNullable<Launch["search"]>;
+  files: readonly string[];
+  resume: string | undefined;
+  checkpoint: string | undefined;
+  dryRun: boolean;
+  /** Only print each configuration, with the values of references if `resolved` is set. */
+  cfg: "job" | undefined;
+  resolved: boolean;
 }
 
 interface RunResult {
-  /** Those that differ between the runs. */
+  /** The overrides that differ between the runs. */
   overrides: readonly string[];
   folder: string;
   exitCode: number;
 }
 
-/** Exit code of a run that Ctrl-C stopped: the others are not started. */
+/** Exit code of a run that Ctrl-C stopped; the remaining runs are not started. */
 const stopped = 130;
 
 /**
- * @returns the exit code: 0 when every run ended well, else that of the first that did not
- * @throws UserError before anything starts when an override of any run is mistaken
+ * @returns 0 if every run succeeded, else the exit code of the first that did not
+ * @throws UserError before anything starts if an override of any run is wrong
  */
 export async function multirun(script: string, overrides: string[], options: MultirunOptions): Promise<number> {
   if (options.resume !== undefined) {
-    throw new UserError("--resume continues one run; it cannot stand beside --multirun", {
-      hint: "resume the run in its own folder: hone train ./train.ts --resume FOLDER/0",
+    throw new UserError("--resume continues a single run and cannot be combined with --multirun", {
+      hint: "resume one run by its folder: hone train ./train.ts --resume FOLDER/0",
     });
   }
   const { search } = options;
@@ -52,10 +58,10 @@ export async function multirun(script: string, overrides: string[], options: Mul
   const given = sets[0]!.find((text) => keyOf(text) === "rllm.trainer.run_dir" || keyOf(text) === "hydra.run.dir");
   if (given !== undefined) {
     throw new UserError(`${given}: each run of a multirun has a folder of its own`, {
-      hint: "hydra.sweep.dir=FOLDER says where these folders lie",
+      hint: "set the folder that contains them: hydra.sweep.dir=FOLDER",
     });
   }
-  const settings = sets.map((set) => composeHydraSettings({ ...search, files: options.config ?? [], overrides: set }));
+  const settings = sets.map((set) => composeHydraSettings({ ...search, files: options.files, overrides: set }));
   const varying = sets.map((set) =>
     set.filter((text, index) => sets.some((other) => other[index] !== text)).map(maskOverride),
   );
@@ -105,31 +111,30 @@ function sweepFolder(given: string | undefined): string {
   const root =
     given ?? join("runs", `multirun-${new Date().toISOString().slice(0, 19).replaceAll(":", "").replace("T", "-")}`);
   if (existsSync(root) && readdirSync(root).length > 0) {
-    throw new UserError(`${root} is not empty; the folders of a multirun go into a new one`, {
-      hint: "name another by hydra.sweep.dir=FOLDER",
+    throw new UserError(`${root} is not empty; a multirun needs a new folder`, {
+      hint: "set another folder: hydra.sweep.dir=FOLDER",
     });
   }
   makeFolder(root);
   return root;
 }
 
-/** A process of its own, so that a failed run leaves nothing behind in the next. */
+/** Starts a process for one run, so that a failed run leaves nothing behind in the next. */
 async function start(script: string, overrides: readonly string[], options: MultirunOptions): Promise<number> {
-  const { search } = options;
-  const flags: string[] = [
-    ...(options.config ?? []).map((file) => `--config=${file}`),
-    ...(options.checkpoint === undefined ? [] : [`--checkpoint=${options.checkpoint}`]),
-    ...(search.configPath === undefined ? [] : [`--config-path=${search.configPath}`]),
-    ...(search.configName === undefined ? [] : [`--config-name=${search.configName}`]),
-    ...(search.configDirs ?? []).map((folder) => `--config-dir=${folder}`),
-    ...(options.cfg === undefined ? [] : [`--cfg=${options.cfg}`, ...(options.resolve ? ["--resolve"] : [])]),
-    ...(options.dryRun ? ["--dry-run"] : []),
+  const { search, files, checkpoint, cfg, resolved, dryRun } = options;
+  const flag = (name: string, value: string | undefined) => (value === undefined ? [] : [`--${name}=${value}`]);
+  const flags = [
+    ...files.flatMap((file) => flag("config", file)),
+    ...flag("checkpoint", checkpoint),
+    ...flag("config-path", search.configPath),
+    ...flag("config-name", search.configName),
+    ...(search.configDirs ?? []).flatMap((folder) => flag("config-dir", folder)),
+    ...flag("cfg", cfg),
+    ...(resolved ? ["--resolve"] : []),
+    ...(dryRun ? ["--dry-run"] : []),
   ];
-  const main = process.argv[1]!;
-  const child = spawn(process.execPath, [...process.execArgv, main, "train", script, ...overrides, ...flags], {
-    stdio: "inherit",
-  });
-  // A Ctrl-C reaches the child by itself; this process stays to print the table.
+  const child = spawnWithParent([...process.argv.slice(1, 2), "train", script, ...overrides, ...flags]);
+  // Ctrl-C also reaches the child; this process continues, to print the table.
   const wait = () => {};
   process.on("SIGINT", wait);
   try {
@@ -142,18 +147,18 @@ async function start(script: string, overrides: readonly string[], options: Mult
   }
 }
 
-/** One line a run: its number, what is its own, its last figures, how it ended. */
+/** One line per run: its number, its own overrides, its last metrics, how it ended. */
 function resultTable(results: readonly RunResult[]): string {
   const rows = results.map(({ overrides, folder, exitCode }, index) => {
     const steps = readMetrics(folder);
     const validation = readMetrics(folder, "validation").at(-1)?.metrics;
-    const figure = (value: number | undefined) => (value === undefined ? "-" : formatNumber(value));
+    const metric = (value: number | undefined) => (value === undefined ? "-" : formatNumber(value));
     return [
       String(index),
       overrides.join(" ") || "-",
       String(steps.at(-1)?.step ?? 0),
-      figure(steps.at(-1)?.metrics["reward/mean"]),
-      figure(validation?.["val/reward"]),
+      metric(steps.at(-1)?.metrics["reward/mean"]),
+      metric(validation?.["val/reward"]),
       exitCode === 0 ? "done" : exitCode === stopped ? "stopped" : `failed (${exitCode})`,
       folder,
     ];

@@ -1,13 +1,14 @@
 /**
- * Everything that happens in a run, as one union of events. The trainer emits them. Console, files, TensorBoard and
- * Weights & Biases subscribe.
+ * What happens in a run, as one union of events. The trainer emits them; console, files, TensorBoard and Weights &
+ * Biases are subscribers. Nothing here knows who listens.
  */
+
 import type { SampleRow } from "./samples.ts";
 
-/** Values by name, e.g. `{"reward/solver/mean": 0.34}`. May contain NaN and infinities. */
+/** Figures by name, e.g. `{"reward/solver/mean": 0.34}`. May hold NaN and infinities. */
 export type Metrics = Readonly<Record<string, number>>;
 
-/** The metrics of a finished training step. Steps count from 1. */
+/** The figures of one finished training step. Steps count from 1. */
 export interface StepMetrics {
   step: number;
   metrics: Metrics;
@@ -19,25 +20,25 @@ export type RunEvent =
       /** The run folder. */
       folder: string;
       totalSteps: number;
-      /** The step after which the run continues; 0 for a new run. */
+      /** Steps done already: 0, or the step of the checkpoint that the run goes on from. */
       step: number;
-      /** The steps before a resume, oldest first. Read from the run folder, so only while the event is handled. */
+      /** Steps done before a resume, oldest first. Read from the run folder, so only while the event is handled. */
       history: Iterable<StepMetrics>;
-      /** Sentences about the model and what a step consists of. */
+      /** Sentences for people: the model, what a step is made of. */
       text: readonly string[];
     }
-  /** What the run is doing before or between steps, e.g. "loading the model". */
+  /** What the run is busy with before or between steps, e.g. "loading the model". */
   | { type: "setup-status"; text: string }
-  /** `done` of `total` rollouts have ended; `tokens` were sampled so far in this phase. */
+  /** `done` of `total` rollouts have ended; `tokens` were sampled in this phase so far. */
   | { type: "rollout-progress"; step: number; done: number; total: number; tokens: number }
-  /** `done` of `total` sequences of this step have been trained on. */
+  /** `done` of `total` sequences have been trained on in this step. */
   | { type: "update-progress"; step: number; done: number; total: number }
   | { type: "step-end"; step: number; total: number; epoch: number; metrics: Metrics; seconds: number }
   /** A few episodes of a validation, or of every `plot_every`th step. */
   | { type: "samples"; step: number; kind: "train" | "validation"; rows: readonly SampleRow[] }
   | { type: "validation-start"; step: number }
   | { type: "validation-end"; step: number; metrics: Metrics; seconds: number }
-  /** `best`: the validation metric, if this is the best of the checkpoints that are kept. */
+  /** `best`: the validation metric by which it is the best of those kept. */
   | {
       type: "checkpoint-saved";
       step: number;
@@ -47,23 +48,23 @@ export type RunEvent =
       best?: { metric: string; value: number };
     }
   | { type: "checkpoint-removed"; path: string }
-  /** Something did not go as asked, and the run continues: retried, dropped, coerced. */
+  /** Something went another way than asked, and the run goes on: retried, dropped, coerced. */
   | { type: "warning"; text: string }
-  /** A line that a rollout's code logged: for log.txt, not for the screen. */
+  /** A line that the code of a rollout logged: for log.txt, not for the screen. */
   | { type: "rollout-log"; text: string }
   /** A sentence of the health rules. */
   | { type: "health"; text: string }
-  /** `text`: why the run stopped or what failed; `report`: lines to read at the end, e.g. answers before and after. */
+  /** `text`: why it was stopped or what failed; `report`: lines to read at the end, e.g. answers before and after. */
   | { type: "run-end"; reason: "done" | "stopped" | "failed"; text?: string; report?: readonly string[] };
 
 export interface Subscriber {
-  /** Must be quick. May throw only if the disk is full (RunError). */
+  /** Must be quick and must not throw for reasons of its own display; a full disk may throw (RunError). */
   event(event: RunEvent): void;
-  /** Flushes, and releases resources. Called once, after `run-end`. */
+  /** Flushes and lets go of what it holds. Called once, after `run-end`. */
   close(): Promise<void>;
 }
 
-/** Passes each event to all, in order. `close` closes all even if one fails, and throws the first error. */
+/** One subscriber that passes every event on, in order. `close` closes all, even if one fails; the first error is thrown. */
 export function subscribers(all: readonly Subscriber[]): Subscriber {
   return {
     event(event) {

@@ -3,7 +3,6 @@ import { z } from "zod";
 import { count, text } from "./about.ts";
 
 const processesLater = "the local engine runs in a single process so far";
-const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
 const serverLater = "external samplers are not supported yet";
 
 export const local = z
@@ -43,12 +42,12 @@ export const local = z
       .boolean()
       .default(false)
       .describe("Keep the weights in CPU memory between uses.")
-      .meta({ later: offloadLater }),
+      .meta({ later: processesLater }),
     offload_optimizer: z
       .boolean()
       .default(false)
       .describe("Keep Adam's moments in CPU memory.")
-      .meta({ later: offloadLater }),
+      .meta({ later: processesLater }),
     mixed_precision_optimizer: z
       .boolean()
       .default(false)

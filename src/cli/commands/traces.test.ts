@@ -1,12 +1,12 @@
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
-import { openTraceStore } from "../gateway/traces/open-trace-store.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { exportCommand, listCommand, showCommand } from "./traces.ts";
+import { openTraceStore } from "../../gateway/traces/open-trace-store.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { runCommandLine } from "../run-command-line.ts";
 
 afterEach(() => vi.restoreAllMocks());
 
-test("hone traces prints terminal escapes of models and clients as text", () => {
+test("hone traces prints terminal escapes of models and clients as text", async () => {
   const hostile = "a\x1b[2J\u202e\x9b\x07b";
   const path = join(temporaryFolder("traces"), "traces.db");
   const store = openTraceStore({ path });
@@ -27,14 +27,15 @@ test("hone traces prints terminal escapes of models and clients as text", () => 
     out += text;
     return true;
   });
-  listCommand({ store: path });
+  const traces = (...words: string[]) => runCommandLine(["traces", ...words, "--store", path]);
+  await traces("list");
   expect(out.trimEnd().split("\n")).toHaveLength(2);
-  showCommand("one", { store: path });
+  await traces("show", "one");
   expect(out).toContain("> a\\x1b[2J\\u202e\\x9b\\x07b");
   const shown = out.length;
-  showCommand("one", { store: path, json: true });
+  await traces("show", "one", "--json");
   expect(JSON.parse(out.slice(shown))).toMatchObject({ reply: hostile });
-  listCommand({ store: path, json: true });
-  exportCommand({ store: path, as: "jsonl" });
+  await traces("list", "--json");
+  await traces("export");
   expect(out.replaceAll("\n", "")).not.toMatch(/[\p{Cc}\u202e]/u);
 });

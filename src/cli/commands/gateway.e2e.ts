@@ -6,10 +6,10 @@ import { promisify } from "node:util";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { makeTinyModel } from "../python/run-python.fixture.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 
-const project = fileURLToPath(new URL("../..", import.meta.url));
+const project = fileURLToPath(new URL("../../..", import.meta.url));
 const root = temporaryFolder("gateway");
 const store = join(root, "traces.db");
 const command = ["--import", "tsx", "src/cli/main.ts"];

@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
 
-const main = fileURLToPath(new URL("main.ts", import.meta.url));
+const main = fileURLToPath(new URL("../main.ts", import.meta.url));
 
 function hone(...args: string[]) {
   const { stdout, stderr, status } = spawnSync(process.execPath, ["--import", "tsx", main, ...args], {

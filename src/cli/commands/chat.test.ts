@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { composeConfig } from "../config/compose.ts";
-import type { ConfigInput } from "../config/schema.ts";
-import { UserError } from "../errors.ts";
-import { type Script, scriptedPolicy } from "../testing/index.ts";
+import { composeConfig } from "../../config/compose.ts";
+import type { ConfigInput } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import { type Script, scriptedPolicy } from "../../testing/index.ts";
 import { answer, replyLimit } from "./chat.ts";
 
 async function ask(script: Script, limits: { maxTokens?: number; maxLength?: number } = {}) {

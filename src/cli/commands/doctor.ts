@@ -1,35 +1,43 @@
-/** `hone doctor`: one batch through everything, each finding on a line, and for what is wrong the command that mends it. */
-
+/** `hone doctor`: checks the machine, trains on one batch, and reports each finding with the command that fixes it. */
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
-import { policyLoss } from "../algorithms/policy-loss.ts";
-import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
-import type { Engine, Policy, Sample } from "../backends/engine.ts";
-import { adapterSpec, openEngine } from "../backends/open-engine.ts";
-import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
-import { openChat } from "../chat/open-chat.ts";
-import type { Chat } from "../chat/types.ts";
-import { outColors } from "../colors.ts";
-import { composeConfig } from "../config/compose.ts";
-import type { Config } from "../config/schema.ts";
-import { formatBytes } from "../files/durable-files.ts";
-import { describeIsolation, openSandbox } from "../rewards/sandbox/index.ts";
-import { adamParams } from "../trainer/algorithm-options.ts";
-import { policyLossOptions } from "../trainer/loss-options.ts";
-import { toBatch } from "../trajectories/to-batch.ts";
-import { showStatus } from "./show-status.ts";
+import type { Command } from "commander";
+import { policyLoss } from "../../algorithms/policy-loss.ts";
+import { samplerMismatch } from "../../algorithms/sampler-mismatch.ts";
+import type { Engine, Policy, Sample } from "../../backends/engine.ts";
+import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
+import { checkTemplate, describeTemplate } from "../../chat/check-template.ts";
+import { openChat } from "../../chat/open-chat.ts";
+import type { Chat } from "../../chat/types.ts";
+import { outColors } from "../../colors.ts";
+import type { Config } from "../../config/schema.ts";
+import { formatBytes } from "../../files/durable-files.ts";
+import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
+import { adamParams } from "../../trainer/algorithm-options.ts";
+import { policyLossOptions } from "../../trainer/loss-options.ts";
+import { toBatch } from "../../trajectories/to-batch.ts";
+import { composeSupported } from "../compose-supported.ts";
+import { overrides } from "../options.ts";
+import { showStatus } from "../show-status.ts";
 
 const replies = 8;
 
-export async function doctorCommand(overrides: string[]): Promise<void> {
-  const { config } = composeConfig({ overrides });
+export function register(command: Command): void {
+  command
+    .argument(...overrides)
+    .addHelpText("after", "\nExamples:\n  hone doctor\n  hone doctor model.name=./my-model local.dtype=float32")
+    .action(doctorCommand);
+}
+
+async function doctorCommand(overrides: string[]): Promise<void> {
+  const { config } = composeSupported(overrides);
   let wrong = 0;
   const say = (name: string, detail: string) =>
     process.stdout.write(`${outColors.green("ok")}    ${name.padEnd(10)} ${detail}\n`);
-  const complain = (name: string, detail: string, mend: string) => {
+  const complain = (name: string, detail: string, fix: string) => {
     wrong++;
     process.stdout.write(
-      `${outColors.red("wrong")} ${name.padEnd(10)} ${detail}\n      ${outColors.cyan("mend it:")} ${mend}\n`,
+      `${outColors.red("wrong")} ${name.padEnd(10)} ${detail}\n      ${outColors.cyan("fix:")} ${fix}\n`,
     );
   };
 
@@ -62,17 +70,17 @@ export async function doctorCommand(overrides: string[]): Promise<void> {
     await engine.close();
   }
   process.stdout.write(
-    wrong === 0 ? "\nall is well\n" : `\n${wrong} ${wrong === 1 ? "thing is" : "things are"} wrong\n`,
+    wrong === 0 ? "\nall checks passed\n" : `\n${wrong} ${wrong === 1 ? "check" : "checks"} failed\n`,
   );
   process.exitCode = wrong === 0 ? 0 : 1;
 }
 
-/** Threads that wait for one another lose far more to other work than its share of the machine. */
+/** Recommends fewer threads on a busy machine: one thread without a core delays all the others. */
 function processor(cores: number, busy: number, threads: number): string {
   const text = `${cores} ${cores === 1 ? "core" : "cores"}, load ${busy.toFixed(1)} over the last minute`;
   const fewer = Math.max(1, Math.floor(cores - busy));
   if (busy < 0.75 || (threads || cores) <= fewer) return text;
-  return `${text}: while other work goes on here, local.threads=${fewer} is faster`;
+  return `${text}; local.threads=${fewer} is faster while other programs run`;
 }
 
 type Say = (name: string, detail: string) => void;
@@ -81,14 +89,14 @@ async function oneBatch(
   engine: Engine,
   config: Config,
   say: Say,
-  complain: (name: string, detail: string, mend: string) => void,
+  complain: (name: string, detail: string, fix: string) => void,
 ): Promise<void> {
   const chat = openChat(engine.model.directory, config, (line) => say("chat", line));
   const findings = describeTemplate(checkTemplate(chat), chat);
-  if (findings.length === 0) say("chat", "the template keeps earlier turns as they were");
+  if (findings.length === 0) say("chat", "the template keeps earlier turns unchanged");
   for (const finding of findings) say("chat", finding);
   const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
-  const prompt = chat.render([{ role: "user", content: "Name three colours." }]);
+  const prompt = chat.render([{ role: "user", content: "Name three colors." }]);
   const time = stopwatch();
   const samples = await collect(policy, prompt);
   const tokens = samples.reduce((sum, { tokens }) => sum + tokens.length, 0);
@@ -106,13 +114,13 @@ async function oneBatch(
 
   const mismatch = samplerMismatch(result.outputs.logprobs, batch.samplerLogprobs)["rollout/logprob_diff_mean"]!;
   const allowed = engine.model.dtype === "float32" ? 1e-3 : 0.1;
-  const detail = `sampler and trainer differ by ${mismatch.toExponential(1)} nats a token`;
+  const detail = `sampler and trainer differ by ${mismatch.toExponential(1)} nats per token`;
   if (mismatch <= allowed) say("agreement", detail);
   else
     complain(
       "agreement",
       `${detail}, more than ${allowed}`,
-      "local.dtype=float32; if it stays, this architecture is not sampled rightly: please report it",
+      "add local.dtype=float32; if the difference remains, please report it with the model's name",
     );
 
   await policy.publish();
@@ -123,7 +131,7 @@ async function oneBatch(
   else
     complain(
       "update",
-      "an optimizer step left the policy as it was",
+      "an optimizer step did not change the policy",
       "raise model.lora_rank or check model.train_attn and model.train_mlp",
     );
 }
@@ -136,7 +144,7 @@ async function collect(policy: Policy, prompt: Int32Array): Promise<Sample[]> {
   return samples;
 }
 
-/** The replies as a batch with made-up advantages: half of them up, half down. */
+/** The replies as a batch with artificial advantages: +1 for half of them, -1 for the others. */
 function batchOf(prompt: Int32Array, samples: readonly Sample[], config: Config) {
   const members = samples.map(({ tokens, logprobs, stopReason, policyVersion }, index) => {
     const step = {
@@ -169,7 +177,7 @@ function batchOf(prompt: Int32Array, samples: readonly Sample[], config: Config)
 }
 
 async function trainOnce(policy: Policy, batch: ReturnType<typeof batchOf>, config: Config) {
-  // The plain loss: an experiment's own are not known here, and it is the engine that is asked.
+  // The built-in loss: an experiment's own is not loaded here.
   const algorithm = { ...config.rllm.algorithm, loss_fn: null, loss_fn_map: {}, estimator_map: {} };
   const options = { ...policyLossOptions({ ...config, rllm: { ...config.rllm, algorithm } }), klBeta: 0 };
   const result = await policy.forwardBackward(batch.sequences, policyLoss(batch, options));
@@ -181,7 +189,7 @@ function preview(chat: Chat, { tokens }: Sample): string {
   return chat.decode(tokens, { skipSpecial: true }).trim().slice(0, 60);
 }
 
-/** Seconds since it was last asked. */
+/** @returns a function that formats the seconds since its last call */
 function stopwatch(): () => string {
   let last = performance.now();
   return () => {

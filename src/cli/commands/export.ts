@@ -1,29 +1,48 @@
-/** `hone export`: a checkpoint as files of the ecosystem. */
+/** `hone export`: writes a checkpoint as a PEFT adapter or a Hugging Face model directory. */
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
-import type { Engine, Policy } from "../backends/engine.ts";
-import { baseModel } from "../backends/local/models.ts";
-import { adapterSpec, openEngine } from "../backends/open-engine.ts";
-import { UserError } from "../errors.ts";
-import { removeLeftovers, temporaryName } from "../files/temporary-names.ts";
-import { readMetrics } from "../tracking/metrics-file.ts";
-import { type OpenCheckpoint, openCheckpoint } from "../trainer/open-checkpoint.ts";
-import { modelCard } from "./model-card.ts";
-import { showStatus } from "./show-status.ts";
+import { type Command, Option } from "commander";
+import type { Engine, Policy } from "../../backends/engine.ts";
+import { baseModel } from "../../backends/local/models.ts";
+import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
+import { UserError } from "../../errors.ts";
+import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
+import { readMetrics } from "../../tracking/metrics-file.ts";
+import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { modelCard } from "../model-card.ts";
+import { checkpointNames } from "../options.ts";
+import { showStatus } from "../show-status.ts";
 
-export async function exportCommand(path: string, folder: string, options: { as: string }): Promise<void> {
-  const { as } = options;
-  if (as !== "adapter" && as !== "merged") {
-    throw new UserError(`--as ${as} is neither adapter nor merged`, { hint: "use --as adapter or --as merged" });
-  }
+export function register(command: Command): void {
+  command
+    .argument("<checkpoint>", checkpointNames)
+    .argument("<folder>", "where to write; must not exist")
+    .addOption(
+      new Option("--as <form>", "adapter (PEFT) or merged (a Hugging Face model directory)")
+        .choices(["adapter", "merged"])
+        .default("adapter"),
+    )
+    .addHelpText(
+      "after",
+      `
+Examples:
+  hone export runs/latest my-adapter
+  hone export runs/latest/checkpoints/step-000010 my-model --as merged`,
+    )
+    .action(exportCommand);
+}
+
+type Form = "adapter" | "merged";
+
+async function exportCommand(path: string, folder: string, { as }: { as: Form }): Promise<void> {
   if (existsSync(folder)) {
-    throw new UserError(`${folder} exists already`, { hint: "name a folder that does not exist yet" });
+    throw new UserError(`${folder} already exists`, { hint: "name a new folder" });
   }
   if (existsSync(dirname(resolve(folder)))) removeLeftovers(dirname(resolve(folder)));
   const checkpoint = await openCheckpoint(path);
   if (as === "adapter" && checkpoint.config.model.lora_rank === 0) {
-    throw new UserError(`${checkpoint.folder} trained all weights: there is no adapter to export`, {
-      hint: "add --as merged",
+    throw new UserError(`${checkpoint.folder} trained all weights and has no adapter`, {
+      hint: "add --as merged to export the whole model",
     });
   }
   const status = showStatus();
@@ -46,8 +65,8 @@ interface Exported {
   checkpoint: OpenCheckpoint;
 }
 
-/** The folder is complete or absent: weights, tokenizer and model card. */
-async function exportWhole(folder: string, as: "adapter" | "merged", { policy, engine, checkpoint }: Exported) {
+/** Writes weights, tokenizer and model card. The folder appears only when it is complete. */
+async function exportWhole(folder: string, as: Form, { policy, engine, checkpoint }: Exported) {
   const partial = temporaryName(folder);
   try {
     await policy.export(partial, as);
@@ -79,7 +98,7 @@ async function exportWhole(folder: string, as: "adapter" | "merged", { policy, e
 const tokenizerFile =
   /^(tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template.*)$/;
 
-/** The folder that the worker loaded means nothing on another machine. */
+/** Replaces the path that the worker loaded, which does not exist on another machine. */
 function nameBase(file: string, id: string): void {
   const config = JSON.parse(readFileSync(file, "utf8")) as Record<string, unknown>;
   writeFileSync(file, `${JSON.stringify({ ...config, base_model_name_or_path: id }, null, 2)}\n`);

@@ -1,0 +1,159 @@
+/** `hone chat`: a conversation with a model or a checkpoint. Replies appear while they are sampled. */
+import { randomInt } from "node:crypto";
+import { createInterface } from "node:readline/promises";
+import type { Command } from "commander";
+import type { Policy, SamplingParams } from "../../backends/engine.ts";
+import type { Chat } from "../../chat/chat.ts";
+import { type ChatMessage, toMessage } from "../../chat/messages.ts";
+import { outColors } from "../../colors.ts";
+import type { ComposedConfig } from "../../config/compose.ts";
+import type { Origin } from "../../config/origin.ts";
+import type { Config } from "../../config/schema.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { printableLines } from "../../printable.ts";
+import { openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { composeSupported } from "../compose-supported.ts";
+import { openModel } from "../open-model.ts";
+import { checkpoint, overrides } from "../options.ts";
+
+interface ChatFlags {
+  checkpoint?: string;
+  message?: string;
+  system?: string;
+}
+
+export function register(command: Command): void {
+  command
+    .argument(...overrides)
+    .addOption(checkpoint())
+    .option("--message <text>", "answer this one message and stop")
+    .option("--system <text>", "a system message")
+    .addHelpText("after", help)
+    .action(chatCommand);
+}
+
+const defaultReplyTokens = 2048;
+
+const help = `
+A reply has at most ${defaultReplyTokens.toLocaleString("en-US")} tokens, regardless of the run's own limit; to change that, add
+rllm.rollout.val.max_tokens=64, for example.
+
+Examples:
+  hone chat
+  hone chat --checkpoint runs/latest
+  hone chat model.name=./my-model --message "Which number is larger, 12 or 31?"`;
+
+async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void> {
+  const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
+  const composed = composeSupported(overrides, checkpoint);
+  const { config } = composed;
+  const { policy, chat, model, close } = await openModel(config, checkpoint, (line) =>
+    process.stderr.write(`${line}\n`),
+  );
+  try {
+    const turn: Turn = {
+      policy,
+      chat,
+      maxTokens: replyLimit(composed),
+      maxLength: model.maxLength,
+      sampling: config.rllm.rollout.val,
+      print: (text) => process.stdout.write(text),
+    };
+    const messages: ChatMessage[] = flags.system ? [{ role: "system", content: flags.system }] : [];
+    if (flags.message !== undefined) {
+      await answer(turn, [...messages, { role: "user", content: flags.message }]);
+      return;
+    }
+    const name = checkpoint ? `${model.name}, step ${checkpoint.step}` : model.name;
+    process.stdout.write(outColors.dim(`${name}. An empty line or Ctrl-C ends the conversation.\n`));
+    await converse(turn, messages);
+  } finally {
+    await close();
+  }
+}
+
+async function converse(turn: Turn, messages: ChatMessage[]): Promise<void> {
+  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  try {
+    for (;;) {
+      const text = await terminal.question(outColors.bold("> ")).catch(() => "");
+      if (text.trim() === "") return;
+      messages.push({ role: "user", content: text });
+      messages.push(await answer(turn, messages));
+    }
+  } finally {
+    terminal.close();
+  }
+}
+
+interface Turn {
+  policy: Policy;
+  chat: Chat;
+  /** Longest reply in tokens. */
+  maxTokens: number;
+  /** Longest conversation in tokens, the reply included. */
+  maxLength: number;
+  sampling: Config["rllm"]["rollout"]["val"];
+  print: (text: string) => void;
+}
+
+/**
+ * Samples one reply and prints it token by token, without the special tokens.
+ * @returns the message to append to the history
+ * @throws UserError when the conversation fills the model's context
+ */
+export async function answer(turn: Turn, messages: readonly ChatMessage[]): Promise<ChatMessage> {
+  const { policy, chat, maxLength, sampling, print } = turn;
+  const prompt = chat.render(messages, { addGenerationPrompt: true });
+  if (prompt.length >= maxLength) {
+    throw new UserError(`the conversation has ${prompt.length} tokens, and the model reads at most ${maxLength}`, {
+      hint: "start a new conversation",
+    });
+  }
+  const maxTokens = Math.min(turn.maxTokens, maxLength - prompt.length);
+  const { temperature, top_p: topP, top_k: topK, min_p: minP } = sampling;
+  const params: SamplingParams = {
+    maxTokens,
+    temperature,
+    topP,
+    topK,
+    minP,
+    stopIds: chat.stopIds,
+    stopStrings: [],
+    seed: randomInt(2 ** 47),
+  };
+  const decoder = chat.incrementalDecoder({ skipSpecial: true });
+  const show = (text: string) => print(printableLines(text));
+  let shown = 0;
+  const onToken = (_: number, token: number) => {
+    shown++;
+    show(decoder.push(token));
+  };
+  for await (const { tokens, stopReason } of policy.sample([{ prompt, params }], { onToken })) {
+    // Not every engine reports tokens while it samples them.
+    for (const token of tokens.subarray(shown)) show(decoder.push(token));
+    show(decoder.end());
+    print(stopReason === "length" ? outColors.dim(` [cut off after ${tokens.length} tokens]\n`) : "\n");
+    return toMessage(chat.parse(tokens));
+  }
+  throw new RunError("the engine returned no reply");
+}
+
+/** The limit given on this command line. A run's own limit suits its task, not a conversation. */
+export function replyLimit({ config, origins }: ComposedConfig): number {
+  const limits = [
+    ["rllm.rollout.val.max_tokens", config.rllm.rollout.val.max_tokens],
+    ["data.max_response_length", config.data.max_response_length],
+  ] as const;
+  const typed = limits.find(([key]) => {
+    const origin = origins.get(key);
+    return origin !== undefined && isTyped(origin);
+  });
+  return typed?.[1] ?? defaultReplyTokens;
+}
+
+function isTyped(origin: Origin): boolean {
+  if (origin.kind === "override") return true;
+  if (origin.kind === "synced") return isTyped(origin.of);
+  return origin.kind === "reference" && [origin.at, origin.from].some((one) => one !== undefined && isTyped(one));
+}

@@ -1,0 +1,30 @@
+import { expect, test, vi } from "vitest";
+import { runCommandLine } from "../run-command-line.ts";
+
+test.each(["abc", "", "ftp://127.0.0.1", "127.0.0.1:8000", "http://"])(
+  "hone gateway --upstream %j is one sentence",
+  async (url) => {
+    using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    expect(await runCommandLine(["gateway", "--upstream", url])).toBe(2);
+    expect(errors.mock.calls.join("")).toContain("is not an http address");
+  },
+);
+
+test.each([
+  ["--upstream-kind", "sglang"],
+  ["--upstream-model", "qwen"],
+])("hone gateway %s without --upstream is refused", async (flag, value) => {
+  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine(["gateway", flag, value])).toBe(2);
+  expect(errors.mock.calls.join("")).toContain(`${flag} ${value} requires --upstream`);
+});
+
+test.each(["gateway", "chat", "doctor"])(
+  "hone %s refuses a setting that the backend does not support",
+  async (name) => {
+    using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    const words = [name, "model.name=./no-such-model", "rllm.algorithm.adv_estimator=nope"];
+    expect(await runCommandLine(words)).toBe(2);
+    expect(errors.mock.calls.join("")).toContain("the local backend does not support rllm.algorithm.adv_estimator=");
+  },
+);

@@ -1,0 +1,121 @@
+/** `hone gateway`: serves a model, a checkpoint or an inference server through the gateway, without training. */
+import { existsSync } from "node:fs";
+import { type Command, Option } from "commander";
+import type { Chat } from "../../chat/chat.ts";
+import { openChat } from "../../chat/open-chat.ts";
+import { outColors } from "../../colors.ts";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import { policySessions } from "../../gateway/policy-sessions.ts";
+import { upstreamPolicy } from "../../gateway/upstream/upstream-policy.ts";
+import { printable } from "../../printable.ts";
+import type { SampledPolicy } from "../../rollout/sample-queue.ts";
+import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { openRunGateway } from "../../trainer/open-gateway.ts";
+import { composeSupported } from "../compose-supported.ts";
+import { openModel } from "../open-model.ts";
+import { checkpoint, overrides } from "../options.ts";
+import { untilSignal } from "../until-signal.ts";
+
+interface GatewayFlags {
+  checkpoint?: string;
+  upstream?: string;
+  upstreamKind?: "vllm" | "sglang";
+  upstreamModel?: string;
+}
+
+export function register(command: Command): void {
+  command
+    .argument(...overrides)
+    .addOption(checkpoint())
+    .option("--upstream <url>", "sample on this inference server; model.name is then a folder with the tokenizer")
+    .addOption(new Option("--upstream-kind <kind>", "its software (default: vllm)").choices(["vllm", "sglang"]))
+    .option("--upstream-model <name>", "the model's name at the inference server")
+    .addHelpText("after", help)
+    .action(gatewayCommand);
+}
+
+const help = `
+The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent adds /s/NAME/a/0/v1 with a NAME of its
+own to the address.
+
+Examples:
+  hone gateway
+  hone gateway --checkpoint runs/latest rllm.sdk.store.path=traces.db
+  hone gateway --upstream http://127.0.0.1:8000 --upstream-model Qwen/Qwen3-0.6B model.name=./qwen3-0.6b`;
+
+interface Model {
+  policy: SampledPolicy;
+  chat: Chat;
+  name: string;
+  close(): Promise<void>;
+}
+
+/** A model call that takes longer is answered with an error. */
+const callTimeoutSeconds = 600;
+
+const warn = (text: string) => process.stderr.write(`${printable(text)}\n`);
+
+async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise<void> {
+  requireUpstream(flags, "--upstream-kind", flags.upstreamKind);
+  requireUpstream(flags, "--upstream-model", flags.upstreamModel);
+  const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
+  const { config } = composeSupported(overrides, checkpoint);
+  // Agents must know the port, since Hone does not start them here.
+  config.rllm.sdk.proxy.mode = "external";
+  const { policy, chat, name, close } =
+    flags.upstream !== undefined ? openUpstream(config, flags) : await openOwn(config, checkpoint);
+  try {
+    const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
+    const { max_prompt_length: maxPromptLength, max_response_length: maxResponseLength } = config.data;
+    const gateway = await openRunGateway({
+      config,
+      folder: undefined,
+      chat,
+      model: name,
+      warn,
+      alone: {
+        callTimeoutSeconds,
+        openUnknown: policySessions({
+          policy,
+          chat,
+          defaults: { temperature, topP, topK, minP },
+          seed: config.rllm.trainer.seed,
+          limits: { maxPromptLength, maxResponseLength },
+        }),
+      },
+    });
+    const stopped = untilSignal();
+    const kept = gateway.store === undefined ? "; calls are not stored (see rllm.sdk.store.path)" : "";
+    process.stdout.write(`${name} at ${outColors.bold(`${gateway.origin}/s/NAME/a/0/v1`)}${kept}. Ctrl-C stops it.\n`);
+    await stopped;
+    await gateway.close();
+  } finally {
+    await close();
+  }
+}
+
+function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string | undefined): void {
+  if (upstream !== undefined || value === undefined) return;
+  throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
+}
+
+async function openOwn(config: Config, checkpoint: OpenCheckpoint | undefined): Promise<Model> {
+  const { policy, chat, model, close } = await openModel(config, checkpoint, warn);
+  return { policy, chat, name: model.name, close };
+}
+
+function openUpstream(config: Config, flags: GatewayFlags): Model {
+  const { upstream: url = "", upstreamKind: kind = "vllm", upstreamModel: model } = flags;
+  if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
+    throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
+  }
+  const { name } = config.model;
+  if (!existsSync(name)) {
+    throw new UserError(`model.name=${name} is not a folder; --upstream requires a folder with the model's tokenizer`, {
+      hint: "name the folder that the inference server serves, e.g. model.name=./qwen3-0.6b",
+    });
+  }
+  const policy = upstreamPolicy({ url, kind, ...(model === undefined ? {} : { model }) });
+  return { policy, chat: openChat(name, config, warn), name: model ?? name, close: policy.close };
+}

@@ -1,0 +1,200 @@
+/** `hone traces`: lists, shows and exports the model calls that the gateway recorded. */
+import { writeFileSync } from "node:fs";
+import { type Command, InvalidArgumentError, Option } from "commander";
+import type { ChatMessage } from "../../chat/messages.ts";
+import { UserError } from "../../errors.ts";
+import { type ExportForm, exportForms, exportTraces, traceJson } from "../../gateway/traces/export-traces.ts";
+import { openTraceStore, type TraceStore } from "../../gateway/traces/open-trace-store.ts";
+import type { TraceFilter } from "../../gateway/traces/trace-reader.ts";
+import type { SessionSummary, Trace } from "../../gateway/traces/types.ts";
+import { printable, printableJson, printableLines } from "../../printable.ts";
+import { wholeNumber } from "../options.ts";
+
+interface StoreFlags {
+  store?: string;
+  json?: boolean;
+}
+
+interface FilterFlags extends StoreFlags {
+  project?: string;
+  session?: string;
+  since?: number;
+  minReward?: number;
+  limit?: number;
+}
+
+export function register(traces: Command): void {
+  const subcommand = (name: string, description: string) =>
+    traces
+      .command(name)
+      .description(description)
+      .option("--store <file>", "the trace database (default: ~/.rllm/traces.db)");
+  const filtered = (command: Command) =>
+    command
+      .option("--project <name>", "a project, or one run of it as project/run")
+      .option("--session <name>", "one session")
+      .option("--since <time>", "a date, or a time ago: 30m, 2h, 7d", parseTime)
+      .option("--min-reward <number>", "only sessions with at least this reward", parseNumber)
+      .option("--limit <count>", "only the newest sessions, this many", wholeNumber(0));
+  filtered(subcommand("list", "List sessions with their calls and rewards: the newest 50 without --limit."))
+    .option("--json", "print one JSON object per line")
+    .action(listCommand);
+  subcommand("show", "Show the conversations of a session, or one call.")
+    .argument("<name>", "a session, SESSION#ATTEMPT, or the id of a call")
+    .option("--json", "print one JSON object per line, with tokens and log-probabilities")
+    .action(showCommand);
+  filtered(subcommand("export", "Write traces as JSON lines: all of them, or training data."))
+    .addOption(
+      new Option("--as <form>", "jsonl (calls with tokens), sft (conversations) or rows (tasks for a dataset)")
+        .choices(exportForms)
+        .default("jsonl"),
+    )
+    .option("-o, --output <file>", "where to write (default: standard output)")
+    .addHelpText(
+      "after",
+      `
+Examples:
+  hone traces export --as sft --min-reward 1 -o good.jsonl
+  hone traces export --as rows --since 7d --project support -o tasks.jsonl`,
+    )
+    .action(exportCommand);
+}
+
+function listCommand(flags: FilterFlags): void {
+  withStore(flags, (store) => {
+    const sessions = store.sessions(toFilter({ limit: 50, ...flags }));
+    if (flags.json) return print(sessions.map((session) => printableJson(JSON.stringify(session))));
+    if (sessions.length === 0) return print(["no sessions"]);
+    print([
+      columns("BEGUN", "SESSION", "ATTEMPT", "CALLS", "TOKENS", "REWARD", "ENDED"),
+      ...sessions.map((session) =>
+        columns(
+          new Date(session.startedMs).toISOString().slice(0, 19).replace("T", " "),
+          session.session,
+          String(session.attempt),
+          session.unanswered === 0 ? String(session.calls) : `${session.calls} (${session.unanswered} unanswered)`,
+          String(session.sampledTokens),
+          session.reward === null ? "unknown" : String(session.reward),
+          endOf(session),
+        ),
+      ),
+    ]);
+  });
+}
+
+/** @param name a session, `session#attempt`, or the id of one call */
+function showCommand(name: string, flags: StoreFlags): void {
+  withStore(flags, (store) => {
+    const found = findTraces(store, name);
+    if (found.length === 0) {
+      throw new UserError(`no session or call is named ${name}`, { hint: "hone traces list lists the sessions" });
+    }
+    if (flags.json) return print(found.map((trace) => printableJson(JSON.stringify(traceJson(trace)))));
+    print(found.flatMap(describe).map(printableLines));
+  });
+}
+
+function exportCommand(flags: FilterFlags & { as: ExportForm; output?: string }): void {
+  const { as, output } = flags;
+  withStore(flags, (store) => {
+    const lines = Array.from(exportTraces(store, as, toFilter(flags)), (value) => printableJson(JSON.stringify(value)));
+    if (output === undefined) return print(lines);
+    try {
+      writeFileSync(output, lines.map((line) => `${line}\n`).join(""), { flag: "wx" });
+    } catch (error) {
+      const { code, message } = error as NodeJS.ErrnoException;
+      if (code === "EEXIST") throw new UserError(`${output} already exists`, { hint: "name a new file" });
+      throw new UserError(`${output} cannot be written: ${message}`, { cause: error });
+    }
+    print([`${lines.length} lines written to ${output}`]);
+  });
+}
+
+function withStore({ store: path }: StoreFlags, work: (store: TraceStore) => void): void {
+  const store = openTraceStore(path === undefined ? { create: false } : { create: false, path });
+  try {
+    work(store);
+  } finally {
+    store.close();
+  }
+}
+
+function toFilter({ project, session, since, minReward, limit }: FilterFlags): TraceFilter {
+  const filter: TraceFilter = {};
+  if (project !== undefined) filter.project = project;
+  if (session !== undefined) filter.session = session;
+  if (since !== undefined) filter.sinceMs = since;
+  if (minReward !== undefined) filter.minReward = minReward;
+  if (limit !== undefined) filter.limit = limit;
+  return filter;
+}
+
+function parseNumber(text: string): number {
+  const value = Number(text);
+  if (text.trim() === "" || !Number.isFinite(value)) throw new InvalidArgumentError("It must be a number.");
+  return value;
+}
+
+const unitMs: Readonly<Record<string, number>> = { m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** Parses a date, or a time ago such as `2h`, to milliseconds since 1970. */
+function parseTime(text: string): number {
+  const [, count, unit = ""] = /^(\d+)([mhd])$/.exec(text) ?? [];
+  const ago = unitMs[unit];
+  const time = ago === undefined ? Date.parse(text) : Date.now() - Number(count) * ago;
+  if (Number.isFinite(time)) return time;
+  throw new InvalidArgumentError("It must be a date, or a time ago such as 30m, 2h or 7d.");
+}
+
+function findTraces(store: TraceStore, name: string): Trace[] {
+  const [, session = name, attempt] = /^(.*)#(\d+)$/.exec(name) ?? [];
+  if (attempt !== undefined) return store.traces({ session, attempt: Number(attempt) });
+  const attempts = store.sessions({ session: name });
+  if (attempts.length > 0) return attempts.flatMap((each) => store.traces(each));
+  const one = store.find(name);
+  return one === undefined ? [] : [one];
+}
+
+function describe(trace: Trace): string[] {
+  const { id, api, role, attempt, status, error, stopReason, policyVersion, promptTokens, tokens, latencyMs } = trace;
+  const ended = status === "ok" ? `${stopReason}, policy version ${policyVersion}` : `${status}: ${error}`;
+  const counts = `${promptTokens.length} + ${tokens.length} tokens, ${latencyMs.toFixed(0)} ms`;
+  const messages = Array.isArray(trace.messages) ? (trace.messages as ChatMessage[]) : [];
+  return [
+    `--- ${id}  ${api} as ${role}, attempt ${attempt}: ${ended}; ${counts}`,
+    ...messages.flatMap((message) => describeMessage(message, " ")),
+    ...(typeof trace.reply === "string" ? [`> ${trace.reply}`] : []),
+    ...(trace.reply !== null && typeof trace.reply === "object"
+      ? describeMessage(trace.reply as ChatMessage, ">")
+      : []),
+    "",
+  ];
+}
+
+const describeMessage = ({ role, content, reasoning, toolCalls = [] }: ChatMessage, mark: string): string[] => [
+  ...(reasoning ? [`${mark} ${role} thinks: ${reasoning}`] : []),
+  ...(content === "" ? [] : [`${mark} ${role}: ${content}`]),
+  ...toolCalls.map(
+    (call) => `${mark} ${role} calls ${call.name}(${call.argumentsText ?? JSON.stringify(call.arguments)})`,
+  ),
+];
+
+const endOf = ({ termination, failure, endedMs }: SessionSummary): string =>
+  failure ?? termination ?? (endedMs === null ? "running or killed" : "");
+
+const columns = (
+  begun: string,
+  session: string,
+  attempt: string,
+  calls: string,
+  tokens: string,
+  reward: string,
+  end: string,
+) =>
+  printable(
+    `${begun.padEnd(20)} ${session.padEnd(36)} ${attempt.padEnd(7)} ${calls.padEnd(6)} ${tokens.padStart(7)}  ${reward.padEnd(8)} ${end}`,
+  );
+
+const print = (lines: readonly string[]): void => {
+  process.stdout.write(lines.map((line) => `${line}\n`).join(""));
+};

@@ -1,0 +1,24 @@
+/** Composes the configuration of a command that loads a model without an experiment. */
+import { requireSupport, requireValues, unsupportedWarning } from "../config/check-support.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import { warningLine } from "../config/warnings.ts";
+import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
+
+/**
+ * @param checkpoint its run's configuration comes first
+ * @throws UserError for missing values and for settings that the backend does not support, as `hone train` does
+ */
+export function composeSupported(overrides: readonly string[], checkpoint?: OpenCheckpoint): ComposedConfig {
+  const composed = composeConfig({ input: checkpoint?.config ?? {}, overrides });
+  requireValues(composed);
+  // The run's own estimator and loss are registered by its script, which is not loaded here.
+  const algorithm = checkpoint?.config.rllm.algorithm;
+  const unsupported = requireSupport(composed, {
+    "rllm.algorithm.adv_estimator": algorithm ? [algorithm.adv_estimator] : [],
+    "rllm.algorithm.loss_fn": algorithm?.loss_fn ? [algorithm.loss_fn] : [],
+  });
+  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one))]) {
+    process.stderr.write(`${warningLine(warning)}\n`);
+  }
+  return composed;
+}

@@ -1,0 +1,34 @@
+/** Opens the model that a configuration names, with a checkpoint's weights if there is one, for sampling. */
+import { join } from "node:path";
+import type { ModelInfo, Policy } from "../backends/engine.ts";
+import { adapterSpec, openEngine } from "../backends/open-engine.ts";
+import type { Chat } from "../chat/chat.ts";
+import { openChat } from "../chat/open-chat.ts";
+import type { Config } from "../config/schema.ts";
+import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
+import { showStatus } from "./show-status.ts";
+
+export interface OpenModel {
+  policy: Policy;
+  chat: Chat;
+  model: ModelInfo;
+  close(): Promise<void>;
+}
+
+export async function openModel(
+  config: Config,
+  checkpoint: OpenCheckpoint | undefined,
+  warn: (text: string) => void,
+): Promise<OpenModel> {
+  const status = showStatus();
+  const engine = await openEngine(config, { onStatus: status.say }).finally(status.end);
+  try {
+    const policy = await engine.createPolicy({ adapter: checkpoint ? adapterSpec(config) : { kind: "none" } });
+    if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
+    const chat = openChat(engine.model.directory, config, warn);
+    return { policy, chat, model: engine.model, close: () => engine.close() };
+  } catch (error) {
+    await engine.close();
+    throw error;
+  }
+}

@@ -1,0 +1,26 @@
+/** Arguments and options that several commands have. */
+import { InvalidArgumentError, Option } from "commander";
+
+export const overrides = ["[overrides...]", "key=value pairs of the configuration"] as const;
+
+export const configFiles = () =>
+  new Option("-c, --config <file...>", "YAML files; a later file wins over an earlier one, key=value pairs over all");
+
+/** Every name that a checkpoint has. */
+export const checkpointNames = "a run folder, a checkpoint in it, or RUN/best";
+
+export const checkpoint = () => new Option("--checkpoint <folder>", checkpointNames);
+
+export const format = () => new Option("--format <form>", "output format").choices(["yaml", "json"]).default("yaml");
+
+export const strict = () => new Option("--strict", "treat warnings about LightRFT's flags as errors");
+
+/** Parses the value of an option. The parser adds the option's name to the message. */
+export const wholeNumber =
+  (least: number, most = Number.MAX_SAFE_INTEGER) =>
+  (text: string): number => {
+    const value = Number(text);
+    if (text.trim() !== "" && Number.isInteger(value) && value >= least && value <= most) return value;
+    const range = most === Number.MAX_SAFE_INTEGER ? `of at least ${least}` : `from ${least} to ${most}`;
+    throw new InvalidArgumentError(`It must be a whole number ${range}.`);
+  };

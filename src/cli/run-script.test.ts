@@ -1,0 +1,24 @@
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test, vi } from "vitest";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { runCommandLine } from "./run-command-line.ts";
+
+const folder = temporaryFolder("scripts");
+for (const name of ["train.ts", "train.py", "notes.txt"]) writeFileSync(join(folder, name), "");
+mkdirSync(join(folder, "inside"));
+
+test.each([
+  ["train.py", /experiments are written in TypeScript/, /commandAgent\({ command: \["python", ".*train.py"\] }\)/],
+  ["trian.ts", /trian.ts: no such file/, /did you mean .*train.ts\?/],
+  ["a.b=1", /no such file/, /name the script first/],
+  [".", /is not a file/, /name a file in it: .*train.ts/],
+  ["inside", /is not a file/, /name a file such as/],
+  ["notes.txt", /not an ES module in TypeScript or JavaScript/, /ends in .ts, .mts, .js or .mjs/],
+])("hone train %s is refused with a hint", async (name, message, hint) => {
+  using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  expect(await runCommandLine(["train", join(folder, name)])).toBe(2);
+  const said = errors.mock.calls.join("\n");
+  expect(said).toMatch(message);
+  expect(said).toMatch(hint);
+});

@@ -1,0 +1,72 @@
+/** Loads the script of an experiment, without a build step, and runs it. */
+import { readdirSync, statSync } from "node:fs";
+import { basename, dirname, extname, join, resolve } from "node:path";
+import { UserError } from "../errors.ts";
+import { importModule } from "../import-module.ts";
+import { nearest } from "../nearest.ts";
+import type { Experiment } from "../trainer/experiment.ts";
+import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
+import { train } from "../trainer/train.ts";
+
+export async function runScript(script: string, launch: Launch): Promise<void> {
+  const path = checkScript(script);
+  setLaunch(launch);
+  const loaded: { default?: unknown } = await importModule(path);
+  const pending = takeLaunch();
+  if (isExperiment(loaded.default)) process.exitCode = (await train(loaded.default, pending ?? launch)).exitCode;
+  else if (pending) {
+    throw new UserError(`${script} neither exports an experiment by default nor calls train()`, {
+      hint: "write: export default defineExperiment({ train, workflow })",
+    });
+  }
+}
+
+/** @returns its absolute path */
+function checkScript(script: string): string {
+  const path = resolve(script);
+  const found = statSync(path, { throwIfNoEntry: false });
+  if (!found) {
+    const [near] = nearest(basename(path), scriptsIn(dirname(path)), 1);
+    const hint = script.includes("=")
+      ? "name the script first, then the overrides: hone train ./train.ts key=value"
+      : near === undefined
+        ? "name a file that exports an experiment, such as ./train.ts"
+        : `did you mean ${join(dirname(script), near)}?`;
+    throw new UserError(`${script}: no such file`, { hint });
+  }
+  if (!found.isFile()) {
+    const inside = scriptsIn(path)[0];
+    const hint = inside === undefined ? "name a file such as ./train.ts" : `name a file in it: ${join(script, inside)}`;
+    throw new UserError(`${script} is not a file`, { hint });
+  }
+  if (extname(script) === ".py")
+    throw new UserError(`${script}: experiments are written in TypeScript`, { hint: ported(script) });
+  if (!isScript(script)) {
+    throw new UserError(`${script} is not an ES module in TypeScript or JavaScript`, {
+      hint: "a script's name ends in .ts, .mts, .js or .mjs",
+    });
+  }
+  return path;
+}
+
+/** What to write instead of a Python script. */
+const ported = (script: string) => `write a file such as train.ts, and keep an agent in Python as it is:
+  import { commandAgent, defineExperiment, openDataset } from "hone";
+  export default defineExperiment({
+    train: await openDataset("train.jsonl"),
+    workflow: commandAgent({ command: ["python", ${JSON.stringify(script)}] }), // prints its reward last
+  });`;
+
+const isScript = (name: string) => /\.m?[jt]sx?$/.test(name);
+
+function scriptsIn(folder: string): string[] {
+  try {
+    return readdirSync(folder).filter(isScript);
+  } catch {
+    return [];
+  }
+}
+
+function isExperiment(value: unknown): value is Experiment<unknown> {
+  return typeof value === "object" && value !== null && "train" in value;
+}
