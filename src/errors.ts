@@ -1,37 +1,62 @@
-/** What a person reads when something is wrong: what happened, where, and what to do about it. */
+/** Errors that are written for people: what happened, where, and what to do. */
 
 /** Marks the errors of every copy of this package, so that `instanceof` recognizes those of another copy too. */
 const brand = Symbol.for("hone.error");
 
-/** A mistake the user can fix: configuration, data, paths. The command line exits with 2. */
-export class UserError extends Error {
-  override name = "UserError";
-  readonly [brand]: "user" | "run" = "user";
-  readonly exitCode: number = 2;
-  /** The one thing to do next, as a sentence or a command; printed on its own line. */
+export interface HoneErrorOptions {
+  /** What programs compare instead of the message, such as "engine_died". */
+  code?: string;
+  /** What to do next, as a sentence or a command; printed on its own line. */
+  hint?: string | undefined;
+  /** Lines for a bug report, such as a worker's trace; never sent to clients. */
+  details?: string | undefined;
+  cause?: unknown;
+}
+
+/** Either a `UserError` or a `RunError`. */
+export abstract class HoneError extends Error {
+  abstract readonly [brand]: "user" | "run";
+  abstract readonly exitCode: 1 | 2;
+  readonly code: string;
   readonly hint: string | undefined;
-  /** Lines for a defect report, such as a worker's trace; never sent to clients. */
   readonly details: string | undefined;
 
-  constructor(message: string, options: { hint?: string; details?: string | undefined; cause?: unknown } = {}) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
-    this.hint = options.hint;
-    this.details = options.details;
+  constructor(message: string, code: string, { hint, details, cause }: HoneErrorOptions = {}) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.code = code;
+    this.hint = hint;
+    this.details = details;
   }
 }
 
-/** A run that failed although its input was sound: a dead worker, no disk space, NaN losses. Exits with 1. */
-export class RunError extends UserError {
-  override name = "RunError";
-  override readonly [brand]: "user" | "run" = "run";
-  override readonly exitCode: number = 1;
+/** A mistake that the user can fix: configuration, data, paths. The command line exits with 2. */
+export class UserError extends HoneError {
+  override name = "UserError";
+  readonly [brand] = "user";
+  readonly exitCode = 2;
+
+  constructor(message: string, options: HoneErrorOptions = {}) {
+    super(message, options.code ?? "user_error", options);
+  }
 }
 
-/** Own subclasses are recognized as always; the two above by their brand. */
+/** A run that failed although its input was valid: a dead worker, a full disk, a loss of NaN. Exits with 1. */
+export class RunError extends HoneError {
+  override name = "RunError";
+  readonly [brand] = "run";
+  readonly exitCode = 1;
+
+  constructor(message: string, options: HoneErrorOptions = {}) {
+    super(message, options.code ?? "run_failed", options);
+  }
+}
+
+/** The three classes above are recognized by the brand, other subclasses as usual. */
 function isInstance(this: unknown, value: unknown): boolean {
   const kind = typeof value === "object" && value !== null && brand in value ? value[brand] : undefined;
-  if (this === UserError) return kind !== undefined;
+  if (this === HoneError) return kind !== undefined;
+  if (this === UserError) return kind === "user";
   if (this === RunError) return kind === "run";
   return Function.prototype[Symbol.hasInstance].call(this, value);
 }
-Object.defineProperty(UserError, Symbol.hasInstance, { value: isInstance });
+Object.defineProperty(HoneError, Symbol.hasInstance, { value: isInstance });

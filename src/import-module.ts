@@ -2,7 +2,7 @@
 import * as nodeModule from "node:module";
 import { extname, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { UserError } from "./errors.ts";
+import { HoneError, UserError } from "./errors.ts";
 import { nearest } from "./nearest.ts";
 import { isThrownByHone } from "./stack-frames.ts";
 
@@ -100,7 +100,7 @@ async function explain(error: unknown, file: string): Promise<unknown> {
   const lines = (error.stack ?? "").split("\n");
   const asked = lines.findIndex((line) => line.includes(fileURLToPath(import.meta.url)));
   const inside = lines.slice(0, asked === -1 ? undefined : asked);
-  if (error instanceof UserError || isThrownByHone(inside.join("\n"))) return error;
+  if (error instanceof HoneError || isThrownByHone(inside.join("\n"))) return error;
   const { code } = error as { code?: string };
   const missing = /^Cannot find (package|module) '([^']+)'/.exec(error.message);
   if (code === "ERR_MODULE_NOT_FOUND" && missing) {

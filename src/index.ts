@@ -9,7 +9,7 @@ export { fromRows } from "./data/from-rows.ts";
 export { generated } from "./data/generated.ts";
 export { openDataset } from "./data/open-dataset.ts";
 export type { Dataset, FileRow } from "./data/types.ts";
-export { RunError, UserError } from "./errors.ts";
+export { HoneError, type HoneErrorOptions, RunError, UserError } from "./errors.ts";
 export {
   anthropicGatewayBaseURL,
   type GatewayContext,

@@ -1,5 +1,5 @@
 /** Errors of the operating system as sentences: which path, what happened, what to do. From Node and from the worker. */
-import { RunError, UserError } from "./errors.ts";
+import { HoneError, RunError, UserError } from "./errors.ts";
 
 export interface SystemFailure {
   /** The system's own name of it, such as ENOSPC. */
@@ -59,7 +59,7 @@ const meanings: ReadonlyMap<string, Meaning> = new Map<string, Meaning>([
 ]);
 
 /** @returns the failure as a sentence with its remedy; undefined for a code that has no general remedy */
-export function describeSystemFailure({ code, path }: SystemFailure, cause?: unknown): UserError | undefined {
+export function describeSystemFailure({ code, path }: SystemFailure, cause?: unknown): HoneError | undefined {
   const meaning = meanings.get(code);
   if (meaning === undefined) return undefined;
   const Failed = meaning.run ? RunError : UserError;
@@ -86,7 +86,7 @@ export function withPath(error: unknown, path: string): unknown {
 
 /** An error as a person reads it: what the file system threw becomes a sentence, everything else stays as it is. */
 export function readable(error: unknown): unknown {
-  if (!(error instanceof Error) || error instanceof UserError) return error;
+  if (!(error instanceof Error) || error instanceof HoneError) return error;
   const { code, syscall, path, dest } = error as NodeJS.ErrnoException & { dest?: string };
   if (code === "ERR_INVALID_ARG_VALUE" && error.message.includes("null bytes")) {
     return new UserError("a path holds a null character", { hint: "remove it from the path", cause: error });

@@ -6,6 +6,10 @@ import type { TokenOutputs } from "../trajectories/types.ts";
 /** A loss or gradient that is NaN or infinite. The step cannot be taken; a trainer may skip it and count. */
 export class NonFiniteLossError extends RunError {
   override name = "NonFiniteLossError";
+
+  constructor(message: string, options: { hint?: string; cause?: unknown } = {}) {
+    super(message, { ...options, code: "non_finite_loss" });
+  }
 }
 
 /**

@@ -1,16 +1,25 @@
-/** An engine that has ended of itself: nothing that it held is there any more. */
+/** What an engine can lose while a run goes on. */
 import { RunError } from "../errors.ts";
 
+/** The engine has ended, and with it everything that it held. */
 export class EngineDied extends RunError {
   override name = "EngineDied";
+
+  constructor(message: string, options: { details?: string | undefined; hint?: string; cause?: unknown } = {}) {
+    super(message, { ...options, code: "engine_died" });
+  }
 }
 
-/** What an engine held of a model is gone although the engine works: a saved state can be loaded into a new policy. */
+/** The engine works, but lost what it held of a model: a saved state can be loaded into a new policy. */
 export class StateLost extends RunError {
   override name = "StateLost";
+
+  constructor(message: string, options: { hint?: string; cause?: unknown } = {}) {
+    super(message, { ...options, code: "state_lost" });
+  }
 }
 
-/** The loss behind an error, wherever in its causes it is. */
+/** The `StateLost` among an error and its causes. */
 export function stateLostIn(error: unknown): StateLost | undefined {
   for (let each = error; each instanceof Error; each = each.cause) if (each instanceof StateLost) return each;
   return undefined;

@@ -1,6 +1,6 @@
 /** Errors as a person reads them: the message, what to do, and a stack only for what nobody expected. */
 import { errColors } from "../colors.ts";
-import { UserError } from "../errors.ts";
+import { HoneError } from "../errors.ts";
 import { printableLines } from "../printable.ts";
 import { isThrownByHone, userFrames } from "../stack-frames.ts";
 import { readable } from "../system-errors.ts";
@@ -13,7 +13,7 @@ const sayHelp = (text: string) => say(errColors.cyan(" help:"), printableLines(t
 /** Prints an error to standard error. Returns the exit code: 2 for the user's mistakes, 1 for failures. */
 export function reportError(thrown: unknown): number {
   const error = readable(thrown);
-  if (error instanceof UserError) {
+  if (error instanceof HoneError) {
     sayError(error.message);
     if (error.details) say(printableLines(error.details));
     if (error.hint) sayHelp(error.hint);

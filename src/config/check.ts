@@ -1,6 +1,7 @@
 /** Checks the user's input against the schema before composition: unknown keys and values of the wrong type. */
 
 import { own } from "../own.ts";
+import { backendSettings } from "./backends.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "./describe.ts";
 import { elementToNode, isMistake, isSweep, type Override } from "./hydra/index.ts";
 import { type MapNode, type Mistake, type Node, plain } from "./node.ts";
@@ -9,6 +10,7 @@ import { positionText } from "./read-yaml.ts";
 import type { Backend } from "./schema/about.ts";
 import { verlSections } from "./schema/verl.ts";
 import { didYouMean, suggestOptions } from "./suggest.ts";
+import { verlNames } from "./sync/shared-keys.ts";
 import { putNode } from "./tree.ts";
 
 /** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
@@ -41,7 +43,7 @@ interface Check {
 function checkOverride({ kind, key, value, text }: Override, check: Check): void {
   const origin: Origin = { kind: "override", text };
   if (kind === "delete") {
-    if (configKeys.has(key) || configSections.has(key) || isVerlKey(key, check)) return;
+    if (configKeys.has(key) || configSections.has(key) || isOwnKey(key, check)) return;
     complain(check, origin, `unknown key ${oneLine(key)}${didYouMean(key, { keys: true, sections: true })}`);
     return;
   }
@@ -68,21 +70,25 @@ function checkSection(node: Node, section: string, check: Check): void {
       complain(check, origin, `unknown key ${oneLine(name)}; nest the sections instead, one line each: ${nested}:`);
     } else if (known !== undefined) checkLeaf(known, child, child.origin, check.mistakes);
     else if (configSections.has(path)) checkSection(child, path, check);
-    else if (!openSections.has(section) && !isVerlKey(path, check)) {
-      const unknown = writtenPath(path, child);
-      const among = unknown.node.kind === "map" ? { sections: true } : { keys: true };
-      const verlHelp = verlSections.some((one) => one === path.split(".")[0])
-        ? " (verl's own sections require rllm/backend=verl)"
-        : "";
-      complain(check, origin, `unknown key ${oneLine(unknown.path)}${didYouMean(unknown.path, among)}${verlHelp}`);
+    else if (!openSections.has(section) && !isOwnKey(path, check)) {
+      const { path: written, node } = writtenPath(path, child);
+      complain(check, origin, `unknown key ${oneLine(written)}${keyHelp(written, node)}`);
     }
   }
 }
 
-/** Whether the path is in one of verl's own sections or in `data`, on the verl backend. */
-function isVerlKey(path: string, { backend }: Check): boolean {
-  const [root] = path.split(".");
-  return backend === "verl" && (root === "data" || verlSections.some((section) => section === root));
+function keyHelp(path: string, node: Node): string {
+  const isVerl = verlSections.some((section) => section === path.split(".")[0]);
+  const common = verlNames.get(path);
+  if (common !== undefined) return `: it is verl's name for ${common}; set that key instead`;
+  const verlHelp = isVerl ? " (verl's own sections require rllm/backend=verl)" : "";
+  return didYouMean(path, node.kind === "map" ? { sections: true } : { keys: true }) + verlHelp;
+}
+
+/** Whether the path is in one of the sections that the backend's own tree defines. */
+function isOwnKey(path: string, { backend }: Check): boolean {
+  const [root = ""] = path.split(".");
+  return backendSettings[backend].ownSections.includes(root);
 }
 
 function complain({ mistakes }: Check, origin: Origin, message: string): void {

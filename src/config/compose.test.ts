@@ -110,7 +110,15 @@ describe("overrides", () => {
     ["~training.epps", "unknown key training.epps; did you mean training.eps?"],
     ["learning_rate=1", "unknown key learning_rate; did you mean rllm.critic.learning_rate or training.learning_rate?"],
     ["training.lerning_rate=1", "unknown key training.lerning_rate; did you mean training.learning_rate?"],
-    ["trainer.total_epochs=1", "unknown key trainer.total_epochs; did you mean rllm.trainer.total_epochs?"],
+    [
+      "trainer.total_epochs=1",
+      "unknown key trainer.total_epochs: it is verl's name for rllm.trainer.total_epochs; set that key instead",
+    ],
+    [
+      "actor_rollout_ref.actor.kl_loss_coef=0.1",
+      "unknown key actor_rollout_ref.actor.kl_loss_coef: it is verl's name for rllm.algorithm.kl_beta; set that key instead",
+    ],
+    ["actor_rollout_ref.actor.fsdp_config.param_offload=true", "(verl's own sections require rllm/backend=verl)"],
     ["rllm.trainer.epochs=1", "unknown key rllm.trainer.epochs; did you mean rllm.trainer.total_epochs"],
     ["sampling.temperature=1", "or sampling.train.temperature?"],
     ["sampling.zzzzzzzz=1", "unknown key sampling.zzzzzzzz; sampling has train, val"],

@@ -1,13 +1,12 @@
 /** Prepares the request to Hydra's composition: backend, files and overrides. */
-import { join } from "node:path";
+import { backendSettings } from "./backends.ts";
 import { configKeys, configSections } from "./describe.ts";
 import { type HydraRequest, isMistake, type Override, parseOverride } from "./hydra/index.ts";
-import { searchPath } from "./hydra/search-path.ts";
 import { type MapNode, type Mistake, plain } from "./node.ts";
 import type { Origin } from "./origin.ts";
 import { type Backend, backends } from "./schema/about.ts";
 import type { ConfigInput } from "./schema.ts";
-import { shippedFolder, verlPackage } from "./shipped.ts";
+import { shippedFolder } from "./shipped.ts";
 import { nodeOf } from "./tree.ts";
 
 export interface ConfigRequest {
@@ -50,7 +49,7 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
     (name) => name !== undefined,
   );
   const backend = backends.find((one) => one === named) ?? "local";
-  const verlInstalled = backend === "verl" && searchPath([`pkg://${verlPackage}`]).isGroup("actor");
+  const ownTree = backendSettings[backend].ownTree?.();
   const { texts, original } = rewriteKnownKeys(typed, overrides);
   // The group loads the backend's file; rllm.backend must match it, regardless of lower layers.
   if (group === undefined) texts.unshift(`rllm/backend=${backend}`);
@@ -59,12 +58,7 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
   return {
     backend,
     request: {
-      searchPath: [
-        ...(sources.configPath === undefined ? [] : [sources.configPath]),
-        ...(sources.configDirs ?? []),
-        shippedFolder,
-        ...(backend === "verl" ? [verlInstalled ? `pkg://${verlPackage}` : join(shippedFolder, "verl")] : []),
-      ],
+      searchPath: [sources.configPath ?? [], sources.configDirs ?? [], shippedFolder, ownTree?.entry ?? []].flat(),
       configName: sources.configName ?? "unified",
       overrides: texts,
     },
@@ -75,12 +69,7 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
         .map(({ key, text }) => [key, { kind: "override", text }]),
     ),
     original,
-    notes:
-      backend === "verl" && !verlInstalled
-        ? [
-            "the Python package verl is not installed, so only verl's keys in config/verl are known; install the package for the others: pip install --no-deps verl==0.8.0",
-          ]
-        : [],
+    notes: ownTree?.note === undefined ? [] : [ownTree.note],
   };
 }
 

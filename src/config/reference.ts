@@ -6,7 +6,7 @@ import { flagSections } from "./lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "./lightrft/parse-flags.ts";
 import { verlKeys } from "./schema/verl.ts";
 import { shippedFolder } from "./shipped.ts";
-import { sharedKeys, verlSharedKeys } from "./sync/shared-keys.ts";
+import { sharedKeys, verlNames } from "./sync/shared-keys.ts";
 import { valueAt } from "./value-at.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
@@ -86,10 +86,9 @@ function supportedBy({ about }: KeyDescription): string {
 function verlPage(): string {
   // Always use the bundled copy in config/verl, regardless of whether verl is installed.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
-  const common = new Map([...verlSharedKeys, ["trainer.total_training_steps", "rllm.trainer.total_batches"] as const]);
   const rows = Object.entries(verlKeys).map(([key, schema]) => {
     const { type, description } = describeKey(key, schema);
-    const shared = common.get(key);
+    const shared = verlNames.get(key);
     return [code(key), type, code(JSON.stringify(valueAt(tree, key))), shared ? code(shared) : "", description];
   });
   return page(

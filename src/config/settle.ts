@@ -1,12 +1,12 @@
 /** Makes a composed tree consistent: older key names, and keys that have two names. */
 import { UserError } from "../errors.ts";
+import { backendSettings } from "./backends.ts";
+import { configKeys } from "./describe.ts";
 import { select } from "./hydra/index.ts";
 import { type MapNode, type Node, plain } from "./node.ts";
 import { layerOf, type Origin } from "./origin.ts";
 import type { Backend } from "./schema/about.ts";
-import { forwardedKeys, sharedKeys, verlSharedKeys } from "./sync/shared-keys.ts";
-import { forwardKey, isExplicit, type SyncOptions, type SyncTree, syncSharedKey } from "./sync/sync.ts";
-import { syncVerl } from "./sync/verl.ts";
+import { isExplicit, layerAt, type SyncTree } from "./sync/sync.ts";
 import { nodeOf, putNode } from "./tree.ts";
 import type { ConfigWarning } from "./warnings.ts";
 
@@ -28,15 +28,8 @@ export function settle(
     warnings.push(warning);
   };
   settleResume(view, warn);
-  if (backend === "verl") syncVerl(view, { deprecateNative: () => true, warn });
-  // Scripts work with every backend, and most use only these names.
-  const deprecateNative = ({ kind }: Origin) => backend === "tinker" && kind !== "script";
-  const options: SyncOptions = { deprecateNative, warn };
-  // On verl, `data` belongs to verl, and syncVerl has already processed it.
-  const syncedByVerl = new Set(backend === "verl" ? verlSharedKeys.map(([native]) => native) : []);
-  for (const key of sharedKeys) if (!syncedByVerl.has(key[0])) syncSharedKey(view, key, options);
-  for (const key of forwardedKeys) forwardKey(view, key, options);
-  if (backend === "tinker") forwardKey(view, ["training.default_local_dir", "rllm.trainer.run_dir"], options);
+  backendSettings[backend].sync(view, warn);
+  enableTraces(view);
   return warnings;
 }
 
@@ -68,7 +61,22 @@ function refers(node: Node): boolean {
   return node.kind === "list" ? node.items.some(refers) : node.entries.some(({ node: child }) => refers(child));
 }
 
-/** Applies `resume_from_tinker_id`, the older name of `resume_from_path`. */
+/** Setting the path of the trace database enables traces, unless a later layer sets `rllm.gateway.store`. */
+function enableTraces(tree: SyncTree): void {
+  const store = "rllm.gateway.store";
+  for (const path of ["rllm.gateway.db_path", "rllm.sdk.store.path"]) {
+    const value = tree.value(path) ?? null;
+    const [pathLayer, storeLayer] = [layerAt(tree, path), layerAt(tree, store)];
+    // A saved configuration sets every key in one layer, so there the default path does not count as set.
+    const isSet = value !== configKeys.get(path)?.default ? pathLayer >= storeLayer : pathLayer > storeLayer;
+    if (value !== null && pathLayer > 0 && isSet && tree.value(store) !== "sqlite") {
+      const origin: Origin = { kind: "synced", how: "forwarded", from: path, of: tree.node(path)!.origin };
+      tree.put(store, { kind: "value", value: "sqlite", origin });
+    }
+  }
+}
+
+/** Applies `resume_from_tinker_id`, Tinker's name for `resume_from_path` with `resume_mode=path`. */
 function settleResume(tree: SyncTree, warn: (warning: ConfigWarning) => void): void {
   const names = ["training.resume_mode", "training.resume_from_path", "training.resume_from_tinker_id"] as const;
   const [mode, path, id] = names;
@@ -84,11 +92,6 @@ function settleResume(tree: SyncTree, warn: (warning: ConfigWarning) => void): v
     warn({ category: "conflict", paths: [id, path], text: `${id} and ${path} differ; ${path} wins` });
     return;
   }
-  warn({
-    category: "deprecated_native",
-    paths: [id, path],
-    text: `${id} is the older name of ${path}; set ${path} and ${mode}=path`,
-  });
   tree.put(path, from(tree.value(id)));
   if (!isExplicit(tree, mode)) tree.put(mode, from("path"));
 }

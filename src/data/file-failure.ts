@@ -1,5 +1,5 @@
 /** Converts file system errors about a data file to user errors. */
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 
 const messages: Readonly<Record<string, string>> = {
   ENOENT: "file not found",
@@ -7,8 +7,8 @@ const messages: Readonly<Record<string, string>> = {
   EACCES: "permission denied",
 };
 
-export function fileFailure(error: unknown, label: string): UserError {
-  if (error instanceof UserError) return error;
+export function fileFailure(error: unknown, label: string): HoneError {
+  if (error instanceof HoneError) return error;
   const { code, message } = error as NodeJS.ErrnoException;
   return new UserError(`${label}: ${messages[code ?? ""] ?? `cannot be read: ${message}`}`, {
     hint: "Dataset paths are relative to the working directory.",

@@ -1,6 +1,6 @@
 /** The connection to the hub, and errors for its failures. */
 import { HubApiError } from "@huggingface/hub";
-import { RunError, UserError } from "../errors.ts";
+import { HoneError, RunError, UserError } from "../errors.ts";
 
 export interface HubConnection {
   /** `organization/name` */
@@ -37,7 +37,7 @@ export function hubConnection(
 /** Whether an error may be fixed by a retry: no connection, a lost connection, or a server error. */
 export function isUnreachable(error: unknown): boolean {
   if (error instanceof HubApiError) return error.statusCode >= 500 || error.statusCode === 429;
-  if (error instanceof UserError) return false;
+  if (error instanceof HoneError) return false;
   // The hub's client aborts a stream with a plain string.
   if (typeof error === "string") return true;
   if (!(error instanceof Error)) return false;
@@ -54,8 +54,8 @@ const localHint =
   'If the hub cannot be reached, copy the split\'s .parquet or .jsonl file here and open it: openDataset("train.parquet").';
 
 /** @param doing the operation that failed: `"listing files"` */
-export function hubFailure({ dataset, request }: HubConnection, error: unknown, doing: string): UserError {
-  if (error instanceof UserError) return error;
+export function hubFailure({ dataset, request }: HubConnection, error: unknown, doing: string): HoneError {
+  if (error instanceof HoneError) return error;
   if (isUnreachable(error)) {
     const { hostname } = new URL(request.hubUrl);
     return new RunError(`${dataset}: the hub ${hostname} cannot be reached (${doing}: ${reason(error)})`, {

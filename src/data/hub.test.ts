@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } fro
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
-import { RunError, UserError } from "../errors.ts";
+import { HoneError, RunError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { type HubOptions, hub } from "./hub.ts";
 import {
@@ -52,8 +52,8 @@ async function complaint(promise: Promise<unknown>): Promise<string> {
     () => expect.fail("nothing was wrong"),
     (thrown: unknown) => thrown,
   );
-  expect(error).toBeInstanceOf(UserError);
-  return `${error instanceof RunError ? "failure" : "mistake"}: ${(error as UserError).message} | ${(error as UserError).hint}`;
+  expect(error).toBeInstanceOf(HoneError);
+  return `${error instanceof RunError ? "failure" : "mistake"}: ${(error as HoneError).message} | ${(error as HoneError).hint}`;
 }
 
 describe("hub", () => {

@@ -3,7 +3,7 @@ import { closeSync, openSync } from "node:fs";
 import { getHeapStatistics } from "node:v8";
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from "hyparquet";
 import { compressors } from "hyparquet-compressors";
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 import { idText, type RowSource } from "./file-dataset.ts";
 import { fileFailure } from "./file-failure.ts";
 import type { FileRow } from "./types.ts";
@@ -44,7 +44,7 @@ async function readRows(path: string, label: string): Promise<FileRow[]> {
     const rows = await parquetReadObjects({ file, metadata, compressors });
     return rows.map((row) => plainValue(row) as FileRow);
   } catch (error) {
-    if (error instanceof UserError || (error as NodeJS.ErrnoException).code !== undefined)
+    if (error instanceof HoneError || (error as NodeJS.ErrnoException).code !== undefined)
       throw fileFailure(error, label);
     throw new UserError(`${label}: not a readable Parquet file: ${(error as Error).message}`, {
       hint: "Download or write the file again; an interrupted download leaves it incomplete.",

@@ -116,7 +116,7 @@ export function toGatewayError(error: unknown): GatewayError {
   const message = error instanceof Error ? error.message : String(error);
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
   // What the template or the engine refuses about this request.
-  if (error instanceof UserError && error.exitCode === 2) {
+  if (error instanceof UserError) {
     const hint = error.hint === undefined ? "" : `. To fix it: ${error.hint}`;
     return new GatewayError("invalid_request", `${message}${hint}`, { cause: error });
   }

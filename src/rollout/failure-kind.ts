@@ -11,8 +11,7 @@ export function failureKind(error: unknown, boundary: FailureBoundary, fault: st
 }
 
 /** A mistake that the user must fix: it fails the same way however often it is tried. */
-export const isMistake = (error: unknown): error is UserError =>
-  error instanceof UserError && !(error instanceof RunError);
+export const isMistake = (error: unknown): error is UserError => error instanceof UserError;
 
 /** An error with the errors that caused it, the outermost first. */
 export function causes(error: unknown): unknown[] {

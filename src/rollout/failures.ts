@@ -1,5 +1,5 @@
 /** What can end an attempt at a task other than its outcome, and how it is reported. */
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import type { Failure, FailureBoundary, TerminationReason } from "../trajectories/types.ts";
 import { failureKind } from "./failure-kind.ts";
@@ -59,7 +59,7 @@ function describe(error: unknown, stage: string): string {
   if (error instanceof ModelCallError) return error.message;
   if (error instanceof BadOutcome) return `${stage} ${error.message}`;
   // Its message is written for the user and needs no class name.
-  if (error instanceof UserError) return `${stage}: ${error.message}`;
+  if (error instanceof HoneError) return `${stage}: ${error.message}`;
   return `${stage} threw ${describeThrown(error)}`;
 }
 

@@ -6,7 +6,7 @@ import { type Conversation, openConversation, type Turn } from "../chat/conversa
 import { type ChatMessage, type ParsedReply, toMessage } from "../chat/messages.ts";
 import { TextTooLong } from "../chat/token-bounds.ts";
 import { giveBackAbortController, takeAbortController } from "../concurrency/abort-controllers.ts";
-import { UserError } from "../errors.ts";
+import { HoneError } from "../errors.ts";
 import { continues } from "../trajectories/to-sequences.ts";
 import type { LengthLimit, Step, Trajectory } from "../trajectories/types.ts";
 import { ModelCallError, RolloutEnded, SessionEnded } from "./failures.ts";
@@ -25,7 +25,7 @@ import type { SamplingClientOptions, SessionOptions } from "./sampling-client.ts
 import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
 
 /** Why a model call was not answered: a limit, the engine, or the request itself, which is then always refused. */
-type CallProblem = RolloutEnded | ModelCallError | UserError;
+type CallProblem = RolloutEnded | ModelCallError | HoneError;
 
 export interface RolloutSession {
   readonly model: ModelClient;
@@ -98,7 +98,7 @@ export function openSession(
     try {
       return await sampleReply(request);
     } catch (error) {
-      if (error instanceof RolloutEnded || error instanceof ModelCallError || error instanceof UserError) {
+      if (error instanceof RolloutEnded || error instanceof ModelCallError || error instanceof HoneError) {
         reportProblem(error);
       }
       throw error;

@@ -1,7 +1,7 @@
 /** Many attempts at many tasks, side by side: order, concurrency, retries. What one attempt is, is run-attempt.ts's. */
 import type { Task, Workflow } from "../agents/types.ts";
 import { yieldIfDue } from "../concurrency/yield-if-due.ts";
-import { RunError, UserError } from "../errors.ts";
+import { HoneError, RunError, UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
@@ -159,7 +159,7 @@ async function runRollout<Row>(
       tearDownProblems++;
       options.onTearDownProblem?.({ taskId: task.id, rollout, attempt, message });
     }
-    if (error instanceof ModelCallError && error.cause instanceof UserError) throw error.cause;
+    if (error instanceof ModelCallError && error.cause instanceof HoneError) throw error.cause;
     if (failure && result.termination === "error") {
       const rule = result.agentError ? onAgentError : "retry";
       if (rule === "retry" && attempt < retryLimit && failure.kind !== "reward" && !isMistake(error)) {
@@ -223,7 +223,7 @@ function toEpisode(
   };
 }
 
-function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): UserError {
+function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): HoneError {
   const tries = retries === 0 ? "" : ` after ${retries} ${retries === 1 ? "retry" : "retries"}`;
   const frames = failure.stack === undefined || isMistake(error) ? "" : `\n${userFrames(failure.stack)}`;
   const Failed = isMistake(error) ? UserError : RunError;
@@ -237,7 +237,7 @@ function rolloutError(task: Task, rollout: number, retries: number, failure: Fai
 }
 
 function whatToFix({ kind, boundary }: Failure, error: unknown): string {
-  if (error instanceof UserError && error.hint !== undefined) return error.hint;
+  if (error instanceof HoneError && error.hint !== undefined) return error.hint;
   if (kind === "reward")
     return "fix the reward: return 0 for a reply that it cannot read, or { reward: null } if unknown";
   if (boundary === "engine") return "check the engine (its log is worker.log in the run folder)";

@@ -2,7 +2,7 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
-import { RunError, UserError } from "../errors.ts";
+import { UserError } from "../errors.ts";
 import { webRefusal } from "../http/web-guard.ts";
 import { clipped, HttpError } from "./http-error.ts";
 import { checkpointSearchRoutes } from "./routes/checkpoint-search.ts";
@@ -75,7 +75,7 @@ export function createApp(service: Service, apiKey: string | null): Hono {
   app.notFound((c) => c.json({ detail: clipped(`there is no ${c.req.method} ${c.req.path} here`) }, 404));
   app.onError((error, c) => {
     if (error instanceof HttpError) return c.json({ detail: clipped(error.message) }, error.status);
-    if (error instanceof UserError && !(error instanceof RunError)) {
+    if (error instanceof UserError) {
       return c.json({ detail: clipped(error.hint ? `${error.message}. ${error.hint}` : error.message) }, 400);
     }
     log.warn("", `${c.req.method} ${c.req.path}: ${error.message}`, error.stack);

@@ -3,10 +3,9 @@
 import { existsSync } from "node:fs";
 import { basename, isAbsolute, normalize, resolve } from "node:path";
 import type { Engine } from "../backends/engine.ts";
-import { UserError } from "../errors.ts";
+import { HoneError, RunError, UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
-import { OperationError } from "./futures.ts";
 import { createSampleGatherer, type SampleGatherer } from "./gather-samples.ts";
 import { createScheduler, type Scheduler } from "./scheduler.ts";
 import { createStandIns, type StandIns } from "./stand-ins.ts";
@@ -70,10 +69,10 @@ export function createBaseModel(
 }
 
 /** What every request to a model gets whose engine is not started again. */
-export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): OperationError =>
-  new OperationError(
-    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof UserError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
-    { category: "server", code: "engine_down", cause },
+export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): RunError =>
+  new RunError(
+    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof HoneError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
+    { code: "engine_down", cause },
   );
 
 /** @throws UserError when no model is served under the name */

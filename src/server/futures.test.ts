@@ -34,18 +34,26 @@ test("polls wait, end with their time or their caller, and say what is not known
   expect(await Promise.all(waiting)).toEqual([done, done]);
 });
 
-test("errors say whose they are", async () => {
+test("a failure says whose it is, with the code of its error", async () => {
   const store = createFutureStore();
-  const cases: [string, Error, string, string][] = [
-    ["mistake", new UserError("wrong shape", { hint: "Look at it." }), "user", "wrong shape. Look at it."],
-    ["engine", new RunError("the worker died"), "server", "the worker died"],
-    ["defect", new TypeError("x is undefined"), "server", "x is undefined"],
+  const cases: [string, Error, object][] = [
+    [
+      "mistake",
+      new UserError("wrong shape", { hint: "Look at it." }),
+      { category: "user", code: "user_error", message: "wrong shape. Look at it." },
+    ],
+    [
+      "engine",
+      new RunError("the worker died", { code: "engine_down" }),
+      { category: "server", code: "engine_down", message: "the worker died" },
+    ],
+    ["defect", new TypeError("x is undefined"), { category: "server", message: "x is undefined" }],
   ];
-  for (const [id, error, category, message] of cases) {
+  for (const [id, error, failure] of cases) {
     store.start(id, async () => {
       throw error;
     });
-    expect(await store.collect(id, 1000)).toEqual({ kind: "failure", category, message });
+    expect(await store.collect(id, 1000)).toEqual({ kind: "failure", ...failure });
   }
 });
 

@@ -3,18 +3,15 @@
  * the operations are.
  */
 import { Notifier } from "../concurrency/notifier.ts";
-import { RunError, UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 import { clipped } from "./http-error.ts";
 
 export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
   | { kind: "protobuf"; body: Uint8Array }
-  | { kind: "failure"; message: string; category: "user" | "server"; code?: FailureCode }
+  | { kind: "failure"; message: string; category: "user" | "server"; code?: string }
   /** There is no result, and the same request sent anew may have one. */
   | { kind: "gone"; why: string };
-
-/** Not of the protocol: what Hone's own client makes of a failure. `engine_down` is permanent. */
-export type FailureCode = "state_lost" | "engine_down";
 
 export interface FutureStoreOptions {
   /** How long a result is kept that nobody has collected. */
@@ -52,33 +49,20 @@ export interface FutureStore {
   readonly size: { pending: number; settled: number };
 }
 
-/** A failure of an operation that clients tell from others by its code. */
-export class OperationError extends UserError {
-  override name = "OperationError";
-  readonly category: "user" | "server";
-  readonly code: FailureCode;
-
-  constructor(
-    message: string,
-    { category, code, cause }: Pick<OperationError, "category" | "code"> & { cause?: unknown },
-  ) {
-    super(message, { cause });
-    this.category = category;
-    this.code = code;
-  }
-}
-
 export function describeFailure(error: unknown): FutureResult & { kind: "failure" } {
-  if (error instanceof OperationError) {
-    return { kind: "failure", message: error.message, category: error.category, code: error.code };
-  }
-  // A RunError is a UserError by inheritance and not by blame.
-  const user = error instanceof UserError && !(error instanceof RunError);
   const message = error instanceof Error ? error.message : String(error);
-  const hint = error instanceof UserError && error.hint ? `. ${error.hint}` : "";
-  if (user) return { kind: "failure", message: clipped(`${message}${hint}`), category: "user" };
-  // What follows the first line is for the log: a worker's last output, a traceback.
-  return { kind: "failure", message: clipped(message.split("\n", 1)[0]!), category: "server" };
+  if (error instanceof UserError) {
+    const hint = error.hint ? `. ${error.hint}` : "";
+    return { kind: "failure", message: clipped(`${message}${hint}`), category: "user", code: error.code };
+  }
+  // The lines after the first are for the log: a worker's last output, a traceback.
+  const first = clipped(message.split("\n", 1).join());
+  return {
+    kind: "failure",
+    message: first,
+    category: "server",
+    ...(error instanceof HoneError ? { code: error.code } : {}),
+  };
 }
 
 /** As clients get it. */

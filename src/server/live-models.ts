@@ -4,11 +4,10 @@
  */
 import type { Policy } from "../backends/engine.ts";
 import { EngineDied } from "../backends/engine-died.ts";
-import { UserError } from "../errors.ts";
+import { RunError, UserError } from "../errors.ts";
 import { type BaseModel, engineDown, findBaseModel } from "./base-models.ts";
 import type { ServerContext } from "./context.ts";
 import { lazyPolicy } from "./engine-keeper.ts";
-import { OperationError } from "./futures.ts";
 import type { ModelRecord, SessionRecord } from "./records.ts";
 import { createSequencer, type Sequencer } from "./sequencer.ts";
 
@@ -61,7 +60,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
 
   function requireWeights(): void {
     if (record.untrainable) throw new UserError(`${id} holds copied checkpoints and cannot be trained`);
-    if (record.dirty) throw new OperationError(lostText(id, record), { category: "user", code: "state_lost" });
+    if (record.dirty) throw new UserError(lostText(id, record), { code: "state_lost" });
   }
 
   const model: LiveModel = {
@@ -91,7 +90,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
           if (base.keeper.lost) throw engineDown(base, error);
           const left = record.dirty ? lostText(id, record) : `${id} is as it was last saved: send the request again`;
           const text = `the engine died during this request; ${left}`;
-          throw new OperationError(text, { category: "server", code: "state_lost", cause: error });
+          throw new RunError(text, { code: "state_lost", cause: error });
         }
       }),
     markDirty() {

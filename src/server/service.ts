@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { EngineDied } from "../backends/engine-died.ts";
 import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
-import { UserError } from "../errors.ts";
+import { HoneError, UserError } from "../errors.ts";
 import { engineDown, findBaseModel } from "./base-models.ts";
 import { clientMetadata } from "./client-names.ts";
 import { createCompletions } from "./completions.ts";
@@ -81,7 +81,7 @@ export function createService(context: ServerContext) {
       } catch (error) {
         const text = error instanceof Error ? error.message : String(error);
         const [first = "", ...rest] = text.split("\n");
-        const details = [...rest, ...(error instanceof UserError && error.details ? [error.details] : [])].join("\n");
+        const details = [...rest, ...(error instanceof HoneError && error.details ? [error.details] : [])].join("\n");
         log.warn(who, `${kind}${what} failed: ${first}`, details === "" ? undefined : details);
         throw error;
       } finally {

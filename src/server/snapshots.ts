@@ -3,7 +3,7 @@
  * of their own, opened when a sampler first needs it, closed when others need the room.
  */
 import type { Engine, Policy } from "../backends/engine.ts";
-import { RunError, UserError } from "../errors.ts";
+import { UserError } from "../errors.ts";
 import type { BaseModel } from "./base-models.ts";
 import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
 import type { Snapshot } from "./records.ts";
@@ -70,7 +70,7 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
       entry.users++;
       try {
         const policy = await entry.policy.get().catch((cause: unknown) => {
-          if (cause instanceof UserError && !(cause instanceof RunError))
+          if (cause instanceof UserError)
             throw new UserError(`the sampler's weights cannot be opened: ${cause.message}`, { cause });
           throw cause;
         });

@@ -11,7 +11,7 @@ import {
 import { UserError } from "../errors.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
-import { type FutureResult, OperationError } from "./futures.ts";
+import type { FutureResult } from "./futures.ts";
 import type { LiveModel } from "./live-models.ts";
 
 /**
@@ -139,9 +139,9 @@ export async function optimStep(model: LiveModel, body: Record<string, unknown>)
   return model.compute(async (policy) => {
     if (model.gradient === "lost") {
       model.markGradient("none");
-      throw new OperationError(
+      throw new UserError(
         "the gradient that was added up since the last step was dropped, because a forward_backward failed or the server or its engine was restarted, so no step was taken; run the forward_backward calls of this step again",
-        { category: "user", code: "state_lost" },
+        { code: "state_lost" },
       );
     }
     model.markDirty();

@@ -1,6 +1,6 @@
 /**
- * The subscriber that people watch. On a terminal: a line redrawn in place below one clean line a step. Piped: only
- * the clean lines, without control codes.
+ * The subscriber that people watch. A terminal gets one line per step and, below, a line that is redrawn in place. A pipe
+ * gets only the lines, without control codes.
  */
 import pc from "picocolors";
 import { wantsColors } from "../colors.ts";
@@ -13,24 +13,22 @@ import { formatCount, formatSeconds } from "./numbers.ts";
 import { advance, newProgress, timeLeft } from "./progress.ts";
 import { plainStyles, type Styles, stepLine, validationLine } from "./step-line.ts";
 
-export interface ConsoleOptions {
+interface ConsoleOptions {
   out?: Terminal & { isTTY?: boolean };
-  /** Others that write to the same screen. */
+  /** Other streams of the same screen. */
   others?: readonly Terminal[];
-  /** What is waited for at this moment; asked for a few times a second. */
+  /** What the run waits for now; called a few times per second. */
   waitingFor?: () => readonly Wait[];
-  /** Whether to redraw a line in place; by default where `out` is a terminal that can. */
-  live?: boolean;
-  /** By default where `live`, unless NO_COLOR is set. */
+  /** Default: `live`, unless NO_COLOR is set. */
   colors?: boolean;
   /** Steady clock, seconds. */
   now?: () => number;
 }
 
 const redrawMs = 120;
-/** Piped output names a wait when it has lasted this long, and again each time that has doubled. */
-const saidWaitSeconds = 60;
-/** Nobody plans around a run that ends sooner. */
+/** A pipe reports a wait after this long, and again each time that it has doubled. */
+const reportedWaitSeconds = 60;
+/** Shorter runs need no estimate. */
 const shortRunSeconds = 120;
 
 export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
@@ -38,34 +36,30 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
     out = process.stdout,
     others = out === process.stdout && process.stderr.isTTY ? [process.stderr] : [],
     waitingFor = () => [],
-    live = out.isTTY === true && process.env.TERM !== "dumb",
-    colors = live && wantsColors(out),
     now = () => performance.now() / 1000,
   } = options;
+  const live = out.isTTY === true && process.env.TERM !== "dumb";
+  const colors = options.colors ?? (live && wantsColors(out));
   const styles = colors ? colored : plainStyles;
   const progress = newProgress(now());
   let line: LiveLine | undefined;
-  let sayWaitAfter = saidWaitSeconds;
+  let reportWaitAfter = reportedWaitSeconds;
   let ended = false;
   let estimatedByRollouts = false;
 
   const width = () => (live ? Math.max(20, (out.columns ?? 80) - 1) : Number.POSITIVE_INFINITY);
-  const say = (text: string) => out.write(`${text}\n`);
+  const print = (text: string) => out.write(`${text}\n`);
   const timer = setInterval(tick, live ? redrawMs : 1000);
   timer.unref();
 
   function tick(): void {
     if (live) return void line?.draw(liveText(progress, waitingFor(), now(), width(), styles));
     const longest = Math.max(0, ...waitingFor().map(({ seconds }) => seconds));
-    if (longest < saidWaitSeconds) sayWaitAfter = saidWaitSeconds;
-    if (longest < sayWaitAfter) return;
-    sayWaitAfter = longest * 2;
+    if (longest < reportedWaitSeconds) reportWaitAfter = reportedWaitSeconds;
+    if (longest < reportWaitAfter) return;
+    reportWaitAfter = longest * 2;
     const wait = waitingFor().find(({ seconds }) => seconds >= longest);
-    if (wait) say(`waiting for ${printable(wait.what)} for ${formatSeconds(wait.seconds)}`);
-  }
-
-  function startLine(): void {
-    if (live && !ended) line ??= liveLine([out, ...others]);
+    if (wait) print(`waiting for ${printable(wait.what)} for ${formatSeconds(wait.seconds)}`);
   }
 
   function stop(): void {
@@ -77,19 +71,19 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   return {
     event(event) {
       const previousReward = progress.rewards.at(-1);
-      const repeated = event.type === "setup-status" && event.text === progress.phase;
+      const isRepeated = event.type === "setup-status" && event.text === progress.phase;
       advance(progress, event, now());
       if (event.type === "run-end") {
         ended = true;
         stop();
-        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastWords(event)]) say(text);
+        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastLines(event)]) print(text);
         return;
       }
-      startLine();
-      const text = repeated || (live && event.type === "setup-status") ? null : shown(event, previousReward);
-      if (text !== null) say(text);
+      if (live && !ended) line ??= liveLine([out, ...others]);
+      const text = isRepeated || (live && event.type === "setup-status") ? null : shown(event, previousReward);
+      if (text !== null) print(text);
       const estimate = estimated(event);
-      if (estimate !== undefined) say(styles.dim(estimate));
+      if (estimate !== undefined) print(styles.dim(estimate));
       if (live && (text !== null || estimate !== undefined)) tick();
     },
     async close() {
@@ -97,19 +91,17 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
     },
   };
 
-  /** Said twice in a long run: by the first rollouts, and by the first step. */
+  /** A long run gets two estimates: from its first rollouts and from its first step. */
   function estimated(event: RunEvent): string | undefined {
-    const { totalSteps, stepsHere, done, total } = progress;
+    const { totalSteps, stepsDone, stepsHere, done, total } = progress;
     const byStep = event.type === "step-end" && stepsHere === 1;
     const byRollouts = event.type === "rollout-progress" && stepsHere === 0 && !estimatedByRollouts;
     const left = byStep || byRollouts ? timeLeft(progress, now()) : undefined;
     if (left === undefined) return undefined;
     estimatedByRollouts = true;
-    const steps = `${formatCount(totalSteps - progress.stepsDone)} steps`;
+    if (left.seconds < shortRunSeconds) return undefined;
     const basis = byStep ? "the first step" : `the first ${formatCount(done)} of ${formatCount(total)} rollouts`;
-    return left.seconds < shortRunSeconds
-      ? undefined
-      : `about ${formatSeconds(left.seconds)} for ${steps}, estimated from ${basis}`;
+    return `about ${formatSeconds(left.seconds)} for ${formatCount(totalSteps - stepsDone)} steps, estimated from ${basis}`;
   }
 
   function shown(event: RunEvent, previousReward: number | undefined): string | null {
@@ -122,8 +114,8 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   }
 }
 
-/** A run that is done needs no word for it; one that is not says why and where it lies. */
-function lastWords(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
+/** A run that succeeded ends with its report only. */
+function lastLines(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
   if (event.reason === "done" && event.text === undefined) return event.report ?? [];
   return [describeEvent(event) ?? ""];
 }

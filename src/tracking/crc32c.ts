@@ -1,4 +1,4 @@
-/** CRC-32C (Castagnoli), the checksum of TensorBoard's files; Node's own `crc32` is another polynomial. */
+/** CRC-32C (Castagnoli), the checksum of TensorBoard's files. Node's `crc32` uses another polynomial. */
 
 const table = Uint32Array.from({ length: 256 }, (_, byte) => {
   let value = byte;

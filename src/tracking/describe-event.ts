@@ -1,4 +1,4 @@
-/** Events as sentences for a log: no colours, no limit of width. Null where there is nothing worth a line. */
+/** Events as sentences for a log, without colors. Null for events that need no line. */
 import { isAbsolute, relative } from "node:path";
 import { formatBytes } from "../files/durable-files.ts";
 import { printable, printableLines } from "../printable.ts";
@@ -9,12 +9,14 @@ import { stepLine, validationLine } from "./step-line.ts";
 export function describeEvent(event: RunEvent): string | null {
   switch (event.type) {
     case "run-start": {
-      const { folder, step, totalSteps } = event;
-      const begin = step > 0 ? `continuing after step ${step} of ${totalSteps}` : `${totalSteps} steps`;
-      const where = totalSteps > 0 ? `run folder ${shortPath(folder)}: ${begin}` : `results ${shortPath(folder)}`;
-      return [...event.text, ...(folder === "" ? [] : [where])].join("\n");
+      const { folder, step, totalSteps, text } = event;
+      if (folder === "") return text.join("\n");
+      const steps = step > 0 ? `continuing after step ${step} of ${totalSteps}` : `${totalSteps} steps`;
+      const where = totalSteps > 0 ? `run folder ${shortPath(folder)}: ${steps}` : `results ${shortPath(folder)}`;
+      return [...text, where].join("\n");
     }
     case "setup-status":
+    case "rollout-log":
       return printable(event.text);
     case "rollout-progress":
     case "update-progress":
@@ -25,31 +27,27 @@ export function describeEvent(event: RunEvent): string | null {
       return stepLine(event);
     case "validation-end":
       return validationLine(event);
-    case "checkpoint-saved":
-      return [
-        `checkpoint ${event.path}  ${formatBytes(event.bytes)}  ${formatSeconds(event.seconds)}`,
-        ...(event.best === undefined ? [] : [`best ${event.best.metric} ${formatNumber(event.best.value)}`]),
-      ].join("  ");
+    case "checkpoint-saved": {
+      const { path, bytes, seconds, best } = event;
+      const saved = `checkpoint ${path}  ${formatBytes(bytes)}  ${formatSeconds(seconds)}`;
+      return best === undefined ? saved : `${saved}  best ${best.metric} ${formatNumber(best.value)}`;
+    }
     case "checkpoint-removed":
       return `removed ${event.path}`;
-    case "rollout-log":
-      return printable(event.text);
     case "warning":
-      return `warning: ${indented(event.text)}`;
     case "health":
-      return `health: ${indented(event.text)}`;
-    case "run-end":
-      return [
-        `${endings[event.reason]}${event.text === undefined ? "" : `: ${indented(event.text)}`}`,
-        ...(event.report ?? []),
-      ].join("\n");
+      return `${event.type}: ${indented(event.text)}`;
+    case "run-end": {
+      const { reason, text, report = [] } = event;
+      return [text === undefined ? endings[reason] : `${endings[reason]}: ${indented(text)}`, ...report].join("\n");
+    }
   }
 }
 
-/** Text that may hold a model's own words: a line break in it never begins a line of the log. */
+/** The text may hold a model's own words, whose line breaks must not begin a line of the log. */
 const indented = (text: string) => printableLines(text).replaceAll("\n", "\n  ");
 
-/** As one would type it from here. */
+/** Relative to the working directory if it is inside. */
 function shortPath(path: string): string {
   const here = relative(process.cwd(), path);
   return here === "" || here.startsWith("..") || isAbsolute(here) ? path : here;

@@ -1,14 +1,14 @@
 /**
- * Episodes as readable JSON files, one each, in the layout of rLLM's episode logger, for the tools that people have for
- * it. The run folder's own episodes hold the tokens; these hold what a person reads.
+ * Episodes as readable JSON files in the layout of rLLM's episode logger, for tools that read it. The run folder's own
+ * episodes have the tokens; these have the text.
  */
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { writeWhole } from "../files/durable-files.ts";
 import { makeFolder } from "../files/make-folder.ts";
-import type { Episode, Trajectory } from "../trajectories/types.ts";
+import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
 
-export interface LoggedStep {
+interface LoggedStep {
   mode: "train" | "val";
   step: number;
   epoch: number;
@@ -16,9 +16,8 @@ export interface LoggedStep {
 
 /**
  * Writes `{directory}/episodes/{mode}_step_{step}_epoch_{epoch}/episode_hash{8}_id{id}.json` for each episode, and
- * batch_summary.json. A step that is logged again is replaced file by file.
+ * batch_summary.json. Logging a step again replaces its files.
  *
- * @returns the folder
  * @throws the file system's error, or RunError when the disk is full
  */
 export function logEpisodes(
@@ -28,16 +27,19 @@ export function logEpisodes(
 ): string {
   const folder = join(directory, "episodes", `${mode}_step_${step}_epoch_${epoch}`);
   makeFolder(folder);
+  const write = (file: string, content: object) =>
+    writeWhole(join(folder, file), [`${JSON.stringify(content, null, 2)}\n`]);
   const files = episodes.map((episode) => {
     const { row: task } = episode;
     const hash = createHash("sha256").update(sortedJson(task)).digest("hex").slice(0, 8);
     const file = `episode_hash${hash}_id${episode.id.replaceAll(/[:/\\]/g, "_")}.json`;
-    const content = { training_step: step, epoch, ...readable(episode), task, task_hash: hash };
-    writeWhole(join(folder, file), [`${JSON.stringify(content, null, 2)}\n`]);
+    write(file, { training_step: step, epoch, ...readable(episode), task, task_hash: hash });
     return file;
   });
+  const count = Math.max(1, episodes.length);
   const correct = episodes.filter((episode) => episode.correct === true).length;
-  const summary = {
+  const trajectories = episodes.reduce((sum, episode) => sum + episode.trajectories.length, 0);
+  write("batch_summary.json", {
     training_step: step,
     epoch,
     mode,
@@ -46,49 +48,44 @@ export function logEpisodes(
     summary_stats: {
       total_correct: correct,
       total_incorrect: episodes.length - correct,
-      accuracy: episodes.length === 0 ? 0 : correct / episodes.length,
-      avg_trajectories_per_episode:
-        episodes.reduce((sum, { trajectories }) => sum + trajectories.length, 0) / Math.max(1, episodes.length),
+      accuracy: correct / count,
+      avg_trajectories_per_episode: trajectories / count,
     },
-  };
-  writeWhole(join(folder, "batch_summary.json"), [`${JSON.stringify(summary, null, 2)}\n`]);
+  });
   return folder;
 }
 
-function readable(episode: Episode) {
-  return {
-    episode_id: episode.id,
-    is_correct: episode.correct,
-    termination_reason: episode.termination,
-    ...(episode.failure === undefined ? {} : { failure: episode.failure }),
-    ...(episode.explanation === undefined ? {} : { explanation: episode.explanation }),
-    metrics: episode.metrics,
-    timing: { seconds: episode.seconds, retries: episode.retries },
-    trajectories: episode.trajectories.map((trajectory) => readableTrajectory(episode.id, trajectory)),
-  };
-}
-
-function readableTrajectory(episode: string, { name, instance, reward, steps }: Trajectory) {
-  return {
+/** JSON leaves out what is undefined. */
+const readable = ({ id, trajectories, ...episode }: Episode) => ({
+  episode_id: id,
+  is_correct: episode.correct,
+  termination_reason: episode.termination,
+  failure: episode.failure,
+  explanation: episode.explanation,
+  metrics: episode.metrics,
+  timing: { seconds: episode.seconds, retries: episode.retries },
+  trajectories: trajectories.map(({ name, instance, reward, steps }: Trajectory) => ({
     name,
-    uid: `${episode}:${name}${instance === undefined ? "" : `:${instance}`}`,
+    uid: `${id}:${name}${instance === undefined ? "" : `:${instance}`}`,
     reward,
     num_steps: steps.length,
-    steps: steps.map((step, index) => ({
-      observation: step.messages.at(-1)?.content ?? null,
-      thought: step.reply?.reasoning ?? null,
-      action: step.reply?.toolCalls?.length ? step.reply.toolCalls : (step.reply?.content ?? step.text),
-      reward: step.reward,
-      done: index === steps.length - 1,
-      model_response: step.text,
-      chat_completions: step.messages,
-      ...(step.tools === undefined ? {} : { tools: step.tools }),
-      ...(step.reply?.problems.length ? { problems: step.reply.problems } : {}),
-    })),
-  };
-}
+    steps: steps.map((step, index) => readableStep(step, index === steps.length - 1)),
+  })),
+});
 
-/** The same text for the same task, whatever order its keys are in. */
+const readableStep = ({ messages, reply, text, reward, tools }: Step, done: boolean) => ({
+  observation: messages.at(-1)?.content ?? null,
+  thought: reply?.reasoning ?? null,
+  action: reply?.toolCalls?.length ? reply.toolCalls : (reply?.content ?? text),
+  reward,
+  done,
+  model_response: text,
+  chat_completions: messages,
+  tools,
+  problems: reply?.problems.length ? reply.problems : undefined,
+});
+
+/** The same text for the same task, regardless of the order of its keys. */
 function sortedJson(value: unknown): string {
   const sorted = JSON.stringify(value, (_key, inner: unknown) =>
     typeof inner === "object" && inner !== null && !Array.isArray(inner)

@@ -1,48 +1,46 @@
-/** Health rules about the course of learning: numbers that overflow, entropy and reward that collapse or stand still. */
+/** Health rules about learning: values that overflow, entropy and reward that collapse or do not change. */
 import { mean, standardDeviation } from "../statistics.ts";
 import { lastValues, type NewRule } from "./health-rule.ts";
 import { stepSummary } from "./step-summary.ts";
 
-/** What to set where lower precision may be the cause: only Hone's own engine has a choice. */
+/** The setting for higher precision, if the backend has one. */
 const precisionKey = ({ rllm, local }: Parameters<NewRule>[0]) =>
   rllm.backend === "local" && local.dtype !== "float32" ? "local.dtype=float32" : undefined;
 
 export const gradientNotFinite: NewRule = (config) => {
   const precision = precisionKey(config);
-  let updated = false;
+  let isUpdated = false;
   return ({ metrics }) => {
     const dropped = metrics["update/dropped_not_finite"] ?? 0;
-    const norm = metrics["actor/grad_norm"];
-    if (dropped === 0 && (norm === undefined || Number.isFinite(norm))) {
-      updated ||= (metrics["update/optimizer_steps"] ?? 0) > 0;
+    const norm = metrics["actor/grad_norm"] ?? 0;
+    if (dropped === 0 && Number.isFinite(norm)) {
+      isUpdated ||= (metrics["update/optimizer_steps"] ?? 0) > 0;
       return undefined;
     }
-    // Before the first update no learning rate has acted on the weights.
-    const rate = `lower training.learning_rate (now ${config.training.learning_rate})`;
-    const first = "before any update, so the learning rate is not the cause; check the rewards and the loss's options";
-    const advice = updated ? rate : first;
+    const advice = isUpdated
+      ? `lower training.learning_rate (now ${config.training.learning_rate})`
+      : "before any update, so the learning rate is not the cause; check the rewards and the loss's options";
     const or = precision === undefined ? "" : ` or set ${precision}`;
     return `a loss or gradient was not finite, so its update was dropped; ${advice}${or}`;
   };
 };
 
-/** bfloat16 alone gives about 0.03 nats. */
+/** bfloat16 alone causes about 0.03 nats. */
 const alarmingMismatch = 0.2;
 
 export const samplerMismatch: NewRule = (config) => {
   const precision = precisionKey(config);
   return ({ metrics }) => {
-    const difference = metrics["rollout/logprob_diff_mean"];
-    if (difference === undefined || difference <= alarmingMismatch) return undefined;
-    // Older weights have sampled it, so a difference is expected.
+    const difference = metrics["rollout/logprob_diff_mean"] ?? 0;
+    // A difference is expected from older weights.
     const { "async/staleness_max": lag = 0, "async/steps_since_sync": ahead = 1 } = metrics;
-    if (lag > 0 || ahead > 1) return undefined;
-    const what = `sampler and trainer disagree by ${difference.toFixed(2)} nats a token on the same text (0.03 is normal)`;
+    if (difference <= alarmingMismatch || lag > 0 || ahead > 1) return undefined;
+    const what = `sampler and trainer disagree by ${difference.toFixed(2)} nats per token on the same text (0.03 is normal)`;
     return `${what}; ${precision === undefined ? "" : `set ${precision} and `}check with \`hone doctor\``;
   };
 };
 
-/** Entropy that has fallen to a twentieth of where it began, on a task that is not solved. */
+/** The entropy has fallen to a twentieth of its first value, and the task is not solved. */
 export const entropyCollapse: NewRule = () => {
   const add = lastValues<number>(3);
   let first: number | undefined;
@@ -62,10 +60,9 @@ export const entropyCollapse: NewRule = () => {
   };
 };
 
-/** The reward has lost most of what it had gained, or, where it had gained nothing, most of what it was. */
+/** The reward has lost most of its gain, or, if there was no gain, most of its value. */
 export const rewardCollapse: NewRule = ({ rllm: { trainer } }) => {
-  const goBack =
-    trainer.save_freq > 0 ? "go back with training.resume_from_path and lower" : "start again with a lower";
+  const fix = trainer.save_freq > 0 ? "go back with training.resume_from_path and lower" : "start again with a lower";
   const add = lastValues<number>(3);
   let count = 0;
   let first = Number.NaN;
@@ -82,22 +79,22 @@ export const rewardCollapse: NewRule = ({ rllm: { trainer } }) => {
     const much = Math.max(best - first, Math.abs(best) / 2) * 0.7;
     if (best - now < Math.max(much, 0.05)) return undefined;
     const fall = `from ${best.toFixed(3)} at its best to ${now.toFixed(3)}`;
-    return `the reward has collapsed, ${fall}; ${goBack} training.learning_rate`;
+    return `the reward has collapsed, ${fall}; ${fix} training.learning_rate`;
   };
 };
 
 const flatSteps = 20;
 
-/** No trend over many steps: the two halves differ by less than their noise, and there is room above. */
+/** No trend over many steps: the two halves differ by less than their noise. */
 export const rewardFlat: NewRule = ({ training, rllm: { rollout }, data }) => {
   const add = lastValues<number>(flatSteps);
   let rewards: readonly number[] = [];
   return ({ reward, solved }) => {
     if (reward !== undefined) rewards = add(reward);
     if (solved || rewards.length < flatSteps) return undefined;
-    const halves = [rewards.slice(0, flatSteps / 2), rewards.slice(flatSteps / 2)] as const;
-    const [first, second] = [mean(halves[0]), mean(halves[1])];
-    const noise = Math.hypot(...halves.map((half) => standardDeviation(half))) / Math.sqrt(flatSteps / 2);
+    const [early, late] = [rewards.slice(0, flatSteps / 2), rewards.slice(flatSteps / 2)];
+    const [first, second] = [mean(early), mean(late)];
+    const noise = Math.hypot(standardDeviation(early), standardDeviation(late)) / Math.sqrt(flatSteps / 2);
     if (Math.abs(second - first) > Math.max(2 * noise, 0.01)) return undefined;
     return (
       `the reward has stayed at ${second.toFixed(3)} for ${flatSteps} steps; raise training.learning_rate ` +

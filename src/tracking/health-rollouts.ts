@@ -1,42 +1,40 @@
-/** Health rules about what rollouts give to learn from: failures, cut-off replies, broken conversations, equal rewards. */
+/** Health rules about rollouts: failures, cut-off replies, broken conversations, equal rewards. */
 import { lengthLimits } from "../trajectories/types.ts";
 import type { Metrics } from "./events.ts";
 import { lastValues, meanOfLast, type NewRule, percent } from "./health-rule.ts";
 import { rolesOf } from "./step-summary.ts";
 
-/** Rollouts that failed. */
 export const failedRollouts: NewRule = (config) => {
   const { workflow, agent } = config.rllm;
-  const limits = [
-    ["rllm.workflow.set_up_timeout", workflow.set_up_timeout],
-    ["rllm.agent.trajectory_timeout", agent.trajectory_timeout],
-    ["rllm.workflow.score_timeout", workflow.score_timeout],
-    ["rllm.workflow.workflow_args.timeout", workflow.workflow_args.timeout],
-  ].flatMap(([key, seconds]) => (seconds === null ? [] : [`${key}=${seconds}`]));
+  const limits = Object.entries({
+    "rllm.workflow.set_up_timeout": workflow.set_up_timeout,
+    "rllm.agent.trajectory_timeout": agent.trajectory_timeout,
+    "rllm.workflow.score_timeout": workflow.score_timeout,
+    "rllm.workflow.workflow_args.timeout": workflow.workflow_args.timeout,
+  }).flatMap(([key, seconds]) => (seconds === null ? [] : [`${key}=${seconds}`]));
   return ({ metrics }) => {
     const errors = metrics["batch/termination_reason/error"] ?? 0;
     const timeouts = metrics["batch/termination_reason/timeout"] ?? 0;
     if (errors + timeouts < 0.1) return undefined;
     const share = `${percent(errors + timeouts)} of rollouts failed`;
-    const why = "`failure` in episodes/ says why";
+    const why = "`failure` in episodes/ gives the reason";
     if (timeouts > errors) return `${share}, most of them at a time limit; ${why} (${limits.join(", ")})`;
     const kind = mostFrequent(metrics, "batch/failures/");
     return `${share}${kind === undefined ? "" : `, most of them in the ${kind}`}; ${why}`;
   };
 };
 
-/** Trajectories without a known reward. */
 export const unknownRewards: NewRule =
   () =>
   ({ metrics }) => {
     const all = metrics["groups/num_trajs_before_filter"] ?? 0;
-    const lost = ["unknown_reward", "reward_not_finite"].map((why) => metrics[`groups/dropped_trajs/${why}`] ?? 0);
-    const unknown = lost.reduce((sum, count) => sum + count, 0);
+    const dropped = (why: string) => metrics[`groups/dropped_trajs/${why}`] ?? 0;
+    const unknown = dropped("unknown_reward") + dropped("reward_not_finite");
     if (all === 0 || unknown / all < 0.1) return undefined;
-    return `${percent(unknown / all)} of trajectories have no reward and were left out; see \`explanation\` in episodes/`;
+    return `${percent(unknown / all)} of trajectories have no reward and were dropped; see \`explanation\` in episodes/`;
   };
 
-/** Conversations that fell apart into sequences of their own, or were dropped for it. */
+/** Conversations that were split into several sequences, or dropped for that reason. */
 export const brokenConversations: NewRule =
   () =>
   ({ metrics }) => {
@@ -52,19 +50,19 @@ export const brokenConversations: NewRule =
     const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
     if (thinking === 0 || thinking < 0.1 * sequences) return undefined;
     return (
-      `the chat template drops earlier thinking, so ${thinking} turns were trained as sequences of their own; ` +
+      `the chat template drops earlier thinking, so ${thinking} turns were trained as separate sequences; ` +
       "rllm.accumulate_reasoning=true keeps each conversation in one"
     );
   };
 
-/** The rest of the name of the largest metric that begins with `prefix`, if it is above zero. */
+/** The name, after `prefix`, of the largest metric that is above zero. */
 function mostFrequent(metrics: Metrics, prefix: string): string | undefined {
   const counts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
   const [first] = counts.sort(([, left], [, right]) => right - left);
   return first?.[0].slice(prefix.length);
 }
 
-/** Replies cut off by a limit. Two steps in a row, since a small batch may be unlucky once. */
+/** Two steps in a row, because a small batch may be unlucky once. */
 export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) => {
   const { max_response_length: most } = data;
   const { max_tokens: sampled } = rollout.train;
@@ -74,7 +72,7 @@ export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) =>
     call: `the agent's own max_tokens; raise it in the agent (the configuration allows ${sampled})`,
     max_response_length: `the limit of a reply; raise ${response}`,
     max_length: `the limit of prompt and reply together; raise training.max_length (now ${training.max_length})`,
-    context_window: "the model's context window; shorten the prompts or take a model with a longer one",
+    context_window: "the model's context window; shorten the prompts or use a model with a longer one",
   };
   const recentShare = meanOfLast(2);
   return ({ metrics, solved }) => {
@@ -90,7 +88,7 @@ export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) =>
 
 const idleShare = 0.05;
 
-/** Groups whose rewards do not differ, by why. Two steps in a row, since a small batch may be unlucky once. */
+/** Groups with equal rewards. Two steps in a row, because a small batch may be unlucky once. */
 export const noSignal: NewRule = ({ rllm: { rollout } }) => {
   const add = lastValues<ReadonlyMap<string, number>>(2);
   const { n } = rollout;
@@ -105,12 +103,12 @@ export const noSignal: NewRule = ({ rllm: { rollout } }) => {
     const hard = metrics[`batch/${idle.role}/fractions/too_hard`] ?? 0;
     const what = `almost no group of "${idle.role}" has rewards that differ, so almost nothing is learned`;
     if (easy > 0.8) return `${what}: nearly all are solved every time; give harder tasks, or stop here`;
-    // Then cut-off replies or errors are why they fail, and another rule says so.
+    // If cut-off replies or errors are the cause, another rule reports it.
     const elsewhere = ["response_length/clip_ratio", "batch/termination_reason/error"];
     if (hard > 0.8 && elsewhere.some((name) => (metrics[name] ?? 0) >= 0.5)) return undefined;
     const more = `raise rllm.rollout.n (now ${n})`;
     if (hard > 0.8) return `${what}: nearly all fail every time; give easier tasks or partial rewards, or ${more}`;
     const warmer = temperature < 1 ? `raise sampling.train.temperature (now ${temperature}), ` : "";
-    return `${what}: ${warmer}${more}, or let the reward tell good from better replies`;
+    return `${what}: ${warmer}${more}, or make the reward distinguish good from better replies`;
   };
 };

@@ -1,22 +1,21 @@
-/** What a health rule is, and the small memories that rules keep of earlier steps. */
+/** Health rules, and what they remember of earlier steps. */
 import type { Config } from "../config/schema.ts";
 import { mean } from "../statistics.ts";
 import type { Metrics } from "./events.ts";
 import { rolesOf, stepSummary } from "./step-summary.ts";
 
-/** A step as rules see it. */
-export interface Observation {
+interface Observation {
   metrics: Metrics;
   /** The mean reward; undefined if the step has none or it is not finite. */
   reward: number | undefined;
-  /** Nearly everything is solved, so that low entropy or a lack of signal is a success. */
+  /** Nearly everything is solved, so low entropy or a lack of signal is a success. */
   solved: boolean;
 }
 
-/** Called once a step, in order. Returns a sentence while something is wrong. Keeps bounded state only. */
+/** Called once per step, in order. Returns a sentence while something is wrong. */
 export type Rule = (step: Observation) => string | undefined;
 
-/** A rule of a new run. */
+/** Makes the rule for one run. */
 export type NewRule = (config: Config) => Rule;
 
 export const percent = (share: number) => `${Math.round(share * 100)}%`;
@@ -31,7 +30,7 @@ export function lastValues<Value>(size: number): (value: Value) => readonly Valu
   };
 }
 
-/** The mean of a metric over the last `steps` steps; undefined until there are as many, or if one of them lacks it. */
+/** The mean of a metric over the last `steps` steps; undefined if one of them lacks it or there are fewer steps. */
 export function meanOfLast(steps: number): (value: number | undefined) => number | undefined {
   const add = lastValues<number | undefined>(steps);
   return (value) => {
@@ -42,27 +41,20 @@ export function meanOfLast(steps: number): (value: number | undefined) => number
 
 const solvedShare = 0.9;
 
-/**
- * Whether the task is as good as solved: by the graders' verdicts, or by the rewards of the last three steps, of which
- * the highest seen counts as a full one (1 at least).
- */
-function watchSolved(): (metrics: Metrics, reward: number | undefined) => boolean {
+/** A task counts as solved by the graders' verdicts, or if the last three rewards are close to the highest seen (1 or more). */
+export function observer(): (metrics: Metrics) => Observation {
   const add = lastValues<number>(3);
   let recent: readonly number[] = [];
-  let most = 1;
-  return (metrics, reward) => {
-    for (const { value } of rolesOf(metrics, "reward", "max")) if (Number.isFinite(value)) most = Math.max(most, value);
-    if (reward !== undefined) recent = add(reward);
-    const verdicts = metrics["batch/solve_all"] ?? 0;
-    return verdicts >= solvedShare || (recent.length > 0 && mean(recent) >= solvedShare * most);
-  };
-}
-
-export function observer(): (metrics: Metrics) => Observation {
-  const isSolved = watchSolved();
+  let highest = 1;
   return (metrics) => {
-    const figure = stepSummary(metrics).reward;
-    const reward = figure !== undefined && Number.isFinite(figure) ? figure : undefined;
-    return { metrics, reward, solved: isSolved(metrics, reward) };
+    const value = stepSummary(metrics).reward;
+    const reward = Number.isFinite(value) ? value : undefined;
+    if (reward !== undefined) recent = add(reward);
+    for (const { value } of rolesOf(metrics, "reward", "max")) {
+      if (Number.isFinite(value)) highest = Math.max(highest, value);
+    }
+    const byVerdict = (metrics["batch/solve_all"] ?? 0) >= solvedShare;
+    const byReward = recent.length > 0 && mean(recent) >= solvedShare * highest;
+    return { metrics, reward, solved: byVerdict || byReward };
   };
 }

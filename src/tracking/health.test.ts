@@ -53,11 +53,11 @@ describe("health", () => {
     [
       "thinking left out by the template",
       course({ "batch/num_sequences": 8, "batch/sequence_starts/reasoning_dropped": 3 }),
-      [[1, /3 turns were trained as sequences of their own; rllm\.accumulate_reasoning=true/]],
+      [[1, /3 turns were trained as separate sequences; rllm\.accumulate_reasoning=true/]],
     ],
     ["all solved", course(learning, easy, easy), [[3, /"a".*harder tasks/]]],
     ["all failed", course(learning, hard, hard, hard), [[3, /easier tasks or partial rewards.*rllm\.rollout\.n/]]],
-    ["all the same", course(same, same), [[2, /: raise rllm\.rollout\.n \(now 8\), or let the reward/]]],
+    ["all the same", course(same, same), [[2, /: raise rllm\.rollout\.n \(now 8\), or make the reward/]]],
     ["a batch that learns", course(...repeat(5, learning)), []],
     [
       "entropy collapse",
@@ -74,12 +74,12 @@ describe("health", () => {
     [
       "failed rollouts",
       course({ "batch/termination_reason/error": 0.08, "batch/termination_reason/timeout": 0.04 }),
-      [[1, /12% of rollouts failed; `failure` in episodes\/ says why$/]],
+      [[1, /12% of rollouts failed; `failure` in episodes\/ gives the reason$/]],
     ],
     [
       "failed rollouts of a known kind, which explain why all fail",
       course(...repeat(3, { ...hard, "batch/termination_reason/error": 0.9, "batch/failures/agent": 9 })),
-      [[1, /90% of rollouts failed, most of them in the agent; `failure` in episodes\/ says why$/]],
+      [[1, /90% of rollouts failed, most of them in the agent; `failure` in episodes\/ gives the reason$/]],
     ],
     [
       "unknown rewards",

@@ -1,9 +1,9 @@
-/** Turns the metrics of steps into sentences: what is going wrong, and the key that fixes it. */
+/** Turns the metrics of steps into sentences: what goes wrong, and the key that fixes it. */
 import type { Config } from "../config/schema.ts";
 import type { Metrics } from "./events.ts";
 import { entropyCollapse, gradientNotFinite, rewardCollapse, rewardFlat, samplerMismatch } from "./health-learning.ts";
 import { brokenConversations, failedRollouts, noSignal, repliesCutOff, unknownRewards } from "./health-rollouts.ts";
-import { type NewRule, observer, type Rule } from "./health-rule.ts";
+import { type NewRule, observer } from "./health-rule.ts";
 
 /** Each of these explains why little is learned. */
 const causes: readonly NewRule[] = [
@@ -18,13 +18,13 @@ const causes: readonly NewRule[] = [
   rewardCollapse,
 ];
 
-/** Said only while none of the causes is: its advice would be wrong then. */
+/** Reported only while no cause is found, because their advice would be wrong then. */
 const symptoms: readonly NewRule[] = [rewardFlat];
 
 /**
- * Watches a run. The returned function takes the metrics of each step, in order, and returns the sentences that have
- * become true with it: a rule that stays true is silent, and speaks again after it has cleared. A resumed run passes
- * its earlier steps through first; the memory of all rules together is of constant size.
+ * The returned function takes the metrics of each step, in order, and returns the sentences that have just become true: a
+ * rule that stays true is not repeated until it has cleared. A resumed run passes its earlier steps first. The memory of
+ * all rules together has a constant size.
  *
  * @example
  * const health = watchHealth(config);
@@ -32,24 +32,20 @@ const symptoms: readonly NewRule[] = [rewardFlat];
  */
 export function watchHealth(config: Config): (metrics: Metrics) => string[] {
   const observe = observer();
-  const open = (rules: readonly NewRule[]) => rules.map((rule) => edge(rule(config)));
-  const [first, second] = [open(causes), open(symptoms)];
+  const open = (rules: readonly NewRule[]) => rules.map((rule) => ({ rule: rule(config), wasTrue: false }));
+  const watched = { causes: open(causes), symptoms: open(symptoms) };
   return (metrics) => {
     const step = observe(metrics);
-    const found = first.map((rule) => rule(step));
-    const explained = found.some(({ holds }) => holds);
-    const rest = second.map((rule) => rule(step, explained));
-    return [...found, ...rest].flatMap(({ text }) => text ?? []);
-  };
-}
-
-/** The rule's sentence when it becomes true, and whether it is. */
-function edge(rule: Rule): (step: Parameters<Rule>[0], muted?: boolean) => { holds: boolean; text?: string } {
-  let held = false;
-  return (step, muted = false) => {
-    const text = rule(step);
-    const begins = text !== undefined && !muted && !held;
-    held = text !== undefined && !muted;
-    return begins ? { holds: held, text } : { holds: held };
+    const texts: string[] = [];
+    const apply = (entry: (typeof watched.causes)[number], isExplained: boolean) => {
+      const found = entry.rule(step);
+      const text = isExplained ? undefined : found;
+      if (text !== undefined && !entry.wasTrue) texts.push(text);
+      entry.wasTrue = text !== undefined;
+    };
+    for (const entry of watched.causes) apply(entry, false);
+    const isExplained = watched.causes.some(({ wasTrue }) => wasTrue);
+    for (const entry of watched.symptoms) apply(entry, isExplained);
+    return texts;
   };
 }

@@ -1,62 +1,61 @@
-/**
- * A line at the bottom of a terminal that is redrawn in place while everything else scrolls past above it, a user's
- * own `console.log` included. Knows nothing of what the line says.
- */
+/** A line at the bottom of a terminal, redrawn in place. All other output, including `console.log`, scrolls above it. */
 
-/** The part of a terminal stream that is used; `process.stdout` and `process.stderr` are such. */
+/** The part of `process.stdout` that is used here. */
 export interface Terminal {
   columns?: number;
   write(text: string | Uint8Array, ...rest: unknown[]): boolean;
 }
 
 export interface LiveLine {
-  /** Shows this instead of what was there. Must fit into the columns, colours aside. */
+  /** Replaces the text of the line, which must fit into the columns. */
   draw(text: string): void;
-  /** Removes it and lets the streams go. */
+  /** Removes the line and restores the streams. */
   end(): void;
 }
 
-// biome-ignore lint/suspicious/noControlCharactersInRegex: colours are control characters
+// biome-ignore lint/suspicious/noControlCharactersInRegex: colors are control characters
 const controls = /\x1b\[[0-9;]*m/g;
 
-/** @param terminals the one that the line is on, then others that end on the same screen (standard error) */
+/** @param terminals first the one with the line, then others on the same screen (standard error) */
 export function liveLine(terminals: readonly [Terminal, ...Terminal[]]): LiveLine {
-  const originals = terminals.map((terminal) => terminal.write);
   const [screen] = terminals;
-  const put = (text: string) => void originals[0]!.call(screen, text);
+  const writeScreen = screen.write;
+  const put = (text: string) => void writeScreen.call(screen, text);
   let shown = 0;
-  /** Whether others have left the cursor in the middle of a line. */
-  let midLine = false;
+  /** Other output has left the cursor in the middle of a line. */
+  let isMidLine = false;
 
   function erase(): void {
     if (shown === 0) return;
-    // A terminal made narrower since has broken the line into several.
+    // A terminal that has become narrower has wrapped the line.
     const rows = Math.ceil(shown / (screen.columns ?? 80)) - 1;
     put(`${rows > 0 ? `\x1b[${rows}A` : ""}\r\x1b[J`);
     shown = 0;
   }
 
-  terminals.forEach((terminal, index) => {
+  const restore = terminals.map((terminal) => {
+    const { write } = terminal;
     terminal.write = (text, ...rest) => {
       erase();
       const end = typeof text === "string" ? text.at(-1) : text.at(-1) === 10 ? "\n" : "x";
-      if (end !== undefined) midLine = end !== "\n" && end !== "\r";
-      return originals[index]!.call(terminal, text, ...rest);
+      if (end !== undefined) isMidLine = end !== "\n" && end !== "\r";
+      return write.call(terminal, text, ...rest);
+    };
+    return () => {
+      terminal.write = write;
     };
   });
 
   return {
     draw(text) {
-      if (midLine) return; // Somebody is printing piece by piece: the line would cut it in two.
+      if (isMidLine) return; // The line would split what another writer prints piece by piece.
       erase();
       put(text);
       shown = text.replace(controls, "").length;
     },
     end() {
       erase();
-      terminals.forEach((terminal, index) => {
-        terminal.write = originals[index]!;
-      });
+      for (const undo of restore) undo();
     },
   };
 }

@@ -1,23 +1,23 @@
-/** The line that is redrawn while a run goes on, and the summary at its end. Pure text. */
+/** The text of the live line, and the summary at the end of a run. */
 import { printable } from "../printable.ts";
 import { mean } from "../statistics.ts";
 import { formatCount, formatNumber, formatSeconds } from "./numbers.ts";
 import { bar, chart, sparkline } from "./plots.ts";
 import { fractionDone, type Progress, timeLeft } from "./progress.ts";
-import { fit, type Segment } from "./segments.ts";
+import { fit, type Segment, type Style } from "./segments.ts";
 import { plainStyles, type Styles, validationValues } from "./step-line.ts";
 
 export interface Wait {
-  /** What is waited for, e.g. "the judge model". */
+  /** What the run waits for, e.g. "the judge model". */
   what: string;
-  /** For how long already. */
+  /** How long it has waited. */
   seconds: number;
 }
 
-/** Waits shorter than this are ordinary. */
+/** Shorter waits are ordinary. */
 const namedWaitSeconds = 10;
 
-/** @param width characters there are */
+/** @param width in characters */
 export function liveText(
   progress: Progress,
   waits: readonly Wait[],
@@ -26,38 +26,38 @@ export function liveText(
   styles: Styles = plainStyles,
 ): string {
   const { phase, done, total, tokens, totalSteps, stepsDone, rewards } = progress;
-  const running = totalSteps > 0;
-  const left = timeLeft(progress, now);
-  const phaseSeconds = now - progress.phaseStart;
-  const speed =
-    phase === "sampling" && tokens > 0 && phaseSeconds > 0.5 ? tokens / phaseSeconds : progress.tokensPerSecond;
-  const longest = [...waits].sort((one, other) => other.seconds - one.seconds)[0];
-  const named = longest !== undefined && longest.seconds > namedWaitSeconds ? longest : undefined;
-  const finite = rewards.filter(Number.isFinite);
-  const barWidth = Math.max(8, Math.min(24, Math.floor(width / 6)));
-  const step = Math.min(totalSteps, stepsDone + 1);
-
   const segments: Segment[] = [];
-  const add = (weight: number, text: string, style?: (text: string) => string, close = false) =>
-    segments.push({ text, weight, close, ...(style ? { style } : {}) });
-  if (running) add(4, bar(fractionDone(progress), barWidth), styles.accent);
-  if (running) add(0, `step ${step}/${totalSteps}`, styles.bold);
-  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase));
-  if (named) add(2, `waiting for ${printable(named.what)} (${formatWhole(named.seconds)})`, styles.bad);
-  if (finite.length > 0) {
-    add(3, `reward ${formatNumber(finite.at(-1)!)}`);
-    if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);
+  const add = (weight: number, text: string, style?: Style, close = false) =>
+    segments.push({ text, weight, style, close });
+  const isRunning = totalSteps > 0;
+  if (isRunning) {
+    const barWidth = Math.max(8, Math.min(24, Math.floor(width / 6)));
+    add(4, bar(fractionDone(progress), barWidth), styles.accent);
+    add(0, `step ${Math.min(totalSteps, stepsDone + 1)}/${totalSteps}`, styles.bold);
   }
-  if (speed !== undefined && running) add(8, `${formatCount(speed)} tok/s`, styles.dim);
-  add(7, formatSeconds(now - (running ? progress.stepStart : progress.phaseStart)), styles.dim);
+  if (phase !== "") add(1, printable(total > 0 ? `${phase} ${done}/${total}` : phase));
+  const [longest] = [...waits].sort((one, other) => other.seconds - one.seconds);
+  if (longest !== undefined && longest.seconds > namedWaitSeconds) {
+    add(2, `waiting for ${printable(longest.what)} (${formatWhole(longest.seconds)})`, styles.bad);
+  }
+  const finite = rewards.filter(Number.isFinite);
+  const reward = finite.at(-1);
+  if (reward !== undefined) add(3, `reward ${formatNumber(reward)}`);
+  if (finite.length > 1) add(5, sparkline(finite, 12), styles.good, true);
+  const phaseSeconds = now - progress.phaseStart;
+  const isSampling = phase === "sampling" && tokens > 0 && phaseSeconds > 0.5;
+  const speed = isSampling ? tokens / phaseSeconds : progress.tokensPerSecond;
+  if (speed !== undefined && isRunning) add(8, `${formatCount(speed)} tok/s`, styles.dim);
+  add(7, formatSeconds(isRunning ? now - progress.stepStart : phaseSeconds), styles.dim);
+  const left = timeLeft(progress, now);
   if (left !== undefined) add(6, `${left.rough ? "about " : ""}${formatWhole(left.seconds)} left`, styles.dim);
   return fit(segments, width);
 }
 
-/** Without the tenths, which would only flicker. */
+/** Without tenths, which would only flicker. */
 const formatWhole = (seconds: number) => (seconds < 59.5 ? `${Math.round(seconds)} s` : formatSeconds(seconds));
 
-/** What the run has come to: a chart of the reward and a few figures. */
+/** A chart of the reward, and a few values from the beginning and the end of the run. */
 export function summary(progress: Progress, now: number, width: number, styles: Styles = plainStyles): string[] {
   const { rewards, stepsHere, stepsDone, validation } = progress;
   const lines: string[] = [];
@@ -71,10 +71,12 @@ export function summary(progress: Progress, now: number, width: number, styles: 
     const which = part === 1 ? "first and last step" : `first and last ${part} steps`;
     rows.push(["reward", `${change(mean(finite.slice(0, part)), mean(finite.slice(-part)))} (${which})`]);
   }
-  const { first, last } = validation ?? {};
-  for (const [name, after] of stepsDone > 0 ? validationValues(last ?? {}) : []) {
-    const before = first === last ? undefined : first?.[name];
-    rows.push([name, before === undefined ? styles.bold(formatNumber(after)) : change(before, after)]);
+  if (validation !== undefined && stepsDone > 0) {
+    const { first, last } = validation;
+    for (const [name, after] of validationValues(last)) {
+      const before = first === last ? undefined : first[name];
+      rows.push([name, before === undefined ? styles.bold(formatNumber(after)) : change(before, after)]);
+    }
   }
   if (stepsHere > 0) {
     const steps = `${stepsHere} step${stepsHere === 1 ? "" : "s"}`;

@@ -1,6 +1,6 @@
-/** Numbers as people read them, always the same number of characters for the same order of magnitude. */
+/** Numbers as text for people. Numbers of the same magnitude have the same length. */
 
-/** Three decimals; four significant digits where that is nothing or too much: 0.342, 1.2e-5, 12346. */
+/** Three decimals, fewer for large numbers, an exponent for very small and very large ones: 0.342, 12346, 1.2e-5. */
 export function formatNumber(value: number): string {
   const size = Math.abs(value);
   if (!Number.isFinite(value)) return String(value);

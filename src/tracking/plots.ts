@@ -1,4 +1,4 @@
-/** Pictures made of characters: a bar, a sparkline, a chart. Pure functions of numbers; no colours, no terminal. */
+/** Plots made of characters: a bar, a sparkline, a chart. */
 
 const blocks = "▁▂▃▄▅▆▇█";
 
@@ -8,7 +8,7 @@ export function bar(fraction: number, width: number): string {
   return "█".repeat(filled) + "░".repeat(width - filled);
 }
 
-/** The values as one row of at most `width` blocks between their least and greatest; older ones are averaged together. */
+/** One row of at most `width` blocks, scaled from the least to the greatest value. Neighbors are averaged if needed. */
 export function sparkline(values: readonly number[], width: number): string {
   const columns = squeeze(values.filter(Number.isFinite), width);
   const { low, high } = extent(columns);
@@ -17,22 +17,22 @@ export function sparkline(values: readonly number[], width: number): string {
 }
 
 /**
- * A chart in plain ASCII, one `*` a column, with the scale at the left and the first and last position below.
- * Values that are not finite leave their column empty. Rows of at most `width` characters.
+ * A chart in plain ASCII, one `*` per column, at most `width` wide, with the scale on the left and the first and last
+ * position below. A value that is not finite leaves its column empty.
  */
 export function chart(values: readonly number[], size: { width: number; height: number; first?: number }): string[] {
   const { height, first = 1 } = size;
   const { low, high } = extent(values.filter(Number.isFinite));
-  const labels = axisLabels(high, low);
-  const margin = Math.max(...labels.map((label) => label.length)) + 1;
+  const [top, bottom] = axisLabels(high, low);
+  const margin = Math.max(top.length, bottom.length) + 1;
   const room = Math.max(8, size.width - margin - 2);
-  // Few values are spread out, so that ten steps do not make a chart ten characters wide.
+  // Spreads out few values: ten steps would make a chart only ten characters wide.
   const spread = Math.max(1, Math.min(4, Math.floor(room / Math.max(1, values.length))));
   const columns = squeeze(values, Math.floor(room / spread));
   const rowOf = (value: number) => (high > low ? Math.round(((value - low) / (high - low)) * (height - 1)) : 0);
   const rows = Array.from({ length: height }, (_, index) => {
     const row = height - 1 - index;
-    const label = row === height - 1 ? labels[0]! : row === 0 ? labels[1]! : "";
+    const label = row === height - 1 ? top : row === 0 ? bottom : "";
     const cells = columns.map((value) => (Number.isFinite(value) && rowOf(value) === row ? "*" : " ").padEnd(spread));
     return `${label.padStart(margin - 1)} |${cells.join("")}`.trimEnd();
   });
@@ -42,7 +42,7 @@ export function chart(values: readonly number[], size: { width: number; height: 
   return [...rows, `${" ".repeat(margin)}+${"-".repeat(length)}`, `${" ".repeat(margin + 1)}${foot}`];
 }
 
-/** With as many digits as tell the two apart, up to six. */
+/** As many decimals as make the two differ, up to six. */
 function axisLabels(high: number, low: number): [string, string] {
   const digits = [2, 3, 4, 5, 6].find((count) => high.toFixed(count) !== low.toFixed(count));
   if (high === low || digits !== undefined) return [high.toFixed(digits ?? 2), low.toFixed(digits ?? 2)];
@@ -51,14 +51,14 @@ function axisLabels(high: number, low: number): [string, string] {
 
 function extent(values: readonly number[]): { low: number; high: number } {
   if (values.length === 0) return { low: 0, high: 0 };
-  // A long run has more values than a call may have arguments.
+  // Not Math.min(...values): a long run has more values than a call may have arguments.
   return {
     low: values.reduce((least, value) => Math.min(least, value)),
     high: values.reduce((most, value) => Math.max(most, value)),
   };
 }
 
-/** At most `columns` values, neighbours averaged. */
+/** At most `columns` values, neighbors averaged. */
 function squeeze(values: readonly number[], columns: number): number[] {
   if (values.length <= columns) return [...values];
   return Array.from({ length: Math.max(0, columns) }, (_, column) => {

@@ -1,10 +1,8 @@
 /** The subscriber that writes metrics.jsonl and log.txt of the run folder. */
-
 import { describeEvent } from "./describe-event.ts";
 import type { RunEvent, Subscriber } from "./events.ts";
 import type { RunFolder } from "./run-folder.ts";
 
-/** Each step and validation becomes a line of metrics.jsonl; whatever a person may want to know later, one of log.txt. */
 export function runFilesSubscriber(folder: RunFolder, now: () => Date = () => new Date()): Subscriber {
   return {
     event(event: RunEvent) {

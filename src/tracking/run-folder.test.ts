@@ -76,7 +76,7 @@ describe("createRunFolder", () => {
     mkdirSync(join(root, "latest"));
     const run = create();
     run.writeConfig("");
-    expect(read(run, "log.txt")).toMatch(/latest is no link and was left as it is/);
+    expect(read(run, "log.txt")).toMatch(/latest is not a link and was left unchanged/);
   });
 });
 
@@ -102,7 +102,7 @@ describe("openRunFolder", () => {
   it("refuses files and folders of something else", () => {
     writeFileSync(join(root, "file"), "");
     expect(() => openRunFolder(join(root, "file"))).toThrow(/is a file/);
-    expect(() => openRunFolder(root)).toThrow(/no run folder: it holds file/);
+    expect(() => openRunFolder(root)).toThrow(/not a run folder: it contains file/);
   });
 });
 
@@ -206,7 +206,7 @@ describe("rewind", () => {
     ]);
     expect(readdirSync(join(folder.path, "episodes", "discarded"))).toEqual(["step-000003.jsonl"]);
     expect(read(folder, "log.txt")).toMatch(
-      /cut off in the middle.*\n.*after step 2, the checkpoint's: 2 metrics lines, 1 episode file/,
+      /cut off and has been moved.*\n.*after the checkpoint of step 2: 2 lines of metrics, 1 episode file/,
     );
   });
 

@@ -1,7 +1,4 @@
-/**
- * The folder of a run: what lies where in it, who may write, and how it is continued. Knows nothing of what the
- * figures mean; checkpoints/ belongs to the trainer's checkpoint store.
- */
+/** The folder of a run: its files, its lock, and how a run continues in it. The trainer's checkpoint store fills checkpoints/. */
 import {
   existsSync,
   lstatSync,
@@ -25,7 +22,7 @@ import type { Metrics, StepMetrics } from "./events.ts";
 import { toJson } from "./json-lines.ts";
 import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
 
-/** One line of metrics.jsonl. `kind` is absent on the line of a training step. */
+/** One line of metrics.jsonl. A training step has no `kind`. */
 interface MetricsLine {
   step: number;
   kind?: "validation";
@@ -40,29 +37,30 @@ export interface RunFolder {
   readonly path: string;
   /** `{path}/checkpoints`. */
   readonly checkpoints: string;
-  /** Where the worker's standard error goes. */
+  /** The worker's standard error goes there. */
   readonly workerLog: string;
-  /** Copies the tokenizer's files of a model's folder, where it has any, so that the folder alone tells its tokens' texts. */
+  /** Copies the tokenizer's files from a model's folder, so that the run folder alone can decode its tokens. */
   keepTokenizer(model: string): void;
   /** The resolved configuration, as config.yaml. */
   writeConfig(yaml: string): void;
   /** Appends `{step, epoch, time, ...metrics}` to metrics.jsonl. */
   appendMetrics(line: MetricsLine): void;
-  /** Writes episodes/step-000012.jsonl, one episode a line; step-000012-validation.jsonl for those of a validation. */
+  /** Writes episodes/step-000012.jsonl or step-000012-validation.jsonl, one episode per line. */
   writeEpisodes(step: number, episodes: readonly Episode[], kind?: "validation"): void;
-  /** Appends lines to log.txt, each with the time. */
+  /** Appends lines to log.txt, each with its time. */
   log(text: string): void;
   /**
-   * Brings the folder back to what it held when `step` was done; null: to before the first step. Later metrics move
-   * to metrics.discarded.jsonl, later episodes to episodes/discarded/. A torn last line is repaired.
-   * Returns how many lines were moved (as a sentence in the log too).
+   * Restores the state after `step`; null: before the first step. Later metrics move to metrics.discarded.jsonl, later
+   * episodes to episodes/discarded/. A last line that was cut off is repaired.
+   *
+   * @returns how many lines of metrics were moved
    */
   rewind(step: number | null): { discarded: number };
   /** The steps in metrics.jsonl, oldest first; each iteration reads the file. */
   history(): Iterable<StepMetrics>;
-  /** Gives the folder free. */
+  /** Releases the folder's lock. */
   close(): void;
-  /** Gives the folder free, and removes it if no run has begun in it (no configuration, no checkpoint). */
+  /** Releases the lock, and removes the folder if no run has begun in it (no configuration, no checkpoint). */
   abandon(): void;
 }
 
@@ -75,9 +73,9 @@ export interface NewRun {
 }
 
 /**
- * Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, unique also when several start in the same second. When
- * the run has begun (its configuration is written) `{root}/latest` points at it.
- * @throws RunError or the file system's error when it cannot be made
+ * Creates `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, with a number if several start in the same second. Once its
+ * configuration is written, `{root}/latest` points to it.
+ * @throws RunError or the file system's error when it cannot be created
  */
 export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
   makeFolder(root);
@@ -87,7 +85,7 @@ export function createRunFolder({ root = "runs", project, experiment, now = new 
   return openFolder(path, (folder) => linkLatest(resolve(root), basename(path), folder));
 }
 
-/** Makes `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, empty and new. Returns its absolute path. */
+/** Creates `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`. Returns its absolute path. */
 export function makeDatedFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): string {
   makeFolder(root);
   const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
@@ -103,31 +101,32 @@ export function makeDatedFolder({ root = "runs", project, experiment, now = new 
 }
 
 /**
- * Opens a folder by its path (or a link such as runs/latest): one to continue, or one of the user's own naming, which
- * is made when it does not exist.
- * @throws UserError when it is a file, when it holds something else than a run, or when another trainer is in it
+ * Opens a run folder to continue, or creates a folder with a name that the user chose.
+ * @param path may be a link such as runs/latest
+ * @throws UserError when it is a file, contains something other than a run, or another trainer uses it
  */
 export function openRunFolder(path: string): RunFolder {
-  // Through links: runs/latest may point elsewhere tomorrow.
+  // The target of a link: runs/latest may point to another run later.
   const real = existsSync(path) ? realpathSync(path) : resolve(path);
   if (existsSync(real)) {
     if (!statSync(real).isDirectory()) throw new UserError(`${path} is a file, not a run folder`);
     const inside = readdirSync(real);
     if (inside.length > 0 && !inside.includes("config.yaml") && !inside.includes("checkpoints")) {
-      throw new UserError(`${path} is no run folder: it holds ${inside.slice(0, 3).join(", ")} and no config.yaml`, {
-        hint: "name a run folder such as runs/latest, or one that does not exist yet",
+      const names = inside.slice(0, 3).join(", ");
+      throw new UserError(`${path} is not a run folder: it contains ${names}, but config.yaml is missing`, {
+        hint: "use a run folder such as runs/latest, or a folder that does not exist",
       });
     }
   }
   return openFolder(real);
 }
 
-/** Episodes and logs hold what agents and models said. */
+/** Episodes and logs contain the words of agents and models. */
 const ownersOnly = 0o700;
 
-/** @param onBegin told each time the run begins */
+/** @param onBegin called when the configuration is written */
 function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
-  // Of a folder that exists the permissions are the user's choice.
+  // An existing folder keeps its permissions.
   makeFolder(path, ownersOnly);
   for (const folder of ["checkpoints", "episodes"]) makeFolder(join(path, folder));
   const unlock = lockFolder(path);
@@ -135,13 +134,7 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
   const metricsFile = join(path, "metrics.jsonl");
   const log = (text: string) => {
     const time = new Date().toISOString();
-    appendLine(
-      join(path, "log.txt"),
-      text
-        .split("\n")
-        .map((line) => `${time} ${line}`)
-        .join("\n"),
-    );
+    appendLine(join(path, "log.txt"), `${time} ${text.replaceAll("\n", `\n${time} `)}`);
   };
   const folder: RunFolder = {
     path,
@@ -150,7 +143,8 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
     log,
     keepTokenizer(model) {
       for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
-        const [source, copy] = [join(model, name), join(path, "tokenizer", name)];
+        const source = join(model, name);
+        const copy = join(path, "tokenizer", name);
         if (!existsSync(source) || existsSync(copy)) continue;
         makeFolder(join(path, "tokenizer"));
         writeWhole(copy, [readFileSync(source, "utf8")]);
@@ -171,11 +165,10 @@ function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {
     rewind(step) {
       const { discarded, repaired } = rewindMetrics(path, step ?? -1);
       const episodes = discardEpisodes(join(path, "episodes"), step ?? -1);
-      if (repaired)
-        log("the last line of metrics.jsonl was cut off in the middle and has been moved to metrics.discarded.jsonl");
+      if (repaired) log("the last line of metrics.jsonl was cut off and has been moved to metrics.discarded.jsonl");
       if (discarded + episodes > 0) {
-        const after = step === null ? "of a run without a checkpoint" : `after step ${step}, the checkpoint's`;
-        log(`set aside what came ${after}: ${discarded} metrics lines, ${episodes} episode files`);
+        const which = step === null ? "of a run without a checkpoint" : `after the checkpoint of step ${step}`;
+        log(`discarded what was recorded ${which}: ${discarded} lines of metrics, ${episodes} episode files`);
       }
       return { discarded };
     },
@@ -195,7 +188,7 @@ function hasBegun(path: string): boolean {
   return existsSync(join(path, "checkpoints")) && readdirSync(join(path, "checkpoints")).length > 0;
 }
 
-/** Runs whose process was killed before they began: nothing in them can be continued. */
+/** Removes runs whose process was killed before they began. Nothing in them can be continued. */
 function removeUnbegun(root: string): void {
   for (const name of readdirSync(root)) {
     const path = join(root, name);
@@ -203,11 +196,11 @@ function removeUnbegun(root: string): void {
   }
 }
 
-/** Its name within the folder's episodes/. */
+/** The name within episodes/. */
 export const episodesFile = (step: number, kind?: "validation") =>
   `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
 
-/** Moves the episodes of later steps out of the way. Returns how many files. */
+/** Moves the episodes of later steps to discarded/. Returns how many files. */
 function discardEpisodes(folder: string, lastStep: number): number {
   const names = readdirSync(folder);
   const later = names.filter((name) => Number(/^step-(\d+).*\.jsonl$/.exec(name)?.[1] ?? -1) > lastStep);
@@ -216,29 +209,29 @@ function discardEpisodes(folder: string, lastStep: number): number {
   return later.length;
 }
 
-/** A name that is one plain folder name everywhere. */
+/** A folder name on every system. */
 const plain = (text: string) => text.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|-+$/g, "") || "run";
 
-/** Local time, as people look for it: 20260131-235959. */
+/** Local time: 20260131-235959. */
 function stamp(date: Date): string {
   const two = (value: number) => String(value).padStart(2, "0");
   const day = `${date.getFullYear()}${two(date.getMonth() + 1)}${two(date.getDate())}`;
   return `${day}-${two(date.getHours())}${two(date.getMinutes())}${two(date.getSeconds())}`;
 }
 
-/** A convenience that must never end a run: what a person put there, or a file system without links, is only noted. */
+/** Never fails: a run goes on without the link, with a line in the log. */
 function linkLatest(root: string, name: string, folder: RunFolder): void {
   const link = join(root, "latest");
   const temporary = temporaryName(link);
   try {
     if (lstatSync(link, { throwIfNoEntry: false })?.isSymbolicLink() === false) {
-      folder.log(`${link} is no link and was left as it is`);
+      folder.log(`${link} is not a link and was left unchanged`);
       return;
     }
     rmSync(temporary, { force: true });
     symlinkSync(name, temporary, "dir");
     renameSync(temporary, link);
   } catch (error) {
-    folder.log(`${link} could not be made: ${(error as Error).message}`);
+    folder.log(`${link} could not be created: ${(error as Error).message}`);
   }
 }

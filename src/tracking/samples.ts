@@ -1,4 +1,4 @@
-/** A few episodes of a step as rows for people: W&B shows them as a table, TensorBoard as text. */
+/** A few episodes of a step as rows: W&B shows them as a table, TensorBoard as text. */
 import type { Episode } from "../trajectories/types.ts";
 
 export interface SampleRow {
@@ -9,39 +9,35 @@ export interface SampleRow {
   reason: string;
 }
 
-const mostRows = 8;
+const maxRows = 8;
 
-/** The first rollouts of different tasks come first. */
+/** Prefers different tasks to several rollouts of one. */
 export function sampleRows(episodes: readonly Episode[]): SampleRow[] {
   const ordered = [...episodes].sort((left, right) => left.rollout - right.rollout);
-  return ordered.slice(0, mostRows).map(({ id, trajectories, explanation, failure }) => {
-    const steps = trajectories.flatMap((trajectory) => trajectory.steps);
-    const last = steps.at(-1);
+  return ordered.slice(0, maxRows).map(({ id, trajectories, explanation, failure }) => {
+    const last = trajectories.flatMap((trajectory) => trajectory.steps).at(-1);
     const reward = failure ? null : (trajectories[0]?.reward ?? null);
     return {
       task: id,
       prompt: last?.messages.findLast(({ role }) => role !== "assistant")?.content ?? "",
       reply: last?.text ?? "",
-      reward: reward !== null && Number.isFinite(reward) ? reward : null,
+      reward: Number.isFinite(reward) ? reward : null,
       reason: failure?.message ?? explanation ?? "",
     };
   });
 }
 
-/** As Markdown: what TensorBoard's text tab renders. */
+/** For TensorBoard, whose text tab renders Markdown. */
 export function samplesMarkdown(rows: readonly SampleRow[]): string {
-  const cell = (text: string) =>
+  const toCell = (text: string) =>
     text
       .replaceAll("&", "&amp;")
       .replaceAll("<", "&lt;")
       .replaceAll("|", "\\|")
       .replaceAll(/\s*\n\s*/g, " ");
-  return [
-    "| task | prompt | reply | reward | reason |",
-    "|---|---|---|---|---|",
-    ...rows.map(
-      ({ task, prompt, reply, reward, reason }) =>
-        `| ${[task, prompt, reply, reward === null ? "unknown" : String(reward), reason].map(cell).join(" | ")} |`,
-    ),
-  ].join("\n");
+  const lines = rows.map(({ task, prompt, reply, reward, reason }) => {
+    const cells = [task, prompt, reply, reward === null ? "unknown" : String(reward), reason];
+    return `| ${cells.map(toCell).join(" | ")} |`;
+  });
+  return ["| task | prompt | reply | reward | reason |", "|---|---|---|---|---|", ...lines].join("\n");
 }

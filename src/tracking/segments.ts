@@ -1,25 +1,25 @@
-/** A line made of parts that differ in weight: where the width does not hold all, the heaviest go first. */
+/** A line made of segments. The least important ones are dropped where the line does not fit. */
+
+export type Style = (text: string) => string;
 
 export interface Segment {
   text: string;
-  /** The part with the greatest number is dropped first; 0 is never dropped. */
+  /** The segment with the highest number is dropped first; 0 is never dropped. */
   weight: number;
-  /** Colours, applied after the width has been settled. */
-  style?: (text: string) => string;
-  /** One space before it instead of two: it explains the part before. */
+  /** Applied to what is left: escape codes do not count as width. */
+  style?: Style | undefined;
+  /** One space before it instead of two, because it explains the segment before it. */
   close?: boolean;
 }
 
-/** Joins the segments that fit into `width` characters; a line of undroppable ones alone is cut. */
+/** Joins the segments that fit into `width` characters. If those of weight 0 do not fit, the line is cut. */
 export function fit(segments: readonly Segment[], width: number): string {
   const kept = segments.filter(({ text }) => text !== "");
   while (lineOf(kept).length > width) {
     const heaviest = Math.max(...kept.map(({ weight }) => weight));
     if (heaviest === 0) return lineOf(kept).slice(0, Math.max(0, width));
-    kept.splice(
-      kept.findLastIndex(({ weight }) => weight === heaviest),
-      1,
-    );
+    const last = kept.findLastIndex(({ weight }) => weight === heaviest);
+    kept.splice(last, 1);
   }
   return lineOf(kept.map((segment) => ({ ...segment, text: segment.style?.(segment.text) ?? segment.text })));
 }

@@ -1,12 +1,9 @@
-/** A finished step, or a finished validation, as one line. Pure text; the caller says how wide and in which colours. */
+/** A finished step or validation as one line of text. The caller passes the width and the colors. */
 import type { Metrics, RunEvent } from "./events.ts";
 import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "./numbers.ts";
-import { fit, type Segment } from "./segments.ts";
+import { fit, type Segment, type Style } from "./segments.ts";
 import { stepSummary } from "./step-summary.ts";
 
-type Style = (text: string) => string;
-
-/** What is coloured; `plainStyles` leaves all as it is. */
 export interface Styles {
   dim: Style;
   bold: Style;
@@ -21,78 +18,63 @@ export const plainStyles: Styles = { dim: same, bold: same, good: same, bad: sam
 export type StepEnd = Extract<RunEvent, { type: "step-end" }>;
 
 interface Look {
-  /** Characters there are; Infinity when the line may be as long as it likes. */
+  /** In characters. */
   width?: number;
   styles?: Styles;
 }
 
 /**
  * `step  3/20  reward 0.342 (+0.09)  solved 5/16  groups 12/16 with signal  loss ..  kl ..  grad ..  lr ..  12.3 s (..)  1,234 tok/s`.
- * Figures that the step does not have are left out; so are the least important ones where the width is short.
- * @param previousReward the step before, for the change in parentheses
+ * Leaves out what the step does not have, and the least important parts where the line does not fit.
+ * @param previousReward of the step before, for the change in parentheses
  */
 export function stepLine(
   event: StepEnd,
   previousReward?: number,
   { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
 ): string {
-  const {
-    reward,
-    solved,
-    tasks,
-    informative,
-    groups,
-    loss,
-    kl,
-    gradNorm,
-    learningRate,
-    sampling,
-    training,
-    validation,
-    saving,
-    tokensPerSecond,
-  } = stepSummary(event.metrics);
-
-  const digits = String(event.total).length;
-  const change = reward !== undefined && previousReward !== undefined ? reward - previousReward : undefined;
+  const { step, total, seconds } = event;
+  const { reward, solved, tasks, informative, groups, gradNorm, ...summary } = stepSummary(event.metrics);
   const segments: Segment[] = [
-    { text: `step ${String(event.step).padStart(digits)}/${event.total}`, weight: 0, style: styles.bold },
+    { text: `step ${String(step).padStart(String(total).length)}/${total}`, weight: 0, style: styles.bold },
   ];
   const add = (weight: number, text: string | undefined, style?: Style, close = false) => {
-    if (text !== undefined) segments.push({ text, weight, close, ...(style ? { style } : {}) });
+    if (text !== undefined) segments.push({ text, weight, style, close });
   };
   const named = (name: string, value: number | undefined, format = formatNumber) =>
     value === undefined ? undefined : `${name} ${format(value)}`;
 
   add(0, named("reward", reward), styles.accent);
-  if (change !== undefined) add(4, `(${formatChange(change)})`, trend(change, styles), true);
+  if (reward !== undefined && previousReward !== undefined) {
+    const change = reward - previousReward;
+    add(4, `(${formatChange(change)})`, trend(change, styles), true);
+  }
   if (solved !== undefined && tasks !== undefined) add(2, `solved ${aligned(solved, tasks)}`);
   if (informative !== undefined && groups !== undefined) {
     add(3, `groups ${aligned(informative, groups)} with signal`, informative === 0 ? styles.bad : undefined);
   }
-  add(8, named("loss", loss), styles.dim);
-  add(9, named("kl", kl), styles.dim);
+  add(8, named("loss", summary.loss), styles.dim);
+  add(9, named("kl", summary.kl), styles.dim);
   add(7, named("grad", gradNorm), gradNorm === undefined || Number.isFinite(gradNorm) ? styles.dim : styles.bad);
-  add(10, named("lr", learningRate, formatRate), styles.dim);
-  add(1, formatSeconds(event.seconds).padStart(6));
+  add(10, named("lr", summary.learningRate, formatRate), styles.dim);
+  add(1, formatSeconds(seconds).padStart(6));
   const notable = (name: string, value = 0) =>
-    value >= 0.05 * event.seconds && value >= 0.1 ? named(name, value, oneDecimal) : undefined;
-  const split = [
-    named("sample", sampling, oneDecimal),
-    named("train", training, oneDecimal),
-    notable("validate", validation),
-    notable("save", saving),
-  ];
-  const parts = split.filter((part) => part !== undefined);
+    value >= 0.05 * seconds && value >= 0.1 ? named(name, value, oneDecimal) : undefined;
+  const parts = [
+    named("sample", summary.sampling, oneDecimal),
+    named("train", summary.training, oneDecimal),
+    notable("validate", summary.validation),
+    notable("save", summary.saving),
+  ].filter((part) => part !== undefined);
   if (parts.length > 0) add(6, `(${parts.join(" ")})`, styles.dim, true);
-  if (tokensPerSecond !== undefined) add(5, `${formatCount(tokensPerSecond)} tok/s`);
+  if (summary.tokensPerSecond !== undefined) add(5, `${formatCount(summary.tokensPerSecond)} tok/s`);
   return fit(segments, width);
 }
 
 const trend = (change: number, styles: Styles) =>
   change > 0.005 ? styles.good : change < -0.005 ? styles.bad : styles.dim;
 
-/** ` 5/16`: as wide as the whole, so that lines stand in columns. */
+/** ` 5/16`: both numbers have the same width, so that the lines of a run align. */
 const aligned = (part: number, whole: number) => `${String(part).padStart(String(whole).length)}/${whole}`;
 
 const oneDecimal = (value: number) => value.toFixed(1);
@@ -105,22 +87,22 @@ export function validationLine(
   const segments: Segment[] = [
     { text: "validation", weight: 0, style: styles.bold },
     { text: `after step ${event.step}`, weight: 2 },
-    ...validationValues(event.metrics).map(([name, value], index) => ({
-      text: `${name.slice("val/".length)} ${formatNumber(value)}`,
-      weight: index === 0 ? 0 : 3 + index,
-      style: styles.accent,
-    })),
-    { text: formatSeconds(event.seconds), weight: 1 },
   ];
+  for (const [index, [name, value]] of validationValues(event.metrics).entries()) {
+    const text = `${name.slice("val/".length)} ${formatNumber(value)}`;
+    segments.push({ text, weight: index === 0 ? 0 : 3 + index, style: styles.accent });
+  }
+  segments.push({ text: formatSeconds(event.seconds), weight: 1 });
   return fit(segments, width);
 }
 
-/** The figures of a validation (`val/...`) that say something: no count of zero unknown outcomes, no reward twice. */
+/** The metrics of a validation (`val/...`) without counts that are 0 and without the reward of its only source. */
 export function validationValues(metrics: Metrics): [name: string, value: number][] {
   const reward = metrics["val/reward"];
+  const counts = ["val/unknown", "val/failed"];
   return Object.entries(metrics).filter(([name, value]) => {
-    const empty = name === "val/unknown" && value === 0;
-    const repeated = name !== "val/reward" && name.endsWith("/reward") && value === reward;
-    return name.startsWith("val/") && !empty && !repeated;
+    const isEmpty = counts.includes(name) && value === 0;
+    const isRepeated = name !== "val/reward" && name.endsWith("/reward") && value === reward;
+    return name.startsWith("val/") && !isEmpty && !isRepeated;
   });
 }

@@ -74,7 +74,7 @@ it("logs samples as a table", async () => {
 });
 
 describe("wandbSubscriber", () => {
-  it("hands over figures and says how the run ended", async () => {
+  it("passes on metrics and how the run ended", async () => {
     const { child, told } = sidecar(obedient);
     const subscriber = await wandbSubscriber(options(child));
     subscriber.event({
@@ -85,7 +85,7 @@ describe("wandbSubscriber", () => {
       metrics: { loss: Number.NaN, reward: 1 },
       seconds: 1,
     });
-    subscriber.event({ type: "warning", text: "not a figure" });
+    subscriber.event({ type: "warning", text: "not a metric" });
     subscriber.event({ type: "validation-end", step: 1, metrics: { "val/reward": 0.5 }, seconds: 1 });
     subscriber.event({ type: "run-end", reason: "done" });
     await subscriber.close();
@@ -110,13 +110,13 @@ describe("wandbSubscriber", () => {
     [
       "missing",
       { event: "error", kind: "missing", message: "No module named 'wandb'" },
-      /SDK is not there/,
+      /wandb package is not installed/,
       /install-it/,
     ],
     [
       "not logged in",
       { event: "error", kind: "login", message: "No API key" },
-      /who you are/,
+      /login failed/,
       /WANDB_API_KEY.*offline/,
     ],
     ["unreachable", { event: "error", kind: "failed", message: "CommError" }, /CommError/, /offline/],
@@ -142,11 +142,11 @@ describe("wandbSubscriber", () => {
     await new Promise(setImmediate);
     subscriber.event({ type: "step-end", step: 1, total: 2, epoch: 0, metrics: {}, seconds: 1 });
     await subscriber.close();
-    expect(warnings).toEqual([expect.stringMatching(/records no more.*exit code 1/)]);
+    expect(warnings).toEqual([expect.stringMatching(/stopped recording.*exit code 1/)]);
     expect(told).toHaveLength(1);
   });
 
-  it("does not wait for ever at the end, and says how to send the rest", async () => {
+  it("does not wait forever at the end, and says how to send the rest", async () => {
     const warnings: string[] = [];
     const { child, isKilled } = sidecar((message, mouth) => message.op === "init" && obedient(message, mouth));
     await (await wandbSubscriber(options(child, warnings))).close();

@@ -1,15 +1,15 @@
 /**
- * The subscriber for Weights & Biases: hands the figures to a sidecar program that uses its official SDK (the messages
- * are described in worker/wandb_sidecar.py). Does not know what runs the sidecar: it is started by a function given.
+ * The subscriber for Weights & Biases. It passes metrics to a sidecar program that uses the official SDK (see
+ * worker/wandb_sidecar.py for the messages).
  */
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { UserError } from "../errors.ts";
-import type { Metrics, Subscriber } from "./events.ts";
+import type { Subscriber } from "./events.ts";
 import { toJson } from "./json-lines.ts";
 
-/** The part of a child process that is used. Its standard error belongs into a log. */
+/** The part of a child process that is used here. The caller sends its standard error to a log. */
 export interface SidecarProcess {
   stdin: Writable;
   stdout: Readable;
@@ -18,49 +18,47 @@ export interface SidecarProcess {
   once(event: "error", listener: (error: Error) => void): unknown;
 }
 
-export interface WandbOptions {
+interface WandbOptions {
   /** Starts the sidecar program. */
   start: () => Promise<SidecarProcess>;
-  /** The command that installs the SDK for it, shown when it is missing. */
+  /** Shown if the SDK is missing. */
   installCommand: string;
-  /** Team or user; null is the account's own. */
+  /** Team or user; null: the account's own. */
   entity: string | null;
   project: string;
   name: string;
-  /** The same id continues the same run, so that a resumed run stays one: the run folder's name. */
+  /** The run folder's name. A resumed run has the same id and so continues the same W&B run. */
   id: string;
   /** The resolved configuration. */
   config: unknown;
-  /** Where the SDK keeps its own files, in a subfolder `wandb`. */
+  /** The SDK keeps its own files in its subfolder `wandb`. */
   directory: string;
-  /** Undefined: by the environment's WANDB_MODE, else online. */
+  /** Default: the environment's WANDB_MODE, else online. */
   mode?: "online" | "offline" | "disabled";
-  /** Told when figures get lost: the sidecar died, or did not finish in time. The training goes on. */
+  /** Called if metrics are lost because the sidecar ended or did not finish in time. The training continues. */
   onWarning: (text: string) => void;
-  /** Seconds to wait for the service to accept the run. */
+  /** Seconds to wait until the service accepts the run. */
   startSeconds?: number;
-  /** Seconds to wait at the end until all has been sent. */
+  /** Seconds to wait at the end until everything is sent. */
   finishSeconds?: number;
 }
 
-/** What the sidecar says. */
 type Answer =
   | { event: "ready"; mode: string; url: string | null; directory: string }
   | { event: "finished" }
   | { event: "error"; kind: "missing" | "login" | "failed"; message: string };
 
 /**
- * Opens the run before training begins.
- * @throws UserError when the SDK is missing, nobody is logged in, or the service does not answer
+ * Opens the W&B run before training begins.
+ * @throws UserError when the SDK or the login is missing, or the service does not answer
  */
 export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber> {
   const { entity, project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
   const sidecar = talkTo(await options.start());
-  // Theirs are of letters, digits, - and _, and 64 long; the time at the end of a folder's name tells runs apart.
+  // W&B allows 64 letters, digits, - and _. The time at the end of a folder's name distinguishes runs.
   const id = options.id.replace(/[^\w-]/g, "-").slice(-64);
-  const init = { op: "init", entity, project, name, id, config, directory, mode, timeout_seconds: startSeconds };
-  sidecar.send(init);
-  // The SDK has a time limit of its own, with a better message; this one is for a sidecar that hangs.
+  sidecar.send({ op: "init", entity, project, name, id, config, directory, mode, timeout_seconds: startSeconds });
+  // The SDK has its own time limit, with a better message. This longer one is for a sidecar that hangs.
   const answer = await sidecar.answer(startSeconds * 2 + 15);
   if (answer?.event !== "ready") {
     // Its output may end a moment before the process does.
@@ -68,24 +66,27 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
     sidecar.kill();
     throw refusal(answer, sidecar.death(), options);
   }
-  let finishing = false;
+  let isFinishing = false;
   let exitCode = 1;
   void sidecar.ended.then((why) => {
-    if (!finishing)
-      onWarning(`Weights & Biases records no more: its sidecar ended (${why}); metrics.jsonl has everything`);
+    if (!isFinishing) {
+      onWarning(`Weights & Biases stopped recording: its sidecar ended (${why}); metrics.jsonl has everything`);
+    }
   });
-  const log = (step: number, metrics: Metrics) => sidecar.send({ op: "log", step, metrics });
   return {
     event(event) {
-      if (event.type === "step-end" || event.type === "validation-end") log(event.step, event.metrics);
-      if (event.type === "samples") {
-        const [columns, data] = [Object.keys(event.rows[0] ?? {}), event.rows.map((row) => Object.values(row))];
+      if (event.type === "step-end" || event.type === "validation-end") {
+        sidecar.send({ op: "log", step: event.step, metrics: event.metrics });
+      } else if (event.type === "samples") {
+        const columns = Object.keys(event.rows[0] ?? {});
+        const data = event.rows.map((row) => Object.values(row));
         sidecar.send({ op: "table", step: event.step, name: `samples/${event.kind}`, columns, data });
+      } else if (event.type === "run-end") {
+        exitCode = event.reason === "failed" ? 1 : 0;
       }
-      if (event.type === "run-end") exitCode = event.reason === "failed" ? 1 : 0;
     },
     async close() {
-      finishing = true;
+      isFinishing = true;
       if (sidecar.death() !== undefined) return;
       sidecar.send({ op: "finish", exit_code: exitCode });
       if ((await sidecar.answer(finishSeconds))?.event === "finished") return;
@@ -97,21 +98,10 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
   };
 }
 
-interface Sidecar {
-  send(message: object): void;
-  /** What it says next; undefined when it ends, or the time is up, first. */
-  answer(seconds: number): Promise<Answer | undefined>;
-  /** Resolves when the process is gone: why. */
-  readonly ended: Promise<string>;
-  /** Why it is gone; undefined while it lives. */
-  death(): string | undefined;
-  kill(): void;
-}
-
-function talkTo(child: SidecarProcess): Sidecar {
+function talkTo(child: SidecarProcess) {
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   let death: string | undefined;
-  // A write to a sidecar that has just died fails here; `ended` says so.
+  // A write to a sidecar that has just ended fails here; `ended` reports it.
   child.stdin.on("error", () => {});
   const ended = new Promise<string>((resolve) => {
     child.once("exit", (code, signal) => resolve(signal === null ? `exit code ${code}` : signal));
@@ -124,35 +114,39 @@ function talkTo(child: SidecarProcess): Sidecar {
     process.off("exit", kill);
   });
   return {
-    send(message) {
+    send(message: object): void {
       if (death === undefined) child.stdin.write(`${toJson(message)}\n`);
     },
-    async answer(seconds) {
+    /** The next message; undefined if the sidecar ends or the time is up before it. */
+    async answer(seconds: number): Promise<Answer | undefined> {
       const abort = new AbortController();
       const late = sleep(seconds * 1000, undefined, { signal: abort.signal }).catch(() => undefined);
       const line = await Promise.race([lines.next(), late]);
       abort.abort();
       return line === undefined || line.done ? undefined : (JSON.parse(line.value) as Answer);
     },
+    /** Resolves with the reason when the process has ended. */
     ended,
+    /** The reason; undefined while the process lives. */
     death: () => death,
     kill,
   };
 }
 
 function refusal(answer: Answer | undefined, death: string | undefined, options: WandbOptions): UserError {
-  const offline = "WANDB_MODE=offline records without it";
-  if (answer?.event === "error" && answer.kind === "missing") {
-    return new UserError(`rllm.trainer.logger names wandb, but its SDK is not there: ${answer.message}`, {
+  const { kind, message } = answer?.event === "error" ? answer : {};
+  if (kind === "missing") {
+    return new UserError(`rllm.trainer.logger includes wandb, but the wandb package is not installed: ${message}`, {
       hint: `install it: ${options.installCommand}`,
     });
   }
-  if (answer?.event === "error" && answer.kind === "login") {
-    return new UserError(`Weights & Biases does not know who you are: ${answer.message}`, {
-      hint: `set WANDB_API_KEY to your key, or record without an account: WANDB_MODE=offline`,
+  if (kind === "login") {
+    return new UserError(`Weights & Biases login failed: ${message}`, {
+      hint: "set WANDB_API_KEY to your key, or record without an account: WANDB_MODE=offline",
     });
   }
-  const why =
-    answer?.event === "error" ? answer.message : death === undefined ? "no answer" : `its sidecar ended: ${death}`;
-  return new UserError(`Weights & Biases did not accept the run: ${why}`, { hint: offline });
+  const why = message ?? (death === undefined ? "it did not answer" : `its sidecar ended: ${death}`);
+  return new UserError(`Weights & Biases did not accept the run: ${why}`, {
+    hint: "WANDB_MODE=offline records without the service",
+  });
 }

@@ -65,6 +65,7 @@ test.each<[string, string[], string, number]>([
 
 test.each<[string, string[]]>([
   ["rllm.agent.name and agent_args", [`rllm.agent.name=${module}:Shouting`, "+rllm.agent.agent_args.mark='??'"]],
+  ["rllm.agent.engine_args", [`rllm.agent.name=${module}:Shouting`, "+rllm.agent.engine_args.mark='??'"]],
   [
     "workflow_args.agent_cls and agent_args",
     [
@@ -205,6 +206,7 @@ test.each<[string[], NamedParts<Row> & { workflow?: Workflow<Row> }, string]>([
   [["rllm.reward.remote_url=[http://x]"], { reward: () => 1 }, "the script brings a reward of its own"],
   [[], { workflow: () => 1, reward: () => 1 }, "the script brings a workflow of its own, so the experiment's reward"],
   [["+rllm.workflow.workflow_args.max_steps=3"], { workflow: () => 1 }, "workflow_args.max_steps would not be read"],
+  [["+rllm.agent.engine_args.mark=1"], { workflow: () => 1 }, "so rllm.agent.engine_args would not be read"],
 ])("%j beside parts that would not be read is refused", async (overrides, parts, message) => {
   await expect(run(overrides, parts)).rejects.toThrow(message);
 });

@@ -5,7 +5,7 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm, statfs } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import { RunError, UserError } from "../errors.ts";
+import { HoneError, RunError } from "../errors.ts";
 import { formatBytes, isOutOfSpace, outOfSpace } from "../files/durable-files.ts";
 import { isOwnerGone, ownerMark } from "../files/temporary-names.ts";
 import {
@@ -105,7 +105,7 @@ export async function latestCheckpoint(
       for (const damage of damages) warn(`${damage}; ${name} is used instead`);
       return checkpoint;
     } catch (error) {
-      if (!(error instanceof UserError)) throw error;
+      if (!(error instanceof HoneError)) throw error;
       damages.push(error.message);
     }
   }
@@ -164,7 +164,7 @@ async function listCheckpoints(folder: string): Promise<Checkpoint[]> {
 
 /** Damage is passed over; a disk that cannot be read is not. */
 function damaged(error: unknown): undefined {
-  if (!(error instanceof UserError)) throw error;
+  if (!(error instanceof HoneError)) throw error;
 }
 
 const summarize = async (path: string) => checkpointOf(path, await readManifest(path));

@@ -18,7 +18,7 @@ export function keepEpisodes(
   const { folder, config, plan, emit } = run;
   if (mode === "train") folder?.writeEpisodes(step, withAdvantages(episodes, credit));
   else folder?.writeEpisodes(step, episodes, "validation");
-  const { plot_every } = config.rllm.trainer;
+  const { plot_every, plot_dir } = config.rllm.trainer;
   const isPlotted = plot_every > 0 && step % plot_every === 0;
   if (folder && episodes.length > 0 && (mode === "val" || isPlotted)) {
     emit({ type: "samples", step, kind: mode === "val" ? "validation" : "train", rows: sampleRows(episodes) });
@@ -30,7 +30,12 @@ export function keepEpisodes(
       logEpisodes(episode_log_dir, { mode, step, epoch }, episodes);
     }
     if (folder && mode === "train" && isPlotted) {
-      plotLengths(join(folder.path, "plots"), step, replyLengths(episodes), config.data.max_response_length);
+      plotLengths(
+        plot_dir ?? join(folder.path, "plots"),
+        step,
+        replyLengths(episodes),
+        config.data.max_response_length,
+      );
     }
   } catch (error) {
     const where = log_episodes ? episode_log_dir : relative(process.cwd(), folder?.path ?? ".");

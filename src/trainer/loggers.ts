@@ -47,9 +47,10 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
 /** @throws UserError when a logger cannot start, before anything else of the run has */
 export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
   const { config, folder } = context;
-  const { logger, val_only, plot_every } = config.rllm.trainer;
+  const { logger, val_only, plot_every, plot_dir } = config.rllm.trainer;
   const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
-  if (folder && !val_only) opened.push(curvesSubscriber(join(folder.path, "plots"), plot_every, context.warn));
+  if (folder && !val_only)
+    opened.push(curvesSubscriber(plot_dir ?? join(folder.path, "plots"), plot_every, context.warn));
   try {
     // A measurement is no run: curves belong to runs.
     for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {

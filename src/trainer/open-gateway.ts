@@ -19,15 +19,15 @@ export interface OpenRunGatewayOptions {
   alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds">;
 }
 
-/** The documents' defaults; other values are the user's own. */
-const defaults = { tracePath: "~/.rllm/traces.db", port: 4000 };
+/** The document's default; another port is the user's choice. */
+const defaultPort = 4000;
 
 export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
   const { config, chat, model, warn, alone = {} } = options;
   const { gateway, sdk } = config.rllm;
   const { proxy } = sdk;
   // Agents that Hone starts are told the port; those that live elsewhere must know it.
-  const fixedPort = proxy.mode === "external" || proxy.port !== defaults.port;
+  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
   if (proxy.admin_token === maskedSecret) {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
     const reference = "'${oc.env:HONE_ADMIN_TOKEN}'";
@@ -62,7 +62,7 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
 /** Opened only where traces are asked for: nothing else loads SQLite. */
 async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promise<TraceStore | undefined> {
   const { gateway, sdk, trainer } = config.rllm;
-  if (gateway.store !== "sqlite" && gateway.db_path === null && sdk.store.path === defaults.tracePath) return undefined;
+  if (gateway.store !== "sqlite") return undefined;
   const { openTraceStore } = await import("../gateway/traces/open-trace-store.ts");
   return openTraceStore({
     path: gateway.db_path ?? sdk.store.path,

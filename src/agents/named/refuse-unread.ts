@@ -9,6 +9,7 @@ export type Rllm = Config["rllm"];
 const settings = {
   "rllm.agent.name": [({ agent }) => agent.name, "math_agent"],
   "rllm.agent.agent_args": [({ agent }) => agent.agent_args, {}],
+  "rllm.agent.engine_args": [(rllm) => engineArguments(rllm), {}],
   "rllm.env.name": [({ env }) => env.name, "custom"],
   "rllm.env.env_args": [({ env }) => env.env_args, {}],
   "rllm.workflow.use_workflow": [({ workflow }) => workflow.use_workflow, false],
@@ -19,6 +20,12 @@ const settings = {
   "rllm.workflow.workflow_args.env_args": [({ workflow }) => workflow.workflow_args.env_args, {}],
   "rllm.reward.remote_url": [({ reward }) => reward.remote_url, []],
 } as const satisfies Record<string, readonly [(rllm: Rllm) => unknown, unknown]>;
+
+/** Further keys of `rllm.agent.engine_args`, which are arguments of the agent. */
+export function engineArguments({ agent }: Rllm): Record<string, unknown> {
+  const { n_parallel_agents: _, ...further } = agent.engine_args;
+  return further;
+}
 
 export type ActorSetting = keyof typeof settings;
 

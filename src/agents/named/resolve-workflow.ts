@@ -11,6 +11,7 @@ import { builtInEnvironments, gradedByReward } from "./environments.ts";
 import type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./parts.ts";
 import {
   allSettings,
+  engineArguments,
   furtherArguments,
   type Rllm,
   refuseFurtherArguments,
@@ -64,7 +65,7 @@ async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workf
   const unnamed = env.name === "custom" && parts.environments?.custom === undefined;
   const name = unnamed && parts.reward ? "single_turn_env" : env.name;
   return multiTurn<Row>({
-    agent: await agentMaker(parts, agent.name, "rllm.agent.name", agent.agent_args),
+    agent: await agentMaker(parts, agent.name, "rllm.agent.name", { ...engineArguments(rllm), ...agent.agent_args }),
     environment: await environmentMaker(parts, rllm, name, "rllm.env.name", env.env_args),
   });
 }
@@ -114,13 +115,15 @@ async function ownWorkflow<Row>(
 /** Who acts in a built-in workflow: the one that `workflow_args` names, else that of agent mode. */
 function actorOf(rllm: Rllm, which: "agent" | "env") {
   const args = rllm.workflow.workflow_args;
-  const [named, own] = which === "agent" ? [args.agent_cls, args.agent_args] : [args.env_cls, args.env_args];
-  const shared = which === "agent" ? rllm.agent.agent_args : rllm.env.env_args;
+  const isAgent = which === "agent";
+  const named = isAgent ? args.agent_cls : args.env_cls;
+  const own = isAgent ? { ...engineArguments(rllm), ...args.agent_args } : args.env_args;
+  const shared = isAgent ? rllm.agent.agent_args : rllm.env.env_args;
   const key = `rllm.workflow.workflow_args.${which}_cls`;
   if (named === null) return { name: rllm[which].name, args: { ...shared, ...own }, key: `rllm.${which}.name` };
   refuseUnreadSettings(rllm, {
-    because: `${key} names the ${which === "agent" ? "agent" : "environment"}`,
-    settings: which === "agent" ? ["rllm.agent.name", "rllm.agent.agent_args"] : ["rllm.env.name", "rllm.env.env_args"],
+    because: `${key} names the ${isAgent ? "agent" : "environment"}`,
+    settings: isAgent ? ["rllm.agent.name", "rllm.agent.agent_args"] : ["rllm.env.name", "rllm.env.env_args"],
     hint: `leave one of the two out`,
   });
   return { name: named, args: own, key };

@@ -2,7 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
-import { RunError, UserError } from "../../errors.ts";
+import { HoneError, RunError, UserError } from "../../errors.ts";
 import { StateLost } from "../engine-died.ts";
 
 export interface ConnectionOptions {
@@ -287,7 +287,7 @@ export function createConnection(options: ConnectionOptions): Connection {
             failures = 0;
           } catch (error) {
             signal?.throwIfAborted();
-            if (error instanceof UserError && !(error instanceof Busy)) throw error;
+            if (error instanceof HoneError && !(error instanceof Busy)) throw error;
             counts.retries++;
             // A service that restarts comes back; the result is then known to be lost.
             if (failures > 1) onStatus(`waiting for the Tinker service (${what}): ${describe(error)}`);

@@ -111,15 +111,15 @@ export const flagSections = {
     chunk_size: positive.default(4096).describe("Number of positions whose logits are in memory at the same time."),
   },
   Logging: {
-    log_dir: optionalText.describe("Folder for episodes as readable JSON files."),
+    log_dir: optionalText.describe("Folder for plots, and for episodes as readable JSON files."),
     plot_every: count
       .min(0)
       .default(10)
-      .describe("Draw plots/ and log a table of sampled episodes every this many steps; 0 is off."),
+      .describe("Draw plots and log a table of sampled episodes every this many steps; 0 is off."),
     use_tensorboard: optionalText.describe("Write TensorBoard files to this folder."),
     use_wandb: optionalText.describe("Log to this project in Weights & Biases."),
     wandb_org: optionalText.describe("Team or user in Weights & Biases."),
-    wandb_run_name: optionalText.describe("Name of the run."),
+    wandb_run_name: optionalText.describe("Name of the run; without it, a name with the date and time."),
   },
   Checkpoints: {
     save_path: optionalText.describe("Run folder; without it, a new folder under runs/.").meta({

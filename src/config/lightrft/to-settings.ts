@@ -1,11 +1,10 @@
 /** Converts LightRFT's flags to keys of the configuration tree. */
-
-import { own } from "../../own.ts";
+import { join } from "node:path";
 import { type MapNode, nodeFromObject } from "../node.ts";
 import type { Origin } from "../origin.ts";
 import { putNode } from "../tree.ts";
 import type { ConfigWarning } from "../warnings.ts";
-import type { FlagName } from "./flags.ts";
+import type { FlagName, FlagValues } from "./flags.ts";
 import type { ParsedFlags } from "./parse-flags.ts";
 import type { World } from "./rules.ts";
 
@@ -17,15 +16,26 @@ export interface LightRftSettings {
   warnings: ConfigWarning[];
 }
 
-type Values = ParsedFlags["values"];
+/** The keys that a flag sets. Text: why the flag has no effect, reported only if it was given. */
+type Outcome = Readonly<Record<string, unknown>> | string;
 
-/** Flags whose value (given, or LightRFT's default) is copied to the key. */
-const sameValue = {
+/** A key gets the flag's value, whether given or LightRFT's default. */
+type Rule = string | ((values: FlagValues, isGiven: (flag: FlagName) => boolean) => Outcome);
+
+/** The key gets the value only if the flag is given; otherwise it keeps Hone's default. */
+const ifGiven =
+  (flag: FlagName, key: string): Rule =>
+  (values, isGiven) =>
+    isGiven(flag) ? { [key]: values[flag] } : {};
+
+const rules: Readonly<Record<FlagName, Rule>> = {
   pretrain: "model.name",
-  lora_rank: "model.lora_rank",
-  lora_alpha: "model.lora_alpha",
+  reward_pretrain: ifGiven("reward_pretrain", "rllm.reward.model"),
+  remote_rm_url: ({ remote_rm_url: urls }) =>
+    urls === null ? {} : { "rllm.reward.remote_url": urls.split(",").map((url) => url.trim()) },
   max_len: "training.max_length",
   prompt_max_len: "rllm.data.max_prompt_length",
+
   num_episodes: "rllm.trainer.total_epochs",
   max_epochs: "training.ppo_epochs",
   actor_learning_rate: "training.learning_rate",
@@ -33,50 +43,113 @@ const sameValue = {
   lr_warmup_ratio: "rllm.algorithm.warmup_steps_ratio",
   max_norm: "training.max_grad_norm",
   l2: "training.weight_decay",
-  seed: "rllm.trainer.seed",
+  adam_betas: ({ adam_betas: [beta1, beta2] }) => ({ "training.beta1": beta1, "training.beta2": beta2 }),
+
+  train_batch_size: ({ rollout_batch_size, n_samples_per_prompt, train_batch_size }) => ({
+    "training.num_minibatches": Math.max(1, Math.ceil((rollout_batch_size * n_samples_per_prompt) / train_batch_size)),
+  }),
+  micro_train_batch_size: ({ micro_train_batch_size, max_len }, isGiven) =>
+    isGiven("micro_train_batch_size") ? { "local.micro_batch_tokens": micro_train_batch_size * max_len } : {},
   rollout_batch_size: "rllm.data.train_batch_size",
+  micro_rollout_batch_size: () =>
+    "local.max_sample_rows sets how many samples are generated concurrently, and local.micro_batch_tokens the batch size for their log-probabilities",
+
+  advantage_estimator: ({ advantage_estimator: name }) => ({
+    "rllm.algorithm.adv_estimator": name === "gspo" || name === "gmpo" ? "group_norm" : name,
+    "rllm.algorithm.loss_fn": name === "gspo" || name === "gmpo" || name === "cpgd" ? name : "ppo",
+  }),
   n_samples_per_prompt: "rllm.rollout.n",
-  clip_range: "rllm.algorithm.eps_clip",
-  clip_range_higher: "rllm.algorithm.eps_clip_high",
   kl_estimator: "rllm.algorithm.kl_estimator",
   init_kl_coef: "rllm.algorithm.kl_beta",
-  high_entropy_token_ratio: "rllm.algorithm.high_entropy_token_ratio",
+  kl_target: ({ kl_target, advantage_estimator, init_kl_coef }, isGiven) =>
+    isGiven("kl_target") || (advantage_estimator === "cpgd" && init_kl_coef > 0)
+      ? { "rllm.algorithm.kl_target": kl_target === 0 ? null : kl_target }
+      : {},
+  clip_range: "rllm.algorithm.eps_clip",
+  clip_range_higher: "rllm.algorithm.eps_clip_high",
   temperature: "rllm.rollout.train.temperature",
   top_p: "rllm.rollout.train.top_p",
-  reward_running_norm: "rllm.reward.running_norm",
-  reward_running_norm_minus_mean: "rllm.reward.running_norm_minus_mean",
-  reward_clip: "rllm.reward.clip",
-  advantages_norm: "rllm.algorithm.advantages_norm",
-  advantage_clip: "rllm.algorithm.advantage_clip",
-  dynamic_sampling: "rllm.dynamic_sampling.enable",
-  overlong_buffer: "rllm.reward.overlong.enable",
-  overlong_buffer_len: "rllm.reward.overlong.buffer_len",
-  overlong_buffer_penalty_factor: "rllm.reward.overlong.penalty_factor",
-  rm_use_engine: "rllm.reward.use_engine",
-  use_mp_opt: "local.mixed_precision_optimizer",
+
+  zero_stage: ({ zero_stage, fsdp }) => (fsdp ? "--fsdp replaces it" : { "local.sharding": `zero${zero_stage}` }),
+  fsdp: ({ fsdp }) => (fsdp ? { "local.sharding": "fsdp" } : {}),
+  fsdp_cpu_offload: ({ fsdp_cpu_offload, adam_offload }) =>
+    adam_offload ? "--adam_offload sets the same" : { "local.offload_optimizer": fsdp_cpu_offload },
+  bf16: ({ bf16 }) => (bf16 ? { "local.dtype": "bfloat16" } : {}),
   gradient_checkpointing: "local.gradient_checkpointing",
   sp_size: "local.sequence_parallel",
+
   engine_type: "local.sampler.type",
   engine_tp_size: "local.sampler.tensor_parallel",
   engine_mem_util: "local.sampler.memory_share",
   enable_engine_sleep: "local.sampler.sleep",
+  rm_use_engine: "rllm.reward.use_engine",
+
+  adam_offload: ({ adam_offload }) => (adam_offload ? { "local.offload_optimizer": true } : {}),
+  use_mp_opt: "local.mixed_precision_optimizer",
+  packing_samples: () => "Hone always packs samples",
+  fused_linear_logprob: () => "Hone never keeps all logits in memory; local.chunk_size sets how many",
+  chunk_size: ifGiven("chunk_size", "local.chunk_size"),
+
+  log_dir: ({ log_dir }) =>
+    log_dir === null
+      ? {}
+      : {
+          "rllm.episode_logging.log_episodes": true,
+          "rllm.episode_logging.episode_log_dir": log_dir,
+          "rllm.trainer.plot_dir": join(log_dir, "plots"),
+        },
   plot_every: "rllm.trainer.plot_every",
+  use_tensorboard: (values) =>
+    values.use_tensorboard === null
+      ? {}
+      : { "rllm.trainer.tensorboard_dir": values.use_tensorboard, "rllm.trainer.logger": loggersOf(values) },
+  use_wandb: (values) =>
+    values.use_wandb === null
+      ? {}
+      : { "rllm.trainer.project_name": values.use_wandb, "rllm.trainer.logger": loggersOf(values) },
+  wandb_org: ifGiven("wandb_org", "rllm.trainer.wandb_entity"),
+  wandb_run_name: ({ wandb_run_name: name, use_wandb }) =>
+    name === null && use_wandb === null ? {} : { "rllm.trainer.experiment_name": name ?? generatedName() },
+
+  save_path: ifGiven("save_path", "rllm.trainer.run_dir"),
+  ckpt_path: ({ ckpt_path, load_checkpoint }, isGiven) => {
+    if (!load_checkpoint) return "it requires --load_checkpoint";
+    return isGiven("ckpt_path") ? { "training.resume_from_path": ckpt_path } : {};
+  },
+  load_checkpoint: ({ load_checkpoint, ckpt_path }) => ({
+    "training.resume_mode": !load_checkpoint ? "off" : ckpt_path === null ? "auto" : "path",
+  }),
+  save_interval: ({ save_steps, save_interval }) =>
+    save_steps === null ? { "rllm.trainer.save_freq": save_interval } : "--save_steps replaces it",
   max_ckpt_num: "training.max_ckpt_num",
   max_ckpt_mem: "training.max_ckpt_mem",
-  mixed_mm_data: "data.mixed_mm_data",
-} as const satisfies Partial<Record<FlagName, string>>;
 
-/** Flags that set a key only if given; otherwise the key keeps Hone's default. */
-const ifGiven = {
-  reward_pretrain: "rllm.reward.model",
-  chunk_size: "local.chunk_size",
-  use_tensorboard: "rllm.trainer.tensorboard_dir",
-  use_wandb: "rllm.trainer.project_name",
-  wandb_org: "rllm.trainer.wandb_entity",
-  wandb_run_name: "rllm.trainer.experiment_name",
-  save_path: "rllm.trainer.run_dir",
-  processor: "model.processor",
-} as const satisfies Partial<Record<FlagName, string>>;
+  reward_running_norm: "rllm.reward.running_norm",
+  reward_running_norm_minus_mean: "rllm.reward.running_norm_minus_mean",
+  advantages_norm: "rllm.algorithm.advantages_norm",
+  advantage_clip: "rllm.algorithm.advantage_clip",
+  reward_clip: "rllm.reward.clip",
+
+  mixed_mm_data: "data.mixed_mm_data",
+  processor: ifGiven("processor", "model.processor"),
+
+  generate_max_len: ({ generate_max_len, max_len }) => ({
+    "rllm.data.max_response_length": generate_max_len ?? max_len,
+  }),
+  save_steps: ({ save_steps }) =>
+    save_steps === null ? { "rllm.trainer.freq_unit": "epochs" } : { "rllm.trainer.save_freq": save_steps },
+  use_kl_loss: ({ use_kl_loss, init_kl_coef }) => ({
+    "rllm.algorithm.use_kl_in_reward": !use_kl_loss && init_kl_coef > 0,
+  }),
+  high_entropy_token_ratio: "rllm.algorithm.high_entropy_token_ratio",
+  dynamic_sampling: "rllm.dynamic_sampling.enable",
+  overlong_buffer: "rllm.reward.overlong.enable",
+  overlong_buffer_len: "rllm.reward.overlong.buffer_len",
+  overlong_buffer_penalty_factor: "rllm.reward.overlong.penalty_factor",
+  seed: "rllm.trainer.seed",
+  lora_rank: "model.lora_rank",
+  lora_alpha: "model.lora_alpha",
+};
 
 /** Keys without a flag: key, value, reason. */
 const fixed: readonly (readonly [string, unknown, string])[] = [
@@ -87,122 +160,53 @@ const fixed: readonly (readonly [string, unknown, string])[] = [
   ["rllm.algorithm.loss_agg_mode", "seq-mean-token-mean", "LightRFT averages the means of the sequences"],
 ];
 
-/** Flags without an effect, with the reason. */
-const withoutEffect = {
-  micro_rollout_batch_size:
-    "has no effect: local.max_sample_rows sets how many samples are generated concurrently, and local.micro_batch_tokens the batch size for their log-probabilities",
-  packing_samples: "has no effect: Hone always packs samples",
-  fused_linear_logprob: "has no effect: Hone never keeps all logits in memory; local.chunk_size sets how many",
-} as const satisfies Partial<Record<FlagName, string>>;
+/** Origins of keys that a flag sets although it was not given, where its own default is not the reason. */
+const reasons: Partial<Record<FlagName, string>> = {
+  generate_max_len: "--max_len limits prompt and response together",
+  save_steps: "--save_interval counts episodes",
+  wandb_run_name: "generated, because --wandb_run_name is not set",
+};
 
-/** The policy loss of estimators with their own loss; all others use ppo. */
-const losses: Readonly<Record<string, string>> = { gspo: "gspo", gmpo: "gmpo", cpgd: "cpgd" };
-
-const entries = <Row extends object>(table: Row) => Object.entries(table) as [FlagName, string][];
-
-export function toSettings(parsed: ParsedFlags, world: World): LightRftSettings {
-  const { values, given } = parsed;
-  const settings: LightRftSettings = { flags: emptyLayer(), presets: emptyLayer(), warnings: [] };
-  const { flags, presets, warnings } = settings;
-
-  function set(flag: FlagName, key: string, value: unknown): void {
-    const text = given.get(flag);
-    if (text === undefined) preset(key, value, `LightRFT's default of --${flag}`);
-    else put(flags, key, value, { kind: "override", text });
-  }
-  function preset(key: string, value: unknown, why: string): void {
-    put(presets, key, value, { kind: "preset", text: why });
-  }
-  function noEffect(flag: FlagName, why: string): void {
-    const text = given.get(flag);
-    if (text !== undefined) warnings.push({ category: "unsupported", paths: [`--${flag}`], text: `${text}: ${why}` });
-  }
+export function toSettings({ values, given }: ParsedFlags, world: World): LightRftSettings {
+  const flags = emptyLayer();
+  const presets = emptyLayer();
+  const warnings: ConfigWarning[] = [];
+  const preset = (key: string, value: unknown, text: string) => put(presets, key, value, { kind: "preset", text });
 
   for (const [key, value, why] of fixed) preset(key, value, why);
-  for (const [flag, key] of entries(sameValue)) set(flag, key, values[flag]);
-  for (const [flag, key] of entries(ifGiven)) if (given.has(flag)) set(flag, key, values[flag]);
-  for (const [flag, why] of entries(withoutEffect)) noEffect(flag, why);
-  for (const [flag, key, value] of computed(values, given)) set(flag, key, value);
-
-  if (values.generate_max_len === null) {
-    preset("rllm.data.max_response_length", values.max_len, "--max_len limits prompt and response together");
+  for (const [flag, rule] of Object.entries(rules) as [FlagName, Rule][]) {
+    const outcome = typeof rule === "string" ? { [rule]: values[flag] } : rule(values, (name) => given.has(name));
+    const text = given.get(flag);
+    if (typeof outcome === "string") {
+      if (text === undefined) continue;
+      warnings.push({ category: "unsupported", paths: [`--${flag}`], text: `${text} has no effect: ${outcome}` });
+      continue;
+    }
+    for (const [key, value] of Object.entries(outcome)) {
+      if (text === undefined) preset(key, value, reasons[flag] ?? `LightRFT's default of --${flag}`);
+      else put(flags, key, value, { kind: "override", text });
+    }
   }
-  if (values.save_steps === null) preset("rllm.trainer.freq_unit", "epochs", "--save_interval counts episodes");
   if (world.source === undefined) preset("local.processes", world.processes, "the minimum that the flags allow");
   else if (world.source === "WORLD_SIZE") {
     put(flags, "local.processes", world.processes, { kind: "override", text: `WORLD_SIZE=${world.processes}` });
   }
-  if (values.fsdp) noEffect("zero_stage", "has no effect: --fsdp replaces it");
-  if (!values.load_checkpoint) noEffect("ckpt_path", "has no effect without --load_checkpoint");
   if (values.save_path === null) {
     const text = "--save_path is not set: the run creates a new folder under runs/";
     warnings.push({ category: "coerced", paths: ["--save_path", "rllm.trainer.run_dir"], text });
   }
-  return settings;
+  return { flags, presets, warnings };
 }
 
-/** Keys whose value is computed from flags: the flag to report as the origin, key, value. */
-function computed(values: Values, given: ParsedFlags["given"]): [FlagName, string, unknown][] {
-  const { advantage_estimator: estimator, fsdp, adam_offload, save_steps, log_dir } = values;
-  const samples = values.rollout_batch_size * values.n_samples_per_prompt;
-  const optimizerSteps = Math.max(1, Math.ceil(samples / values.train_batch_size));
-  const [beta1, beta2] = values.adam_betas;
+function loggersOf({ use_tensorboard, use_wandb }: FlagValues): string[] {
   const loggers = ["console"];
-  if (values.use_tensorboard !== null) loggers.push("tensorboard");
-  if (values.use_wandb !== null) loggers.push("wandb");
-
-  const rows: [FlagName, string, unknown][] = [
-    ["adam_betas", "training.beta1", beta1],
-    ["adam_betas", "training.beta2", beta2],
-    ["train_batch_size", "training.num_minibatches", optimizerSteps],
-    ["advantage_estimator", "rllm.algorithm.loss_fn", own(losses, estimator) ?? "ppo"],
-    [
-      "advantage_estimator",
-      "rllm.algorithm.adv_estimator",
-      estimator === "gspo" || estimator === "gmpo" ? "group_norm" : estimator,
-    ],
-    ["use_kl_loss", "rllm.algorithm.use_kl_in_reward", !values.use_kl_loss && values.init_kl_coef > 0],
-    [fsdp ? "fsdp" : "zero_stage", "local.sharding", fsdp ? "fsdp" : `zero${values.zero_stage}`],
-    [
-      adam_offload ? "adam_offload" : "fsdp_cpu_offload",
-      "local.offload_optimizer",
-      adam_offload || values.fsdp_cpu_offload,
-    ],
-    [values.use_tensorboard === null ? "use_wandb" : "use_tensorboard", "rllm.trainer.logger", loggers],
-    save_steps === null
-      ? ["save_interval", "rllm.trainer.save_freq", values.save_interval]
-      : ["save_steps", "rllm.trainer.save_freq", save_steps],
-    ["load_checkpoint", "training.resume_mode", resumeMode(values)],
-  ];
-  if (values.generate_max_len !== null) {
-    rows.push(["generate_max_len", "rllm.data.max_response_length", values.generate_max_len]);
-  }
-  if (values.remote_rm_url !== null) {
-    const urls = values.remote_rm_url.split(",").map((url) => url.trim());
-    rows.push(["remote_rm_url", "rllm.reward.remote_url", urls]);
-  }
-  if (given.has("micro_train_batch_size")) {
-    const tokens = values.micro_train_batch_size * values.max_len;
-    rows.push(["micro_train_batch_size", "local.micro_batch_tokens", tokens]);
-  }
-  if (given.has("kl_target") || estimator === "cpgd") {
-    rows.push(["kl_target", "rllm.algorithm.kl_target", values.kl_target === 0 ? null : values.kl_target]);
-  }
-  if (values.bf16) rows.push(["bf16", "local.dtype", "bfloat16"]);
-  if (log_dir !== null) {
-    rows.push(["log_dir", "rllm.episode_logging.log_episodes", true]);
-    rows.push(["log_dir", "rllm.episode_logging.episode_log_dir", log_dir]);
-  }
-  if (values.load_checkpoint && given.has("ckpt_path")) {
-    rows.push(["ckpt_path", "training.resume_from_path", values.ckpt_path]);
-  }
-  return rows;
+  if (use_tensorboard !== null) loggers.push("tensorboard");
+  if (use_wandb !== null) loggers.push("wandb");
+  return loggers;
 }
 
-function resumeMode({ load_checkpoint, ckpt_path }: Values): "off" | "auto" | "path" {
-  if (!load_checkpoint) return "off";
-  return ckpt_path === null ? "auto" : "path";
-}
+/** `lightrft-20260131T0930` */
+const generatedName = () => `lightrft-${new Date().toISOString().slice(0, 16).replace(/[-:]/g, "")}`;
 
 function emptyLayer(): MapNode {
   return { kind: "map", origin: { kind: "preset", text: "LightRFT" }, entries: [] };

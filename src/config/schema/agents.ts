@@ -23,15 +23,16 @@ export const agent = z
       .describe("Exclude trajectories that hit a limit (length, steps or time) from the loss."),
     agent_args: freeArguments.default({}).describe("Arguments passed to the agent."),
     engine_args: z
-      .strictObject({
+      .object({
         n_parallel_agents: count
           .min(1)
           .nullable()
           .default(null)
           .describe("Same as rllm.workflow.n_parallel_tasks, and overrides it if set."),
       })
-      .prefault({})
-      .describe("Arguments passed to the rollout engine."),
+      // Further arguments are passed to the agent, like agent_args.
+      .catchall(z.unknown())
+      .prefault({}),
   })
   .prefault({});
 

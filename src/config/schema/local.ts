@@ -3,6 +3,7 @@ import { z } from "zod";
 import { count, text } from "./about.ts";
 
 const processesLater = "the local engine runs in a single process so far";
+const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
 const serverLater = "external samplers are not supported yet";
 
 export const local = z
@@ -42,12 +43,12 @@ export const local = z
       .boolean()
       .default(false)
       .describe("Keep the weights in CPU memory between uses.")
-      .meta({ later: processesLater }),
+      .meta({ later: offloadLater }),
     offload_optimizer: z
       .boolean()
       .default(false)
       .describe("Keep Adam's moments in CPU memory.")
-      .meta({ later: processesLater }),
+      .meta({ later: offloadLater }),
     mixed_precision_optimizer: z
       .boolean()
       .default(false)

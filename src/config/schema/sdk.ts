@@ -8,7 +8,7 @@ export const sdk = z
       .strictObject({
         path: text
           .default("~/.rllm/traces.db")
-          .describe("Path of the trace database. Any other path enables traces, like rllm.gateway.store=sqlite."),
+          .describe("Path of the trace database. Setting it enables traces, like rllm.gateway.store=sqlite."),
         retention_days: z
           .number()
           .gt(0)
@@ -92,12 +92,15 @@ export const gateway = z
         "Requests for guarantees that sampling cannot give (strict schemas, a required tool): refuse them, or allow and count them.",
       ),
     client_sampling: z
-      .enum(["ignore", "honour"])
+      .enum(["ignore", "honor"])
       .default("ignore")
       .describe(
-        "Temperature, top_p, top_k, min_p and seed in agents' own calls: ignore and count them, or apply them (honour).",
+        "Temperature, top_p, top_k, min_p and seed in agents' own calls: ignore and count them, or apply them (honor).",
       )
-      .meta({ note: "A fixed seed or temperature 0 would make all rollouts of a task identical." }),
+      .meta({
+        aliases: { honour: "honor" },
+        note: "A fixed seed or temperature 0 would make all rollouts of a task identical.",
+      }),
     cumulative_token_mode: z
       .boolean()
       .default(false)

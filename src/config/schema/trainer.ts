@@ -54,8 +54,9 @@ export const trainer = z
       .min(0)
       .default(10)
       .describe(
-        "Draw plots/ (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every this many steps; 0 is off.",
+        "Draw plots (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every this many steps; 0 is off.",
       ),
+    plot_dir: text.nullable().default(null).describe("Folder for plots; null is plots/ in the run folder."),
   })
   .prefault({});
 

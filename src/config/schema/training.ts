@@ -51,10 +51,11 @@ export const training = z
       }),
     resume_from_path: z.string().nullable().default(null).describe("Checkpoint to resume from with resume_mode=path."),
     resume_from_tinker_id: z
-      .string()
+      .templateLiteral(["tinker://", text])
+      .meta({ title: "tinker://RUN/weights/NAME" })
       .nullable()
       .default(null)
-      .describe("Older name of resume_from_path; setting it implies resume_mode=path.")
+      .describe("Checkpoint of a Tinker service to resume from: resume_from_path with resume_mode=path.")
       .meta({ backends: ["tinker"] }),
     max_ckpt_num: count
       .min(1)

@@ -67,3 +67,13 @@ export const verlSharedKeys: readonly SharedKey[] = [
   ...trainer("save_freq", "test_freq", "val_before_train", "val_only"),
   ...trainer("total_epochs", "logger", "project_name", "experiment_name"),
 ];
+
+/** verl's names and the keys to set instead: the shared keys, and those that need a rule of their own. */
+export const verlNames: ReadonlyMap<string, string> = new Map([
+  ...verlSharedKeys,
+  ["trainer.total_training_steps", "rllm.trainer.total_batches"],
+  actor("use_kl_loss", "kl_beta"),
+  actor("clip_ratio", "eps_clip"),
+  actor("clip_ratio_low", "eps_clip"),
+  ...["lr_scheduler_type", "lr_decay_style", "decay_type"].map((name) => actor(`optim.${name}`, "lr_schedule")),
+]);

@@ -49,7 +49,8 @@ for (const [backend, keys] of tables) {
 
     const own = compose(`${native}=${one}`);
     expect(both(own)).toEqual([value, value]);
-    expect(said(own)).toEqual([["deprecated_native", native, rllm]]);
+    const deprecated = backend === "verl" ? [["deprecated_native", native, rllm]] : [];
+    expect(said(own)).toEqual(deprecated);
     expect(originText(own.origins.get(rllm)!)).toBe(`synced from ${native} (command line: ${native}=${one})`);
 
     const conflict = compose(`${native}=${other}`, `${rllm}=${one}`);
@@ -57,7 +58,7 @@ for (const [backend, keys] of tables) {
     expect(said(conflict)).toEqual([["conflict", native, rllm]]);
 
     const same = compose(`${native}=${one}`, `${rllm}=${one}`);
-    expect(said(same)).toEqual([["deprecated_native", native, rllm]]);
+    expect(said(same)).toEqual(deprecated);
   });
 }
 
@@ -116,8 +117,11 @@ test.each([
   expect(Object.fromEntries(Object.keys(expected).map((path) => [path, valueAt(tree, path)]))).toEqual(expected);
 });
 
-test("older names of ways to resume, and of the checkpoint to resume from", () => {
+test("older names of ways to resume, and Tinker's name of the checkpoint to resume from", () => {
   const of = (...overrides: string[]) => composeConfig({ overrides }).config.training;
+  expect(() => of("training.resume_from_tinker_id=abc")).toThrow(
+    'training.resume_from_tinker_id expects tinker://RUN/weights/NAME or null, got "abc"',
+  );
   expect(of("training.resume_mode=disable").resume_mode).toBe("off");
   expect(of("training.resume_mode=resume_path", "training.resume_from_path=x")).toMatchObject({ resume_mode: "path" });
   expect(of("training.resume_from_tinker_id=tinker://a/weights/b")).toMatchObject({
@@ -126,18 +130,32 @@ test("older names of ways to resume, and of the checkpoint to resume from", () =
   });
 });
 
-test("tinker: the names of a script, and of a configuration that a run has kept, are not worth a warning", () => {
+test("a saved configuration, which has both names, does not warn", () => {
   const input = { data: { train_batch_size: 16, max_prompt_length: 128 } };
-  const overrides = ["rllm/backend=tinker"];
-  const first = composeConfig({ input, overrides });
-  expect([first.warnings, first.config.rllm.data.train_batch_size]).toEqual([[], 16]);
+  const first = composeConfig({ input, overrides: ["rllm/backend=tinker"] });
   const folder = mkdtempSync(join(tmpdir(), "hone-sync-"));
   const kept = join(folder, "config.yaml");
   writeFileSync(kept, toYaml(first.tree, first.origins));
   expect(composeConfig({ input, files: [kept], overrides: ["rllm.trainer.run_dir=here"] }).warnings).toEqual([]);
-  const typed = composeConfig({ input, overrides: [...overrides, "data.train_batch_size=8"] });
-  expect(typed.warnings).toMatchObject([{ category: "deprecated_native" }]);
-  writeFileSync(kept, "data: { train_batch_size: 8 }");
-  expect(composeConfig({ files: [kept], overrides }).warnings).toMatchObject([{ category: "deprecated_native" }]);
   rmSync(folder, { recursive: true });
+});
+
+const traces = "~/.rllm/traces.db";
+
+test.each<[string[], string]>([
+  [[], "memory"],
+  [[`rllm.sdk.store.path='${traces}'`], "sqlite"],
+  [["rllm.sdk.store.path=a.db"], "sqlite"],
+  [["rllm.gateway.db_path=a.db"], "sqlite"],
+  [["rllm.gateway.db_path=null"], "memory"],
+  [[`rllm.sdk.store.path='${traces}'`, "rllm.gateway.store=memory"], "memory"],
+])("an explicit path of the trace database enables traces: %j", (overrides, expected) => {
+  expect(composeConfig({ overrides }).config.rllm.gateway.store).toBe(expected);
+});
+
+test("a saved configuration keeps traces as they were, unless the command line sets the path", () => {
+  const saved = { rllm: { sdk: { store: { path: traces } }, gateway: { store: "memory" as const } } };
+  const storeOf = (...overrides: string[]) => composeConfig({ input: saved, overrides }).config.rllm.gateway.store;
+  expect(storeOf()).toBe("memory");
+  expect(storeOf(`rllm.sdk.store.path='${traces}'`)).toBe("sqlite");
 });

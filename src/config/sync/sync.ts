@@ -17,8 +17,8 @@ export interface SyncTree {
 }
 
 export interface SyncOptions {
-  /** Whether to warn if a key is set at this origin by the backend's own name. */
-  deprecateNative: (origin: Origin) => boolean;
+  /** Whether the backend's own names are deprecated, so setting one warns. */
+  deprecated: boolean;
   warn: (warning: ConfigWarning) => void;
 }
 
@@ -54,7 +54,7 @@ export function syncSharedKey(tree: SyncTree, [native, rllm]: SharedKey, options
 }
 
 /** Copies the value of the first key to the second, unless the second was set in the same or a later layer. */
-export function forwardKey(tree: SyncTree, [from, to]: SharedKey, { warn }: SyncOptions): void {
+export function forwardKey(tree: SyncTree, [from, to]: SharedKey, warn: SyncOptions["warn"]): void {
   const [fromLayer, toLayer] = [layerAt(tree, from), layerAt(tree, to)];
   if (fromLayer === 0 || (tree.value(from) ?? null) === null) return;
   if (toLayer < fromLayer) copyKey(tree, to, from, "forwarded");
@@ -79,13 +79,13 @@ export function warnOfNative(
   native: string,
   rllm: string,
   both: boolean,
-  { deprecateNative, warn }: SyncOptions,
+  { deprecated, warn }: SyncOptions,
 ): void {
   const origin = tree.deleted(native) ?? tree.node(native)?.origin ?? { kind: "default" };
   if (both && !isDeepStrictEqual(tree.value(native) ?? null, tree.value(rllm) ?? null)) {
     warn({ category: "conflict", paths: [native, rllm], text: `${native} and ${rllm} differ; ${rllm} wins` });
     // The configuration saved with a run has both names, which is not worth a warning.
-  } else if (deprecateNative(origin) && !(both && origin.kind === "file")) {
+  } else if (deprecated && !(both && origin.kind === "file")) {
     const text = `${native} is the older name of ${rllm}; set ${rllm} instead`;
     warn({ category: "deprecated_native", paths: [native, rllm], text });
   }

@@ -10,7 +10,8 @@ const actor = "actor_rollout_ref.actor";
 const rollout = "actor_rollout_ref.rollout";
 const algorithm = "rllm.algorithm";
 
-export function syncVerl(tree: SyncTree, options: SyncOptions): void {
+export function syncVerl(tree: SyncTree, warn: SyncOptions["warn"]): void {
+  const options: SyncOptions = { deprecated: true, warn };
   for (const key of verlSharedKeys) syncSharedKey(tree, key, options);
   syncSchedule(tree, options);
   syncTotalSteps(tree, options);
