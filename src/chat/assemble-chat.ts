@@ -98,6 +98,9 @@ export function assembleChat(parts: ChatParts): Chat {
     return opens;
   }
 
+  const thinkingOf: Chat["thinkingOf"] = (options = {}) =>
+    syntax.thinks ? (opensThinking(options) ? "begun" : "possible") : "never";
+
   return {
     render(messages, options = {}) {
       const tokens = () => encode(renderText(messages, options), { addSpecial });
@@ -119,7 +122,7 @@ export function assembleChat(parts: ChatParts): Chat {
     renderText,
     parse(reply, { callId = (index: number) => `call_${index}`, ...options } = {}) {
       const text = typeof reply === "string" ? reply : decode(withoutStop(reply));
-      const thinking = syntax.thinks && opensThinking(options);
+      const thinking = thinkingOf(options) === "begun";
       const tools = (options.tools?.length ?? 0) > 0;
       const parsed = parseReply(text, syntax, { thinking, tools, callId });
       const { content, reasoning } = parsed;
@@ -129,6 +132,8 @@ export function assembleChat(parts: ChatParts): Chat {
         ...(reasoning === undefined ? {} : { reasoning: withoutSpecials(reasoning) }),
       };
     },
+    thinkingOf,
+    withoutSpecials,
     encode,
     encodeLater,
     decode,

@@ -29,22 +29,26 @@ export function parseReply(text: string, syntax: ReplySyntax, { thinking, tools,
   };
 }
 
-const open = "<think>";
-const close = "</think>";
+export const thinkStart = "<think>";
+export const thinkEnd = "</think>";
 
 /** Up to the first `</think>` it is thinking; without one, thinking that was begun goes to the end. */
 function splitThinking(
   text: string,
   begun: boolean,
 ): { reasoning?: string; content: string; problems: ReplyProblem[] } {
-  const start = text.trimStart().startsWith(open) ? text.indexOf(open) + open.length : begun ? 0 : undefined;
-  const end = text.indexOf(close, start ?? 0);
+  const start = text.trimStart().startsWith(thinkStart)
+    ? text.indexOf(thinkStart) + thinkStart.length
+    : begun
+      ? 0
+      : undefined;
+  const end = text.indexOf(thinkEnd, start ?? 0);
   if (end >= 0) {
     const reasoning = text.slice(start ?? 0, end).trim();
-    return { reasoning, content: text.slice(end + close.length), problems: [] };
+    return { reasoning, content: text.slice(end + thinkEnd.length), problems: [] };
   }
   if (start === undefined) return { content: text, problems: [] };
   const reasoning = text.slice(start).trim();
-  const message = `the thinking has no ${close}: nothing was answered`;
+  const message = `the thinking has no ${thinkEnd}: nothing was answered`;
   return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
 }

@@ -63,6 +63,10 @@ export interface Chat {
    * prompt was rendered with: tool calls are looked for where tools were offered.
    */
   parse(reply: ArrayLike<number> | string, options?: ParseOptions): ParsedReply;
+  /** Whether a reply to such a prompt may contain thinking. `begun`: the prompt ends within thinking. */
+  thinkingOf(options?: RenderOptions): "never" | "possible" | "begun";
+  /** Removes the texts of special tokens, as `parse` does. */
+  withoutSpecials(text: string): string;
   /** Plain text to token ids. */
   encode(text: string, options?: EncodeOptions): Int32Array;
   /** `encode`, as `renderLater` does it. */
