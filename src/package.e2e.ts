@@ -100,14 +100,14 @@ console.log("trained", step);
       writeFileSync(
         join(project, name),
         `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone";
-import { scriptedPolicy } from "hone/testing";
+import { scriptedSampler } from "hone/testing";
 const rows = fromRows("sums", [{ question: "2+2", answer: 4 }]);
 const workflow: Workflow<{ question: string; answer: number }> = singleTurn({
   prompt: (row) => row.question,
   reward: (row, reply) => firstInteger(reply.text, row.${answer}),
 });
 export default defineExperiment({ train: rows, workflow });
-export const { chat } = scriptedPolicy(() => "4");
+export const { chat } = scriptedSampler(() => "4");
 `,
       );
     file("right.ts", "answer");

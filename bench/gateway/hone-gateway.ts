@@ -1,6 +1,6 @@
 /** Hone's gateway alone, for the benchmark, as it is built: what `hone` runs. `node ... PORT engine|upstream UPSTREAM_URL memory|sqlite FOLDER` */
 import { join } from "node:path";
-import type { Policy } from "../../src/backends/engine.ts";
+import type { Sampler } from "../../src/backends/engine.ts";
 
 const built = (path: string) => import(new URL(`../../dist/${path}`, import.meta.url).href);
 const { loadChat }: typeof import("../../src/chat/chat.ts") = await built("chat/chat.js");
@@ -19,7 +19,7 @@ const chat = loadChat(new URL("../../src/chat/fixtures/qwen", import.meta.url).p
 const tokens = chat.encode("Hello world<|im_end|>");
 
 /** Answers at once. */
-const instant: Pick<Policy, "sample"> = {
+const instant: Pick<Sampler, "sample"> = {
   async *sample(requests) {
     for (const request of requests.keys()) {
       const logprobs = new Float32Array(tokens.length).fill(-0.5);
@@ -27,11 +27,11 @@ const instant: Pick<Policy, "sample"> = {
     }
   },
 };
-const policy = kind === "engine" ? instant : upstreamPolicy({ url, model: "policy" });
+const sampler = kind === "engine" ? instant : upstreamPolicy({ url, model: "policy" });
 const store = traces === "sqlite" ? openTraceStore({ path: join(folder, "traces.db") }) : undefined;
 await openGateway({
   ...{ chat, model: "policy", port: Number(port) },
-  openUnknown: policySessions({ policy, chat, limits: { maxPromptLength: 32_768, maxResponseLength: 1024 } }),
+  openUnknown: policySessions({ sampler, chat, limits: { maxPromptLength: 32_768, maxResponseLength: 1024 } }),
   ...(store === undefined ? {} : { store }),
   log: console.error,
 });

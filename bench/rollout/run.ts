@@ -15,7 +15,7 @@ import { runInNewContext } from "node:vm";
 import { chatAgent } from "../../src/agents/chat-agent.ts";
 import { multiTurn } from "../../src/agents/multi-turn.ts";
 import type { Environment, Task } from "../../src/agents/types.ts";
-import type { Policy, Sample, SampleOptions, SampleRequest } from "../../src/backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest, Sampler } from "../../src/backends/engine.ts";
 import { formatBytes } from "../../src/files/durable-files.ts";
 import { createSamplingClient, rolloutSeed, runRollouts } from "../../src/rollout/index.ts";
 import { characterChat } from "../../src/testing/character-chat.ts";
@@ -70,7 +70,7 @@ const chat = characterChat();
 const tokens = Int32Array.from([...chat.encode("onwards"), chat.eosId]);
 const logprobs = new Float32Array(tokens.length).fill(-0.5);
 /** Answers at once, in one go: the worst that an engine can do to the event loop. */
-const policy: Pick<Policy, "sample"> = {
+const sampler: Pick<Sampler, "sample"> = {
   async *sample(requests: readonly SampleRequest[], _options: SampleOptions = {}): AsyncGenerator<Sample> {
     for (let request = 0; request < requests.length; request++) {
       yield { request, tokens, logprobs, stopReason: "stop", policyVersion: 0 };
@@ -85,7 +85,7 @@ function memory(): number {
 }
 
 const client = createSamplingClient({
-  ...{ policy, chat, defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 } },
+  ...{ sampler, chat, defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 } },
   limits: { maxPromptLength: 4096, maxResponseLength: 256 },
   seedFor: rolloutSeed(0),
 });

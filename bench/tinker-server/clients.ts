@@ -72,7 +72,7 @@ function request(prompt: Int32Array, random: () => number): SampleRequest {
 async function sampler(engine: Engine, random: () => number): Promise<void> {
   const policy = await engine.createPolicy({ adapter: { kind: "none" } });
   while (!over()) {
-    for await (const _ of policy.sample([request(tokens(random, 8 + Math.floor(random() * 200)), random)])) {
+    for await (const _ of policy.sampler.sample([request(tokens(random, 8 + Math.floor(random() * 200)), random)])) {
       measured.samples++;
     }
   }
@@ -95,17 +95,17 @@ async function trainer(engine: Engine, random: () => number): Promise<void> {
   while (!over()) {
     const prompt = tokens(random, 32);
     const sequences = [];
-    for await (const sample of policy.sample(Array.from({ length: 8 }, () => request(prompt, random)))) {
+    for await (const sample of policy.sampler.sample(Array.from({ length: 8 }, () => request(prompt, random)))) {
       const all = Int32Array.from([...prompt, ...sample.tokens]);
       sequences.push({
         tokens: all,
         trained: Uint8Array.from(all.subarray(1), (_, i) => (i + 1 < prompt.length ? 0 : 1)),
       });
     }
-    await policy.forwardBackward(sequences, loss);
+    await policy.learner.forwardBackward(sequences, loss);
     const adam = { learningRate: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weightDecay: 0, maxGradNorm: 1 };
-    await policy.optimStep(adam);
-    await policy.publish();
+    await policy.learner.optimStep(adam);
+    await policy.sampler.load(await policy.learner.publish());
     measured.steps++;
   }
 }

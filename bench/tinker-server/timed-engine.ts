@@ -1,5 +1,5 @@
 /** An engine whose training steps take turns with another's, each timed while it has its turn. */
-import type { Engine, Policy } from "../../src/backends/engine.ts";
+import type { Engine, Policy, Sampler } from "../../src/backends/engine.ts";
 import type { Turns } from "./turns.ts";
 
 /** Seconds of a step, and of its parts: what is left is the trainer's own. */
@@ -20,7 +20,8 @@ export function timedEngine(engine: Engine, turns: Turns, side: number): { engin
   let parts = nothing();
   const seconds = (since: number) => (performance.now() - since) / 1000;
 
-  function timed(policy: Policy): Policy {
+  function timed({ sampler, learner }: Policy): Policy {
+    let publishingFrom = 0;
     const training = async <T>(job: () => Promise<T>): Promise<T> => {
       const from = performance.now();
       const result = await job();
@@ -31,42 +32,49 @@ export function timedEngine(engine: Engine, turns: Turns, side: number): { engin
       parts.trainedTokens += result.outputs.logprobs.length;
       return result;
     };
-    const { trainStep } = policy;
-    return Object.assign(Object.create(policy) as Policy, {
-      async *sample(...args) {
-        if (begin === undefined) {
+    const { trainStep } = learner;
+    return {
+      sampler: Object.assign(Object.create(sampler) as Sampler, {
+        async *sample(...args) {
+          if (begin === undefined) {
+            await turns.take(side);
+            begin = performance.now();
+          }
+          const from = performance.now();
+          for await (const sample of sampler.sample(...args)) {
+            parts.sampledTokens += sample.tokens.length;
+            yield sample;
+          }
+          parts.sampling += seconds(from);
+        },
+        async load(published) {
+          await sampler.load(published);
+          parts.publishing += seconds(publishingFrom);
+          steps.push({ step: seconds(begin!), ...parts });
+          turns.pass(side);
           await turns.take(side);
+          parts = nothing();
           begin = performance.now();
-        }
-        const from = performance.now();
-        for await (const sample of policy.sample(...args)) {
-          parts.sampledTokens += sample.tokens.length;
-          yield sample;
-        }
-        parts.sampling += seconds(from);
+        },
+      } satisfies Partial<Sampler>),
+      learner: {
+        ...learner,
+        forwardBackward: (...args) => training(async () => counted(await learner.forwardBackward(...args))),
+        optimStep: (adam) => training(() => learner.optimStep(adam)),
+        ...(trainStep && {
+          trainStep: (...args) =>
+            training(async () => {
+              const both = await trainStep(...args);
+              counted(both.result);
+              return both;
+            }),
+        }),
+        publish() {
+          publishingFrom = performance.now();
+          return learner.publish();
+        },
       },
-      forwardBackward: (...args) => training(async () => counted(await policy.forwardBackward(...args))),
-      optimStep: (adam) => training(() => policy.optimStep(adam)),
-      ...(trainStep && {
-        trainStep: (...args) =>
-          training(async () => {
-            const both = await trainStep(...args);
-            counted(both.result);
-            return both;
-          }),
-      }),
-      async publish() {
-        const from = performance.now();
-        const version = await policy.publish();
-        parts.publishing = seconds(from);
-        steps.push({ step: seconds(begin!), ...parts });
-        turns.pass(side);
-        await turns.take(side);
-        parts = nothing();
-        begin = performance.now();
-        return version;
-      },
-    } satisfies Partial<Policy>);
+    };
   }
   return { steps, engine: { ...engine, createPolicy: async (spec) => timed(await engine.createPolicy(spec)) } };
 }

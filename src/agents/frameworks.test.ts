@@ -10,7 +10,7 @@ import OpenAI from "openai";
 import { describe, expect, test } from "vitest";
 import { z } from "zod";
 import { type RunWorkflowOptions, runWorkflow } from "../testing/run-workflow.ts";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { GatewayAddress, Workflow } from "./types.ts";

@@ -2,7 +2,7 @@ import { describe, expect, expectTypeOf, test } from "vitest";
 import { z } from "zod";
 import { mathAnswer } from "../rewards/index.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import { chatAgent } from "./chat-agent.ts";
 import { defineTool } from "./define-tool.ts";
 import { cumulative, multiTurn } from "./multi-turn.ts";

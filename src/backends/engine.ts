@@ -14,8 +14,8 @@ export interface Capabilities {
   adapters: readonly ("lora" | "full" | "none")[];
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
   /**
-   * `values`: policies with a value head (`PolicySpec.head`); `targets`: outputs of any token at a position
-   * (`Sequence.targets`); `most_likely`: `Policy.mostLikely`; `draws`: `Policy.draws`.
+   * `values`: learners with a value head (`LearnerSpec.head`); `targets`: outputs of any token at a position
+   * (`Sequence.targets`); `most_likely`: `Learner.mostLikely`; `draws`: `Learner.draws`.
    */
   outputs: readonly ("logprobs" | "entropy" | "values" | "concentration" | "targets" | "most_likely" | "draws")[];
   sampling: readonly (
@@ -49,10 +49,13 @@ export type AdapterSpec =
 
 export interface PolicySpec {
   adapter: AdapterSpec;
+}
+
+export interface LearnerSpec extends PolicySpec {
   /**
-   * `value` makes a critic: over the adapted model one figure a position in place of a distribution, 0 everywhere
-   * before the first step. Each value is that of the state before the trained token, and the only output there is:
-   * `logprobs` are empty. It neither samples nor is exported; its head is trained and saved with the adapter.
+   * `value` makes a critic: over the adapted model one value per position instead of a distribution, 0 everywhere
+   * before the first step. Each value is that of the state before the trained token, and the only output: `logprobs` are
+   * empty. A critic cannot be exported; its head is trained and saved with the adapter.
    */
   head?: "value";
 }
@@ -156,20 +159,50 @@ export interface TokenRows {
   count: number;
 }
 
-export interface Policy {
-  /** Version of the published weights that `sample` uses; 0 before the first `publish`. */
+/**
+ * Weights that a learner has published, for samplers to load. `engine`: the engine keeps them and its own samplers find
+ * them by `id`. Other ways to hand over weights become other kinds.
+ */
+export interface Published {
+  kind: "engine";
+  /** Counted by the learner, from 1; a sampler that has loaded nothing has version 0, the weights it was opened with. */
+  version: number;
+  id: string;
+}
+
+/** Samples from published weights. */
+export interface Sampler {
+  /** Version of the loaded weights. */
   readonly version: number;
+  /**
+   * The distribution that a sample's log-probabilities are of. `raw`: the model's own, regardless of the sampling
+   * parameters; `processed`: the one that temperature and filters made. Samples of the latter are marked.
+   */
+  readonly logprobs: "raw" | "processed";
+  /** Requests of one call gain nothing by being made together, so each is made alone and fails alone. */
+  readonly separate?: boolean;
   /** Yields each sample as its sequence finishes, in no fixed order. */
   sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
+  /**
+   * Samples from these weights from now on. `sampler.load(await learner.publish())` is the only place where weights move.
+   * @throws UserError when the sampler cannot load this kind
+   */
+  load(published: Published): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** Computes outputs and gradients and changes the weights. Counts the versions that it publishes. */
+export interface Learner {
   /** Outputs under the current (trained, not necessarily published) weights; keeps no graph. */
   forward(sequences: readonly Sequence[], outputs: Outputs): Promise<TokenOutputs>;
   /**
-   * The `count` likeliest tokens at each output's position under the current weights, most likely first. For engines whose `outputs` name "most_likely".
+   * The `count` most likely tokens at each output's position under the current weights, most likely first. For engines
+   * whose `outputs` name "most_likely".
    */
   mostLikely?(sequences: readonly Sequence[], count: number): Promise<TokenRows>;
   /**
    * `count` tokens drawn independently at each output's position under the current weights, at `temperature` (0: the
-   * likeliest) and without filters, with their log-probabilities at temperature 1. The same seed draws the same. For
+   * most likely) and without filters, with their log-probabilities at temperature 1. The same seed draws the same. For
    * engines whose `outputs` name "draws".
    */
   draws?(
@@ -184,32 +217,43 @@ export interface Policy {
    */
   optimStep(adam: AdamParams): Promise<StepResult>;
   /**
-   * `forwardBackward` and `optimStep` without waiting for the one's answer before asking for the other. For engines that
-   * are far enough away that it saves time; a gradient that is not finite is no step here either.
+   * `forwardBackward` and `optimStep`, sent together without waiting for the first answer. For remote engines, where this
+   * saves time. A gradient that is not finite is dropped here too.
    */
   trainStep?(
     sequences: readonly Sequence[],
     loss: Loss,
     adam: AdamParams,
   ): Promise<{ result: ForwardBackwardResult; step: StepResult }>;
-  publish(): Promise<number>;
   /** Drops accumulated gradients. */
   zeroGrad(): Promise<void>;
+  /**
+   * Freezes the current weights under the next version. An engine that holds one copy of all weights
+   * (`Capabilities.frozenSampler`) lets its own sampler see later changes.
+   */
+  publish(): Promise<Published>;
   /**
    * Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON.
    * `optimizer: false` leaves the optimizer out, as if it had not begun.
    */
   saveState(dir: string, options?: { optimizer: boolean }): Promise<void>;
   /**
-   * Puts a saved state in place and publishes it under the version it was saved with. Without `optimizer` the
-   * optimizer begins anew.
+   * Restores a saved state and publishes it under the version that it was saved with, for the sampler to load. Without
+   * `optimizer` the optimizer starts fresh.
    */
-  loadState(dir: string, options: { optimizer: boolean }): Promise<void>;
+  loadState(dir: string, options: { optimizer: boolean }): Promise<Published>;
   /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
   export(dir: string, as: "adapter" | "merged"): Promise<void>;
-  /** Deletes what `saveState` keeps elsewhere than in `dir`, which itself stays. Absent where that is nothing. */
+  /** Deletes what `saveState` keeps outside of `dir`, which itself stays. Absent where nothing is. */
   forgetState?(dir: string): Promise<void>;
+  /** Frees the weights; the sampler that came with it ends too. */
   close(): Promise<void>;
+}
+
+/** One set of weights in an engine: the learner that trains them, and a sampler of what it publishes. */
+export interface Policy {
+  readonly sampler: Sampler;
+  readonly learner: Learner;
 }
 
 export interface ModelInfo {
@@ -235,6 +279,8 @@ export interface Engine {
   /** Of the programs it is made of, by name, e.g. `{"torch": "2.15.0"}`; for a person who looks for a fault. */
   readonly versions: Readonly<Record<string, string>>;
   createPolicy(spec: PolicySpec): Promise<Policy>;
+  /** A learner without a sampler: a critic, or a reference to compare with. */
+  createLearner(spec: LearnerSpec): Promise<Learner>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
   /** What the engine is busy with or waited for right now, the longest silent first; for the progress line. */

@@ -1,6 +1,6 @@
 /** Opens the model that a configuration names, with a checkpoint's weights if there is one, for sampling. */
 import { join } from "node:path";
-import type { ModelInfo, Policy } from "../backends/engine.ts";
+import type { ModelInfo, Sampler } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
@@ -9,7 +9,7 @@ import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
 import { showStatus } from "./show-status.ts";
 
 export interface OpenModel {
-  policy: Policy;
+  sampler: Sampler;
   chat: Chat;
   model: ModelInfo;
   close(): Promise<void>;
@@ -23,10 +23,12 @@ export async function openModel(
   const status = showStatus();
   const engine = await openEngine(config, { onStatus: status.say }).finally(status.end);
   try {
-    const policy = await engine.createPolicy({ adapter: checkpoint ? adapterSpec(config) : { kind: "none" } });
-    if (checkpoint) await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
+    const adapter = checkpoint ? adapterSpec(config) : ({ kind: "none" } as const);
+    const { sampler, learner } = await engine.createPolicy({ adapter });
+    if (checkpoint)
+      await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
     const chat = openChat(engine.model.directory, config, warn);
-    return { policy, chat, model: engine.model, close: () => engine.close() };
+    return { sampler, chat, model: engine.model, close: () => engine.close() };
   } catch (error) {
     await engine.close();
     throw error;

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import { openRunGateway } from "../trainer/open-gateway.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { diffConfigs } from "./diff.ts";
@@ -98,7 +98,7 @@ test("a mistake in a secret does not repeat it", () => {
 });
 
 test("a masked token is asked for again when the gateway needs it", async () => {
-  const { chat } = scriptedPolicy(() => "");
+  const { chat } = scriptedSampler(() => "");
   const open = (overrides: string[]) => {
     const { config } = compose(overrides);
     return openRunGateway({ config, folder: undefined, chat, model: "m", warn: () => {} });

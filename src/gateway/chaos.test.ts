@@ -1,7 +1,8 @@
 /** A thousand calls to an engine gone mad, over HTTP: each is answered once, and counted as what became of it. */
 import { expect, test } from "vitest";
-import type { Policy, Sample } from "../backends/engine.ts";
+import type { Sample } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
+import type { SampleSource } from "../rollout/sample-queue.ts";
 import { characterChat } from "../testing/character-chat.ts";
 import { openGateway } from "./gateway.ts";
 import { policySessions } from "./policy-sessions.ts";
@@ -27,7 +28,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
   const tokens = chat.encode("all is well<|end|>");
   /** Clients that go away once the engine has their call. */
   const leaving = new Map<string, AbortController>();
-  const engine: Pick<Policy, "sample"> = {
+  const engine: SampleSource = {
     async *sample(requests, { signal, onToken } = {}) {
       for (const [index, request] of requests.entries()) {
         const fate = fateOf(chat.decode(request.prompt));
@@ -61,7 +62,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
   const gateway = await openGateway({
     ...{ chat, model: "policy", store, callTimeoutSeconds: 2 },
     // A queue for each session, which makes one call: one call's fate is not another's.
-    openUnknown: (source) => policySessions({ policy: engine, chat, limits })(source),
+    openUnknown: (source) => policySessions({ sampler: engine, chat, limits })(source),
   });
 
   const seen: Record<string, number> = {};

@@ -9,7 +9,7 @@ import { generateText, stepCountIs, streamText, tool } from "ai";
 import OpenAI from "openai";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { z } from "zod";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
 import { testGateway } from "./open-gateway.fixture.ts";
 

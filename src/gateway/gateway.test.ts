@@ -189,7 +189,7 @@ test("a client that goes away ends the sampling, and nothing is recorded", async
     stopped = resolve;
   });
   await open({
-    policy: {
+    sampler: {
       async *sample([request]) {
         request!.signal!.addEventListener("abort", stopped);
         asked();

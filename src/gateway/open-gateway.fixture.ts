@@ -1,9 +1,9 @@
 /** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
 
-import type { Policy } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
+import type { SampleSource } from "../rollout/sample-queue.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
-import { type Script, scriptedPolicy } from "../testing/scripted-policy.ts";
+import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { GatewayOptions } from "./gateway.ts";
 import { openGateway } from "./gateway.ts";
 import { openTraceStore } from "./traces/open-trace-store.ts";
@@ -11,19 +11,19 @@ import { openTraceStore } from "./traces/open-trace-store.ts";
 export interface TestGatewayOptions extends Partial<GatewayOptions> {
   reply: Script;
   limits?: { maxPromptLength: number; maxResponseLength: number };
-  policy?: Pick<Policy, "sample">;
+  sampler?: SampleSource;
   /** The run's own sampling wins over the client's. */
   enforceSampling?: boolean;
 }
 
-export async function testGateway({ reply, limits, enforceSampling = false, policy, ...options }: TestGatewayOptions) {
-  const scripted = scriptedPolicy(reply);
+export async function testGateway({ reply, limits, enforceSampling = false, sampler, ...options }: TestGatewayOptions) {
+  const scripted = scriptedSampler(reply);
   const chat: Chat = options.chat ?? scripted.chat;
   const store = openTraceStore({ path: ":memory:" });
   const lines: string[] = [];
   const gateway = await openGateway({ chat, model: "policy", store, log: (line) => lines.push(line), ...options });
   const client = createSamplingClient({
-    policy: policy ?? scripted.policy,
+    sampler: sampler ?? scripted.sampler,
     chat,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
     limits: limits ?? { maxPromptLength: 10_000, maxResponseLength: 1000 },

@@ -2,12 +2,12 @@
 import type { Chat } from "../chat/types.ts";
 import { deriveSeed } from "../random.ts";
 import type { SamplingDefaults, SamplingLimits } from "../rollout/sample-limits.ts";
-import type { SampledPolicy } from "../rollout/sample-queue.ts";
+import type { SampleSource } from "../rollout/sample-queue.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
 import type { OpenSession } from "./sessions.ts";
 
 export interface PolicySessionsOptions {
-  policy: SampledPolicy;
+  sampler: SampleSource;
   chat: Chat;
   limits: SamplingLimits;
   defaults?: Partial<SamplingDefaults>;
@@ -17,9 +17,9 @@ export interface PolicySessionsOptions {
 
 /** @returns what `openGateway` takes as `openUnknown` */
 export function policySessions(options: PolicySessionsOptions) {
-  const { policy, chat, limits, defaults, seed = 0 } = options;
+  const { sampler, chat, limits, defaults, seed = 0 } = options;
   const client = createSamplingClient({
-    ...{ policy, chat, limits },
+    ...{ sampler, chat, limits },
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0, ...defaults },
     seedFor: ({ taskId, attempt, turn }) => deriveSeed(seed, "gateway", taskId, attempt, turn),
     // Callers come when they come: waiting for others would gain nothing.

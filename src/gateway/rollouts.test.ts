@@ -5,7 +5,7 @@ import type { Workflow } from "../agents/types.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
-import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import { groupTrajectories } from "../trajectories/group-trajectories.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
@@ -196,7 +196,7 @@ afterAll(() => {
 });
 
 async function ownGateway() {
-  const scripted = scriptedPolicy(echo);
+  const scripted = scriptedSampler(echo);
   const store = openTraceStore({ path: ":memory:" });
   stores.push(store);
   const gateway = await openGateway({ chat: scripted.chat, model: "policy", store });

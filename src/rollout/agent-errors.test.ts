@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import { episodeMetrics } from "../trajectories/episode-metrics.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { parseOnAgentError } from "./on-agent-error.ts";

@@ -1,11 +1,12 @@
 import { expect, test } from "vitest";
 import type { Task, Workflow } from "../agents/types.ts";
-import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
-import { scriptedPolicy } from "../testing/scripted-policy.ts";
+import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { rolloutSeed } from "./rollout-seed.ts";
 import { runRollouts } from "./run-rollouts.ts";
+import type { SampleSource } from "./sample-queue.ts";
 import { createSamplingClient } from "./sampling-client.ts";
 
 const misdeeds = [
@@ -20,18 +21,18 @@ const misdeeds = [
 ] as const;
 
 /** Answers most calls, and does something else at random to the others: by request, or to all of a call. */
-function chaoticPolicy(done: Record<string, number>): {
-  policy: Pick<Policy, "sample">;
-  chat: ReturnType<typeof scriptedPolicy>["chat"];
+function chaoticSampler(done: Record<string, number>): {
+  sampler: SampleSource;
+  chat: ReturnType<typeof scriptedSampler>["chat"];
 } {
-  const { policy, chat } = scriptedPolicy((messages) => `${messages.length}`);
+  const { sampler, chat } = scriptedSampler((messages) => `${messages.length}`);
   const random = uniforms(11);
   async function* sample(requests: readonly SampleRequest[], options: SampleOptions = {}): AsyncGenerator<Sample> {
     const misdeed = random() < 0.3 ? misdeeds[Math.floor(random() * misdeeds.length)]! : "nothing";
     done[misdeed] = (done[misdeed] ?? 0) + 1;
     if (misdeed === "throws") throw new Error("chaos: out of memory");
     const half = Math.floor(requests.length * random());
-    for await (const answer of policy.sample(requests, options)) {
+    for await (const answer of sampler.sample(requests, options)) {
       const spoilt = answer.request >= half;
       if (misdeed === "rubbish" && spoilt) yield { ...answer, logprobs: new Float32Array(answer.tokens.length + 1) };
       else if (misdeed === "answers others" && spoilt) yield { ...answer, request: requests.length + 3 };
@@ -45,13 +46,13 @@ function chaoticPolicy(done: Record<string, number>): {
       else yield answer;
     }
   }
-  return { policy: { sample }, chat };
+  return { sampler: { sample }, chat };
 }
 
 test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish: all end, all are counted, each with its cause", async () => {
   const done: Record<string, number> = {};
   const client = createSamplingClient({
-    ...chaoticPolicy(done),
+    ...chaoticSampler(done),
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
     limits: { maxPromptLength: 1000, maxResponseLength: 100 },
     seedFor: rolloutSeed(0),

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import type { Failure } from "../trajectories/types.ts";
 import { type Row, rewards, type Settings, setUp, tasksOf } from "./run-rollouts.fixture.ts";
 

@@ -1,11 +1,12 @@
 /** What the tests of rollouts share: rows of one word, a model that echoes, and a run with ordinary settings. */
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Task } from "../agents/types.ts";
-import type { Policy, SampleRequest } from "../backends/engine.ts";
-import { type Script, scriptedPolicy } from "../testing/scripted-policy.ts";
+import type { SampleRequest } from "../backends/engine.ts";
+import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { rolloutSeed } from "./rollout-seed.ts";
 import { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
+import type { SampleSource } from "./sample-queue.ts";
 import { createSamplingClient, type SamplingClientOptions } from "./sampling-client.ts";
 
 export interface Row {
@@ -22,15 +23,15 @@ export type Settings = Partial<RunRolloutsOptions<Row>> & {
 };
 
 export function setUp({ reply = echo, limits, watch, ...options }: Settings) {
-  const { policy, chat } = scriptedPolicy(reply);
-  const watched: Pick<Policy, "sample"> = {
+  const { sampler, chat } = scriptedSampler(reply);
+  const watched: SampleSource = {
     sample(requests, sampleOptions) {
       watch?.(requests);
-      return policy.sample(requests, sampleOptions);
+      return sampler.sample(requests, sampleOptions);
     },
   };
   const client = createSamplingClient({
-    policy: watched,
+    sampler: watched,
     chat,
     defaults: { temperature: 0.7, topP: 0.9, topK: 5, minP: 0.1 },
     limits: { maxPromptLength: 100, maxResponseLength: 100, ...limits },

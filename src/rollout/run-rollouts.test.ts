@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
 import type { SampleRequest } from "../backends/engine.ts";
-import type { Script } from "../testing/scripted-policy.ts";
+import type { Script } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { rolloutSeed } from "./rollout-seed.ts";
 import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";

@@ -5,14 +5,11 @@
  * are sorted, so that what is sampled together does not hang on timing as long as rollouts keep step.
  */
 import { setMaxListeners } from "node:events";
-import type { Policy, Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest, Sampler } from "../backends/engine.ts";
 import { yieldIfDue } from "../concurrency/yield-if-due.ts";
 
-/** Of a policy, what sampling needs. */
-export interface SampledPolicy extends Pick<Policy, "sample"> {
-  /** It gains nothing by calls that are made together: each is made alone, so that one that fails fails alone. */
-  readonly separate?: boolean;
-}
+/** The part of a sampler that rollouts use. */
+export type SampleSource = Pick<Sampler, "sample" | "separate">;
 
 /** Told of each token of one request as it is sampled, by engines that can tell. */
 type TokenListener = (token: number, logprob: number) => void;
@@ -47,7 +44,7 @@ const byOrder = (left: Call, right: Call) => {
 };
 
 /** @param flushMs 0: calls are made as they come, only those of one turn of the event loop together */
-export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQueue {
+export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQueue {
   // A new one for each engine call. One that is emptied and filled again for ever leaves behind, with each table that it
   // outgrows, the calls that were in it, and the garbage collector takes those for alive until it looks at everything.
   let pending = new Set<Call>();
@@ -78,7 +75,7 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
     if (pending.size === 0) return;
     const calls = [...pending].sort(byOrder);
     pending = new Set();
-    void runCall(policy, calls);
+    void runCall(sampler, calls);
   }
 
   return {
@@ -120,7 +117,7 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
               call.abandoned?.();
             };
             signal.addEventListener("abort", giveUp, { once: true });
-            if (policy.separate) void runCall(policy, [call]);
+            if (sampler.separate) void runCall(sampler, [call]);
             else pending.add(call);
             change(1);
           }),
@@ -136,7 +133,7 @@ export function createSampleQueue(policy: SampledPolicy, flushMs = 20): SampleQu
 }
 
 /** Hands each caller its sample as it finishes. Ends the engine's work when nobody waits for it any more. */
-async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<void> {
+async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
   // One call alone ends with its own signal.
   const abort = calls.length === 1 ? undefined : new AbortController();
@@ -162,7 +159,7 @@ async function runCall(policy: SampledPolicy, calls: readonly Call[]): Promise<v
     const options: SampleOptions = {};
     if (signal) options.signal = signal;
     if (calls.some((call) => call.onToken)) options.onToken = onToken;
-    for await (const sample of policy.sample(requests, options)) {
+    for await (const sample of sampler.sample(requests, options)) {
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);
       const aborted = sample.stopReason === "aborted";

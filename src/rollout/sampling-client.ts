@@ -2,7 +2,7 @@
 import type { Chat } from "../chat/types.ts";
 import { openSession, type RolloutSession } from "./rollout-session.ts";
 import type { SamplingDefaults, SamplingLimits } from "./sample-limits.ts";
-import { createSampleQueue, type SampledPolicy, type SampleQueue } from "./sample-queue.ts";
+import { createSampleQueue, type SampleQueue, type SampleSource } from "./sample-queue.ts";
 import type { TrajectoryGrouping } from "./to-trajectories.ts";
 
 /** Which model call a seed is for. `attempt` is 0 unless the rollout is being retried. */
@@ -15,7 +15,7 @@ export interface CallIdentity {
 }
 
 export interface SamplingClientOptions {
-  policy: SampledPolicy;
+  sampler: SampleSource;
   chat: Chat;
   defaults: SamplingDefaults;
   limits: SamplingLimits;
@@ -57,7 +57,7 @@ export interface SamplingClient {
 }
 
 export function createSamplingClient(options: SamplingClientOptions): SamplingClient {
-  const queue = options.queue ?? createSampleQueue(options.policy, options.flushMs);
+  const queue = options.queue ?? createSampleQueue(options.sampler, options.flushMs);
   const live = new Set<{ taskId: string; rollout: number; session: RolloutSession }>();
 
   return {

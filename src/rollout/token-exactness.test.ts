@@ -106,7 +106,7 @@ async function play(model: (typeof models)[number], turns: readonly Turn[]) {
     }
   }
   const client = createSamplingClient({
-    policy: { sample },
+    sampler: { sample },
     chat,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
     limits: { maxPromptLength: 1e6, maxResponseLength: 1e6 },

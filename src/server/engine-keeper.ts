@@ -99,7 +99,7 @@ export interface LazyPolicyOptions {
 export function lazyPolicy(
   keeper: EngineKeeper,
   open: (engine: Engine) => Promise<Policy>,
-  { onLost = () => {}, close = (policy) => policy.close() }: LazyPolicyOptions = {},
+  { onLost = () => {}, close = ({ learner }) => learner.close() }: LazyPolicyOptions = {},
 ): LazyPolicy {
   let held: { policy: Promise<Policy>; life: number } | undefined;
   return {

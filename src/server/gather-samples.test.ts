@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Policy, Sample, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleRequest, Sampler } from "../backends/engine.ts";
 import { createSampleGatherer } from "./gather-samples.ts";
 
 const params = { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [] };
@@ -7,9 +7,9 @@ const requestsOf = (...seeds: number[]): SampleRequest[] =>
   seeds.map((seed) => ({ prompt: Int32Array.of(1), params: { ...params, seed } }));
 
 /** Answers with each request's seed, the last request first; notes the seeds of each call. */
-function policyOf(fails: (seeds: readonly number[]) => boolean = () => false) {
+function samplerOf(fails: (seeds: readonly number[]) => boolean = () => false) {
   const calls: number[][] = [];
-  const policy = {
+  const sampler = {
     async *sample(requests: readonly SampleRequest[]): AsyncGenerator<Sample> {
       const seeds = requests.map((request) => request.params.seed);
       calls.push(seeds);
@@ -19,8 +19,8 @@ function policyOf(fails: (seeds: readonly number[]) => boolean = () => false) {
         yield { request: place, tokens: Int32Array.of(seed), logprobs, stopReason: "length", policyVersion: 0 };
       }
     },
-  } as unknown as Policy;
-  return { policy, calls };
+  } as unknown as Sampler;
+  return { sampler, calls };
 }
 const tokens = (samples: readonly Sample[]) => samples.map((sample) => sample.tokens[0]);
 const { signal } = new AbortController();
@@ -28,25 +28,25 @@ const { signal } = new AbortController();
 describe("what is asked for in one turn", () => {
   it("is one engine call for each client and policy, and each gets its own", async () => {
     const gatherer = createSampleGatherer();
-    const [one, two] = [policyOf(), policyOf()];
+    const [one, two] = [samplerOf(), samplerOf()];
     const found = await Promise.all([
-      gatherer.sample(one.policy, "a", requestsOf(1, 2), signal),
-      gatherer.sample(one.policy, "b", requestsOf(3), signal),
-      gatherer.sample(one.policy, "a", requestsOf(4), signal),
-      gatherer.sample(two.policy, "a", requestsOf(5), signal),
+      gatherer.sample(one.sampler, "a", requestsOf(1, 2), signal),
+      gatherer.sample(one.sampler, "b", requestsOf(3), signal),
+      gatherer.sample(one.sampler, "a", requestsOf(4), signal),
+      gatherer.sample(two.sampler, "a", requestsOf(5), signal),
     ]);
     expect(found.map(tokens)).toEqual([[1, 2], [3], [4], [5]]);
     expect([one.calls, two.calls]).toEqual([[[1, 2, 4], [3]], [[5]]]);
-    expect(tokens(await gatherer.sample(one.policy, "a", requestsOf(6), signal))).toEqual([6]);
+    expect(tokens(await gatherer.sample(one.sampler, "a", requestsOf(6), signal))).toEqual([6]);
   });
 
   it("fails together, and no other client's", async () => {
     const gatherer = createSampleGatherer();
-    const { policy } = policyOf((seeds) => seeds.includes(2));
+    const { sampler } = samplerOf((seeds) => seeds.includes(2));
     const asked = [
-      gatherer.sample(policy, "a", requestsOf(1), signal),
-      gatherer.sample(policy, "a", requestsOf(2), signal),
-      gatherer.sample(policy, "b", requestsOf(3), signal),
+      gatherer.sample(sampler, "a", requestsOf(1), signal),
+      gatherer.sample(sampler, "a", requestsOf(2), signal),
+      gatherer.sample(sampler, "b", requestsOf(3), signal),
     ];
     const ended = await Promise.allSettled(asked);
     expect(ended.map(({ status }) => status)).toEqual(["rejected", "rejected", "fulfilled"]);

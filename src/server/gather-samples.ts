@@ -3,7 +3,7 @@
  * client's own process, where it would begin with a part of it and let the others join at later tokens.
  */
 import { setMaxListeners } from "node:events";
-import type { Policy, Sample, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleRequest, Sampler } from "../backends/engine.ts";
 import { RunError } from "../errors.ts";
 
 export interface SampleGatherer {
@@ -12,7 +12,7 @@ export interface SampleGatherer {
    * @param owner whose requests may be put together: what fails one fails all
    */
   sample(
-    policy: Policy,
+    sampler: Sampler,
     owner: string,
     requests: readonly SampleRequest[],
     signal: AbortSignal,
@@ -29,26 +29,26 @@ interface Call {
 
 export function createSampleGatherer(): SampleGatherer {
   /** What was asked for in this turn of the event loop. */
-  const open = new Map<Policy, Map<string, Call[]>>();
+  const open = new Map<Sampler, Map<string, Call[]>>();
 
-  function begin(policy: Policy): void {
-    const byOwner = open.get(policy)!;
-    open.delete(policy);
-    for (const calls of byOwner.values()) void run(policy, calls);
+  function begin(sampler: Sampler): void {
+    const byOwner = open.get(sampler)!;
+    open.delete(sampler);
+    for (const calls of byOwner.values()) void run(sampler, calls);
   }
 
   return {
-    sample: (policy, owner, requests, signal) =>
+    sample: (sampler, owner, requests, signal) =>
       new Promise((resolve, reject) => {
         // The engine listens once for each sequence.
         setMaxListeners(0, signal);
         const own = requests.map((request) => ({ ...request, signal }));
         const call: Call = { requests: own, ended: [], missing: own.length, resolve, reject };
-        let byOwner = open.get(policy);
+        let byOwner = open.get(sampler);
         if (!byOwner) {
           byOwner = new Map();
-          open.set(policy, byOwner);
-          setImmediate(begin, policy);
+          open.set(sampler, byOwner);
+          setImmediate(begin, sampler);
         }
         const calls = byOwner.get(owner);
         if (calls) calls.push(call);
@@ -58,11 +58,11 @@ export function createSampleGatherer(): SampleGatherer {
 }
 
 /** Answers each call when the last of its sequences has ended. */
-async function run(policy: Policy, calls: readonly Call[]): Promise<void> {
+async function run(sampler: Sampler, calls: readonly Call[]): Promise<void> {
   const places = calls.flatMap((call) => call.requests.map((_, index) => ({ call, index })));
   let failure: unknown = new RunError("the engine ended the call without answering it");
   try {
-    for await (const sample of policy.sample(calls.flatMap(({ requests }) => requests))) {
+    for await (const sample of sampler.sample(calls.flatMap(({ requests }) => requests))) {
       const { call, index } = places[sample.request]!;
       call.ended[index] = sample;
       call.missing--;

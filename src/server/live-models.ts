@@ -47,7 +47,10 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
     async (engine) => {
       const opened = await engine.createPolicy({ adapter: record.adapter });
       const { state } = record;
-      if (state) await opened.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer });
+      if (state)
+        await opened.sampler.load(
+          await opened.learner.loadState(context.store.folderOf(state.data), { optimizer: state.optimizer }),
+        );
       return opened;
     },
     {
@@ -118,7 +121,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
       if (record.dirty) {
         const { data, folder } = context.store.newData();
         try {
-          await model.compute((held) => held.saveState(folder, { optimizer: true }));
+          await model.compute((held) => held.learner.saveState(folder, { optimizer: true }));
         } catch (error) {
           context.store.discard(data);
           throw error;

@@ -1,5 +1,5 @@
 /** An engine that a test can end at any instant. */
-import type { Engine } from "../backends/engine.ts";
+import type { Engine, Sampler } from "../backends/engine.ts";
 import { EngineDied } from "../backends/engine-died.ts";
 
 /** The engine, with policies that never answer again once it has died; after `stall` they answer by its death alone. */
@@ -22,17 +22,21 @@ export function mortalEngine(engine: Engine): { engine: Engine; die(): void; sta
       ...engine,
       died,
       async createPolicy(spec) {
-        const policy = await mortal(engine.createPolicy(spec));
+        const { sampler, learner } = await mortal(engine.createPolicy(spec));
         return {
-          ...policy,
-          forward: (...args) => mortal(policy.forward(...args)),
-          forwardBackward: (...args) => mortal(policy.forwardBackward(...args)),
-          optimStep: (...args) => mortal(policy.optimStep(...args)),
-          saveState: (...args) => mortal(policy.saveState(...args)),
-          loadState: (...args) => mortal(policy.loadState(...args)),
-          async *sample(requests, options) {
-            await mortal(Promise.resolve());
-            yield* policy.sample(requests, options);
+          sampler: Object.assign(Object.create(sampler) as Sampler, {
+            async *sample(...args: Parameters<Sampler["sample"]>) {
+              await mortal(Promise.resolve());
+              yield* sampler.sample(...args);
+            },
+          }),
+          learner: {
+            ...learner,
+            forward: (...args) => mortal(learner.forward(...args)),
+            forwardBackward: (...args) => mortal(learner.forwardBackward(...args)),
+            optimStep: (...args) => mortal(learner.optimStep(...args)),
+            saveState: (...args) => mortal(learner.saveState(...args)),
+            loadState: (...args) => mortal(learner.loadState(...args)),
           },
         };
       },

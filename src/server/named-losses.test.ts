@@ -23,7 +23,7 @@ async function made(policy: Policy, { old, weights }: { old: boolean; weights: b
   const sequences = madeUpSequences(opened.engine, 3);
   const offsets = offsetsOf(sequences.map(({ trained }) => trained.reduce((sum, flag) => sum + flag, 0)));
   const random = uniforms(7);
-  const current = (await policy.forward(sequences, {})).logprobs;
+  const current = (await policy.learner.forward(sequences, {})).logprobs;
   const advantages = new Float32Array(current.length);
   sequences.forEach((_, index) => {
     advantages.fill(random() * 4 - 2, offsets[index]!, offsets[index + 1]!);
@@ -48,10 +48,10 @@ async function stepBy(loss: (batch: TrainingBatch) => Loss, batch: { old: boolea
   const own = await made(policy, batch);
   const before = await opened.engine.stats();
   const built = loss(own);
-  const { outputs, ...value } = await policy.forwardBackward(own.sequences, built);
+  const { outputs, ...value } = await policy.learner.forwardBackward(own.sequences, built);
   const after = await opened.engine.stats();
-  const { gradNorm } = await policy.optimStep(plainDescent(0.1));
-  const moved = [...(await policy.forward(own.sequences, {})).logprobs];
+  const { gradNorm } = await policy.learner.optimStep(plainDescent(0.1));
+  const moved = [...(await policy.learner.forward(own.sequences, {})).logprobs];
   const counted = (name: string) => after[name]! - before[name]!;
   return {
     hosted: built.hosted?.(),
@@ -136,15 +136,15 @@ test.each([
     adapter: { kind: "lora", rank: 2, alpha: 32, targets: ["attn"], seed: 1 },
   });
   const batch = await made(policy, { old: true, weights: false });
-  const before = await policy.forward(batch.sequences, {});
+  const before = await policy.learner.forward(batch.sequences, {});
   const broken = { ...batch, advantages: batch.advantages.map(() => advantage) };
   const options = { ...base, lossFn: "importance_sampling", aggMode: "seq-mean-token-sum-norm", lossScale } as const;
-  await policy.forwardBackward(batch.sequences, policyLoss(batch, base));
-  await expect(policy.forwardBackward(broken.sequences, policyLoss(broken, options))).rejects.toThrow(
+  await policy.learner.forwardBackward(batch.sequences, policyLoss(batch, base));
+  await expect(policy.learner.forwardBackward(broken.sequences, policyLoss(broken, options))).rejects.toThrow(
     NonFiniteLossError,
   );
-  await policy.zeroGrad();
-  expect(await policy.optimStep(plainDescent(0.5))).toEqual({ gradNorm: 0, applied: true });
-  expect((await policy.forward(batch.sequences, {})).logprobs).toEqual(before.logprobs);
+  await policy.learner.zeroGrad();
+  expect(await policy.learner.optimStep(plainDescent(0.5))).toEqual({ gradNorm: 0, applied: true });
+  expect((await policy.learner.forward(batch.sequences, {})).logprobs).toEqual(before.logprobs);
   await opened.close();
 });

@@ -1,5 +1,5 @@
 /** Answers requests to sample: sequences with log-probabilities, and what was asked about the prompt. */
-import type { Policy, Sample } from "../backends/engine.ts";
+import type { Learner, Policy, Sample } from "../backends/engine.ts";
 import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../backends/tinker/wire/sampling.ts";
 import { encodeSparse, encodeTensor, type TensorMessage } from "../backends/tinker/wire/tensors.ts";
 import { RunError, UserError } from "../errors.ts";
@@ -13,7 +13,7 @@ import type { SampleCall, TargetCells } from "./sample-request.ts";
  * @throws UserError when the signal ended it
  */
 export async function sample(
-  policy: Policy,
+  { sampler, learner }: Policy,
   { scheduler, gatherer }: Pick<BaseModel, "scheduler" | "gatherer">,
   owner: string,
   call: SampleCall,
@@ -22,14 +22,14 @@ export async function sample(
   const { prompt, targets, draws, topPrompt, topSample, promptLogprobs } = call;
   const firstTold = prompt.length - (promptLogprobs ?? prompt.length - 1);
   const scores = <T>(job: () => Promise<T>) => scheduler.train(`scores of ${owner}`, job);
-  const top = topPrompt > 0 ? await scores(() => topOfPrompt(policy, prompt, topPrompt, firstTold)) : undefined;
-  const scored = targets ? await scores(() => scoreTargets(policy, prompt, targets)) : undefined;
+  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, prompt, topPrompt, firstTold)) : undefined;
+  const scored = targets ? await scores(() => scoreTargets(learner, prompt, targets)) : undefined;
 
-  const drawn = draws ? await scores(() => drawAtEach(policy, prompt, draws)) : undefined;
+  const drawn = draws ? await scores(() => drawAtEach(learner, prompt, draws)) : undefined;
 
   const samples = await scheduler.sample(owner, call.requests.length, async () => {
     if (signal.aborted) throw new UserError("the request was cancelled");
-    return gatherer.sample(policy, owner, call.requests, signal);
+    return gatherer.sample(sampler, owner, call.requests, signal);
   });
   if (signal.aborted || samples.some(({ stopReason }) => stopReason === "aborted")) {
     throw new UserError("the request was cancelled");
@@ -66,7 +66,7 @@ function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[],
 }
 
 /** `[P, k]`: position 0 and those before `firstTold` are empty. */
-async function topOfPrompt(policy: Policy, prompt: Int32Array, k: number, firstTold: number): Promise<TopLogprobs> {
+async function topOfPrompt(learner: Learner, prompt: Int32Array, k: number, firstTold: number): Promise<TopLogprobs> {
   const none: { tokens: Int32Array; logprobs: Float32Array } = {
     tokens: new Int32Array(0),
     logprobs: new Float32Array(0),
@@ -75,7 +75,7 @@ async function topOfPrompt(policy: Policy, prompt: Int32Array, k: number, firstT
   const from = Math.max(1, firstTold);
   if (from < prompt.length) {
     const trained = new Uint8Array(prompt.length - 1).fill(1, from - 1);
-    const found = await policy.mostLikely!([{ tokens: prompt, trained }], k);
+    const found = await learner.mostLikely!([{ tokens: prompt, trained }], k);
     for (let position = from; position < prompt.length; position++) {
       const [start, end] = [(position - from) * found.count, (position - from + 1) * found.count];
       rows[position] = { tokens: found.tokens.subarray(start, end), logprobs: found.logprobs.subarray(start, end) };
@@ -84,10 +84,10 @@ async function topOfPrompt(policy: Policy, prompt: Int32Array, k: number, firstT
   return rowsOf(rows, k);
 }
 
-async function drawAtEach(policy: Policy, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {
+async function drawAtEach(learner: Learner, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {
   const sequence: Sequence = { tokens: prompt, trained: new Uint8Array(prompt.length - 1).fill(1) };
   const shape = [prompt.length - 1, draws.count];
-  const found = prompt.length > 1 ? await policy.draws!([sequence], draws) : { tokens: [], logprobs: [] };
+  const found = prompt.length > 1 ? await learner.draws!([sequence], draws) : { tokens: [], logprobs: [] };
   return {
     tokens: encodeTensor({ dtype: "int64", values: Float64Array.from(found.tokens), shape }),
     logprobs: encodeTensor({ dtype: "float32", values: Float32Array.from(found.logprobs), shape }),
@@ -95,7 +95,7 @@ async function drawAtEach(policy: Policy, prompt: Int32Array, draws: NonNullable
 }
 
 async function scoreTargets(
-  policy: Policy,
+  learner: Learner,
   prompt: Int32Array,
   { places, tokens, shape, sparse }: TargetCells,
 ): Promise<TensorMessage> {
@@ -103,7 +103,7 @@ async function scoreTargets(
   const trained = new Uint8Array(prompt.length - 1);
   for (const index of asked) trained[places[index]!]!++;
   const sequence: Sequence = { tokens: prompt, trained, targets: Int32Array.from(asked, (index) => tokens[index]!) };
-  const { logprobs } = await policy.forward([sequence], {});
+  const { logprobs } = await learner.forward([sequence], {});
   const values = new Float32Array(tokens.length);
   asked.forEach((index, place) => {
     values[index] = logprobs[place]!;

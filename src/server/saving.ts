@@ -41,8 +41,8 @@ async function write(
   const { data, folder } = context.store.newData();
   try {
     await model.compute(async (policy) => {
-      if (what === "adapter") return policy.export(folder, "adapter");
-      await policy.saveState(folder, { optimizer: what === "state" });
+      if (what === "adapter") return policy.learner.export(folder, "adapter");
+      await policy.learner.saveState(folder, { optimizer: what === "state" });
       if (what === "sampler") await model.base.standIns.publish(policy, data);
     });
     return { data, sizeBytes: context.store.sizeOf(data) };

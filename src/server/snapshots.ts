@@ -33,10 +33,10 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
   async function open(engine: Engine, { data, adapter }: Snapshot): Promise<Policy> {
     const policy = await engine.createPolicy({ adapter });
     try {
-      await policy.loadState(store.folderOf(data), { optimizer: false });
+      await policy.sampler.load(await policy.learner.loadState(store.folderOf(data), { optimizer: false }));
       return policy;
     } catch (error) {
-      await policy.close();
+      await policy.learner.close();
       throw error;
     }
   }

@@ -1,6 +1,6 @@
 /** Snapshots that a live model samples as give exactly what a policy of their own would, whatever becomes of the model. */
 import { afterEach, beforeEach, expect, test } from "vitest";
-import type { Policy } from "../backends/engine.ts";
+import type { Sampler } from "../backends/engine.ts";
 import { EngineDied } from "../backends/engine-died.ts";
 import { adam, samplesOf, type TestClient, testClient, tinyEngine } from "./client.fixture.ts";
 
@@ -32,18 +32,23 @@ function watchedEngine() {
         const policy = await engine.createPolicy(spec);
         const number = ++made;
         open.add(number);
-        return Object.assign(Object.create(policy) as Policy, {
-          async *sample(...[requests, options]: Parameters<Policy["sample"]>) {
-            // As a worker does: the weights are those at the time of sampling, and a closed policy gives no more.
-            await gate;
-            if (!open.has(number)) throw new Error("a closed policy was sampled from");
-            yield* policy.sample(requests, options);
+        return {
+          sampler: Object.assign(Object.create(policy.sampler) as Sampler, {
+            async *sample(...args: Parameters<Sampler["sample"]>) {
+              // As a worker does: the weights are those at the time of sampling, and a closed policy gives no more.
+              await gate;
+              if (!open.has(number)) throw new Error("a closed policy was sampled from");
+              yield* policy.sampler.sample(...args);
+            },
+          }),
+          learner: {
+            ...policy.learner,
+            async close() {
+              open.delete(number);
+              await policy.learner.close();
+            },
           },
-          async close() {
-            open.delete(number);
-            await policy.close();
-          },
-        });
+        };
       },
     },
   };

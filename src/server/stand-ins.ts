@@ -43,7 +43,7 @@ export function createStandIns(keeper: EngineKeeper): StandIns {
       if (before && before.users > 0) return;
       if (before) forget(before);
       const { life } = keeper;
-      await policy.publish();
+      await policy.sampler.load(await policy.learner.publish());
       const standIn = { policy, data, life, users: 0, retired: false };
       byPolicy.set(policy, standIn);
       byData.set(data, standIn);
@@ -61,14 +61,14 @@ export function createStandIns(keeper: EngineKeeper): StandIns {
         giveBack() {
           standIn.users--;
           // An engine that has died has closed it already.
-          if (standIn.users === 0 && standIn.retired) standIn.policy.close().catch(() => {});
+          if (standIn.users === 0 && standIn.retired) standIn.policy.learner.close().catch(() => {});
         },
       };
     },
     async close(policy) {
       const standIn = byPolicy.get(policy);
       if (standIn) forget(standIn);
-      if (!standIn || standIn.users === 0) return policy.close();
+      if (!standIn || standIn.users === 0) return policy.learner.close();
       standIn.retired = true;
     },
   };

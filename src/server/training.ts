@@ -67,7 +67,7 @@ export async function forwardBackward(model: LiveModel, request: ForwardBackward
     const sequences = call.sequences.slice(turn.from, turn.to);
     const turnLoss = call.loss(turn.from, turn.to);
     if (request.forwardOnly) {
-      const found = await model.compute((policy) => policy.forward(sequences, {}));
+      const found = await model.compute((policy) => policy.learner.forward(sequences, {}));
       collect(turn, found, turnLoss.evaluate(found, Int32Array.from(sequences.keys())).loss);
     } else {
       const { outputs: found, loss: value } = await backward(model, sequences, turnLoss, turn.from > 0);
@@ -88,10 +88,10 @@ async function backward(
     const before = model.gradient;
     if (before === "none") model.markGradient("some");
     try {
-      return await policy.forwardBackward(sequences, loss);
+      return await policy.learner.forwardBackward(sequences, loss);
     } catch (error) {
       if (error instanceof EngineDied) throw error;
-      await policy.zeroGrad();
+      await policy.learner.zeroGrad();
       model.markGradient(before === "none" && !continues ? "none" : "lost");
       if (!(error instanceof NonFiniteLossError)) throw error;
       // The engine's own hint speaks of its trainer's settings.
@@ -103,7 +103,7 @@ async function backward(
 /** Not of the protocol: for Hone's own client. */
 export async function dropGradient(model: LiveModel): Promise<FutureResult> {
   return model.compute(async (policy) => {
-    await policy.zeroGrad();
+    await policy.learner.zeroGrad();
     model.markGradient("none");
     return { kind: "json", body: { type: "zero_grad" } };
   });
@@ -145,7 +145,7 @@ export async function optimStep(model: LiveModel, body: Record<string, unknown>)
       );
     }
     model.markDirty();
-    const { gradNorm, applied } = await policy.optimStep(adam);
+    const { gradNorm, applied } = await policy.learner.optimStep(adam);
     model.markGradient("none");
     if (!applied)
       throw new UserError(`the gradient's norm is ${gradNorm}: no step was taken and the gradient was dropped`);

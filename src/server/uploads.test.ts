@@ -1,6 +1,7 @@
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
+import type { Engine, Learner } from "../backends/engine.ts";
 import { type TestClient, temporaryFolder, testClient, tinyEngine } from "./client.fixture.ts";
 
 let client: TestClient;
@@ -12,11 +13,22 @@ type Json = Record<string, unknown>;
 function adopting() {
   const engine = tinyEngine();
   const loaded: string[] = [];
-  const createPolicy: typeof engine.createPolicy = async (spec) => {
-    const policy = await engine.createPolicy(spec);
-    return { ...policy, version: 0, loadState: async (folder) => void loaded.push(folder) };
+  const adoptingLearner = (learner: Learner): Learner => ({
+    ...learner,
+    async loadState(folder) {
+      loaded.push(folder);
+      return learner.publish();
+    },
+  });
+  const adopted: Engine = {
+    ...engine,
+    createLearner: async (spec) => adoptingLearner(await engine.createLearner(spec)),
+    async createPolicy(spec) {
+      const { sampler, learner } = await engine.createPolicy(spec);
+      return { sampler, learner: adoptingLearner(learner) };
+    },
   };
-  return { engine: { ...engine, createPolicy }, loaded };
+  return { engine: adopted, loaded };
 }
 
 const start = async (more: Json = {}) =>

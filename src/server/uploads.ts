@@ -71,11 +71,11 @@ export function createUploads(context: ServerContext, sessions: Sessions): Uploa
     const base = findBaseModel(context.models, baseModel);
     const own = { ...adapter, alpha };
     await base.scheduler.train(`upload ${data}`, async () => {
-      const policy = await (await base.keeper.ready()).createPolicy({ adapter: own });
+      const learner = await (await base.keeper.ready()).createLearner({ adapter: own });
       try {
-        await policy.loadState(folder, { optimizer: false });
+        await learner.loadState(folder, { optimizer: false });
       } finally {
-        await policy.close();
+        await learner.close();
       }
     });
     const session = sessions.create({ display_name: "uploaded weights", project_id: project });

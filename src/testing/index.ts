@@ -1,4 +1,4 @@
 export { type CharacterChat, characterChat } from "./character-chat.ts";
 export { type RunWorkflowOptions, runWorkflow } from "./run-workflow.ts";
-export { lines, type Script, type ScriptedReply, type ScriptLine, scriptedPolicy } from "./scripted-policy.ts";
+export { lines, type Script, type ScriptedReply, type ScriptLine, scriptedSampler } from "./scripted-sampler.ts";
 export { type TabularEngineOptions, tabularEngine } from "./tabular-engine.ts";

@@ -7,7 +7,7 @@ import { rolloutSeed } from "../rollout/rollout-seed.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { createSamplingClient } from "../rollout/sampling-client.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { type Script, scriptedPolicy } from "./scripted-policy.ts";
+import { type Script, scriptedSampler } from "./scripted-sampler.ts";
 
 export interface RunWorkflowOptions<Row> {
   workflow: Workflow<Row>;
@@ -43,7 +43,7 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
   const { workflow, rows, reply, n = 1, purpose = "validate", timeoutSeconds = 10, raiseOnError = true } = options;
   const { maxPromptLength = Number.MAX_SAFE_INTEGER, maxResponseLength = Number.MAX_SAFE_INTEGER } = options;
   const { onAgentError = raiseOnError ? "fail" : "drop" } = options;
-  const scripted = scriptedPolicy(reply);
+  const scripted = scriptedSampler(reply);
   const client = createSamplingClient({
     ...scripted,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },

@@ -2,7 +2,7 @@
 
 import { checkLossValue } from "../backends/check-loss-value.ts";
 import { requireFitting } from "../backends/critic.ts";
-import type { Policy } from "../backends/engine.ts";
+import type { Learner } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 import { clippedAdamStep, freshAdam } from "./adam.ts";
@@ -10,7 +10,7 @@ import { eachTrained, outputOffsets } from "./bigram-table.ts";
 import { loadTabularState, saveTabularState } from "./tabular-state.ts";
 
 /** @param size the vocabulary's */
-export function tabularCritic(size: number): Policy {
+export function tabularCritic(size: number): Learner {
   const spec = { adapter: { kind: "full" }, head: "value" } as const;
   let parameters = new Float64Array(size);
   let adam = freshAdam(size);
@@ -27,13 +27,6 @@ export function tabularCritic(size: number): Policy {
   }
 
   return {
-    get version() {
-      return version;
-    },
-    // biome-ignore lint/correctness/useYield: it refuses before there is anything to yield
-    async *sample() {
-      throw new UserError("this policy has a value head: it gives values and samples nothing");
-    },
     async forward(sequences, outputs) {
       requireFitting(spec, outputs);
       return valuesOf(sequences);
@@ -53,9 +46,7 @@ export function tabularCritic(size: number): Policy {
       gradient.fill(0);
       return clippedAdamStep(parameters, slopes, adam, params);
     },
-    async publish() {
-      return ++version;
-    },
+    publish: async () => ({ kind: "engine", version: ++version, id: "critic" }),
     async zeroGrad() {
       gradient.fill(0);
     },
@@ -67,6 +58,7 @@ export function tabularCritic(size: number): Policy {
       adam = optimizer ? state : freshAdam(size);
       version = savedVersion;
       gradient.fill(0);
+      return { kind: "engine", version, id: "critic" };
     },
     async export() {
       throw new UserError("this policy has a value head and no export");

@@ -46,7 +46,8 @@ const linear = (logprobs: number[], entropy: number[] = logprobs.map(() => 0)): 
 
 async function collect(policy: Policy, requests: SampleRequest[], signal?: AbortSignal): Promise<Sample[]> {
   const samples: Sample[] = [];
-  for await (const sample of policy.sample(requests, signal ? { signal } : {})) samples[sample.request] = sample;
+  for await (const sample of policy.sampler.sample(requests, signal ? { signal } : {}))
+    samples[sample.request] = sample;
   return samples;
 }
 const toSequence = (prompt: Int32Array, tokens: Int32Array): Sequence => ({
@@ -67,7 +68,7 @@ describe("sampling", () => {
     expect(samples.map(({ request, ...sample }) => sample)).toEqual(alone.map(({ request, ...sample }) => sample));
     expect(new Set(samples.map(({ tokens }) => tokens.join())).size).toBeGreaterThan(3);
 
-    const outputs = await policy.forward(
+    const outputs = await policy.learner.forward(
       samples.map(({ tokens }) => toSequence(prompt, tokens)),
       {},
     );
@@ -92,7 +93,7 @@ describe("sampling", () => {
     expect(stopId!.tokens.indexOf(1)).toBe(stopId!.tokens.length - 1);
 
     const streamed: number[] = [];
-    const whole = await policy
+    const whole = await policy.sampler
       .sample([asks[0]!], { onToken: (_request, token) => streamed.push(token) })
       [Symbol.asyncIterator]()
       .next();
@@ -112,10 +113,14 @@ describe("sampling", () => {
     const [policy, other] = [await full(), await full()];
     const request = { prompt, params };
     const [before] = await collect(policy, [request]);
-    await policy.forwardBackward([toSequence(prompt, before!.tokens)], linear(Array(before!.tokens.length).fill(1)));
-    await policy.optimStep({ ...adam, learningRate: 5 });
+    await policy.learner.forwardBackward(
+      [toSequence(prompt, before!.tokens)],
+      linear(Array(before!.tokens.length).fill(1)),
+    );
+    await policy.learner.optimStep({ ...adam, learningRate: 5 });
     expect(await collect(policy, [request])).toEqual([before]);
-    expect(await policy.publish()).toBe(1);
+    await policy.sampler.load(await policy.learner.publish());
+    expect(policy.sampler.version).toBe(1);
     const [after] = await collect(policy, [request]);
     expect(after).toMatchObject({ policyVersion: 1 });
     expect(after!.tokens).not.toEqual(before!.tokens);
@@ -133,11 +138,11 @@ describe("learning", () => {
     const norms: number[] = [];
     for (let step = 0; step < 3; step++) {
       // Two calls accumulate to one gradient.
-      await policy.forwardBackward(batch, linear([-2, 0]));
-      await policy.forwardBackward(batch, linear([0, -1]));
-      norms.push((await policy.optimStep({ ...adam, weightDecay: 0.1, maxGradNorm: 0.5 })).gradNorm);
+      await policy.learner.forwardBackward(batch, linear([-2, 0]));
+      await policy.learner.forwardBackward(batch, linear([0, -1]));
+      norms.push((await policy.learner.optimStep({ ...adam, weightDecay: 0.1, maxGradNorm: 0.5 })).gradNorm);
     }
-    const { logprobs } = await policy.forward(batch, {});
+    const { logprobs } = await policy.learner.forward(batch, {});
     // torch.optim.AdamW 2.15 in float64, lr 0.1, betas (0.9, 0.95), clip_grad_norm_ 0.5.
     for (const [step, norm] of [2, 1.9151941534, 1.8218772526].entries()) expect(norms[step]).toBeCloseTo(norm, 5);
     for (const logprob of logprobs) expect(logprob).toBeCloseTo(-1.1657766, 5);
@@ -145,15 +150,15 @@ describe("learning", () => {
 
   test("a gradient that is not finite and a reference are refused", async () => {
     const policy = await full();
-    const before = await policy.forward(batch, {});
-    await expect(policy.forwardBackward(batch, linear([Number.NaN, 1]))).rejects.toThrow("gradient NaN");
-    await policy.forwardBackward(batch, loss);
-    await policy.zeroGrad();
-    expect(await policy.optimStep(adam)).toEqual({ gradNorm: 0, applied: true });
-    expect(await policy.forward(batch, {})).toEqual(before);
+    const before = await policy.learner.forward(batch, {});
+    await expect(policy.learner.forwardBackward(batch, linear([Number.NaN, 1]))).rejects.toThrow("gradient NaN");
+    await policy.learner.forwardBackward(batch, loss);
+    await policy.learner.zeroGrad();
+    expect(await policy.learner.optimStep(adam)).toEqual({ gradNorm: 0, applied: true });
+    expect(await policy.learner.forward(batch, {})).toEqual(before);
     const reference = await engine.createPolicy({ adapter: { kind: "none" } });
-    expect(await reference.forward(batch, {})).toEqual(before);
-    await expect(reference.forwardBackward(batch, loss)).rejects.toThrow("cannot be trained");
+    expect(await reference.learner.forward(batch, {})).toEqual(before);
+    await expect(reference.learner.forwardBackward(batch, loss)).rejects.toThrow("cannot be trained");
   });
 
   test("GRPO in ten lines: the reward rises in milliseconds", async () => {
@@ -164,7 +169,12 @@ describe("learning", () => {
     const means: number[] = [];
     for (let step = 0; step < 20; step++) {
       const client = createSamplingClient({
-        ...{ policy, chat: engine.chat, defaults: params, limits: { maxPromptLength: 50, maxResponseLength: 10 } },
+        ...{
+          sampler: policy.sampler,
+          chat: engine.chat,
+          defaults: params,
+          limits: { maxPromptLength: 50, maxResponseLength: 10 },
+        },
         seedFor: rolloutSeed(0, step),
       });
       const episodes = await runRollouts({
@@ -187,12 +197,12 @@ describe("learning", () => {
       const weights = trajectories.flatMap(({ reward, steps: [only] }) =>
         Array(only!.tokens.length).fill(mean - reward!),
       );
-      await policy.forwardBackward(
+      await policy.learner.forwardBackward(
         steps.map((each) => toSequence(each.promptTokens, each.tokens)),
         linear(weights),
       );
-      await policy.optimStep({ ...adam, learningRate: 0.3 });
-      await policy.publish();
+      await policy.learner.optimStep({ ...adam, learningRate: 0.3 });
+      await policy.sampler.load(await policy.learner.publish());
     }
     expect(means.at(-1)! - means[0]!).toBeGreaterThan(0.4);
   });
@@ -206,35 +216,35 @@ describe("state", () => {
   afterAll(() => rm(folder, { recursive: true }));
   const batch = [{ tokens: Int32Array.of(5, 6, 7), trained: Uint8Array.of(1, 1) }];
   const train = async (policy: Policy) => {
-    await policy.forwardBackward(batch, linear([-1, 0.5], [0.1, 0]));
-    await policy.optimStep(adam);
-    return (await policy.forward(batch, { entropy: true })).logprobs;
+    await policy.learner.forwardBackward(batch, linear([-1, 0.5], [0.1, 0]));
+    await policy.learner.optimStep(adam);
+    return (await policy.learner.forward(batch, { entropy: true })).logprobs;
   };
 
   test("comes back exactly, and training goes on as it would have", async () => {
     const policy = await full();
     await train(policy);
     const dir = join(folder, "whole");
-    await policy.saveState(dir);
+    await policy.learner.saveState(dir);
     expect(await readdir(folder)).toEqual(["whole"]);
     const next = await train(policy);
     const resumed = await full();
-    await resumed.loadState(dir, { optimizer: true });
+    await resumed.sampler.load(await resumed.learner.loadState(dir, { optimizer: true }));
     expect(await train(resumed)).toEqual(next);
     const fresh = await full();
-    await fresh.loadState(dir, { optimizer: false });
+    await fresh.sampler.load(await fresh.learner.loadState(dir, { optimizer: false }));
     expect(await train(fresh)).not.toEqual(next);
-    await expect(policy.saveState(dir)).rejects.toThrow("exists already");
+    await expect(policy.learner.saveState(dir)).rejects.toThrow("exists already");
   });
 
   test("a state of something else is refused", async () => {
     const other = await tabularEngine({ alphabet: "ab" }).createPolicy({ adapter: { kind: "full" } });
-    await other.saveState(join(folder, "other"));
+    await other.learner.saveState(join(folder, "other"));
     const policy = await full();
-    await expect(policy.loadState(join(folder, "other"), { optimizer: true })).rejects.toThrow(
+    await expect(policy.learner.loadState(join(folder, "other"), { optimizer: true })).rejects.toThrow(
       "49 parameters, this policy has 64",
     );
-    await expect(policy.loadState(join(folder, "none"), { optimizer: true })).rejects.toThrow("no state.json");
-    await expect(policy.export(join(folder, "export"), "merged")).rejects.toThrow("no exports");
+    await expect(policy.learner.loadState(join(folder, "none"), { optimizer: true })).rejects.toThrow("no state.json");
+    await expect(policy.learner.export(join(folder, "export"), "merged")).rejects.toThrow("no exports");
   });
 });

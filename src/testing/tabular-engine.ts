@@ -62,8 +62,9 @@ export function tabularEngine({
       device: "cpu",
       attention: "packed",
     },
-    async createPolicy({ adapter, head }) {
-      if (head === undefined) return tabularPolicy(base, chat, adapter);
+    createPolicy: async ({ adapter }) => tabularPolicy(base, chat, adapter),
+    async createLearner({ adapter, head }) {
+      if (head === undefined) return tabularPolicy(base, chat, adapter).learner;
       if (adapter.kind !== "none") return tabularCritic(size);
       throw new UserError("the base model as it is has no value head: it is never trained");
     },

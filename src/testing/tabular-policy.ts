@@ -1,7 +1,8 @@
 /** A bigram table that learns: exact outputs and gradients, AdamW, published weights. */
 import { checkLossValue } from "../backends/check-loss-value.ts";
 import { requireFitting } from "../backends/critic.ts";
-import type { AdapterSpec, Policy } from "../backends/engine.ts";
+import type { AdapterSpec, Learner, Policy, Published, Sampler } from "../backends/engine.ts";
+import { requireOwn } from "../backends/published.ts";
 import { UserError } from "../errors.ts";
 import { clippedAdamStep, freshAdam } from "./adam.ts";
 import { pullBack, type Table, tableDraws, tableMostLikely, tableOutputs } from "./bigram-table.ts";
@@ -10,6 +11,9 @@ import { tabularAdapter } from "./tabular-adapter.ts";
 import { tabularSample } from "./tabular-sample.ts";
 import { loadTabularState, saveTabularState } from "./tabular-state.ts";
 
+/** Tells learners apart. */
+let count = 0;
+
 export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpec): Policy {
   const size = chat.vocabularySize;
   const adapter = tabularAdapter(base, size, spec);
@@ -17,19 +21,36 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
   let adam = freshAdam(parameters.length);
   let table = adapter.toTable(parameters);
   const gradient: Table = new Float64Array(size * size);
-  let published = table.slice();
+  /** Counts the learner's versions; `sampled` is what the sampler has loaded. */
   let version = 0;
+  let published = table.slice();
+  let sampled = { version, table: published };
+  const id = `tabular ${++count}`;
+
+  function publish(as: number): Published {
+    version = as;
+    published = table.slice();
+    return { kind: "engine", version, id };
+  }
 
   const requireTrained = () => {
     if (spec.kind === "none")
       throw new UserError("this policy is the base model as it is (adapter none): it cannot be trained");
   };
 
-  return {
+  const sampler: Sampler = {
     get version() {
-      return version;
+      return sampled.version;
     },
-    sample: (requests, options) => tabularSample(published, chat, version, requests, options),
+    logprobs: "raw",
+    sample: (requests, options) => tabularSample(sampled.table, chat, sampled.version, requests, options),
+    async load(weights) {
+      requireOwn(weights, id);
+      sampled = { version: weights.version, table: published };
+    },
+    async close() {},
+  };
+  const learner: Learner = {
     async forward(sequences, want) {
       requireFitting({ adapter: spec }, want);
       const { entropy, ...outputs } = tableOutputs(table, size, sequences);
@@ -59,10 +80,7 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
       if (taken.applied) table = adapter.toTable(parameters);
       return taken;
     },
-    async publish() {
-      published = table.slice();
-      return ++version;
-    },
+    publish: async () => publish(version + 1),
     async zeroGrad() {
       gradient.fill(0);
     },
@@ -73,14 +91,13 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
       parameters = saved;
       adam = optimizer ? state : freshAdam(parameters.length);
       table = adapter.toTable(parameters);
-      // A loaded state is what `sample` uses at once.
-      published = table.slice();
-      version = savedVersion;
       gradient.fill(0);
+      return publish(savedVersion);
     },
     async export() {
       throw new UserError("the tabular engine has no exports; saveState writes its weights as JSON");
     },
     async close() {},
   };
+  return { sampler, learner };
 }

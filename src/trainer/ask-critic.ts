@@ -1,6 +1,6 @@
 /** What a critic makes of a batch: advantages, and what it is to learn from it. */
 import { criticAdvantages, judgedSequences } from "../algorithms/critic-advantages.ts";
-import type { Policy } from "../backends/engine.ts";
+import type { Learner } from "../backends/engine.ts";
 import { RunError } from "../errors.ts";
 import { mean, standardDeviation } from "../statistics.ts";
 import { selectSequences } from "../trajectories/batch.ts";
@@ -25,7 +25,7 @@ export function judgedPart({ config, experiment }: Run, batch: TrainingBatch): I
  */
 export async function askCritic(
   run: Run,
-  critic: Policy,
+  critic: Learner,
   batch: TrainingBatch,
   rewards: Float32Array,
   penalties: Float32Array | undefined,

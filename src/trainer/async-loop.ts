@@ -30,7 +30,7 @@ export async function runAsyncLoop(run: Run): Promise<boolean> {
 }
 
 async function trainOn(run: Run, generation: Generation): Promise<boolean> {
-  const { config, plan, policy, progress } = run;
+  const { config, plan, sampler, learner, progress } = run;
   const { atOnce, stepsPerSync, partial, batch: tasks } = asyncOptions(config);
   let sinceSync = 0;
 
@@ -56,7 +56,7 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
     if (sinceSync === stepsPerSync || validates || saves) {
       generation.pause();
       if (!partial || validates) await generation.drain();
-      await policy.publish();
+      await sampler.load(await learner.publish());
       generation.synced();
       sinceSync = 0;
     }
@@ -76,7 +76,7 @@ async function trainOn(run: Run, generation: Generation): Promise<boolean> {
   return true;
 }
 
-const versions = ({ policy }: Run, sinceSync: number) => ({
-  "async/weight_version": policy.version,
+const versions = ({ sampler }: Run, sinceSync: number) => ({
+  "async/weight_version": sampler.version,
   "async/steps_since_sync": sinceSync,
 });

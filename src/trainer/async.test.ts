@@ -4,7 +4,7 @@ import { setImmediate as turn } from "node:timers/promises";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../agents/types.ts";
-import type { Capabilities, Engine, Policy } from "../backends/engine.ts";
+import type { Capabilities, Engine, Learner, Policy, Sampler } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { readEpisode } from "../tracking/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
@@ -78,17 +78,19 @@ function trainedOn(folder: string): Episode[][] {
 const versionsOf = ({ trajectories }: Episode) =>
   trajectories.flatMap((trajectory) => trajectory.steps.map(({ policyVersion }) => policyVersion));
 
-/** The toy engine with another `policy`. */
-function engineWith(change: (policy: Policy) => Partial<Policy>, capabilities: Partial<Capabilities> = {}) {
+/** The toy engine with another sampler or learner. */
+function engineWith(change: (policy: Policy) => Partial<Sampler & Learner>, capabilities: Partial<Capabilities> = {}) {
   const { engine, chat } = openToy();
-  const changed = (policy: Policy): Policy => {
-    const own = change(policy);
-    return new Proxy(policy, { get: (target, name) => Reflect.get(name in own ? own : target, name) });
-  };
+  const changed = <Part extends Sampler | Learner>(part: Part, own: Partial<Sampler & Learner>): Part =>
+    new Proxy(part, { get: (target, name) => Reflect.get(name in own ? own : target, name) });
   const made: Engine = {
     ...engine,
     capabilities: { ...engine.capabilities, ...capabilities },
-    createPolicy: async (spec) => changed(await engine.createPolicy(spec)),
+    async createPolicy(spec) {
+      const policy = await engine.createPolicy(spec);
+      const own = change(policy);
+      return { sampler: changed(policy.sampler, own), learner: changed(policy.learner, own) };
+    },
   };
   return { engine: made, chat };
 }
@@ -114,7 +116,7 @@ describe("asynchronous training", () => {
     const engine = engineWith((policy) => ({
       forwardBackward(sequences, loss) {
         sizes.push(sequences.length);
-        return policy.forwardBackward(sequences, loss);
+        return policy.learner.forwardBackward(sequences, loss);
       },
     }));
     const { folder } = await run(asynchronous({ async: { fwd_bwd_group_size: 1 } }), { engine });
@@ -134,13 +136,13 @@ describe("asynchronous training", () => {
       const engine = engineWith((policy) => ({
         sample(requests, options) {
           if (training) asked++;
-          return policy.sample(requests, options);
+          return policy.sampler.sample(requests, options);
         },
         async forwardBackward(sequences, loss) {
           training = true;
           await turns(200);
           training = false;
-          return policy.forwardBackward(sequences, loss);
+          return policy.learner.forwardBackward(sequences, loss);
         },
       }));
       await run(asynchronous({ async: { staleness_threshold } }), { engine });
@@ -192,7 +194,11 @@ describe("asynchronous training", () => {
     let published = 0;
     let begun = 0;
     const engine = engineWith((policy) => ({
-      publish: () => policy.publish().then((version) => (published = version)),
+      publish: () =>
+        policy.learner.publish().then((made) => {
+          published = made.version;
+          return made;
+        }),
     }));
     // From the second batch on, rollouts make their second call with the next weights, where those come at all.
     const waiting: Workflow<ToyRow> = async (_, { model, purpose }) => {
@@ -316,7 +322,7 @@ describe("asynchronous training", () => {
     const engine = engineWith((policy) => ({
       async forwardBackward(sequences, loss) {
         await turns(300);
-        return policy.forwardBackward(sequences, loss);
+        return policy.learner.forwardBackward(sequences, loss);
       },
     }));
     await run(asynchronous({ async: { ...offload, staleness_threshold: 2 } }, watching), { engine });

@@ -74,12 +74,12 @@ export async function collectEpisodes(run: Run, collection: Collection): Promise
 }
 
 export function openClient(run: Run, collection: Collection): SamplingClient {
-  const { config, policy, chat, engine } = run;
+  const { config, sampler, chat, engine } = run;
   const { purpose, sampling, step, draw = step, again = 0, beside } = collection;
   const { seed } = config.rllm.trainer;
   const anew = again === 0 ? [] : ["again", again];
   return createSamplingClient({
-    policy,
+    sampler,
     chat,
     defaults: { temperature: sampling.temperature, topP: sampling.top_p, topK: sampling.top_k, minP: sampling.min_p },
     limits: {

@@ -14,7 +14,7 @@ import type { Run } from "./run.ts";
  * @param batch its advantages are those sequences' returns
  */
 export async function compareByTokens(
-  { config, experiment, policy }: Run,
+  { config, experiment, learner }: Run,
   batch: TrainingBatch,
 ): Promise<TrainingBatch> {
   const options = advantageOptions(config, experiment.estimators);
@@ -23,7 +23,7 @@ export async function compareByTokens(
   );
   if (asked.length === 0) return batch;
   const part = selectSequences(batch, asked);
-  const { logprobs, concentration, offsets } = await policy.forward(part.sequences, { concentration: true });
+  const { logprobs, concentration, offsets } = await learner.forward(part.sequences, { concentration: true });
   if (concentration === undefined) throw new RunError("the engine gave no concentration");
   const groups = new Map<number, number[]>();
   asked.forEach((sequence, index) => {

@@ -1,7 +1,7 @@
 /** The configuration's keys as the critic's: whether there is one, what is trained of it, and how. */
 import { estimatorNamed } from "../algorithms/advantages.ts";
 import type { ValueLossOptions } from "../algorithms/value-loss.ts";
-import type { AdamParams, PolicySpec } from "../backends/engine.ts";
+import type { AdamParams, LearnerSpec } from "../backends/engine.ts";
 import { adapterSpec } from "../backends/open-engine.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
@@ -18,7 +18,7 @@ export function needsCritic(config: Config, custom: CustomEstimators): boolean {
  *
  * @throws UserError when nothing but the output layer would be adapted
  */
-export function criticSpec(config: Config): PolicySpec {
+export function criticSpec(config: Config): LearnerSpec {
   const adapter = adapterSpec(config);
   if (adapter.kind !== "lora") return { adapter, head: "value" };
   const targets = adapter.targets.filter((target) => target !== "unembed");

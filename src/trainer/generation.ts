@@ -70,7 +70,7 @@ export async function startGeneration(run: Run): Promise<Generation> {
   const home = run.folder?.path ?? "run";
   const episodeShelf = await openShelf(episode_offload_dir, home, "episodes");
   const groupShelf = await openShelf(trajectory_group_offload_dir, home, "groups");
-  const queue = createSampleQueue(run.policy);
+  const queue = createSampleQueue(run.sampler);
   const slots = new Semaphore(rolloutsAtOnce(config));
   const stop = new AbortController();
   const signal = AbortSignal.any([run.signal, stop.signal]);

@@ -12,7 +12,7 @@ import { validate } from "./validate.ts";
 
 /** Trains until the plan is done or a stop is asked for. Returns whether the plan was done. */
 export async function runLoop(run: Run): Promise<boolean> {
-  const { config, plan, policy, progress } = run;
+  const { config, plan, sampler, learner, progress } = run;
   const { val_before_train, val_only } = config.rllm.trainer;
   if (progress.step === 0 && (val_before_train || val_only)) await validate(run, 0);
   if (val_only) return true;
@@ -26,7 +26,7 @@ export async function runLoop(run: Run): Promise<boolean> {
     const { batch, metrics } = toBatch(credit.groups, credit.advantages, sequenceFilters(config));
     const update = await updatePolicy(run, batch, step);
     clock.lap("update");
-    await policy.publish();
+    await sampler.load(await learner.publish());
     clock.lap("publish");
 
     progress.step = step;

@@ -3,7 +3,7 @@ import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Workflow } from "../agents/types.ts";
 import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
-import type { Engine } from "../backends/engine.ts";
+import type { Engine, Learner, LearnerSpec } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
@@ -99,21 +99,36 @@ export async function openRun(
     for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
     for (const text of checkSamplerLogprobs(config, engine.capabilities)) warn(text);
     const comparesWithBase = checkLoss(config, experiment, engine);
-    const newPolicy = async (spec: Parameters<Engine["createPolicy"]>[0]) => {
-      const made = await opened.engine.createPolicy(spec);
-      // An engine of the run's own ends with all that it holds.
-      if (options.engine) closers.push(() => made.close());
-      return made;
+    // An engine of the run's own ends with all that it holds.
+    const closeLater = (learner: Learner) => {
+      if (options.engine) closers.push(() => learner.close());
+      return learner;
     };
-    const policy = await newPolicy({ adapter: adapterSpec(config) });
-    const reference = comparesWithBase ? await newPolicy({ adapter: { kind: "none" } }) : undefined;
+    const { sampler, learner } = await opened.engine.createPolicy({ adapter: adapterSpec(config) });
+    closeLater(learner);
+    const newLearner = async (spec: LearnerSpec) => closeLater(await opened.engine.createLearner(spec));
+    const reference = comparesWithBase ? await newLearner({ adapter: { kind: "none" } }) : undefined;
     const judges = needsCritic(config, experiment.estimators) && !val_only;
-    const critic = judges ? await newPolicy(criticSpec(config)) : undefined;
+    const critic = judges ? await newLearner(criticSpec(config)) : undefined;
     const { chat } = opened;
     const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
     closers.push(() => gateway.close());
     const run: Run = {
-      ...{ config, storedConfig, experiment, plan, engine, policy, reference, critic, folder, emit, chat, gateway },
+      ...{
+        config,
+        storedConfig,
+        experiment,
+        plan,
+        engine,
+        sampler,
+        learner,
+        reference,
+        critic,
+        folder,
+        emit,
+        chat,
+        gateway,
+      },
       workflow: experiment.workflow,
       progress: { step: 0, draws: 0, badSteps: 0 },
       recoveries: options.recoveries ?? 0,

@@ -1,7 +1,7 @@
 /** One step's forward and backward in several passes, where all of it at once would be too much. */
 import { addMetrics } from "../algorithms/metric-sums.ts";
 import type { Loss } from "../algorithms/types.ts";
-import type { AdamParams, ForwardBackwardResult, Policy, StepResult } from "../backends/engine.ts";
+import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../backends/engine.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../trajectories/types.ts";
 
@@ -33,7 +33,7 @@ export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number)
 
 /** One optimizer step by the gradient of the whole loss, which adds up over passes that evaluate a part of it each. */
 export async function stepInPasses(
-  policy: Policy,
+  learner: Learner,
   batch: TrainingBatch,
   loss: Loss,
   shares: readonly Int32Array[],
@@ -43,13 +43,13 @@ export async function stepInPasses(
     shares.length <= 1 ? [{ sequences: batch.sequences, loss }] : shares.map((share) => partOf(batch, loss, share));
   const last = parts.pop()!;
   const results: ForwardBackwardResult[] = [];
-  for (const part of parts) results.push(await policy.forwardBackward(part.sequences, part.loss));
-  if (policy.trainStep) {
-    const { result, step } = await policy.trainStep(last.sequences, last.loss, adam);
+  for (const part of parts) results.push(await learner.forwardBackward(part.sequences, part.loss));
+  if (learner.trainStep) {
+    const { result, step } = await learner.trainStep(last.sequences, last.loss, adam);
     return { result: joined([...results, result]), step };
   }
-  results.push(await policy.forwardBackward(last.sequences, last.loss));
-  return { result: joined(results), step: await policy.optimStep(adam) };
+  results.push(await learner.forwardBackward(last.sequences, last.loss));
+  return { result: joined(results), step: await learner.optimStep(adam) };
 }
 
 function partOf(

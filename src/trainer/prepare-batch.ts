@@ -4,7 +4,7 @@ import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
 import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
 import { rejectionMask } from "../algorithms/rejection.ts";
 import { discountAdvantages, normaliseAdvantages } from "../algorithms/token-advantages.ts";
-import type { Policy } from "../backends/engine.ts";
+import type { Learner } from "../backends/engine.ts";
 import { keepTokens, selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { askCritic } from "./ask-critic.ts";
@@ -35,7 +35,7 @@ export async function prepareBatch(
   options: PolicyLossOptions,
   klWeight: number,
 ): Promise<Prepared> {
-  const { config, policy, reference } = run;
+  const { config, learner, reference } = run;
   const { algorithm } = config.rllm;
   const { bypass_mode } = algorithm.rollout_correction;
   const several = config.training.num_minibatches * config.training.ppo_epochs > 1;
@@ -67,7 +67,7 @@ export async function prepareBatch(
   if (reference && batch.referenceLogprobs === undefined) {
     batch = { ...batch, referenceLogprobs: await logprobsBy(reference, batch, asked) };
   }
-  const trainer = corrects || (several && !bypass_mode) ? await logprobsBy(policy, batch, asked) : undefined;
+  const trainer = corrects || (several && !bypass_mode) ? await logprobsBy(learner, batch, asked) : undefined;
   // Of a single step the ratio is 1 where the sampler's own words are not to be had.
   const sampler = batch.processed ? undefined : batch.samplerLogprobs;
   const oldLogprobs = bypass_mode ? sampler : trainer;
@@ -84,7 +84,7 @@ export async function prepareBatch(
  * @throws UserError with off-policy correction, which would correct nothing then
  */
 async function modelsOwnLogprobs(
-  { policy, engine }: Run,
+  { learner, engine }: Run,
   batch: TrainingBatch,
   { corrects, needed }: { corrects: boolean; needed: boolean },
 ): Promise<Pick<Prepared, "batch" | "metrics">> {
@@ -92,7 +92,7 @@ async function modelsOwnLogprobs(
   if (corrects) throw correctsProcessed(engine.capabilities.engine);
   if (!needed) return { batch, metrics: { "rollout/recomputed_logprobs": 0 } };
   const { processed: _, ...rest } = batch;
-  const samplerLogprobs = await logprobsBy(policy, batch, Int32Array.from(batch.sequences.keys()));
+  const samplerLogprobs = await logprobsBy(learner, batch, Int32Array.from(batch.sequences.keys()));
   return {
     batch: { ...rest, samplerLogprobs },
     metrics: { "rollout/recomputed_logprobs": samplerLogprobs.length },
@@ -101,7 +101,7 @@ async function modelsOwnLogprobs(
 
 async function penalize(
   batch: TrainingBatch,
-  reference: Policy,
+  reference: Learner,
   { gamma, ...options }: Parameters<typeof klPenalty>[3] & { gamma: number },
 ): Promise<Omit<Prepared, "comparable"> & { penalties: Float32Array }> {
   const { offsets } = batch;
@@ -145,7 +145,7 @@ function correct(
 }
 
 /** `[N]` log-probabilities of the batch's tokens; those of sequences that nobody asks for are 0. */
-async function logprobsBy(model: Policy, batch: TrainingBatch, asked: Int32Array): Promise<Float32Array> {
+async function logprobsBy(model: Learner, batch: TrainingBatch, asked: Int32Array): Promise<Float32Array> {
   if (asked.length === 0) return new Float32Array(batch.samplerLogprobs.length);
   const sequences = Array.from(asked, (index) => batch.sequences[index]!);
   return spreadTokens(batch, asked, (await model.forward(sequences, {})).logprobs, 0);

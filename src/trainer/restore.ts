@@ -15,15 +15,15 @@ import { forgetCheckpoint } from "./save-run.ts";
  * @param weights a checkpoint to take only the weights of
  */
 export async function restore(run: Run, weights: string | undefined): Promise<void> {
-  const { folder, policy, progress, health, emit } = run;
+  const { folder, sampler, learner, progress, health, emit } = run;
   const warn = (text: string) => emit({ type: "warning", text });
   const held = heldByService(run);
   const checkpoint = held === undefined ? await chosenCheckpoint(run) : undefined;
   if (held !== undefined) {
-    await policy.loadState(held, { optimizer: true });
+    await sampler.load(await learner.loadState(held, { optimizer: true }));
     warn(`weights and optimizer are those of ${held}; steps are counted from 1`);
   } else if (checkpoint) {
-    await policy.loadState(join(checkpoint.path, "policy"), { optimizer: true });
+    await sampler.load(await learner.loadState(join(checkpoint.path, "policy"), { optimizer: true }));
     await restoreCritic(run, checkpoint.path, true);
     // Until a step could make several draws, it made one.
     const saved = checkpoint.state.progress as (Omit<Progress, "draws"> & { draws?: number }) | undefined | null;
@@ -36,7 +36,7 @@ export async function restore(run: Run, weights: string | undefined): Promise<vo
     warnOfChanges(run, checkpoint);
   } else if (weights !== undefined) {
     const { path } = await findCheckpoint(weights, warn);
-    await policy.loadState(join(path, "policy"), { optimizer: false });
+    await sampler.load(await learner.loadState(join(path, "policy"), { optimizer: false }));
     await restoreCritic(run, path, false);
   }
   if (!folder) return;
@@ -60,7 +60,10 @@ async function restoreCritic({ config, critic, emit }: Run, checkpoint: string, 
   if (config.rllm.trainer.val_only) return;
   const saved = join(checkpoint, "critic");
   const has = existsSync(saved);
-  if (critic && has) return critic.loadState(saved, { optimizer });
+  if (critic && has) {
+    await critic.loadState(saved, { optimizer });
+    return;
+  }
   if (critic) emit({ type: "warning", text: "the checkpoint has no critic: the critic begins anew" });
   else if (has) emit({ type: "warning", text: "the checkpoint's critic is left aside: no estimator asks for one" });
 }

@@ -2,7 +2,7 @@
 
 import type { Workflow } from "../agents/types.ts";
 import type { RunningMoments } from "../algorithms/rewards/running-moments.ts";
-import type { Engine, Policy } from "../backends/engine.ts";
+import type { Engine, Learner, Sampler } from "../backends/engine.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import type { Gateway } from "../gateway/gateway.ts";
@@ -63,13 +63,14 @@ export interface Run {
   readonly plan: Plan;
   readonly engine: Engine;
   readonly chat: Chat;
-  readonly policy: Policy;
+  readonly sampler: Sampler;
+  readonly learner: Learner;
   /** Judges what was sampled, where an estimator asks for values. */
-  readonly critic: Policy | undefined;
+  readonly critic: Learner | undefined;
   /** The model behind an HTTP address, for agents that bring clients of their own. */
   readonly gateway: Gateway;
   /** The base model, when it is compared with. */
-  readonly reference: Policy | undefined;
+  readonly reference: Learner | undefined;
   /** Undefined when the run only measures. */
   readonly folder: RunFolder | undefined;
   readonly progress: Progress;

@@ -6,10 +6,10 @@ import type { Run } from "./run.ts";
 
 /** What an engine keeps of a checkpoint elsewhere goes with it; where that fails it is told, and stays. */
 export const forgetCheckpoint =
-  ({ policy, emit }: Pick<Run, "policy" | "emit">): OnDelete =>
+  ({ learner, emit }: Pick<Run, "learner" | "emit">): OnDelete =>
   async (folder) => {
     try {
-      await policy.forgetState?.(join(folder, "policy"));
+      await learner.forgetState?.(join(folder, "policy"));
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
       emit({ type: "warning", text: `what belongs to a deleted checkpoint could not be deleted: ${text}` });
@@ -25,7 +25,7 @@ export async function isNewBest({ folder, progress, config, validation }: Run): 
 }
 
 export async function saveRun(run: Run): Promise<void> {
-  const { folder, progress, policy, critic, config, validation, emit } = run;
+  const { folder, progress, learner, critic, config, validation, emit } = run;
   if (!folder) return;
   const { best_metric, max_ckpt_num, max_ckpt_mem } = config.training;
   const measured = validation.step === progress.step ? validation.metrics : {};
@@ -39,7 +39,7 @@ export async function saveRun(run: Run): Promise<void> {
       ...(score === undefined ? {} : { score }),
     },
     {
-      policy: (directory) => policy.saveState(directory),
+      policy: (directory) => learner.saveState(directory),
       ...(critic ? { critic: (directory: string) => critic.saveState(directory) } : {}),
     },
     { maxNumber: max_ckpt_num, maxBytes: max_ckpt_mem * 1e9 },

@@ -27,7 +27,7 @@ export async function takeBatch(
   const tooOld: TaskResult[] = [];
   while (lags.length < batch) {
     const result = await generation.take();
-    const lag = run.policy.version - (oldestVersion(result.episodes) ?? run.policy.version);
+    const lag = run.sampler.version - (oldestVersion(result.episodes) ?? run.sampler.version);
     if (lag > maxLag) {
       tooOld.push(result);
       generation.stale(result);

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { singleTurn } from "../agents/single-turn.ts";
 import type { Workflow } from "../agents/types.ts";
-import type { Engine, Policy } from "../backends/engine.ts";
+import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { generated } from "../data/generated.ts";
 import { RunError } from "../errors.ts";
@@ -80,8 +80,8 @@ export function figures(folder: string): Line[] {
 export function countOperations(killedAt = Number.POSITIVE_INFINITY) {
   const { engine, chat } = openToy();
   let count = 0;
-  const counted = (policy: Policy): Policy =>
-    new Proxy(policy, {
+  const counted = <Part extends object>(part: Part): Part =>
+    new Proxy(part, {
       get(target, name) {
         const value = Reflect.get(target, name);
         if (typeof value !== "function") return value;
@@ -91,6 +91,12 @@ export function countOperations(killedAt = Number.POSITIVE_INFINITY) {
         };
       },
     });
-  const dying: Engine = { ...engine, createPolicy: async (spec) => counted(await engine.createPolicy(spec)) };
+  const dying: Engine = {
+    ...engine,
+    async createPolicy(spec) {
+      const { sampler, learner } = await engine.createPolicy(spec);
+      return { sampler: counted(sampler), learner: counted(learner) };
+    },
+  };
   return { toy: { engine: dying, chat }, count: () => count };
 }

@@ -127,10 +127,10 @@ describe("train", () => {
     const { engine, chat } = openToy();
     const sick: Engine = {
       ...engine,
-      createPolicy: async (spec) => ({
-        ...(await engine.createPolicy(spec)),
-        optimStep: async () => ({ gradNorm: Number.NaN, applied: false }),
-      }),
+      async createPolicy(spec) {
+        const { sampler, learner } = await engine.createPolicy(spec);
+        return { sampler, learner: { ...learner, optimStep: async () => ({ gradNorm: Number.NaN, applied: false }) } };
+      },
     };
     const overrides = [`rllm.trainer.run_dir=${newFolder()}`, "rllm.trainer.max_bad_steps=2"];
     const failure = train(toy(), { engine: { engine: sick, chat }, overrides });

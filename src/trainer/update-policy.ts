@@ -113,14 +113,14 @@ async function takeStep(
   adam: AdamParams,
   shares: Shares,
 ): Promise<Taken> {
-  const { policy } = run;
+  const { learner } = run;
   try {
-    const { result, step } = await stepInPasses(policy, part, policyLoss(part, options), shares(part), adam);
+    const { result, step } = await stepInPasses(learner, part, policyLoss(part, options), shares(part), adam);
     const { gradNorm, applied } = step;
     return applied ? { result, gradNorm } : { failure: `the gradient's norm is ${gradNorm}` };
   } catch (error) {
     if (!(error instanceof NonFiniteLossError)) throw error;
-    await policy.zeroGrad();
+    await learner.zeroGrad();
     return { failure: error.message };
   }
 }

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { z } from "zod";
 import { composeConfig } from "../../config/compose.ts";
 import { runWorkflow } from "../../testing/run-workflow.ts";
-import type { Script } from "../../testing/scripted-policy.ts";
+import type { Script } from "../../testing/scripted-sampler.ts";
 import { defineTool } from "../define-tool.ts";
 import { multiTurn } from "../multi-turn.ts";
 import type { NamedParts } from "./parts.ts";

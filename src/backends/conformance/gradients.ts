@@ -32,8 +32,10 @@ async function atOnePoint<T>(
     const sequences = madeUpSequences(engine, 2);
     for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
     const point = path("point");
-    await policy.saveState(point);
-    return use(policy, () => policy.loadState(point, { optimizer: false }));
+    await policy.learner.saveState(point);
+    return use(policy, async () => {
+      await policy.learner.loadState(point, { optimizer: false });
+    });
   });
 }
 
@@ -49,7 +51,7 @@ async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelp
     const sequences = madeUpSequences(engine, 3);
     const [a, b] = [11, 12].map((seed) => madeUpWeights(numTrained(sequences), seed, entropy)) as [Weights, Weights];
     const value = async (weights: Weights): Promise<number> => {
-      const outputs = await policy.forward(sequences, entropy ? { entropy: true } : {});
+      const outputs = await policy.learner.forward(sequences, entropy ? { entropy: true } : {});
       return linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
     };
     const norm = async (weights: Weights): Promise<number> => {
@@ -96,13 +98,13 @@ export const gradientChecks: ConformanceCheck[] = [
         await back();
         const rate = stepLength / single.gradNorm;
         const sum = await step(policy, sequences, added(a, b), plainDescent(rate));
-        const afterSum = await policy.forward(sequences, {});
+        const afterSum = await policy.learner.forward(sequences, {});
         await back();
-        await policy.forwardBackward(sequences, linearLoss(sequences, a));
+        await policy.learner.forwardBackward(sequences, linearLoss(sequences, a));
         const twoCalls = await step(policy, sequences, b, plainDescent(rate));
         assertRatio(twoCalls.gradNorm, sum.gradNorm, 1e-4, "two losses in two calls");
         assertClose(
-          (await policy.forward(sequences, {})).logprobs,
+          (await policy.learner.forward(sequences, {})).logprobs,
           afterSum.logprobs,
           helpers.tolerance,
           "weights after two calls",
@@ -116,24 +118,29 @@ export const gradientChecks: ConformanceCheck[] = [
         const sequences = madeUpSequences(engine, 5);
         const weights = madeUpWeights(numTrained(sequences), 31);
         const loss = linearLoss(sequences, weights);
-        const together = await policy.forward(sequences, {});
+        const together = await policy.learner.forward(sequences, {});
         const { gradNorm } = await step(policy, sequences, weights, plainDescent(0));
         const small = plainDescent(stepLength / gradNorm);
         await back();
         await step(policy, sequences, weights, small);
-        const after = await policy.forward(sequences, {});
+        const after = await policy.learner.forward(sequences, {});
         await back();
         for (const [index, sequence] of sequences.entries()) {
           const own = together.logprobs.subarray(together.offsets[index]!, together.offsets[index + 1]!);
-          assertClose((await policy.forward([sequence], {})).logprobs, own, helpers.tolerance, `sequence ${index}`);
-          await policy.forwardBackward([sequence], {
+          assertClose(
+            (await policy.learner.forward([sequence], {})).logprobs,
+            own,
+            helpers.tolerance,
+            `sequence ${index}`,
+          );
+          await policy.learner.forwardBackward([sequence], {
             ...loss,
             evaluate: (outputs) => loss.evaluate(outputs, Int32Array.of(index)),
           });
         }
-        assertRatio((await policy.optimStep(small)).gradNorm, gradNorm, 1e-4, "the gradient's norm");
+        assertRatio((await policy.learner.optimStep(small)).gradNorm, gradNorm, 1e-4, "the gradient's norm");
         assertClose(
-          (await policy.forward(sequences, {})).logprobs,
+          (await policy.learner.forward(sequences, {})).logprobs,
           after.logprobs,
           helpers.tolerance,
           "weights after the step",
@@ -146,17 +153,17 @@ export const gradientChecks: ConformanceCheck[] = [
       atOnePoint(engine, helpers, async (policy, back) => {
         const sequences = madeUpSequences(engine, 6);
         const weights = madeUpWeights(numTrained(sequences), 41);
-        const outputs = await policy.forward(sequences, {});
+        const outputs = await policy.learner.forward(sequences, {});
         const expected = linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
         const norms: number[] = [];
         for (const coupled of [false, true]) {
           await back();
-          const result = await policy.forwardBackward(sequences, linearLoss(sequences, weights, { coupled }));
+          const result = await policy.learner.forwardBackward(sequences, linearLoss(sequences, weights, { coupled }));
           assertClose(result.outputs.logprobs, outputs.logprobs, helpers.tolerance, "outputs");
           assert.deepEqual(result.outputs.offsets, outputs.offsets);
           assertClose([result.loss], [expected], helpers.tolerance * 10, "the loss");
           assert.equal(result.metrics.tokens?.sum, numTrained(sequences));
-          norms.push((await policy.optimStep(plainDescent(0))).gradNorm);
+          norms.push((await policy.learner.optimStep(plainDescent(0))).gradNorm);
         }
         assertRatio(norms[1]!, norms[0]!, 1e-4, "a loss that needs the whole batch first");
       }),
@@ -165,21 +172,21 @@ export const gradientChecks: ConformanceCheck[] = [
     name: "trainStep is forwardBackward and optimStep",
     check: (engine, helpers) =>
       atOnePoint(engine, helpers, async (policy, back) => {
-        if (!policy.trainStep) return;
+        if (!policy.learner.trainStep) return;
         const sequences = madeUpSequences(engine, 6);
         const loss = linearLoss(sequences, madeUpWeights(numTrained(sequences), 42));
         await back();
-        const result = await policy.forwardBackward(sequences, loss);
-        const taken = await policy.optimStep(ordinary);
-        const expected = await policy.forward(sequences, {});
+        const result = await policy.learner.forwardBackward(sequences, loss);
+        const taken = await policy.learner.optimStep(ordinary);
+        const expected = await policy.learner.forward(sequences, {});
         await back();
-        const both = await policy.trainStep(sequences, loss, ordinary);
+        const both = await policy.learner.trainStep(sequences, loss, ordinary);
         assert.deepEqual([both.result.loss, both.result.metrics], [result.loss, result.metrics]);
         assertClose(both.result.outputs.logprobs, result.outputs.logprobs, helpers.tolerance, "outputs");
         assertRatio(both.step.gradNorm, taken.gradNorm, 1e-4, "the norm");
         assert.equal(both.step.applied, true);
         assertClose(
-          (await policy.forward(sequences, {})).logprobs,
+          (await policy.learner.forward(sequences, {})).logprobs,
           expected.logprobs,
           helpers.tolerance,
           "weights after the step",
@@ -191,15 +198,18 @@ export const gradientChecks: ConformanceCheck[] = [
     check: (engine, helpers) =>
       atOnePoint(engine, helpers, async (policy) => {
         const sequences = madeUpSequences(engine, 7);
-        const before = await policy.forward(sequences, {});
-        await policy.forwardBackward(sequences, linearLoss(sequences, madeUpWeights(numTrained(sequences), 51)));
-        await policy.zeroGrad();
-        assert.equal((await policy.optimStep(plainDescent(0.1))).gradNorm, 0);
-        assert.deepEqual((await policy.forward(sequences, {})).logprobs, before.logprobs);
+        const before = await policy.learner.forward(sequences, {});
+        await policy.learner.forwardBackward(
+          sequences,
+          linearLoss(sequences, madeUpWeights(numTrained(sequences), 51)),
+        );
+        await policy.learner.zeroGrad();
+        assert.equal((await policy.learner.optimStep(plainDescent(0.1))).gradNorm, 0);
+        assert.deepEqual((await policy.learner.forward(sequences, {})).logprobs, before.logprobs);
         assert.ok(
           (await step(policy, sequences, madeUpWeights(numTrained(sequences), 51), plainDescent(0))).gradNorm > 0,
         );
-        assert.equal((await policy.optimStep(plainDescent(0.1))).gradNorm, 0);
+        assert.equal((await policy.learner.optimStep(plainDescent(0.1))).gradNorm, 0);
       }),
   },
   {
@@ -208,12 +218,12 @@ export const gradientChecks: ConformanceCheck[] = [
       atOnePoint(engine, helpers, async (policy, back) => {
         const sequences = madeUpSequences(engine, 8);
         const weights = madeUpWeights(numTrained(sequences), 61);
-        const before = await policy.forward(sequences, {});
+        const before = await policy.learner.forward(sequences, {});
         const whole = await step(policy, sequences, weights, plainDescent(0));
         const rate = stepLength / whole.gradNorm;
         await back();
         const half = await step(policy, sequences, weights, plainDescent(rate / 2));
-        const halfway = await policy.forward(sequences, {});
+        const halfway = await policy.learner.forward(sequences, {});
         await back();
         const clipped = await step(policy, sequences, weights, {
           ...plainDescent(rate),
@@ -221,7 +231,7 @@ export const gradientChecks: ConformanceCheck[] = [
         });
         assertRatio(clipped.gradNorm, half.gradNorm, 1e-4, "the norm");
         assertClose(
-          (await policy.forward(sequences, {})).logprobs,
+          (await policy.learner.forward(sequences, {})).logprobs,
           halfway.logprobs,
           helpers.tolerance,
           "clipped to half",
@@ -237,20 +247,20 @@ export const gradientChecks: ConformanceCheck[] = [
         const weights = madeUpWeights(numTrained(sequences), 71);
         await back();
         await step(policy, sequences, weights, ordinary);
-        const expected = await policy.forward(sequences, {});
+        const expected = await policy.learner.forward(sequences, {});
         await back();
         const overflow = await step(policy, sequences, scaled(weights, 3e38));
         assert.deepEqual([overflow.applied, Number.isFinite(overflow.gradNorm)], [false, false]);
         const loss = linearLoss(sequences, weights);
-        const nan = policy.forwardBackward(sequences, {
+        const nan = policy.learner.forwardBackward(sequences, {
           ...loss,
           evaluate: (...given) => ({ ...loss.evaluate(...given), loss: Number.NaN }),
         });
         await assert.rejects(nan, NonFiniteLossError);
-        await policy.zeroGrad();
+        await policy.learner.zeroGrad();
         assert.equal((await step(policy, sequences, weights, ordinary)).applied, true);
         assertClose(
-          (await policy.forward(sequences, {})).logprobs,
+          (await policy.learner.forward(sequences, {})).logprobs,
           expected.logprobs,
           helpers.tolerance,
           "the next step",

@@ -32,13 +32,13 @@ async function trained<T>(engine: Engine, use: (policy: Policy) => Promise<T>): 
   return withPolicy(engine, lora(), async (policy) => {
     const sequences = madeUpSequences(engine);
     for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
-    await policy.publish();
+    await policy.sampler.load(await policy.learner.publish());
     return use(policy);
   });
 }
 
 const forwardOf = (policy: Policy, requests: readonly SampleRequest[], samples: readonly Sample[]) =>
-  policy.forward(
+  policy.learner.forward(
     samples.map((sample) => trainedAfter(requests[sample.request]!.prompt, sample.tokens)),
     {},
   );
@@ -69,7 +69,7 @@ export const samplingChecks: ConformanceCheck[] = [
       trained(engine, async (policy) => {
         const requests = groups(engine, { promptLogprobs: true });
         const prompts = requests.map(({ prompt }) => trainedAfter(prompt.subarray(0, 1), prompt.subarray(1)));
-        const { logprobs, offsets } = await policy.forward(prompts, {});
+        const { logprobs, offsets } = await policy.learner.forward(prompts, {});
         for (const { request, promptLogprobs } of await sampleAll(policy, requests)) {
           assert.ok(promptLogprobs && Number.isNaN(promptLogprobs[0]), "the first token has none");
           assertClose(
@@ -166,7 +166,7 @@ export const samplingChecks: ConformanceCheck[] = [
         const abort = new AbortController();
         const timer = setTimeout(() => abort.abort(), 100);
         const samples: Sample[] = [];
-        for await (const sample of policy.sample(long, { signal: abort.signal })) samples.push(sample);
+        for await (const sample of policy.sampler.sample(long, { signal: abort.signal })) samples.push(sample);
         clearTimeout(timer);
         assert.equal(samples.length, long.length);
         assert.ok(
@@ -176,13 +176,13 @@ export const samplingChecks: ConformanceCheck[] = [
         for (const { tokens, logprobs } of samples) assert.equal(tokens.length, logprobs.length);
 
         const before: Sample[] = [];
-        for await (const sample of policy.sample(long, { signal: AbortSignal.abort() })) before.push(sample);
+        for await (const sample of policy.sampler.sample(long, { signal: AbortSignal.abort() })) before.push(sample);
         assert.equal(before.length, long.length);
         assert.ok(
           before.every(({ stopReason }) => stopReason === "aborted"),
           "a signal that was given before the call",
         );
-        for await (const _first of policy.sample(groups(engine))) break; // Leaving early must not block what follows.
+        for await (const _first of policy.sampler.sample(groups(engine))) break; // Leaving early must not block what follows.
         assert.equal((await sampleAll(policy, groups(engine))).length, long.length);
       }),
   },
@@ -205,7 +205,7 @@ export const samplingChecks: ConformanceCheck[] = [
         const onToken = (request: number) => {
           if (request === 1 && ++told === 3) abort.abort();
         };
-        for await (const sample of policy.sample(requests, { onToken })) samples[sample.request] = sample;
+        for await (const sample of policy.sampler.sample(requests, { onToken })) samples[sample.request] = sample;
         assert.deepEqual(
           samples.map(({ stopReason }) => stopReason),
           ["length", "aborted", "length", "aborted"],
@@ -224,7 +224,7 @@ export const samplingChecks: ConformanceCheck[] = [
           told[request]!.tokens.push(token);
           told[request]!.logprobs.push(logprob);
         };
-        for await (const sample of policy.sample(requests, { onToken })) {
+        for await (const sample of policy.sampler.sample(requests, { onToken })) {
           const { tokens, logprobs } = told[sample.request]!;
           assert.deepEqual([tokens, logprobs], [[...sample.tokens], [...sample.logprobs]]);
         }
@@ -243,7 +243,7 @@ export const samplingChecks: ConformanceCheck[] = [
         for (const sample of await during) {
           assert.deepEqual(sample.tokens, alone[sample.request]!.tokens);
           assertClose(sample.logprobs, alone[sample.request]!.logprobs, tolerance, `request ${sample.request}`);
-          assert.equal(sample.policyVersion, policy.version);
+          assert.equal(sample.policyVersion, policy.sampler.version);
         }
       }),
   },

@@ -43,7 +43,7 @@ const moved = (engine: Engine, use: (policy: Policy) => Promise<void>): Promise<
   withPolicy(engine, lora(), async (policy) => {
     const sequences = madeUpSequences(engine, 2);
     for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
-    await policy.publish();
+    await policy.sampler.load(await policy.learner.publish());
     await use(policy);
   });
 
@@ -57,21 +57,36 @@ export const targetChecks: ConformanceCheck[] = [
     check: (engine, { path, tolerance }) =>
       moved(engine, async (policy) => {
         const { sequences, spelledOut } = chosenTargets(engine);
-        const chosen = await policy.forward(sequences, {});
+        const chosen = await policy.learner.forward(sequences, {});
         assert.deepEqual([...chosen.offsets], [0, 6, 6, 9]);
-        assertClose(chosen.logprobs, (await policy.forward(spelledOut, {})).logprobs, tolerance, "log-probabilities");
+        assertClose(
+          chosen.logprobs,
+          (await policy.learner.forward(spelledOut, {})).logprobs,
+          tolerance,
+          "log-probabilities",
+        );
         const point = path("point");
-        await policy.saveState(point);
+        await policy.learner.saveState(point);
         const weights = madeUpWeights(numTrained(sequences), 5);
         const expected = await step(policy, spelledOut, weights, plainDescent(0));
         const rate = 0.005 / expected.gradNorm;
         await step(policy, spelledOut, weights, plainDescent(rate));
-        const after = await policy.forward(spelledOut, {});
-        await policy.loadState(point, { optimizer: false });
-        const { outputs } = await policy.forwardBackward(sequences, linearLoss(sequences, weights));
+        const after = await policy.learner.forward(spelledOut, {});
+        await policy.sampler.load(await policy.learner.loadState(point, { optimizer: false }));
+        const { outputs } = await policy.learner.forwardBackward(sequences, linearLoss(sequences, weights));
         assertClose(outputs.logprobs, chosen.logprobs, tolerance, "outputs of the backward");
-        assertRatio((await policy.optimStep(plainDescent(rate))).gradNorm, expected.gradNorm, 1e-4, "the gradient");
-        assertClose((await policy.forward(spelledOut, {})).logprobs, after.logprobs, tolerance, "weights after a step");
+        assertRatio(
+          (await policy.learner.optimStep(plainDescent(rate))).gradNorm,
+          expected.gradNorm,
+          1e-4,
+          "the gradient",
+        );
+        assertClose(
+          (await policy.learner.forward(spelledOut, {})).logprobs,
+          after.logprobs,
+          tolerance,
+          "weights after a step",
+        );
       }),
   },
   {
@@ -80,10 +95,10 @@ export const targetChecks: ConformanceCheck[] = [
     check: (engine, { tolerance }) =>
       moved(engine, async (policy) => {
         const sequence = everywhere(madeUpTokens(engine, 6, 7));
-        const { tokens, logprobs, count } = await policy.mostLikely!([sequence], 3);
+        const { tokens, logprobs, count } = await policy.learner.mostLikely!([sequence], 3);
         assert.deepEqual([count, tokens.length], [3, 18]);
         const asked = { ...sequence, trained: new Uint8Array(6).fill(3), targets: tokens };
-        assertClose(logprobs, (await policy.forward([asked], {})).logprobs, tolerance, "log-probabilities");
+        assertClose(logprobs, (await policy.learner.forward([asked], {})).logprobs, tolerance, "log-probabilities");
         for (let row = 0; row < 6; row++) {
           const own = [...logprobs.subarray(3 * row, 3 * row + 3)];
           assert.deepEqual(
@@ -105,15 +120,15 @@ export const targetChecks: ConformanceCheck[] = [
       moved(engine, async (policy) => {
         const sequence = everywhere(madeUpTokens(engine, 8, 4));
         const draw = (temperature: number, seed: number) =>
-          policy.draws!([sequence], { count: 200, temperature, seed });
+          policy.learner.draws!([sequence], { count: 200, temperature, seed });
         const { tokens, logprobs, count } = await draw(1, 1);
         assert.deepEqual([count, tokens.length], [200, 600]);
         const asked = { ...sequence, trained: new Uint8Array(3).fill(200), targets: tokens };
-        assertClose(logprobs, (await policy.forward([asked], {})).logprobs, tolerance, "log-probabilities");
+        assertClose(logprobs, (await policy.learner.forward([asked], {})).logprobs, tolerance, "log-probabilities");
         assert.deepEqual((await draw(1, 1)).tokens, tokens, "the same seed draws the same");
         assert.notDeepEqual((await draw(1, 2)).tokens, tokens);
         const greedy = await draw(0, 1);
-        const top = await policy.mostLikely!([sequence], 1);
+        const top = await policy.learner.mostLikely!([sequence], 1);
         assertClose(
           Float32Array.from([0, 200, 400], (index) => greedy.logprobs[index]!),
           top.logprobs,
@@ -133,7 +148,7 @@ export const targetChecks: ConformanceCheck[] = [
         const prompt = madeUpTokens(engine, 7, 5);
         const next = everywhere(Int32Array.of(...prompt, 0));
         next.trained.fill(0, 0, prompt.length - 1);
-        const all = await policy.mostLikely!([next], engine.model.vocabularySize);
+        const all = await policy.learner.mostLikely!([next], engine.model.vocabularySize);
         const temperatures = [0.5, 1, 2, 0];
         const samples = await sampleAll(
           policy,

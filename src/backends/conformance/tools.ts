@@ -41,7 +41,7 @@ export async function withPolicy<T>(
   try {
     return await use(policy);
   } finally {
-    await policy.close();
+    await policy.learner.close();
   }
 }
 
@@ -171,8 +171,8 @@ export const plainDescent = (rate: number): AdamParams => ({
 
 /** One step of a linear loss. */
 export async function step(policy: Policy, sequences: readonly Sequence[], weights: Weights, adam = ordinary) {
-  const { loss } = await policy.forwardBackward(sequences, linearLoss(sequences, weights));
-  return { loss, ...(await policy.optimStep(adam)) };
+  const { loss } = await policy.learner.forwardBackward(sequences, linearLoss(sequences, weights));
+  return { loss, ...(await policy.learner.optimStep(adam)) };
 }
 
 export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
@@ -188,9 +188,12 @@ export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
 });
 
 /** All samples of a call, in the order of their requests. */
-export async function sampleAll(policy: Policy, requests: readonly SampleRequest[]): Promise<Sample[]> {
+export async function sampleAll(
+  { sampler }: Pick<Policy, "sampler">,
+  requests: readonly SampleRequest[],
+): Promise<Sample[]> {
   const samples: Sample[] = [];
-  for await (const sample of policy.sample(requests)) samples[sample.request] = sample;
+  for await (const sample of sampler.sample(requests)) samples[sample.request] = sample;
   assert.equal(samples.filter(Boolean).length, requests.length, "every request is answered once");
   return samples;
 }

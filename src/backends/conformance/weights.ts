@@ -24,7 +24,7 @@ async function trainABit(engine: Engine, policy: Policy, ...seeds: number[]): Pr
 }
 
 const outputs = async (engine: Engine, policy: Policy): Promise<Float32Array> =>
-  (await policy.forward(madeUpSequences(engine), {})).logprobs;
+  (await policy.learner.forward(madeUpSequences(engine), {})).logprobs;
 
 /** What `sample` says of a fixed prompt: a fingerprint of the published weights. */
 async function sampled(engine: Engine, policy: Policy) {
@@ -39,16 +39,18 @@ async function sampled(engine: Engine, policy: Policy) {
 /** After training without publishing, `sample` still answers from the published weights; after publishing, not. */
 async function publishes(engine: Engine, adapter: AdapterSpec, tolerance: number): Promise<void> {
   await withPolicy(engine, adapter, async (policy) => {
-    assert.equal(policy.version, 0);
+    assert.equal(policy.sampler.version, 0);
     const first = await sampled(engine, policy);
     await trainABit(engine, policy, 1, 2);
     if (engine.capabilities.frozenSampler[adapter.kind as "lora" | "full"]) {
       const second = await sampled(engine, policy);
       assert.deepEqual([second.version, second.fingerprint], [0, first.fingerprint], "samples before publishing");
     }
-    assert.equal(await policy.publish(), 1);
+    const published = await policy.learner.publish();
+    assert.deepEqual([published.version, policy.sampler.version], [1, 0]);
+    await policy.sampler.load(published);
     const third = await sampled(engine, policy);
-    assert.deepEqual([policy.version, third.version], [1, 1]);
+    assert.deepEqual([policy.sampler.version, third.version], [1, 1]);
     assertDiffer(third.fingerprint, first.fingerprint, tolerance * 10, "samples after publishing");
   });
 }
@@ -56,9 +58,9 @@ async function publishes(engine: Engine, adapter: AdapterSpec, tolerance: number
 async function exports(engine: Engine, dir: string, as: "adapter" | "merged", files: readonly string[]): Promise<void> {
   await withPolicy(engine, lora(), async (policy) => {
     await trainABit(engine, policy, 1);
-    await policy.export(dir, as);
+    await policy.learner.export(dir, as);
     for (const file of files) assert.ok(existsSync(join(dir, file)), `the export holds ${file}`);
-    await assert.rejects(policy.export(dir, as), "an export replaces nothing");
+    await assert.rejects(policy.learner.export(dir, as), "an export replaces nothing");
   });
 }
 
@@ -82,10 +84,10 @@ export const weightChecks: ConformanceCheck[] = [
       withPolicy(engine, lora(1), (a) =>
         withPolicy(engine, lora(2), async (b) => {
           await trainABit(engine, b, 5);
-          await b.publish();
+          await b.sampler.load(await b.learner.publish());
           const [outputsBefore, sampledBefore] = [await outputs(engine, b), await sampled(engine, b)];
           await trainABit(engine, a, 1, 2);
-          await a.publish();
+          await a.sampler.load(await a.learner.publish());
           assert.deepEqual(await outputs(engine, b), outputsBefore);
           assert.deepEqual(await sampled(engine, b), sampledBefore);
           const sequences = madeUpSequences(engine);
@@ -118,19 +120,19 @@ export const weightChecks: ConformanceCheck[] = [
       const dir = path("state");
       const saved = await withPolicy(engine, lora(), async (policy) => {
         await trainABit(engine, policy, 1, 2);
-        await policy.publish();
-        await policy.saveState(dir);
-        await assert.rejects(policy.saveState(dir), "a state replaces nothing");
+        await policy.sampler.load(await policy.learner.publish());
+        await policy.learner.saveState(dir);
+        await assert.rejects(policy.learner.saveState(dir), "a state replaces nothing");
         const [at, samples] = [await outputs(engine, policy), await sampled(engine, policy)];
         await trainABit(engine, policy, 3);
         return { at, samples, next: await outputs(engine, policy) };
       });
       await withPolicy(engine, lora(7), async (policy) => {
         await trainABit(engine, policy, 9);
-        await policy.loadState(dir, { optimizer: true });
+        await policy.sampler.load(await policy.learner.loadState(dir, { optimizer: true }));
         assert.deepEqual(await outputs(engine, policy), saved.at);
         assert.deepEqual(
-          [policy.version, await sampled(engine, policy)],
+          [policy.sampler.version, await sampled(engine, policy)],
           [1, saved.samples],
           "what is loaded is published",
         );
@@ -138,7 +140,7 @@ export const weightChecks: ConformanceCheck[] = [
         assert.deepEqual(await outputs(engine, policy), saved.next, "the next step, bit for bit");
       });
       await withPolicy(engine, lora(7), async (policy) => {
-        await policy.loadState(dir, { optimizer: false });
+        await policy.sampler.load(await policy.learner.loadState(dir, { optimizer: false }));
         assert.deepEqual(await outputs(engine, policy), saved.at);
         await trainABit(engine, policy, 3);
         assert.notDeepEqual(
@@ -154,7 +156,7 @@ export const weightChecks: ConformanceCheck[] = [
     check: (engine, { path }) =>
       withPolicy(engine, lora(), async (policy) => {
         const before = await outputs(engine, policy);
-        await assert.rejects(policy.loadState(path("nothing"), { optimizer: true }));
+        await assert.rejects(policy.learner.loadState(path("nothing"), { optimizer: true }));
         assert.deepEqual(await outputs(engine, policy), before);
       }),
   },

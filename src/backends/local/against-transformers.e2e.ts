@@ -77,22 +77,22 @@ describe("beside plain transformers", () => {
   it("the base model, an exported adapter and merged weights have equal log-probabilities", async () => {
     const sequences = whole(madeUpSequences(engine, 3));
     await withPolicy(engine, { kind: "none" }, async (base) => {
-      const { logprobs } = await base.forward(sequences, {});
+      const { logprobs } = await base.learner.forward(sequences, {});
       assertClose(logprobs, await plainLogprobs(sequences, at("model")), 1e-4, "the base model");
     });
     const everything = { ...lora(), targets: ["attn", "mlp", "unembed"] as const };
     await withPolicy(engine, everything, async (policy) => {
       await train(policy, 1, 2);
-      const { logprobs } = await policy.forward(sequences, {});
-      await policy.export(at("adapter"), "adapter");
-      await policy.export(at("merged"), "merged");
+      const { logprobs } = await policy.learner.forward(sequences, {});
+      await policy.learner.export(at("adapter"), "adapter");
+      await policy.learner.export(at("merged"), "merged");
       assertClose(logprobs, await plainLogprobs(sequences, at("model"), at("adapter")), 1e-4, "the adapter in PEFT");
       assertClose(logprobs, await plainLogprobs(sequences, at("merged")), 1e-4, "the merged weights");
     });
     await withPolicy(engine, { kind: "full" }, async (policy) => {
       await train(policy, 1, 2);
-      const { logprobs } = await policy.forward(sequences, {});
-      await policy.export(at("full"), "merged");
+      const { logprobs } = await policy.learner.forward(sequences, {});
+      await policy.learner.export(at("full"), "merged");
       assertClose(logprobs, await plainLogprobs(sequences, at("full")), 1e-4, "all weights");
     });
   });
@@ -101,8 +101,8 @@ describe("beside plain transformers", () => {
     const sequences = whole(madeUpSequences(engine, 4));
     const logprobs = await withPolicy(engine, lora(), async (policy) => {
       await train(policy, 1);
-      await policy.export(at("again"), "merged");
-      return (await policy.forward(sequences, {})).logprobs;
+      await policy.learner.export(at("again"), "merged");
+      return (await policy.learner.forward(sequences, {})).logprobs;
     });
     const reopened = await openLocalEngine({
       model: at("again"),
@@ -111,7 +111,7 @@ describe("beside plain transformers", () => {
       cacheDir: at("cache"),
     });
     try {
-      const opened = await withPolicy(reopened, { kind: "none" }, (base) => base.forward(sequences, {}));
+      const opened = await withPolicy(reopened, { kind: "none" }, (base) => base.learner.forward(sequences, {}));
       assertClose(opened.logprobs, logprobs, 1e-4, "the reopened model");
     } finally {
       await reopened.close();
@@ -124,14 +124,14 @@ describe("beside plain transformers", () => {
     const rate = 1e-3;
     await withPolicy(engine, lora(), async (policy) => {
       await train(policy, 1, 2);
-      await policy.export(at("before"), "adapter");
-      const { logprobs, offsets } = await policy.forward(sequences, {});
+      await policy.learner.export(at("before"), "adapter");
+      const { logprobs, offsets } = await policy.learner.forward(sequences, {});
       // Ratios on both sides of the clip range, so that each branch is taken.
       const old = Array.from(madeUpWeights(count, 7).logprobs, (noise, index) => logprobs[index]! + noise * 0.5);
       const advantages = Array.from(madeUpWeights(count, 8).logprobs);
-      const { loss } = await policy.forwardBackward(sequences, ppo(advantages, old, offsets, 0.2, 0.1));
-      const { gradNorm } = await policy.optimStep(plainDescent(rate));
-      await policy.export(at("after"), "adapter");
+      const { loss } = await policy.learner.forwardBackward(sequences, ppo(advantages, old, offsets, 0.2, 0.1));
+      const { gradNorm } = await policy.learner.optimStep(plainDescent(rate));
+      await policy.learner.export(at("after"), "adapter");
       const plain = JSON.parse(
         await runPython("check_gradient.py", [], {
           base: at("model"),

@@ -34,7 +34,7 @@ it.each<[string, AdapterSpec, number]>([
     const sequences = madeUpSequences(engine, 5);
     const noise = (seed: number, size: number) =>
       madeUpWeights(numTrained(sequences), seed).logprobs.map((value) => size * value);
-    const critic = await engine.createPolicy({ adapter, head: "value" });
+    const critic = await engine.createLearner({ adapter, head: "value" });
     try {
       const { offsets } = await critic.forward(sequences, { values: true });
       const batch: TrainingBatch = {

@@ -52,6 +52,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       model: modelInfo(options.model, header.model as Record<string, unknown>),
       versions: header.versions as Record<string, string>,
       createPolicy: (spec) => createPolicy(connection, spec),
+      createLearner: async (spec) => (await createPolicy(connection, spec)).learner,
       stats: () => stats(connection),
       waitingFor: connection.waitingFor,
       died: worker.ended,

@@ -68,9 +68,9 @@ it("each loss, its gradient's norm and the step it makes are autograd's", async 
   const count = numTrained(sequences);
   await withPolicy(engine, lora(), async (policy) => {
     for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(count, seed));
-    await policy.export(at("before"), "adapter");
-    await policy.saveState(at("state"));
-    const { logprobs, offsets } = await policy.forward(sequences, {});
+    await policy.learner.export(at("before"), "adapter");
+    await policy.learner.saveState(at("state"));
+    const { logprobs, offsets } = await policy.learner.forward(sequences, {});
     const noise = (seed: number, size: number) => madeUpWeights(count, seed).logprobs.map((value) => size * value);
     const near = (seed: number, size: number) => noise(seed, size).map((value, index) => logprobs[index]! + value);
     const batch: TrainingBatch = {
@@ -95,10 +95,10 @@ it("each loss, its gradient's norm and the step it makes are autograd's", async 
     const asked: object[] = [];
     const got: { loss: number; norm: number }[] = [];
     for (const [index, { options, plain: torch }] of cases.entries()) {
-      await policy.loadState(at("state"), { optimizer: false });
-      const { loss } = await policy.forwardBackward(sequences, policyLoss(batch, { ...plain, ...options }));
-      const { gradNorm } = await policy.optimStep(plainDescent(rate));
-      await policy.export(at(`after-${index}`), "adapter");
+      await policy.sampler.load(await policy.learner.loadState(at("state"), { optimizer: false }));
+      const { loss } = await policy.learner.forwardBackward(sequences, policyLoss(batch, { ...plain, ...options }));
+      const { gradNorm } = await policy.learner.optimStep(plainDescent(rate));
+      await policy.learner.export(at(`after-${index}`), "adapter");
       got.push({ loss, norm: gradNorm });
       const chosen = marks[torch.loss];
       asked.push({ ...torch, after: at(`after-${index}`), ...(chosen ? { marks: [...chosen] } : {}) });

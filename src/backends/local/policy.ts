@@ -1,25 +1,40 @@
-/** A policy of the local engine: the interface of ../engine.ts spoken over the worker's protocol. */
+/** The local engine's sampler and learner: the interfaces of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
 import { requireFitting } from "../critic.ts";
-import type { Policy, PolicySpec } from "../engine.ts";
+import type { Learner, LearnerSpec, Policy, Published, Sampler } from "../engine.ts";
+import { requireOwn } from "../published.ts";
 import type { Connection } from "./connection.ts";
 import { forward, forwardBackward, tokensAtEach } from "./forward-backward.ts";
 import { readNumber } from "./frames.ts";
 import { sample } from "./sample.ts";
 
 /** @throws UserError when the model cannot carry this adapter */
-export async function createPolicy(connection: Connection, spec: PolicySpec): Promise<Policy> {
+export async function createPolicy(connection: Connection, spec: LearnerSpec): Promise<Policy> {
   const created = await connection.request("create_policy", { ...spec }).answer;
   const policy = created.header.policy as number;
   const call = (op: string, fields: Record<string, unknown> = {}) =>
     connection.request(op, { ...fields, policy }).answer;
+  const published = (version: unknown): Published => ({
+    kind: "engine",
+    version: readNumber(version),
+    id: String(policy),
+  });
   let version = 0;
 
-  return {
+  const sampler: Sampler = {
     get version() {
       return version;
     },
+    logprobs: "raw",
     sample: (requests, options = {}) => sample(connection, policy, requests, options),
+    // The worker samples from what was published last; nothing is copied.
+    async load(weights) {
+      requireOwn(weights, String(policy));
+      version = weights.version;
+    },
+    async close() {},
+  };
+  const learner: Learner = {
     async forward(sequences, outputs) {
       requireFitting(spec, outputs);
       return forward(connection, policy, sequences, outputs);
@@ -42,8 +57,7 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       return { gradNorm: readNumber(header.grad_norm), applied: header.applied === true };
     },
     async publish() {
-      version = readNumber((await call("publish")).header.version);
-      return version;
+      return published((await call("publish")).header.version);
     },
     async zeroGrad() {
       await call("zero_grad");
@@ -52,7 +66,7 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       await call("save_state", { dir: resolve(dir), optimizer });
     },
     async loadState(dir, { optimizer }) {
-      version = readNumber((await call("load_state", { dir: resolve(dir), optimizer })).header.version);
+      return published((await call("load_state", { dir: resolve(dir), optimizer })).header.version);
     },
     async export(dir, as) {
       await call("export", { dir: resolve(dir), as });
@@ -61,4 +75,5 @@ export async function createPolicy(connection: Connection, spec: PolicySpec): Pr
       await call("close_policy");
     },
   };
+  return { sampler, learner };
 }

@@ -61,7 +61,9 @@ describe("the worker process", () => {
     const prompt = madeUpTokens(engine, 1, 4);
     const endless = { prompt, params: params({ maxTokens: 4000, ignoreEos: true }) };
     const sampling = (async () => {
-      for await (const _sample of policy.sample([endless], { onToken: () => process.kill(worker!, "SIGKILL") }));
+      for await (const _sample of policy.sampler.sample([endless], {
+        onToken: () => process.kill(worker!, "SIGKILL"),
+      }));
     })();
     await expect(sampling).rejects.toThrow(/worker ended by SIGKILL: .*memory ran out\. It held \d/);
     await expect(engine.stats()).rejects.toThrow(RunError);

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
-import type { Engine, ModelInfo } from "../engine.ts";
+import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
@@ -68,19 +68,22 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     ...(options.name ? { name: options.name } : {}),
     ...(onStatus ? { onStatus } : {}),
   });
-  const served_ = { name: options.model, eosTokenIds: model.eosTokenIds };
+  const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
+  async function createPolicy({ adapter }: PolicySpec): Promise<Policy> {
+    if (adapter.kind === "none") return createBasePolicy(session, servedModel);
+    if (adapter.kind === "lora") return createTinkerPolicy(session, servedModel, adapter, options);
+    throw new UserError("Tinker trains LoRA adapters, not all weights", {
+      hint: "model.lora_rank=32, or rllm.backend=local.",
+    });
+  }
   return {
     capabilities: session.isHone ? { ...capabilities, sampleLogprobs: "raw" } : capabilities,
     model,
     versions: { "tinker protocol": sdkVersion },
-    async createPolicy({ adapter, head }) {
-      if (head !== undefined)
-        throw new UserError("Tinker has no value heads, so no critics", { hint: "rllm.backend=local" });
-      if (adapter.kind === "none") return createBasePolicy(session, served_);
-      if (adapter.kind === "lora") return createTinkerPolicy(session, served_, adapter, options);
-      throw new UserError("Tinker trains LoRA adapters, not all weights", {
-        hint: "model.lora_rank=32, or rllm.backend=local.",
-      });
+    createPolicy,
+    async createLearner({ adapter, head }) {
+      if (head === undefined) return (await createPolicy({ adapter })).learner;
+      throw new UserError("Tinker has no value heads, so no critics", { hint: "rllm.backend=local" });
     },
     stats: async () => ({
       "tinker/requests": connection.counts.requests,

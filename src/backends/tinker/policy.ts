@@ -1,5 +1,4 @@
-/** A policy trained by a Tinker service: the interface of ../engine.ts spoken over its protocol. */
-
+/** A Tinker service as a learner: the interface of ../engine.ts spoken over its protocol. */
 import { existsSync } from "node:fs";
 import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -7,19 +6,13 @@ import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { temporaryName } from "../../files/temporary-names.ts";
 import type { Sequence } from "../../trajectories/types.ts";
-import type { AdamParams, AdapterSpec, Policy, StepResult } from "../engine.ts";
+import type { AdamParams, AdapterSpec, Learner, Policy, Published, StepResult } from "../engine.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
-import { type Sampler, sample } from "./sample.ts";
+import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
 import type { TinkerSession } from "./session.ts";
 import { addressOf, findState, readState, type SavedState, type StateKeeper, stateFile } from "./states.ts";
 import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./training.ts";
 import type { DatumOutput } from "./wire/training.ts";
-
-export interface TinkerModel {
-  /** As the service names it. */
-  name: string;
-  eosTokenIds: readonly number[];
-}
 
 /** Tinker's scale of LoRA is 32 / rank. */
 const tinkerAlpha = 32;
@@ -64,8 +57,6 @@ export async function createTinkerPolicy(
   const remote: RemoteModel = { id: String((made as Record<string, unknown>).model_id), nextSeq: () => seq++ };
   const training = remoteTraining(session, remote);
   let version = 0;
-  // A fresh adapter changes nothing, so until the first publish the base model is what it samples as.
-  let sampler: Promise<Sampler> | undefined;
   let gradient = false;
 
   const operation = (kind: string, fields: Record<string, unknown> = {}) =>
@@ -80,18 +71,11 @@ export async function createTinkerPolicy(
     return accepted;
   }
 
-  async function newSampler(fields: Record<string, unknown> | null, ofVersion: number): Promise<Sampler> {
-    const number = session.nextSampler();
-    const answer = fields
-      ? await operation("save_weights_for_sampler", { sampling_session_seq_id: number, ...fields })
-      : await connection.post("create_sampling_session", {
-          type: "create_sampling_session",
-          session_id: session.id,
-          sampling_session_seq_id: number,
-          base_model: model.name,
-        });
-    let requests = 0;
-    return { id: String(answer.sampling_session_id), version: ofVersion, next: () => requests++ };
+  /** Freezes the weights as a sampling session. */
+  async function publish(as: number): Promise<Published> {
+    const answer = await operation("save_weights_for_sampler", { sampling_session_seq_id: session.nextSampler() });
+    version = as;
+    return { kind: "engine", version, id: String(answer.sampling_session_id) };
   }
 
   function refuseOutputs(outputs: { entropy?: boolean; values?: boolean }): void {
@@ -124,14 +108,7 @@ export async function createTinkerPolicy(
     }
   }
 
-  return {
-    get version() {
-      return version;
-    },
-    async *sample(requests, options = {}) {
-      sampler ??= newSampler(null, 0);
-      yield* sample(session, await sampler, requests, model.eosTokenIds, options);
-    },
+  const learner: Learner = {
     async forward(sequences, outputs) {
       refuseOutputs(outputs);
       return training.forward(sequences);
@@ -151,12 +128,7 @@ export async function createTinkerPolicy(
           },
         }
       : {}),
-    async publish() {
-      const made = await newSampler({}, version + 1);
-      sampler = Promise.resolve(made);
-      version++;
-      return version;
-    },
+    publish: () => publish(version + 1),
     async zeroGrad() {
       if (!gradient) return;
       if (!session.isHone) {
@@ -203,8 +175,7 @@ export async function createTinkerPolicy(
       }
       seq = 1;
       gradient = false;
-      version = saved.version;
-      sampler = Promise.resolve(await newSampler({}, version));
+      return publish(saved.version);
     },
     async export(dir, as) {
       if (as !== "adapter") {
@@ -239,6 +210,8 @@ export async function createTinkerPolicy(
         }),
     async close() {},
   };
+  // A fresh adapter changes nothing: until the first publish, samples come from the base model.
+  return { sampler: createTinkerSampler(session, model), learner };
 }
 
 /** A service gives a checkpoint its own adapter, whatever was configured. @throws UserError naming both */
@@ -273,29 +246,13 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
       "this policy is the base model as it is (adapter none): it cannot be trained, saved or exported",
     );
   };
-  let sampler: Promise<Sampler> | undefined;
-  const open = async (): Promise<Sampler> => {
-    const answer = await session.connection.post("create_sampling_session", {
-      type: "create_sampling_session",
-      session_id: session.id,
-      sampling_session_seq_id: session.nextSampler(),
-      base_model: model.name,
-    });
-    let requests = 0;
-    return { id: String(answer.sampling_session_id), version: 0, next: () => requests++ };
-  };
-  return {
-    version: 0,
-    async *sample(requests, options = {}) {
-      sampler ??= open();
-      yield* sample(session, await sampler, requests, model.eosTokenIds, options);
-    },
+  const sampler = createTinkerSampler(session, model);
+  const learner: Learner = {
     async forward(sequences, outputs) {
       if (outputs.entropy || outputs.values)
         throw new UserError("Tinker gives log-probabilities only, no entropies and no values");
       if (sequences.some(({ targets }) => targets))
         throw new UserError("the base model of Tinker scores no chosen tokens");
-      sampler ??= open();
       const plan = planDatums(sequences);
       const params = {
         maxTokens: 1,
@@ -313,7 +270,7 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
         promptLogprobs: true,
       }));
       const answers: DatumOutput[] = [];
-      for await (const { request, promptLogprobs } of sample(session, await sampler, requests, model.eosTokenIds, {})) {
+      for await (const { request, promptLogprobs } of sampler.sample(requests)) {
         if (!promptLogprobs) throw new RunError("the Tinker service gave no log-probabilities of a prompt");
         answers[request] = { logprobs: promptLogprobs.subarray(1), trailingShape: [] };
       }
@@ -328,4 +285,5 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
     export: never,
     async close() {},
   };
+  return { sampler, learner };
 }

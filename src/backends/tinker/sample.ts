@@ -8,8 +8,7 @@ import { LostResultError } from "./connection.ts";
 import type { TinkerSession } from "./session.ts";
 import { decodeSampleResponse } from "./wire/sampling.ts";
 
-export interface Sampler {
-  /** The sampling session. */
+export interface SamplingSession {
   id: string;
   /** Of the weights that it samples from. */
   version: number;
@@ -29,7 +28,7 @@ const mostAtOnce = 400;
 /** @throws UserError for parameters that the service does not have */
 export async function* sample(
   session: TinkerSession,
-  sampler: Sampler,
+  sampler: SamplingSession,
   requests: readonly SampleRequest[],
   eosTokenIds: readonly number[],
   { signal }: SampleOptions,
@@ -138,7 +137,7 @@ function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession):
 function encode(
   requests: readonly SampleRequest[],
   { isHone }: TinkerSession,
-  sampler: Sampler,
+  sampler: SamplingSession,
   eosTokenIds: readonly number[],
 ): Record<string, unknown> {
   const request = requests[0]!;

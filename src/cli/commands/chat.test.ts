@@ -2,13 +2,13 @@ import { describe, expect, it } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import { type Script, scriptedPolicy } from "../../testing/index.ts";
+import { type Script, scriptedSampler } from "../../testing/index.ts";
 import { answer, replyLimit } from "./chat.ts";
 
 async function ask(script: Script, limits: { maxTokens?: number; maxLength?: number } = {}) {
   let printed = "";
   const turn = {
-    ...scriptedPolicy(script),
+    ...scriptedSampler(script),
     ...{ maxTokens: 100, maxLength: 1000, ...limits },
     sampling: composeConfig().config.rllm.rollout.val,
     print: (text: string) => {

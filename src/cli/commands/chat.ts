@@ -2,7 +2,7 @@
 import { randomInt } from "node:crypto";
 import { createInterface } from "node:readline/promises";
 import type { Command } from "commander";
-import type { Policy, SamplingParams } from "../../backends/engine.ts";
+import type { Sampler, SamplingParams } from "../../backends/engine.ts";
 import type { Chat } from "../../chat/chat.ts";
 import { type ChatMessage, toMessage } from "../../chat/messages.ts";
 import { outColors } from "../../colors.ts";
@@ -47,12 +47,12 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
   const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
-  const { policy, chat, model, close } = await openModel(config, checkpoint, (line) =>
+  const { sampler, chat, model, close } = await openModel(config, checkpoint, (line) =>
     process.stderr.write(`${line}\n`),
   );
   try {
     const turn: Turn = {
-      policy,
+      sampler,
       chat,
       maxTokens: replyLimit(composed),
       maxLength: model.maxLength,
@@ -87,7 +87,7 @@ async function converse(turn: Turn, messages: ChatMessage[]): Promise<void> {
 }
 
 interface Turn {
-  policy: Policy;
+  sampler: Sampler;
   chat: Chat;
   /** Longest reply in tokens. */
   maxTokens: number;
@@ -103,7 +103,7 @@ interface Turn {
  * @throws UserError when the conversation fills the model's context
  */
 export async function answer(turn: Turn, messages: readonly ChatMessage[]): Promise<ChatMessage> {
-  const { policy, chat, maxLength, sampling, print } = turn;
+  const { sampler, chat, maxLength, sampling, print } = turn;
   const prompt = chat.render(messages, { addGenerationPrompt: true });
   if (prompt.length >= maxLength) {
     throw new UserError(`the conversation has ${prompt.length} tokens, and the model reads at most ${maxLength}`, {
@@ -129,7 +129,7 @@ export async function answer(turn: Turn, messages: readonly ChatMessage[]): Prom
     shown++;
     show(decoder.push(token));
   };
-  for await (const { tokens, stopReason } of policy.sample([{ prompt, params }], { onToken })) {
+  for await (const { tokens, stopReason } of sampler.sample([{ prompt, params }], { onToken })) {
     // Not every engine reports tokens while it samples them.
     for (const token of tokens.subarray(shown)) show(decoder.push(token));
     show(decoder.end());

@@ -4,7 +4,7 @@ import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import type { Command } from "commander";
 import { policyLoss } from "../../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../../algorithms/sampler-mismatch.ts";
-import type { Engine, Policy, Sample } from "../../backends/engine.ts";
+import type { Engine, Learner, Sample, Sampler } from "../../backends/engine.ts";
 import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
 import { checkTemplate, describeTemplate } from "../../chat/check-template.ts";
 import { openChat } from "../../chat/open-chat.ts";
@@ -95,10 +95,10 @@ async function oneBatch(
   const findings = describeTemplate(checkTemplate(chat), chat);
   if (findings.length === 0) say("chat", "the template keeps earlier turns unchanged");
   for (const finding of findings) say("chat", finding);
-  const policy = await engine.createPolicy({ adapter: adapterSpec(config) });
+  const { sampler, learner } = await engine.createPolicy({ adapter: adapterSpec(config) });
   const prompt = chat.render([{ role: "user", content: "Name three colors." }]);
   const time = stopwatch();
-  const samples = await collect(policy, prompt);
+  const samples = await collect(sampler, prompt);
   const tokens = samples.reduce((sum, { tokens }) => sum + tokens.length, 0);
   say(
     "sampling",
@@ -106,7 +106,7 @@ async function oneBatch(
   );
 
   const batch = batchOf(prompt, samples, config);
-  const { result, gradNorm } = await trainOnce(policy, batch, config);
+  const { result, gradNorm } = await trainOnce(learner, batch, config);
   say(
     "training",
     `${batch.totals.tokens} tokens forward and backward in ${time()}, gradient norm ${gradNorm.toPrecision(3)}`,
@@ -123,8 +123,8 @@ async function oneBatch(
       "add local.dtype=float32; if the difference remains, please report it with the model's name",
     );
 
-  await policy.publish();
-  const moved = (await policy.forward(batch.sequences, {})).logprobs.some(
+  await sampler.load(await learner.publish());
+  const moved = (await learner.forward(batch.sequences, {})).logprobs.some(
     (logprob, index) => logprob !== result.outputs.logprobs[index],
   );
   if (moved) say("update", `an optimizer step changed the policy, published in ${time()}`);
@@ -136,11 +136,11 @@ async function oneBatch(
     );
 }
 
-async function collect(policy: Policy, prompt: Int32Array): Promise<Sample[]> {
+async function collect(sampler: Sampler, prompt: Int32Array): Promise<Sample[]> {
   const params = { maxTokens: 24, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [] };
   const requests = Array.from({ length: replies }, (_, seed) => ({ prompt, params: { ...params, seed } }));
   const samples: Sample[] = [];
-  for await (const sample of policy.sample(requests)) samples.push(sample);
+  for await (const sample of sampler.sample(requests)) samples.push(sample);
   return samples;
 }
 
@@ -176,12 +176,12 @@ function batchOf(prompt: Int32Array, samples: readonly Sample[], config: Config)
     .batch;
 }
 
-async function trainOnce(policy: Policy, batch: ReturnType<typeof batchOf>, config: Config) {
+async function trainOnce(learner: Learner, batch: ReturnType<typeof batchOf>, config: Config) {
   // The built-in loss: an experiment's own is not loaded here.
   const algorithm = { ...config.rllm.algorithm, loss_fn: null, loss_fn_map: {}, estimator_map: {} };
   const options = { ...policyLossOptions({ ...config, rllm: { ...config.rllm, algorithm } }), klBeta: 0 };
-  const result = await policy.forwardBackward(batch.sequences, policyLoss(batch, options));
-  const { gradNorm } = await policy.optimStep({ ...adamParams(config, 1, 1), learningRate: 1e-3 });
+  const result = await learner.forwardBackward(batch.sequences, policyLoss(batch, options));
+  const { gradNorm } = await learner.optimStep({ ...adamParams(config, 1, 1), learningRate: 1e-3 });
   return { result, gradNorm };
 }
 

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { type Command, Option } from "commander";
-import type { Engine, Policy } from "../../backends/engine.ts";
+import type { Engine, Learner } from "../../backends/engine.ts";
 import { baseModel } from "../../backends/local/models.ts";
 import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
 import { UserError } from "../../errors.ts";
@@ -48,9 +48,9 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
   const status = showStatus();
   const engine = await openEngine(checkpoint.config, { onStatus: status.say });
   try {
-    const policy = await engine.createPolicy({ adapter: adapterSpec(checkpoint.config) });
-    await policy.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-    await exportWhole(resolve(folder), as, { policy, engine, checkpoint });
+    const learner = await engine.createLearner({ adapter: adapterSpec(checkpoint.config) });
+    await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
+    await exportWhole(resolve(folder), as, { learner, engine, checkpoint });
     status.end();
     process.stdout.write(`${as} of step ${checkpoint.step} written to ${folder}\n`);
   } finally {
@@ -60,16 +60,16 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
 }
 
 interface Exported {
-  policy: Policy;
+  learner: Learner;
   engine: Engine;
   checkpoint: OpenCheckpoint;
 }
 
 /** Writes weights, tokenizer and model card. The folder appears only when it is complete. */
-async function exportWhole(folder: string, as: Form, { policy, engine, checkpoint }: Exported) {
+async function exportWhole(folder: string, as: Form, { learner, engine, checkpoint }: Exported) {
   const partial = temporaryName(folder);
   try {
-    await policy.export(partial, as);
+    await learner.export(partial, as);
     for (const name of readdirSync(engine.model.directory).filter((one) => tokenizerFile.test(one))) {
       const copy = join(partial, name);
       if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(engine.model.directory, name)));

@@ -9,7 +9,7 @@ import { UserError } from "../../errors.ts";
 import { policySessions } from "../../gateway/policy-sessions.ts";
 import { upstreamPolicy } from "../../gateway/upstream/upstream-policy.ts";
 import { printable } from "../../printable.ts";
-import type { SampledPolicy } from "../../rollout/sample-queue.ts";
+import type { SampleSource } from "../../rollout/sample-queue.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
 import { openRunGateway } from "../../trainer/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";
@@ -45,7 +45,7 @@ Examples:
   hone gateway --upstream http://127.0.0.1:8000 --upstream-model Qwen/Qwen3-0.6B model.name=./qwen3-0.6b`;
 
 interface Model {
-  policy: SampledPolicy;
+  sampler: SampleSource;
   chat: Chat;
   name: string;
   close(): Promise<void>;
@@ -63,7 +63,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   const { config } = composeSupported(overrides, checkpoint);
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
-  const { policy, chat, name, close } =
+  const { sampler, chat, name, close } =
     flags.upstream !== undefined ? openUpstream(config, flags) : await openOwn(config, checkpoint);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
@@ -77,7 +77,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
       alone: {
         callTimeoutSeconds,
         openUnknown: policySessions({
-          policy,
+          sampler,
           chat,
           defaults: { temperature, topP, topK, minP },
           seed: config.rllm.trainer.seed,
@@ -101,8 +101,8 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
 }
 
 async function openOwn(config: Config, checkpoint: OpenCheckpoint | undefined): Promise<Model> {
-  const { policy, chat, model, close } = await openModel(config, checkpoint, warn);
-  return { policy, chat, name: model.name, close };
+  const { sampler, chat, model, close } = await openModel(config, checkpoint, warn);
+  return { sampler, chat, name: model.name, close };
 }
 
 function openUpstream(config: Config, flags: GatewayFlags): Model {
@@ -116,6 +116,6 @@ function openUpstream(config: Config, flags: GatewayFlags): Model {
       hint: "name the folder that the inference server serves, e.g. model.name=./qwen3-0.6b",
     });
   }
-  const policy = upstreamPolicy({ url, kind, ...(model === undefined ? {} : { model }) });
-  return { policy, chat: openChat(name, config, warn), name: model ?? name, close: policy.close };
+  const sampler = upstreamPolicy({ url, kind, ...(model === undefined ? {} : { model }) });
+  return { sampler, chat: openChat(name, config, warn), name: model ?? name, close: sampler.close };
 }

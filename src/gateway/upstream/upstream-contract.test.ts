@@ -8,16 +8,16 @@ import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { Sample } from "../../backends/engine.ts";
+import type { Sample, Sampler } from "../../backends/engine.ts";
 import type { Recorded, Recording } from "./recorded.fixture.ts";
-import { type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
+import { upstreamPolicy } from "./upstream-policy.ts";
 
 describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
   const text = readFileSync(new URL(`./fixtures/${kind}.json`, import.meta.url), "utf8");
   const { recorded } = JSON.parse(text) as Recording;
   const named = (name: string) => recorded.find((one) => one.name === name)!;
   let server: Server;
-  let policy: UpstreamPolicy;
+  let policy: Sampler;
   let current: Recorded;
   let sent: unknown;
 

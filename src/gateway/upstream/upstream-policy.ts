@@ -1,10 +1,9 @@
 /** An inference server as a policy that samples: token ids in, token ids and log-probabilities out, over HTTP. */
 
 import { Pool } from "undici";
-import type { Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest, Sampler } from "../../backends/engine.ts";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { UserError } from "../../errors.ts";
-import type { SampledPolicy } from "../../rollout/sample-queue.ts";
 import { isObject } from "../read-parameters.ts";
 import { gatherEvents } from "./gather-events.ts";
 import { post } from "./post.ts";
@@ -55,16 +54,12 @@ export class MissingTokens extends Error {
   override name = "MissingTokens";
 }
 
-export interface UpstreamPolicy extends SampledPolicy {
-  close(): Promise<void>;
-}
-
 /**
  * @example
  * const policy = upstreamPolicy({ url: "http://127.0.0.1:8000", model: "Qwen/Qwen3-0.6B" });
  * const gateway = await openGateway({ chat, model: "policy", openUnknown: policySessions({ policy, chat, limits }) });
  */
-export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
+export function upstreamPolicy(options: UpstreamOptions): Sampler {
   const base = new URL(options.url);
   const prefix = base.pathname.replace(/\/+$/, "").replace(/\/v1$/, "");
   // A reply may take as long as it takes; who waits for it has a limit of its own.
@@ -105,7 +100,14 @@ export function upstreamPolicy(options: UpstreamOptions): UpstreamPolicy {
   }
 
   return {
+    get version() {
+      return options.version?.() ?? 0;
+    },
+    logprobs: "raw",
     separate: true,
+    async load() {
+      throw new UserError(`the inference server at ${options.url} cannot be given new weights`);
+    },
     async *sample(requests, sampleOptions = {}) {
       if (requests.length === 1) {
         yield await one(0, requests[0]!, sampleOptions);

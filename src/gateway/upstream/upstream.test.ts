@@ -2,12 +2,12 @@
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { Sample, SampleRequest } from "../../backends/engine.ts";
+import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
 import { createSampleQueue } from "../../rollout/sample-queue.ts";
-import { type UpstreamOptions, type UpstreamPolicy, upstreamPolicy } from "./upstream-policy.ts";
+import { type UpstreamOptions, upstreamPolicy } from "./upstream-policy.ts";
 
 let server: Server;
-let policy: UpstreamPolicy;
+let policy: Sampler;
 let asked: { url: string; authorization: string | undefined; body: Record<string, unknown> }[];
 let answer: (body: Record<string, unknown>) => { status?: number; text: string } | undefined;
 let closed: number;

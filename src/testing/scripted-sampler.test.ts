@@ -5,7 +5,7 @@ import { defineTool } from "../agents/define-tool.ts";
 import { useTools } from "../agents/use-tools.ts";
 import type { Sample, SamplingParams } from "../backends/engine.ts";
 import { runWorkflow } from "./run-workflow.ts";
-import { lines, type Script, scriptedPolicy } from "./scripted-policy.ts";
+import { lines, type Script, scriptedSampler } from "./scripted-sampler.ts";
 
 const params: SamplingParams = {
   maxTokens: 8,
@@ -19,13 +19,13 @@ const params: SamplingParams = {
 };
 
 async function sampleAll(script: Script, prompts: string[], more: Partial<SamplingParams> = {}, signal?: AbortSignal) {
-  const { policy, chat } = scriptedPolicy(script);
+  const { sampler, chat } = scriptedSampler(script);
   const requests = prompts.map((content) => ({
     prompt: chat.render([{ role: "user", content }]),
     params: { ...params, ...more },
   }));
   const samples: Sample[] = [];
-  for await (const sample of policy.sample(requests, signal ? { signal } : {})) samples.push(sample);
+  for await (const sample of sampler.sample(requests, signal ? { signal } : {})) samples.push(sample);
   return samples.map((sample) => ({ ...sample, text: chat.decode(sample.tokens) }));
 }
 
@@ -70,9 +70,11 @@ test("a script that fails is an engine that fails; one that hangs can be aborted
   expect(await hanging).toMatchObject([{ stopReason: "aborted" }, { stopReason: "aborted" }]);
 });
 
-test("it refuses to be trained, and says what can be", async () => {
-  const { policy } = scriptedPolicy(() => "");
-  await expect(policy.publish()).rejects.toMatchObject({ hint: expect.stringContaining("tabularEngine") });
+test("it refuses weights, and says what can be trained", async () => {
+  const { sampler } = scriptedSampler(() => "");
+  await expect(sampler.load({ kind: "engine", version: 1, id: "another" })).rejects.toMatchObject({
+    hint: expect.stringContaining("tabularEngine"),
+  });
 });
 
 test("a tool agent is tested without a model: lines of a conversation, some of them calls", async () => {

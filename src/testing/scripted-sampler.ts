@@ -1,5 +1,5 @@
-/** A policy that answers from a script: for testing agents, workflows and rewards without a model. It cannot be trained. */
-import type { Policy, Sample, SampleOptions, SampleRequest, SamplingParams } from "../backends/engine.ts";
+/** A sampler that answers from a script: for testing agents, workflows and rewards without a model. */
+import type { Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../backends/engine.ts";
 import { RunError } from "../errors.ts";
 import type { ChatMessage } from "../trajectories/types.ts";
 import { type CharacterChat, characterChat } from "./character-chat.ts";
@@ -47,29 +47,20 @@ function spell({ reasoning, text = "", toolCalls = [] }: ScriptedReply): string 
 
 /**
  * @example
- * const { policy, chat } = scriptedPolicy((messages) => (messages.at(-1)?.content === "2+2" ? "4" : "no idea"));
+ * const { sampler, chat } = scriptedSampler((messages) => (messages.at(-1)?.content === "2+2" ? "4" : "no idea"));
  */
-export function scriptedPolicy(script: Script): { policy: Policy; chat: CharacterChat } {
+export function scriptedSampler(script: Script): { sampler: Sampler; chat: CharacterChat } {
   const chat = characterChat();
-  const refuse = async (): Promise<never> => {
-    throw new RunError("a scripted policy has no weights", {
-      hint: "tabularEngine is the smallest policy that can be trained",
-    });
-  };
-  const policy: Policy = {
+  const sampler: Sampler = {
     version: -1,
+    logprobs: "raw",
     sample: (requests, options) => sample(script, chat, requests, options),
-    forward: refuse,
-    forwardBackward: refuse,
-    optimStep: refuse,
-    publish: refuse,
-    zeroGrad: refuse,
-    saveState: refuse,
-    loadState: refuse,
-    export: refuse,
+    async load() {
+      throw new RunError("a script has no weights to replace", { hint: "use tabularEngine, which can be trained" });
+    },
     close: async () => {},
   };
-  return { policy, chat };
+  return { sampler, chat };
 }
 
 async function* sample(

@@ -1,0 +1,48 @@
+/** A Tinker service as a sampler: of the base model until published weights are loaded. */
+import type { Sampler } from "../engine.ts";
+import { type SamplingSession, sample } from "./sample.ts";
+import type { TinkerSession } from "./session.ts";
+
+export interface TinkerModel {
+  /** As the service names it. */
+  name: string;
+  eosTokenIds: readonly number[];
+}
+
+export function createTinkerSampler(session: TinkerSession, model: TinkerModel): Sampler {
+  let version = 0;
+  let loaded: Promise<SamplingSession> | undefined;
+
+  return {
+    get version() {
+      return version;
+    },
+    logprobs: session.isHone ? "raw" : "processed",
+    async *sample(requests, options = {}) {
+      loaded ??= openBase(session, model.name);
+      yield* sample(session, await loaded, requests, model.eosTokenIds, options);
+    },
+    async load(weights) {
+      // Requests are counted per sampling session, so the count must go on when the same one is loaded again.
+      if ((await loaded)?.id === weights.id) return;
+      version = weights.version;
+      loaded = Promise.resolve(samplingSession(weights.id, version));
+    },
+    async close() {},
+  };
+}
+
+async function openBase(session: TinkerSession, model: string): Promise<SamplingSession> {
+  const answer = await session.connection.post("create_sampling_session", {
+    type: "create_sampling_session",
+    session_id: session.id,
+    sampling_session_seq_id: session.nextSampler(),
+    base_model: model,
+  });
+  return samplingSession(String(answer.sampling_session_id), 0);
+}
+
+function samplingSession(id: string, version: number): SamplingSession {
+  let requests = 0;
+  return { id, version, next: () => requests++ };
+}
