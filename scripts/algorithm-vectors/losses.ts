@@ -1,6 +1,7 @@
 /** verl's losses and aggregation. */
 import { type AggregationMode, tokenWeight } from "../../src/algorithms/aggregation.ts";
-import { importanceWeights, offPolicyMetrics } from "../../src/algorithms/importance-weights.ts";
+import { importanceWeights } from "../../src/algorithms/off-policy/importance-weights.ts";
+import { offPolicyMetrics } from "../../src/algorithms/off-policy/off-policy-metrics.ts";
 import type { PolicyLossOptions } from "../../src/algorithms/policy-loss.ts";
 import type { PolicyLossName } from "../../src/algorithms/policy-losses.ts";
 import { rejectionMask, rejectionRules } from "../../src/algorithms/rejection.ts";

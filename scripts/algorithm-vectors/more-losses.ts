@@ -1,4 +1,4 @@
-import { highEntropyCount, highEntropyPositions } from "../../src/algorithms/losses/high-entropy.ts";
+import { highEntropyCount, largestPositions } from "../../src/algorithms/losses/largest.ts";
 import type { PolicyLossOptions } from "../../src/algorithms/policy-loss.ts";
 import type { PolicyLossName } from "../../src/algorithms/policy-losses.ts";
 import { type Families, family, skipped, type VectorCase } from "./family.ts";
@@ -83,7 +83,7 @@ const lightrftHighEntropy = family<Required<LossInputs>, LightrftParams>(({ inpu
   const kept = inputs.mask.map((row, b) => {
     const positions = [...row.keys()].filter((t) => row[t] === 1);
     const entropies = Float64Array.from(positions, (t) => inputs.entropy[b]![t]!);
-    const chosen = highEntropyPositions(entropies, highEntropyCount(positions.length, params.high_entropy_ratio!));
+    const chosen = largestPositions(entropies, highEntropyCount(positions.length, params.high_entropy_ratio!));
     const at = new Set(Array.from(chosen, (index) => positions[index]));
     return row.map((_, t) => Number(at.has(t)));
   });

@@ -117,7 +117,7 @@ test("an estimator of one's own is found by its name, and sees everything of the
   expect(estimateAdvantages(groups, { ...options, estimator: "shortest", custom: { shortest } })).toEqual([[3, 5]]);
   const custom = { short: () => [[1]], broken: () => [[1, Number.NaN]] };
   expect(() => estimateAdvantages(groups, { ...options, estimator: "short", custom })).toThrow(
-    /role solver gives \[1\] for group a:solver: wanted are 2 finite numbers/,
+    /role solver returned \[1\] for group a:solver, which needs 2 finite numbers/,
   );
   expect(() => estimateAdvantages(groups, { ...options, estimator: "broken", custom })).toThrow(UserError);
   expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow("no advantage estimator");

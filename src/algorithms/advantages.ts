@@ -1,6 +1,7 @@
-/** From groups of rewards to one figure a trajectory, by estimator. */
+/** Estimates one advantage per trajectory from groups of rewards. */
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import { own } from "../own.ts";
 import type { Trajectory, TrajectoryGroup } from "../trajectories/types.ts";
 import type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./estimators/estimator.ts";
 import { type EstimatorSpec, estimators } from "./estimators/index.ts";
@@ -8,16 +9,17 @@ import { type EstimatorSpec, estimators } from "./estimators/index.ts";
 export interface AdvantageOptions extends EstimatorOptions {
   /** A name of `estimators` or of `custom`. */
   estimator: string;
-  /** Estimators of single roles, where they differ. */
+  /** Estimators of single roles; the others use `estimator`. */
   byRole?: Readonly<Record<string, string>>;
-  /** Estimators of the experiment's own, by name; one that has a built-in's name takes its place. */
+  /** Custom estimators by name; one with the name of a built-in replaces it. */
   custom?: Readonly<Record<string, AdvantageEstimator>>;
 }
 
-/** @throws UserError when nothing has that name */
+/** @throws UserError if no estimator has that name */
 export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] = {}): EstimatorSpec {
-  if (Object.hasOwn(custom, name)) return { compare: custom[name]! };
-  if (Object.hasOwn(estimators, name)) return estimators[name as keyof typeof estimators];
+  const compare = own(custom, name);
+  const known = compare === undefined ? own<EstimatorSpec>(estimators, name) : { compare };
+  if (known !== undefined) return known;
   const names = [...Object.keys(estimators), ...Object.keys(custom)];
   throw new UserError(`no advantage estimator is called ${name}`, {
     hint: `${[...new Set([...nearest(name, names, 1), ...names])].join(", ")}, or one in the experiment's \`estimators\``,
@@ -25,7 +27,7 @@ export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] 
 }
 
 /**
- * Estimators and losses of single roles, from a map of the first with or without the second.
+ * Splits a map of roles to estimators, or to pairs of estimator and loss.
  *
  * @example
  * splitEstimatorMap({ solver: "rloo", judge: ["prpo", "cispo"] });
@@ -35,61 +37,59 @@ export function splitEstimatorMap(map: Readonly<Record<string, string | readonly
   byRole: Record<string, string>;
   lossByRole: Record<string, string>;
 } {
-  const entries = Object.entries(map).map(([role, value]) => [role, ...[value].flat()] as [string, string, string?]);
-  return {
-    byRole: Object.fromEntries(entries.map(([role, estimator]) => [role, estimator])),
-    lossByRole: Object.fromEntries(entries.flatMap(([role, , loss]) => (loss === undefined ? [] : [[role, loss]]))),
-  };
+  const byRole: Record<string, string> = {};
+  const lossByRole: Record<string, string> = {};
+  for (const [role, value] of Object.entries(map)) {
+    if (typeof value === "string") byRole[role] = value;
+    else [byRole[role], lossByRole[role]] = value;
+  }
+  return { byRole, lossByRole };
 }
 
-export function estimatorOf(role: string, { estimator, byRole = {}, custom }: AdvantageOptions): EstimatorSpec {
-  return estimatorNamed(Object.hasOwn(byRole, role) ? byRole[role]! : estimator, custom);
+export function estimatorOf(role: string, { estimator, byRole, custom }: AdvantageOptions): EstimatorSpec {
+  return estimatorNamed(own(byRole, role) ?? estimator, custom);
 }
 
 /**
- * One figure a trajectory. Each role is estimated by itself, all its groups at once.
+ * One advantage per trajectory. Each role is estimated separately, all its groups at once.
  *
  * @returns `[groups][members]`, in the order of `groups`, finite
- * @throws UserError when an estimator is unknown, or one of the experiment's own gives other than a number a member
+ * @throws UserError if an estimator is unknown, or a custom one does not return one finite number per member
  * @example
  * const advantages = estimateAdvantages(groups, { ...estimatorPresets.rllm, estimator: "grpo", std: true });
  */
 export function estimateAdvantages(groups: readonly TrajectoryGroup[], options: AdvantageOptions): number[][] {
-  const advantages: number[][] = groups.map(() => []);
+  const advantages = new Map<TrajectoryGroup, number[]>();
   for (const role of new Set(groups.map((group) => group.role))) {
-    const own = groups.filter((group) => group.role === role);
-    const estimated = estimatorOf(role, options).compare(own.map(toRewardGroup), options);
-    checkEstimates(role, own, estimated);
-    let position = 0;
-    groups.forEach((group, index) => {
-      if (group.role === role) advantages[index] = estimated[position++]!;
+    const ofRole = groups.filter((group) => group.role === role);
+    const estimated = estimatorOf(role, options).compare(ofRole.map(toRewardGroup), options);
+    ofRole.forEach((group, index) => {
+      advantages.set(group, checkedEstimate(group, estimated[index]));
     });
   }
-  return advantages;
+  return groups.map((group) => advantages.get(group) ?? []);
 }
 
 function toRewardGroup({ members, baseline }: TrajectoryGroup): RewardGroup {
-  return {
+  const group: RewardGroup = {
     rewards: members.map(({ reward }) => reward),
     lengths: members.map(({ trajectory }) => sampledLength(trajectory)),
-    ...(baseline === undefined ? {} : { baselines: [baseline] }),
     members,
   };
+  if (baseline !== undefined) group.baselines = [baseline];
+  return group;
 }
 
-/** Tokens that the trained policy sampled. */
+/** Number of tokens that the trained policy sampled. */
 function sampledLength({ steps }: Trajectory): number {
   return steps.reduce((sum, { tokens, policyVersion }) => sum + (policyVersion < 0 ? 0 : tokens.length), 0);
 }
 
-/** What a user's own estimator gives is not known to be right. */
-function checkEstimates(role: string, groups: readonly TrajectoryGroup[], estimated: readonly number[][]): void {
-  groups.forEach(({ id, members }, index) => {
-    const own = estimated[index];
-    if (own?.length === members.length && own.every(Number.isFinite)) return;
-    throw new UserError(
-      `the advantage estimator of role ${role} gives [${own?.join(", ") ?? ""}] for group ${id}: ` +
-        `wanted are ${members.length} finite numbers`,
-    );
-  });
+/** Custom estimators may return anything. */
+function checkedEstimate({ id, role, members }: TrajectoryGroup, estimate: number[] = []): number[] {
+  if (estimate.length === members.length && estimate.every(Number.isFinite)) return estimate;
+  throw new UserError(
+    `the advantage estimator of role ${role} returned [${estimate.join(", ")}] for group ${id}, ` +
+      `which needs ${members.length} finite numbers`,
+  );
 }

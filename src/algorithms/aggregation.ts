@@ -1,8 +1,8 @@
-/** How token losses become one figure: the weight of each token, which is constant within a sequence. */
+/** How token losses become one number: the weight of each token, which is constant within a sequence. */
 import type { BatchTotals } from "../trajectories/types.ts";
 
 export interface AggregationOptions {
-  /** Divisor of `seq-mean-token-sum-norm`; the longest sequence's trained tokens when absent. */
+  /** Divisor of `seq-mean-token-sum-norm`; the default is the number of trained tokens of the longest sequence. */
   lossScale?: number;
   /** Added to a sequence's token count in `seq-mean-token-mean`, as verl does. */
   countEps?: number;
@@ -14,7 +14,7 @@ export interface AggregationOptions {
  */
 type TokenWeight = (trained: number, totals: BatchTotals, options: AggregationOptions) => number;
 
-/** The modes of verl's `agg_loss`. A batch without trained tokens has no token to weigh, hence never a 0/0. */
+/** The modes of verl's `agg_loss`. They are called only for batches with trained tokens, so no divisor is 0. */
 export const tokenWeights = {
   /** Every token of the batch counts the same. */
   "token-mean": (_trained, totals) => 1 / totals.tokens,

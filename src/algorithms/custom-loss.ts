@@ -1,7 +1,7 @@
-/** Policy losses of a user's own: what they read is declared, what they give is a value and a slope. */
+/** Custom policy losses: a name, the inputs they read, and a function that returns values and slopes. */
 import { RunError } from "../errors.ts";
 
-/** What a custom loss may read of each token besides the log-probability that it is differentiated by. */
+/** Inputs that a custom loss may read of each token, in addition to its log-probability. */
 export type LossInput = "advantage" | "logRatio" | "oldLogprob" | "samplerLogprob" | "referenceLogprob" | "entropy";
 
 /** Each declared input of one token, or of all trained tokens of a sequence. */
@@ -22,8 +22,8 @@ interface TokenValues {
 }
 
 /**
- * A loss of single tokens: its value and its derivative by the token's log-probability. Tokens are aggregated by
- * `loss_agg_mode`; KL, entropy bonus and off-policy weights come on top as with any other loss.
+ * A loss of single tokens: its value and its derivative with respect to the token's log-probability. Tokens are aggregated
+ * by `loss_agg_mode`; the KL term, the entropy bonus and off-policy weights are added as with any other loss.
  *
  * @example
  * const reinforce = tokenLoss("my_reinforce", ["advantage"], ({ logprob, advantage }) => ({
@@ -56,10 +56,10 @@ export function tokenLoss<Names extends LossInput>(
 }
 
 /**
- * A loss of whole sequences: `[T]` losses, one for each trained token, and `[T]` derivatives of their sum by each
- * token's log-probability.
+ * A loss of whole sequences: `[T]` losses, one per trained token, and `[T]` derivatives of their sum with respect to
+ * each token's log-probability.
  *
- * @throws RunError when the arrays returned have another length
+ * @throws RunError if the returned arrays have another length
  * @example
  * const total = sequenceLoss("sum_squared", [], ({ logprob }) => {
  *   const sum = logprob.reduce((total, value) => total + value, 0);
@@ -78,7 +78,7 @@ export function sequenceLoss<Names extends LossInput>(
       const values = evaluate(given as Inputs<Names, Float64Array>);
       for (const { length } of [values.losses, values.slopes]) {
         if (length === given.logprob.length) continue;
-        throw new RunError(`the loss "${name}" gave ${length} figures for ${given.logprob.length} trained tokens`);
+        throw new RunError(`the loss "${name}" returned ${length} values for ${given.logprob.length} trained tokens`);
       }
       return values;
     },

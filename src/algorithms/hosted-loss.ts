@@ -1,31 +1,32 @@
 /**
- * Policy losses by the names that Tinker has for them. A hosted loss is a plain sum over tokens, so each token's weight
- * goes into its advantage: exact for losses that are linear in it, and for ppo because a positive factor moves no bound.
+ * Policy losses that Tinker implements, by Tinker's names. A hosted loss is a plain sum over tokens, so each token's
+ * weight is multiplied into its advantage. This is exact for losses that are linear in the advantage, and for ppo, whose
+ * clip bounds do not depend on a positive factor.
  */
+import { rowsOf } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { tokenWeight } from "./aggregation.ts";
 import {
-  choosesByEntropy,
-  definitionOf,
   hasEntropyBonus,
   isCustom,
   lossOf,
   type PolicyLossOptions,
+  selectsByEntropy,
   settingsOf,
+  weightOf,
 } from "./loss-choice.ts";
 import type { LossSettings } from "./losses/sequence-loss.ts";
 import type { PolicyLossName } from "./policy-losses.ts";
 import type { HostedLoss } from "./types.ts";
 
 /**
- * Undefined where no hosted loss has the same gradient: with a KL term or an entropy bonus, with several losses by role,
- * with losses that Tinker does not have. Hone's limit of log-ratios (20) is not there.
+ * Undefined if no hosted loss has the same gradient: with a KL term, an entropy bonus, several losses by role, or a loss
+ * that Tinker does not implement. Hosted losses do not limit log-ratios to 20 as Hone does.
  *
- * Without `oldLogprobs` every ratio is 1: the gradient by a token is then minus its weighted advantage, as that of
- * cross entropy.
+ * Without `oldLogprobs` every ratio is 1, so the derivative by a token's log-probability is minus its weighted advantage,
+ * as in cross-entropy.
  */
 export function hostedLoss(batch: TrainingBatch, options: PolicyLossOptions): HostedLoss | undefined {
-  if (options.klBeta > 0 || hasEntropyBonus(options) || choosesByEntropy(options)) return undefined;
+  if (options.klBeta > 0 || hasEntropyBonus(options) || selectsByEntropy(options)) return undefined;
   const [loss, ...others] = new Set(batch.roles.map((role) => lossOf(options, role)));
   if (loss === undefined || others.length > 0 || isCustom(loss)) return undefined;
   const settings = settingsOf(options, loss);
@@ -42,7 +43,7 @@ export function hostedLoss(batch: TrainingBatch, options: PolicyLossOptions): Ho
   return config && { name: loss, config, inputs: { logprobs, advantages } };
 }
 
-/** The share of the advantage that is the negated slope by a token whose ratio is 1. */
+/** The slope of a token whose ratio is 1, divided by minus its advantage. */
 function slopeAtOne(loss: PolicyLossName, { low, high }: LossSettings): number | undefined {
   if (loss === "cispo") return Math.min(Math.max(1, low), high);
   if (loss === "ppo") return low <= 1 && high >= 1 ? 1 : undefined;
@@ -58,23 +59,21 @@ function configOf(
   if (loss === "cispo" || (loss === "ppo" && dual === Number.POSITIVE_INFINITY)) {
     return { clip_low_threshold: low, clip_high_threshold: high };
   }
-  // The square has no advantage to take a token's weight, so all must have the same.
+  // The squared distance is not multiplied by the advantage, so all tokens need the same weight.
   const [weight = 0] = weights;
   if (loss === "dro" && weights.every((other) => other === weight)) return { beta: droBeta * weight };
   return undefined;
 }
 
-/** `[N]` what each token's loss counts. */
+/** `[N]` weight of each token's loss. */
 function tokenWeights(batch: TrainingBatch, options: PolicyLossOptions, loss: PolicyLossName): Float64Array {
-  const { offsets, totals, rolloutWeights } = batch;
-  const { aggMode, lossScale, countEps } = options;
-  const mode = aggMode ?? definitionOf(loss).aggMode ?? "token-mean";
-  const scale = { ...(lossScale === undefined ? {} : { lossScale }), ...(countEps === undefined ? {} : { countEps }) };
-  const weights = Float64Array.from(rolloutWeights ?? new Float32Array(batch.advantages.length).fill(1));
-  for (let sequence = 0; sequence + 1 < offsets.length; sequence++) {
-    const [from, to] = [offsets[sequence]!, offsets[sequence + 1]!];
-    const weight = tokenWeight(mode, to - from, totals, scale);
-    for (let token = from; token < to; token++) weights[token]! *= weight;
+  const weights = new Float64Array(batch.advantages.length).fill(1);
+  if (batch.rolloutWeights !== undefined) weights.set(batch.rolloutWeights);
+  for (const row of rowsOf(weights, batch.offsets)) {
+    const weight = weightOf(options, loss, row.length, batch.totals);
+    row.forEach((own, token) => {
+      row[token] = own * weight;
+    });
   }
   return weights;
 }

@@ -1,15 +1,17 @@
-/** The KL to a reference policy taken from the reward instead of added to the loss. */
+/** The KL to a reference policy, subtracted from the reward instead of added to the loss. */
+import { mean } from "../statistics.ts";
+import { rowsOf } from "../trajectories/batch.ts";
 import { returnsToGo } from "./estimators/returns.ts";
-import { eachSequence, smoothedMean } from "./importance-weights.ts";
 import { type KlEstimatorName, klEstimators } from "./kl.ts";
+import { sequenceMeans } from "./off-policy/describe.ts";
 
 /**
- * `weight * KL` of each token, to be taken from its reward.
+ * `weight * KL` of each token, for subtraction from its reward.
  *
- * @param logprobs `[N]` of the policy that sampled, or of the trainer's at that time
+ * @param logprobs `[N]` of the policy that sampled, or of the trainer at that time
  * @param reference `[N]`
  * @param offsets `[S + 1]`
- * @returns `[N]` penalties, and the mean over sequences of their mean KL, which steers an adaptive weight
+ * @returns `[N]` penalties, and the mean over sequences of their mean KL, for the controller of an adaptive weight
  */
 export function klPenalty(
   logprobs: Float32Array,
@@ -18,17 +20,14 @@ export function klPenalty(
   { weight, estimator }: { weight: number; estimator: KlEstimatorName },
 ): { penalties: Float32Array; kl: number } {
   const estimate = klEstimators[estimator];
-  const penalties = logprobs.map((logprob, token) => estimate(logprob - reference[token]!).value);
-  let kl = 0;
-  eachSequence(offsets, (_, from, to) => {
-    kl += smoothedMean(penalties.subarray(from, to));
-  });
-  for (let token = 0; token < penalties.length; token++) penalties[token]! *= weight;
-  return { penalties, kl: offsets.length > 1 ? kl / (offsets.length - 1) : 0 };
+  const kls = logprobs.map((logprob, token) => estimate(logprob - reference[token]!).value);
+  const means = sequenceMeans(kls, offsets);
+  return { penalties: kls.map((kl) => kl * weight), kl: means.length > 0 ? mean(means) : 0 };
 }
 
 /**
- * Advantages less what each token's own KL, and with `gamma` above 0 the later tokens' of its sequence, cost.
+ * Subtracts from each advantage the token's penalty and, if `gamma` is above 0, the discounted penalties of the later
+ * tokens of its sequence.
  *
  * @param advantages `[N]`
  * @param penalties `[N]` from `klPenalty`
@@ -39,11 +38,6 @@ export function penalizeAdvantages(
   offsets: Int32Array,
   { gamma }: { gamma: number },
 ): Float32Array {
-  const penalized = advantages.slice();
-  eachSequence(offsets, (_, from, to) => {
-    returnsToGo(penalties.subarray(from, to), gamma).forEach((cost, token) => {
-      penalized[from + token]! -= cost;
-    });
-  });
-  return penalized;
+  const costs = rowsOf(penalties, offsets).flatMap((row) => Array.from(returnsToGo(row, gamma)));
+  return advantages.map((advantage, token) => advantage - costs[token]!);
 }

@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { importanceWeights, offPolicyMetrics } from "./importance-weights.ts";
+import { importanceWeights } from "./off-policy/importance-weights.ts";
+import { offPolicyMetrics } from "./off-policy/off-policy-metrics.ts";
 import { rejectionMask, rejectionRules } from "./rejection.ts";
 
 const trainer = Float32Array.of(-1, -1, -2, -0.5);

@@ -275,5 +275,7 @@ test("a KL term without a reference, and outputs of other sequences, are errors"
   const { batch, outputs } = make(two);
   const { referenceLogprobs: _, ...bare } = batch;
   expect(() => policyLoss(bare, { ...base, klBeta: 0.1 })).toThrow(/reference/);
-  expect(() => policyLoss(batch, base).evaluate(outputs, Int32Array.of(1, 0))).toThrow(/do not fit/);
+  expect(() => policyLoss(batch, base).evaluate(outputs, Int32Array.of(1, 0))).toThrow(
+    /1 outputs for sequence 1, which has 2/,
+  );
 });

@@ -3,29 +3,25 @@ import { RunError } from "../errors.ts";
 import type { TokenOutputs, TrainingBatch } from "../trajectories/types.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
 import {
+  type AnyLoss,
   allLosses,
-  choosesByEntropy,
   definitionOf,
   isCustom,
-  lossOf,
   type PolicyLossOptions,
+  selectsByEntropy,
   settingsOf,
 } from "./loss-choice.ts";
 import { geometricMeans } from "./losses/gmpo.ts";
-import { highEntropyPositions } from "./losses/high-entropy.ts";
-import { emptyValues, type LossValues } from "./losses/sequence-loss.ts";
-import type { PolicyLossName } from "./policy-losses.ts";
+import { largestPositions } from "./losses/largest.ts";
+import type { LossSettings, LossValues, SequenceTokens } from "./losses/sequence-loss.ts";
+import type { MatchedSequence } from "./match-outputs.ts";
 
 type Floats = Float32Array | Float64Array;
 
-/** A sequence with trained tokens, and how its tokens are weighted. */
-export interface Place {
-  sequence: number;
-  /** Index of its first token in the outputs. */
-  start: number;
-  /** Number of trained tokens. */
-  trained: number;
-  /** Number of tokens in the policy term: all trained ones, or those of largest entropy. */
+/** A sequence with trained tokens, its loss, and the weight of its tokens. */
+export interface WeightedSequence extends MatchedSequence {
+  loss: AnyLoss;
+  /** Number of tokens in the policy term: all trained tokens, or those of largest entropy. */
   count: number;
   /** Weight of each token's loss. */
   weight: number;
@@ -39,104 +35,82 @@ export interface TermSums {
   kl: number;
 }
 
-/**
- * Writes `dL/dlogprob` of the sequences at `places` into `slopes` (laid out like the outputs) and returns the loss.
- *
- * @param sequences all sequences of the outputs
- */
-export type PolicyTerm = (
-  outputs: TokenOutputs,
-  sequences: Int32Array,
-  places: readonly Place[],
-  slopes: Floats,
-) => TermSums;
+/** Writes `dL/dlogprob` of the sequences into `slopes` (in the layout of the outputs) and returns the loss. */
+export type PolicyTerm = (outputs: TokenOutputs, sequences: readonly WeightedSequence[], slopes: Floats) => TermSums;
 
 export function policyTerm(batch: TrainingBatch, options: PolicyLossOptions): PolicyTerm {
   const settings = new Map(allLosses(options).map((loss) => [loss, settingsOf(options, loss)]));
-  const { rolloutWeights, oldLogprobs, offsets, roles } = batch;
+  const { rolloutWeights, oldLogprobs, offsets } = batch;
   // gmpo has one ratio per sequence, a geometric mean, and therefore one weight per sequence.
   const geometric = settings.has("gmpo") && rolloutWeights ? geometricMeans(rolloutWeights, offsets) : undefined;
 
-  return (outputs, sequences, places, slopes) => {
-    const marks = markTokens(batch, options, outputs, sequences);
+  return (outputs, sequences, slopes) => {
+    const marks = markTokens(batch, settings, outputs, sequences);
     const sums: TermSums = { loss: 0, clipped: 0, capped: 0, kl: 0 };
-    for (const place of places) {
-      const { sequence, start, trained, weight } = place;
-      const from = offsets[sequence]!;
-      const loss = lossOf(options, roles[sequence]!);
-      const positions = choosePositions(options, outputs, place);
+    for (const { loss, from, start, trained, count, weight } of sequences) {
+      const positions = selectsByEntropy(options)
+        ? largestPositions(
+            Float64Array.from(required(outputs.entropy, "entropies").subarray(start, start + trained)),
+            count,
+          )
+        : undefined;
       const ofOutputs = <A extends Floats | Uint8Array>(values: A) => pick(values, start, trained, positions);
       const ofBatch = <A extends Floats | Uint8Array>(values: A) => pick(values, from, trained, positions);
 
       const logprobs = ofOutputs(outputs.logprobs);
       const old = oldLogprobs === undefined ? logprobs : ofBatch(oldLogprobs);
-      const advantages = ofBatch(batch.advantages);
+      const tokens: SequenceTokens = { logprobs, old, advantages: ofBatch(batch.advantages) };
+      if (marks !== undefined) tokens.marked = ofOutputs(marks);
       const values = isCustom(loss)
         ? customValues(loss, {
             logprob: () => logprobs,
             oldLogprob: () => old,
-            advantage: () => advantages,
+            advantage: () => tokens.advantages,
             logRatio: () => logprobs.map((logprob, t) => logprob - old[t]!),
             samplerLogprob: () => ofBatch(batch.samplerLogprobs),
-            referenceLogprob: () => ofBatch(given(batch.referenceLogprobs, "reference log-probabilities")),
-            entropy: () => ofOutputs(given(outputs.entropy, "entropies")),
+            referenceLogprob: () => ofBatch(required(batch.referenceLogprobs, "reference log-probabilities")),
+            entropy: () => ofOutputs(required(outputs.entropy, "entropies")),
           })
-        : definitionOf(loss).evaluate(
-            { logprobs, old, advantages, ...(marks === null ? {} : { marked: ofOutputs(marks) }) },
-            settings.get(loss)!,
-          );
+        : definitionOf(loss).evaluate(tokens, settings.get(loss)!);
 
       const tokenWeights = loss === "gmpo" ? geometric : rolloutWeights;
-      const weights = new Float64Array(logprobs.length).fill(weight);
-      if (tokenWeights)
-        ofBatch(tokenWeights).forEach((own, t) => {
-          weights[t]! *= own;
-        });
-      sums.loss += applyWeights(values, weights);
+      sums.loss += applyWeights(values, weight, tokenWeights && ofBatch(tokenWeights));
       sums.clipped += values.clipped;
       sums.capped += values.capped;
       sums.kl += values.kl;
-      if (positions === null) slopes.set(values.slopes, start);
-      else
-        positions.forEach((position, t) => {
-          slopes[start + position] = values.slopes[t]!;
-        });
+      if (positions === undefined) slopes.set(values.slopes, start);
+      positions?.forEach((position, t) => {
+        slopes[start + position] = values.slopes[t]!;
+      });
     }
     return sums;
   };
 }
 
 /** One sequence's tokens of an array over all tokens: all of them, or those at `positions`. */
-function pick<A extends Floats | Uint8Array>(values: A, first: number, count: number, positions: Int32Array | null): A {
+function pick<A extends Floats | Uint8Array>(values: A, first: number, count: number, positions?: Int32Array): A {
   const own = values.subarray(first, first + count) as A;
-  if (positions === null) return own;
-  return (own.constructor as unknown as { from(values: Int32Array, map: (position: number) => number): A }).from(
-    positions,
-    (position) => own[position]!,
-  );
+  if (positions === undefined) return own;
+  const chosen = own.slice(0, positions.length) as A;
+  positions.forEach((position, t) => {
+    chosen[t] = own[position]!;
+  });
+  return chosen;
 }
 
 /** Multiplies the slopes by the tokens' weights, in place, and returns the weighted loss. */
-function applyWeights({ losses, slopes, slopesOfMean }: LossValues, weights: Float64Array): number {
+function applyWeights({ losses, slopes, slopesOfMean }: LossValues, weight: number, tokenWeights?: Floats): number {
   let total = 0;
   let slopeSum = 0;
-  for (let t = 0; t < weights.length; t++) {
-    total += weights[t]! * losses[t]!;
-    slopes[t]! *= weights[t]!;
-    slopeSum += slopes[t]!;
+  for (let t = 0; t < losses.length; t++) {
+    const own = weight * (tokenWeights?.[t] ?? 1);
+    const slope = own * slopes[t]!;
+    total += own * losses[t]!;
+    slopeSum += slope;
+    slopes[t] = slope;
   }
-  if (slopesOfMean) slopes.fill(slopeSum / weights.length);
+  if (slopesOfMean) slopes.fill(slopeSum / slopes.length);
   return total;
-}
-
-/** Positions of a sequence's tokens of largest entropy; `null`: all tokens. */
-function choosePositions(
-  options: PolicyLossOptions,
-  { entropy }: TokenOutputs,
-  { start, trained, count }: Place,
-): Int32Array | null {
-  if (!choosesByEntropy(options)) return null;
-  return highEntropyPositions(Float64Array.from(given(entropy, "entropies").subarray(start, start + trained)), count);
 }
 
 function customValues(loss: CustomLoss, inputs: Record<LossInput | "logprob", () => Floats>): LossValues {
@@ -146,58 +120,60 @@ function customValues(loss: CustomLoss, inputs: Record<LossInput | "logprob", ()
   const own = Object.fromEntries(loss.inputs.map((name) => [name, read(name)]));
   const { losses, slopes } = loss.evaluate({ ...own, logprob });
   return {
-    ...emptyValues(0),
     losses: Float64Array.from(losses),
     slopes: Float64Array.from(slopes),
+    clipped: 0,
+    capped: 0,
     kl: logprob.reduce((sum, value, t) => sum + old[t]! - value, 0),
   };
 }
 
-function given<A>(values: A | undefined, what: string): A {
-  if (values === undefined) throw new RunError(`the loss reads ${what}, and there are none`);
+function required<A>(values: A | undefined, what: string): A {
+  if (values === undefined) throw new RunError(`the loss needs ${what}, but the batch has none`);
   return values;
 }
 
-/** @throws RunError if it does not get the whole batch */
+/**
+ * Each loss that selects tokens sees all tokens that it trains, and only those.
+ *
+ * @returns marks in the layout of the outputs; undefined if no loss selects tokens
+ * @throws RunError if the outputs are not those of the whole batch
+ */
 function markTokens(
   batch: TrainingBatch,
-  options: PolicyLossOptions,
+  settings: ReadonlyMap<AnyLoss, LossSettings>,
   outputs: TokenOutputs,
-  sequences: Int32Array,
-): Uint8Array | null {
-  const marking = allLosses(options).flatMap((loss) => (isCustom(loss) || !definitionOf(loss).mark ? [] : [loss]));
-  if (marking.length === 0) return null;
-  if (sequences.length !== batch.sequences.length) {
-    throw new RunError(`the loss "${marking[0]}" needs the outputs of the whole batch at once`);
+  sequences: readonly WeightedSequence[],
+): Uint8Array | undefined {
+  let marks: Uint8Array | undefined;
+  for (const [loss, constants] of settings) {
+    const mark = isCustom(loss) ? undefined : definitionOf(loss).mark;
+    if (mark === undefined) continue;
+    if (outputs.offsets.length !== batch.offsets.length) {
+      throw new RunError(`the loss "${String(loss)}" needs the outputs of the whole batch at once`);
+    }
+    marks ??= new Uint8Array(outputs.logprobs.length);
+    const own = sequences.filter((sequence) => sequence.loss === loss);
+    const logprobs = concat(own.map(({ start, trained }) => outputs.logprobs.subarray(start, start + trained)));
+    const ofBatch = (values: Float32Array) =>
+      concat(own.map(({ from, trained }) => values.subarray(from, from + trained)));
+    const old = batch.oldLogprobs === undefined ? logprobs : ofBatch(batch.oldLogprobs);
+    const marked = mark({ logprobs, old, advantages: ofBatch(batch.advantages) }, constants);
+    let position = 0;
+    for (const { start, trained } of own) {
+      marks.set(marked.subarray(position, position + trained), start);
+      position += trained;
+    }
   }
-  const marks = new Uint8Array(outputs.logprobs.length);
-  for (const loss of marking) markFor(loss, batch, options, outputs, sequences, marks);
   return marks;
 }
 
-/** Writes the marks of one loss, which sees only the sequences trained by it. */
-function markFor(
-  loss: PolicyLossName,
-  { oldLogprobs, advantages, offsets, roles }: TrainingBatch,
-  options: PolicyLossOptions,
-  outputs: TokenOutputs,
-  sequences: Int32Array,
-  marks: Uint8Array,
-): void {
-  const at: number[] = [];
-  const tokens = { logprobs: [] as number[], old: [] as number[], advantages: [] as number[] };
-  sequences.forEach((sequence, index) => {
-    if (lossOf(options, roles[sequence]!) !== loss) return;
-    const shift = offsets[sequence]! - outputs.offsets[index]!;
-    for (let output = outputs.offsets[index]!; output < outputs.offsets[index + 1]!; output++) {
-      at.push(output);
-      tokens.logprobs.push(outputs.logprobs[output]!);
-      tokens.old.push(oldLogprobs === undefined ? outputs.logprobs[output]! : oldLogprobs[output + shift]!);
-      tokens.advantages.push(advantages[output + shift]!);
-    }
-  });
-  const chosen = definitionOf(loss).mark?.(tokens, settingsOf(options, loss));
-  at.forEach((output, t) => {
-    marks[output] = chosen?.[t] ?? 0;
-  });
+function concat(parts: readonly Floats[]): Float64Array {
+  const all = new Float64Array(parts.reduce((length, part) => length + part.length, 0));
+  let position = 0;
+  for (const part of parts) {
+    all.set(part, position);
+    position += part.length;
+  }
+  return all;
 }

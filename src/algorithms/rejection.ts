@@ -1,13 +1,24 @@
-/** Which tokens are left out because the policy that sampled them was too far from the one that is trained. */
+/** Rejects tokens for which the sampler's policy is too far from the trained policy. */
 import { UserError } from "../errors.ts";
-import { clampLog, describe, eachSequence, prefixed, sequenceMeans, smoothedMean } from "./importance-weights.ts";
+import { rowsOf } from "../trajectories/batch.ts";
+import {
+  clampLog,
+  countEps,
+  describe,
+  largest,
+  logRatios,
+  prefixed,
+  sequenceMeans,
+  smoothedMean,
+  sum,
+} from "./off-policy/describe.ts";
 
 export interface RejectionRule {
-  /** What the figure is of: each token, or a sequence's sum, mean or largest. */
+  /** What is compared with the bounds: each token's value, or the sum, mean or largest value of a sequence. */
   level: "token" | "seq_sum" | "seq_mean" | "seq_max";
-  /** Of KL(sampler || trainer) from one token: k1 = -d, k2 = d^2/2, k3 = e^d - 1 - d, with d = trainer - sampler. */
+  /** Value of a token, an estimate of KL(sampler || trainer): k1 = -d, k2 = d^2/2, k3 = e^d - 1 - d, d = trainer - sampler. */
   estimator: "k1" | "k2" | "k3";
-  /** Kept are figures within. */
+  /** Values from `low` to `high` are kept. */
   low: number;
   high: number;
 }
@@ -22,7 +33,7 @@ const estimators = {
  * @param trainer `[N]` log-probabilities, detached
  * @param sampler `[N]`
  * @param offsets `[S + 1]`
- * @returns `[N]` 1: the token satisfies every rule; and figures of each rule
+ * @returns `[N]` 1: the token satisfies every rule; and metrics of each rule
  */
 export function rejectionMask(
   trainer: Float32Array,
@@ -34,58 +45,57 @@ export function rejectionMask(
   const metrics: Record<string, number> = {};
   if (trainer.length === 0) return { keep, metrics };
   for (const rule of rules) {
-    const { tokens, rows } = figuresOf(trainer, sampler, offsets, rule);
-    const own = Uint8Array.from(tokens, (figure) => (figure >= rule.low && figure <= rule.high ? 1 : 0));
-    const { eff_sample_size: _, ...figures } = describe(tokens, rows, rows ?? sequenceMeans(tokens, offsets), {
-      ...rule,
-      ideal: 0,
-    });
+    const { tokens, sequences } = valuesOf(trainer, sampler, offsets, rule);
+    const own = new Uint8Array(tokens.length);
+    for (const [token, value] of tokens.entries()) {
+      if (value >= rule.low && value <= rule.high) own[token] = 1;
+      else keep[token] = 0;
+    }
+    const means = sequences ?? sequenceMeans(tokens, offsets);
+    const { eff_sample_size: _, ...described } = describe(tokens, sequences, means, { ...rule, ideal: 0 });
     const name = `rollout_rs_${rule.level}_${rule.estimator}_`;
-    Object.assign(metrics, prefixed(name, { ...figures, ...maskedShares(own, offsets) }));
-    own.forEach((kept, token) => {
-      keep[token]! &= kept;
-    });
+    Object.assign(metrics, prefixed(name, { ...described, ...maskedShares(own, offsets) }));
   }
   return { keep, metrics: { ...metrics, ...prefixed("rollout_rs_", maskedShares(keep, offsets)) } };
 }
 
-function figuresOf(
+/** The value that the rule compares with its bounds, of each token and, unless the level is `token`, of each sequence. */
+function valuesOf(
   trainer: Float32Array,
   sampler: Float32Array,
   offsets: Int32Array,
   { level, estimator }: RejectionRule,
-) {
-  const tokens = new Float64Array(trainer.length);
-  for (let token = 0; token < tokens.length; token++) {
-    tokens[token] = estimators[estimator](clampLog(trainer[token]! - sampler[token]!));
-  }
-  if (level === "token") return { tokens, rows: null };
-  const rows = new Float64Array(offsets.length - 1);
-  eachSequence(offsets, (sequence, from, to) => {
-    const own = tokens.subarray(from, to);
-    if (level === "seq_mean") rows[sequence] = smoothedMean(own);
-    else if (level === "seq_sum") rows[sequence] = own.reduce((sum, value) => sum + value, 0);
-    else
-      rows[sequence] = own.reduce((most, value) => Math.max(most, value), from === to ? 0 : Number.NEGATIVE_INFINITY);
-    tokens.fill(rows[sequence]!, from, to);
+): { tokens: Float64Array; sequences: Float64Array | null } {
+  const tokens = logRatios(trainer, sampler).map((logRatio) => estimators[estimator](clampLog(logRatio)));
+  if (level === "token") return { tokens, sequences: null };
+  const sequences = rowsOf(tokens, offsets).map((row) => {
+    const value = ofSequence[level](row);
+    row.fill(value);
+    return value;
   });
-  return { tokens, rows };
+  return { tokens, sequences: Float64Array.from(sequences) };
 }
 
+const ofSequence = {
+  seq_sum: sum,
+  seq_mean: smoothedMean,
+  seq_max: (row: Float64Array) => (row.length === 0 ? 0 : largest(row)),
+};
+
 function maskedShares(keep: Uint8Array, offsets: Int32Array): Record<string, number> {
-  let sequences = 0;
-  eachSequence(offsets, (_, from, to) => {
-    if (keep.subarray(from, to).includes(0)) sequences++;
-  });
+  const rows = rowsOf(keep, offsets);
   const masked = keep.reduce((count, kept) => count + 1 - kept, 0);
-  return { masked_fraction: masked / (keep.length + 1e-8), seq_masked_fraction: sequences / (offsets.length - 1) };
+  return {
+    masked_fraction: masked / (keep.length + countEps),
+    seq_masked_fraction: rows.filter((row) => row.includes(0)).length / rows.length,
+  };
 }
 
 /**
- * Rules as verl names them, with a threshold each. k1's are ratios, `"low_high"` or `high` with `1 / high` below; the
- * others' are upper bounds of the figure itself.
+ * Rules by verl's names, each with a threshold. The thresholds of k1 are ratios: `"low_high"`, or `high`, whose lower bound
+ * is `1 / high`. The others are upper bounds of the value.
  *
- * @throws UserError for a rule that does not exist or a threshold that is no positive number
+ * @throws UserError for an unknown rule or a threshold that is not a positive number
  * @example
  * rejectionRules(["seq_mean_k2", "token_k1"], [0.05, "0.6_1.5"]);
  */
@@ -106,8 +116,8 @@ export function rejectionRules(names: readonly string[], thresholds: readonly (s
       });
     }
     const rule = { level, estimator } as Pick<RejectionRule, "level" | "estimator">;
-    const high = bounds.at(-1)!;
-    if (estimator !== "k1") return { ...rule, low: Number.NEGATIVE_INFINITY, high };
-    return { ...rule, low: Math.log(bounds.length === 2 ? bounds[0]! : 1 / high), high: Math.log(high) };
+    const [first = Number.NaN, second] = bounds;
+    if (estimator !== "k1") return { ...rule, low: Number.NEGATIVE_INFINITY, high: first };
+    return { ...rule, low: Math.log(second === undefined ? 1 / first : first), high: Math.log(second ?? first) };
   });
 }

@@ -1,17 +1,19 @@
-/** How far the sampler's log-probabilities are from the trainer's for the same tokens under the same weights. */
+/** Distance between the log-probabilities of sampler and trainer for the same tokens under the same weights. */
+import { logRatios } from "./off-policy/describe.ts";
 
-/** Exponents stop here, so that one broken token leaves the figures finite. */
+/** Largest exponent, so that metrics stay finite. */
 const maxLogRatio = 20;
 
 /**
  * Over tokens, with `d = trainer - sampler`:
  * `rollout/logprob_diff_mean` and `_max` of |d|; `rollout/kl_sampler_trainer_k1` = mean of -d, `_k2` = mean of d^2 / 2
- * and `_k3` = mean of e^d - 1 - d, all estimating KL(sampler || trainer); `rollout/effective_sample_size` = (sum w)^2 / (N sum w^2) with
- * w = e^d, 1 when they agree. Give it log-probabilities from before the first update, or it measures the update too.
+ * and `_k3` = mean of e^d - 1 - d, which estimate KL(sampler || trainer); `rollout/effective_sample_size` =
+ * (sum w)^2 / (N sum w^2) with w = e^d, which is 1 if they agree. Pass log-probabilities from before the first update;
+ * later ones also measure the update.
  *
  * @param trainer `[N]`
  * @param sampler `[N]`, of the same tokens
- * @returns nothing when there is no token
+ * @returns an empty record if there are no tokens
  */
 export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): Record<string, number> {
   const tokens = trainer.length;
@@ -23,8 +25,7 @@ export function samplerMismatch(trainer: Float32Array, sampler: Float32Array): R
   let k3 = 0;
   let weights = 0;
   let squares = 0;
-  for (let token = 0; token < tokens; token++) {
-    const difference = trainer[token]! - sampler[token]!;
+  for (const difference of logRatios(trainer, sampler)) {
     const bounded = Math.min(difference, maxLogRatio);
     const weight = Math.exp(bounded);
     absolute += Math.abs(difference);

@@ -1,4 +1,4 @@
-/** Advantages of single steps: the same step of each rollout of a task is compared, by the rewards of the steps. */
+/** Advantages of single steps: the same step of each rollout of a task is compared by its reward. */
 import type { TrajectoryGroup } from "../trajectories/types.ts";
 import { type AdvantageOptions, estimateAdvantages } from "./advantages.ts";
 import { returnsToGo } from "./estimators/returns.ts";
@@ -8,55 +8,58 @@ type Member = TrajectoryGroup["members"][number];
 export interface StepAdvantages {
   /** `[groups][members][steps]` */
   advantages: number[][][];
-  /** `groups/*`: trajectories of which some steps' rewards are unknown, and steps that only one rollout came to. */
+  /** `groups/*`: trajectories with some unknown step rewards, and steps that only one rollout reached. */
   counts: Record<string, number>;
 }
 
 /**
- * Step `i` of the members of a group is one comparison, of the rewards of that step. A workflow that gives one reward a
- * trajectory gives it for the last step, discounted for those before. What cannot be compared has the advantage 0 and
- * is counted.
+ * Compares the rewards of step `i` of all members of a group. If a workflow returns one reward per trajectory, it counts
+ * for the last step and, discounted, for the earlier ones. Steps that cannot be compared get advantage 0 and are counted.
  *
  * @param options estimator and constants, as for whole trajectories
- * @param gamma discount of a step
+ * @param gamma discount per step
  */
 export function estimateStepAdvantages(
   groups: readonly TrajectoryGroup[],
   options: AdvantageOptions,
   gamma: number,
 ): StepAdvantages {
-  const rewards = groups.map(({ members }) => members.map((member) => stepRewards(member, gamma)));
   const counts = { "groups/unknown_step_rewards": 0, "groups/lone_steps": 0 };
-  const advantages = groups.map(({ members }) => members.map(({ trajectory }) => trajectory.steps.map(() => 0)));
-  const comparisons: { group: TrajectoryGroup; index: number; step: number; members: number[] }[] = [];
-  groups.forEach((group, index) => {
-    counts["groups/unknown_step_rewards"] += rewards[index]!.filter((own) => own === null).length;
-    const longest = Math.max(0, ...rewards[index]!.map((own) => own?.length ?? 0));
+  const comparisons: { group: TrajectoryGroup; step: number; rows: number[][] }[] = [];
+  const advantages = groups.map((group) => {
+    const candidates = group.members.map((member) => ({
+      member,
+      rewards: stepRewards(member, gamma),
+      row: member.trajectory.steps.map(() => 0),
+    }));
+    const known = candidates.flatMap(({ rewards, ...rest }) => (rewards === null ? [] : [{ rewards, ...rest }]));
+    counts["groups/unknown_step_rewards"] += candidates.length - known.length;
+    const longest = Math.max(0, ...known.map(({ rewards }) => rewards.length));
     for (let step = 0; step < longest; step++) {
-      const members = [...group.members.keys()].filter((member) => (rewards[index]![member]?.length ?? 0) > step);
-      if (members.length < Math.min(2, group.members.length)) counts["groups/lone_steps"]++;
-      else {
-        const compared = members.map((member) => ({
-          ...group.members[member]!,
-          reward: rewards[index]![member]![step]!,
-        }));
-        comparisons.push({ group: { ...group, members: compared }, index, step, members });
+      const members: Member[] = [];
+      const rows: number[][] = [];
+      for (const { member, rewards, row } of known) {
+        const reward = rewards[step];
+        if (reward === undefined) continue;
+        members.push({ ...member, reward });
+        rows.push(row);
       }
+      if (members.length < Math.min(2, candidates.length)) counts["groups/lone_steps"]++;
+      else comparisons.push({ group: { ...group, members }, step, rows });
     }
+    return candidates.map(({ row }) => row);
   });
   const estimated = estimateAdvantages(
     comparisons.map(({ group }) => group),
     options,
   );
-  comparisons.forEach(({ index, step, members }, comparison) => {
-    members.forEach((member, position) => {
-      advantages[index]![member]![step] = estimated[comparison]![position]!;
-    });
-  });
+  for (const [index, { step, rows }] of comparisons.entries()) {
+    for (const [member, row] of rows.entries()) row[step] = estimated[index]?.[member] ?? 0;
+  }
   return { advantages, counts };
 }
 
-/** A trajectory's advantage in equal parts to its steps, so that long trajectories do not push more than short ones. */
+/** Divides each trajectory's advantage by its number of steps, so that long trajectories do not weigh more. */
 export function shareAmongSteps(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly number[])[],
@@ -66,7 +69,7 @@ export function shareAmongSteps(
   );
 }
 
-/** `[steps]`, or null where the rewards of some steps only are known. */
+/** `[steps]`, or null if only some of the rewards are known. */
 function stepRewards({ trajectory: { steps }, reward }: Member, gamma: number): readonly number[] | null {
   const given = steps.map((step) => step.reward);
   if (given.every((value) => value === null)) {

@@ -1,16 +1,16 @@
-/** What a loss is: a pure function of token outputs. No engine, no model, no I/O in this room. */
+/** A loss is a pure function of token outputs. This room uses no engine, no model and no I/O. */
 import type { TokenOutputs } from "../trajectories/types.ts";
 import type { MetricSums } from "./metric-sums.ts";
 
-/** Which outputs a loss reads besides the log-probabilities. */
+/** The outputs that a loss reads besides the log-probabilities. */
 export interface Outputs {
   entropy?: boolean;
   values?: boolean;
-  /** By `forward` alone: it has no gradient. */
+  /** Only `forward` returns it; it has no gradient. */
   concentration?: boolean;
 }
 
-/** `dL/doutput`, laid out as the outputs they belong to. */
+/** `dL/doutput`, in the layout of the outputs. */
 export interface OutputGradient {
   logprobs: Float32Array;
   entropy?: Float32Array;
@@ -36,13 +36,13 @@ export interface Loss {
    * @param sequences indices of those sequences in the batch this loss was built for
    */
   evaluate(outputs: TokenOutputs, sequences: Int32Array): LossValue;
-  /** Needs the outputs of the whole batch before any gradient (clip-cov, kl-cov): the engine forwards once more. */
-  coupled?: true;
-  /** Made for engines that ask: it costs as much as an evaluation. Undefined where no such loss has this gradient. */
+  /** The loss needs the outputs of the whole batch (clip-cov, kl-cov), so the engine runs one more forward pass. */
+  coupled?: boolean;
+  /** Costs as much as an evaluation. Undefined if no hosted loss has this gradient. */
   hosted?(): HostedLoss | undefined;
 }
 
-/** A loss with the same gradient, under the name that an engine's own implementation has. */
+/** A loss with the same gradient that an engine implements, by the engine's name for it. */
 export interface HostedLoss {
   name: string;
   config: Readonly<Record<string, number>>;

@@ -1,15 +1,16 @@
-/** The critic's loss: squared distance to the returns, not let far from the values that the advantages came from. */
+/** The critic's loss: squared distance to the returns, clipped around the values that the advantages came from. */
 import { RunError } from "../errors.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { type AggregationMode, tokenWeight } from "./aggregation.ts";
 import { clamp } from "./losses/sequence-loss.ts";
+import { matchOutputs } from "./match-outputs.ts";
 import type { Loss } from "./types.ts";
 
 export interface ValueLossOptions {
   aggMode: AggregationMode;
-  /** Values count as moved by at most this from the old ones; `null` is off. */
+  /** Largest distance from the old values that counts; `null` turns clipping off. */
   clip: number | null;
-  /** Weight of the loss, default 1; the metrics are without it. */
+  /** Weight of the loss, default 1; not applied to metrics. */
   coefficient?: number;
   lossScale?: number;
   countEps?: number;
@@ -31,21 +32,14 @@ export function valueLoss(batch: TrainingBatch, { aggMode, clip, coefficient = 1
     outputs: { values: true },
     evaluate(outputs, sequences) {
       const values = outputs.values;
-      if (values === undefined) throw new RunError("the value loss needs values, and the engine gave none");
+      if (values === undefined) throw new RunError("the value loss needs values, but the engine returned none");
       const gradient = { logprobs: new Float32Array(outputs.logprobs.length), values: values.slice() };
       let loss = 0;
       let clipped = 0;
       let sum = 0;
-      for (let index = 0; index < sequences.length; index++) {
-        const from = offsets[sequences[index]!]!;
-        const start = outputs.offsets[index]!;
-        const trained = outputs.offsets[index + 1]! - start;
-        if (offsets[sequences[index]! + 1]! - from !== trained) {
-          throw new RunError(`the outputs of sequence ${sequences[index]} do not fit its trained tokens`);
-        }
+      for (const { trained, from, start } of matchOutputs(offsets, outputs.offsets, sequences)) {
         const weight = tokenWeight(aggMode, trained, totals, scale);
-        for (let token = 0; token < trained; token++) {
-          const value = values[start + token]!;
+        values.subarray(start, start + trained).forEach((value, token) => {
           const old = clip === null ? value : oldValues![from + token]!;
           const held = clip === null ? value : clamp(value, old - clip, old + clip);
           const error = value - returns[from + token]!;
@@ -55,11 +49,11 @@ export function valueLoss(batch: TrainingBatch, { aggMode, clip, coefficient = 1
           gradient.values[start + token] = takesHeld ? 0 : coefficient * weight * error;
           clipped += Number(takesHeld);
           sum += value;
-        }
+        });
       }
-      const evaluated = outputs.offsets.at(-1)!;
+      const evaluated = values.length;
       if (evaluated === 0) return { loss: 0, gradient, metrics: {} };
-      const share = evaluated / offsets.at(-1)!;
+      const share = evaluated / returns.length;
       return {
         loss: coefficient * loss,
         gradient,

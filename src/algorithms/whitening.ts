@@ -1,18 +1,18 @@
-/** Centring and scaling of the advantages of a batch's tokens. */
+/** Centers and scales the advantages of a batch's tokens. */
 
 export interface WhiteningOptions {
   /** 0: population variance; 1: sample variance. */
   ddof: 0 | 1;
   eps: number;
-  /** Where `eps` goes: under the root, beside the root, or as the least variance. */
+  /** Where `eps` is used: added to the variance, added to the deviation, or as the smallest variance. */
   epsAt: "variance" | "deviation" | "floor";
   /** Added to the number of values that sums are divided by. */
   countEps?: number;
-  /** Only centre. */
+  /** `false`: only center. */
   scale?: boolean;
 }
 
-/** The constants of each place where the systems whiten. */
+/** The constants that each system uses. */
 export const whitenings = {
   /** verl's `masked_whiten`, after reinforce_plus_plus, reinforce_plus_plus_baseline and gae. */
   verl: { ddof: 1, eps: 1e-8, epsAt: "variance", countEps: 1e-8 },
@@ -23,27 +23,28 @@ export const whitenings = {
   lightrftBatch: { ddof: 0, eps: 1e-8, epsAt: "floor" },
 } as const satisfies Record<string, WhiteningOptions>;
 
-/** `(value - center) * factor` whitens. One value or none, and equal ones, whiten to 0. */
+/** `(value - center) * factor` whitens. Fewer than two values, or equal values, become 0. */
 export interface Whitening {
   center: number;
   factor: number;
 }
 
-export function whiteningOf(values: ArrayLike<number>, options: WhiteningOptions): Whitening {
+export function whiteningOf(
+  values: readonly number[] | Float32Array | Float64Array,
+  options: WhiteningOptions,
+): Whitening {
   const { ddof, eps, epsAt, countEps = 0, scale = true } = options;
   const count = values.length;
-  if (count === 0) return { center: 0, factor: 0 };
+  const [first] = values;
+  if (first === undefined) return { center: 0, factor: 0 };
   let sum = 0;
-  let equal = true;
-  for (let index = 0; index < count; index++) {
-    sum += values[index]!;
-    equal &&= values[index] === values[0];
-  }
+  for (const value of values) sum += value;
   const center = sum / (count + countEps);
-  if (!scale) return { center: equal ? values[0]! : center, factor: 1 };
+  const equal = values.every((value) => value === first);
+  if (!scale) return { center: equal ? first : center, factor: 1 };
   if (equal) return { center, factor: 0 };
   let squares = 0;
-  for (let index = 0; index < count; index++) squares += (values[index]! - center) ** 2;
+  for (const value of values) squares += (value - center) ** 2;
   const variance = ((squares / (count + countEps)) * count) / (count - ddof);
   const divisors = {
     variance: Math.sqrt(variance + eps),

@@ -1,8 +1,8 @@
 /** The configuration's keys as the options of the policy loss and of off-policy correction. */
 import { splitEstimatorMap } from "../algorithms/advantages.ts";
 import type { CustomLoss } from "../algorithms/custom-loss.ts";
-import type { ImportanceOptions } from "../algorithms/importance-weights.ts";
 import type { KlControllerOptions } from "../algorithms/kl-controller.ts";
+import type { ImportanceOptions } from "../algorithms/off-policy/importance-weights.ts";
 import type { PolicyLossOptions } from "../algorithms/policy-loss.ts";
 import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
 import { type RejectionRule, rejectionRules } from "../algorithms/rejection.ts";

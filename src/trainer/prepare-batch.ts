@@ -1,6 +1,7 @@
 /** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
-import { importanceWeights } from "../algorithms/importance-weights.ts";
+
 import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
+import { importanceWeights } from "../algorithms/off-policy/importance-weights.ts";
 import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
 import { rejectionMask } from "../algorithms/rejection.ts";
 import { discountAdvantages, normaliseAdvantages } from "../algorithms/token-advantages.ts";

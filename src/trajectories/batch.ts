@@ -10,11 +10,22 @@ export function offsetsOf(counts: readonly number[]): Int32Array {
   return offsets;
 }
 
+/** `[S]` number of trained tokens of each sequence. */
+export const countsOf = (offsets: Int32Array): Int32Array =>
+  offsets.subarray(1).map((end, sequence) => end - offsets[sequence]!);
+
+/** `[S]` the part of `values` that each sequence owns. The parts share its memory. */
+export function rowsOf<Values extends Float32Array | Float64Array | Uint8Array>(
+  values: Values,
+  offsets: Int32Array,
+): Values[] {
+  return Array.from(offsets.subarray(1), (end, sequence) => values.subarray(offsets[sequence], end) as Values);
+}
+
 /** Denominators of the sequences with these offsets. */
 export function totalsOf(offsets: Int32Array): BatchTotals {
   const totals: BatchTotals = { tokens: 0, sequences: 0, longest: 0 };
-  for (let sequence = 0; sequence + 1 < offsets.length; sequence++) {
-    const trained = offsets[sequence + 1]! - offsets[sequence]!;
+  for (const trained of countsOf(offsets)) {
     totals.tokens += trained;
     if (trained > 0) totals.sequences++;
     totals.longest = Math.max(totals.longest, trained);

@@ -1,5 +1,5 @@
 /** PPO's clipped surrogate (arXiv 1707.06347) with optional dual clip (arXiv 1912.09729). */
-import { clamp, emptyValues, type LossSettings, type SequenceLoss, type SequenceTokens } from "./sequence-loss.ts";
+import { clamp, eachToken, emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 
 /** `max(-rA, -clip(r, low, high)A)`; for A < 0 at most `-dual * A`. The gradient is that of the branch selected. */
 export const ppo: SequenceLoss = (tokens, settings) => {
@@ -15,14 +15,10 @@ export const ppo: SequenceLoss = (tokens, settings) => {
 };
 
 /** PPO's loss without the dual clip. */
-export function clippedSurrogate(
-  { logprobs, old, advantages }: SequenceTokens,
-  { low, high, logRatioLimit }: LossSettings,
-) {
-  const values = emptyValues(logprobs.length);
-  for (let t = 0; t < logprobs.length; t++) {
-    const advantage = advantages[t]!;
-    const logRatio = logprobs[t]! - old[t]!;
+export const clippedSurrogate: SequenceLoss = (tokens, { low, high, logRatioLimit }) => {
+  const values = emptyValues(tokens);
+  eachToken(tokens, (t, logprob, old, advantage) => {
+    const logRatio = logprob - old;
     const held = clamp(logRatio, -logRatioLimit, logRatioLimit);
     const ratio = Math.exp(held);
     const clips = (advantage > 0 && ratio > high) || (advantage < 0 && ratio < low);
@@ -31,6 +27,6 @@ export function clippedSurrogate(
     values.slopes[t] = clips || held !== logRatio ? 0 : loss;
     values.kl -= held;
     if (clips) values.clipped++;
-  }
+  });
   return values;
-}
+};

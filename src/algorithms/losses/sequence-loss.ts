@@ -1,4 +1,4 @@
-/** The shape of a policy loss: one sequence's trained tokens in, a value and a slope per token out. */
+/** A policy loss maps the trained tokens of one sequence to a value and a slope per token. */
 
 type Floats = Float32Array | Float64Array;
 
@@ -13,13 +13,13 @@ export interface SequenceTokens {
   marked?: Uint8Array;
 }
 
-/** What a loss gives for one sequence. The caller applies each token's weight. */
+/** The loss of one sequence. The caller applies the weight of each token. */
 export interface LossValues {
   /** `[T]` loss of each token. */
   losses: Float64Array;
   /** `[T]` derivative of the sum of `losses` by each log-probability. */
   slopes: Float64Array;
-  /** The slopes are derivatives by the sequence's mean log-ratio: every token gets their weighted mean. */
+  /** The slopes are derivatives with respect to the mean log-ratio: every token gets their weighted mean. */
   slopesOfMean?: true;
   /** Tokens whose clipped branch was selected. */
   clipped: number;
@@ -29,13 +29,20 @@ export interface LossValues {
   kl: number;
 }
 
-export const emptyValues = (count: number): LossValues => ({
-  losses: new Float64Array(count),
-  slopes: new Float64Array(count),
+export const emptyValues = ({ logprobs }: SequenceTokens): LossValues => ({
+  losses: new Float64Array(logprobs.length),
+  slopes: new Float64Array(logprobs.length),
   clipped: 0,
   capped: 0,
   kl: 0,
 });
+
+export function eachToken(
+  { logprobs, old, advantages }: SequenceTokens,
+  visit: (t: number, logprob: number, old: number, advantage: number) => void,
+): void {
+  for (let t = 0; t < logprobs.length; t++) visit(t, logprobs[t]!, old[t]!, advantages[t]!);
+}
 
 /** Constants of all losses; each loss reads those in its formula. */
 export interface LossSettings {
@@ -73,7 +80,7 @@ export const lossDefaults = {
   low: 0.8,
   high: 1.2,
   dual: Number.POSITIVE_INFINITY,
-  // verl's value. A ratio beyond e^20 means that something is broken.
+  // verl's value.
   logRatioLimit: 20,
   droBeta: 0.05,
   tauPositive: 1,
@@ -90,12 +97,12 @@ export const lossDefaults = {
 
 export type SequenceLoss = (tokens: SequenceTokens, settings: LossSettings) => LossValues;
 
-/** All tokens of a batch, `[N]` each, for losses that select some of them. */
+/** The tokens of a batch that are trained by one loss, `[N]` each, for losses that select some of them. */
 export interface BatchTokens {
-  logprobs: ArrayLike<number>;
+  logprobs: Float64Array;
   /** Log-probabilities that ratios start from. */
-  old: ArrayLike<number>;
-  advantages: ArrayLike<number>;
+  old: Float64Array;
+  advantages: Float64Array;
 }
 
 export interface PolicyLossDefinition {

@@ -45,7 +45,7 @@ test("the overlong penalty grows over the buffer, from nothing to its factor at 
 });
 
 test("a reply's reward lies on its last token; KL is paid on each, and never paid out", () => {
-  expect([...tokenRewards(3, 1, [0.5, 0, 2], 0.1)]).toEqual([-0.05, -0, 0.8]);
+  expect([...tokenRewards(3, 1, [0.5, 0, 2], 0.1)]).toEqual([-0.05, 0, 0.8]);
   expect([...tokenRewards(2, 1, [1, 1], -1)]).toEqual([0, 1]);
   expect([...tokenRewards(0, 1)]).toEqual([]);
 });

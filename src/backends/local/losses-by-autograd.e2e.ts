@@ -87,7 +87,11 @@ it("each loss, its gradient's norm and the step it makes are autograd's", async 
       totals: totalsOf(offsets),
     };
     const { advantages, oldLogprobs, referenceLogprobs, rolloutWeights } = batch;
-    const tokens = { logprobs, advantages, old: oldLogprobs! };
+    const tokens = {
+      logprobs: Float64Array.from(logprobs),
+      advantages: Float64Array.from(advantages),
+      old: Float64Array.from(oldLogprobs!),
+    };
     const marks: Record<string, Uint8Array> = {
       clip_cov: markForClipCov(tokens, { ...lossDefaults, ...covariance }),
       kl_cov: markForKlCov(tokens, { ...lossDefaults, ...covariance }),
