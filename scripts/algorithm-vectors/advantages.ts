@@ -9,7 +9,7 @@ import {
 } from "../../src/algorithms/estimators/estimator.ts";
 import { type EstimatorName, estimators } from "../../src/algorithms/estimators/index.ts";
 import { optimalTokenBaseline } from "../../src/algorithms/estimators/optimal-token-baseline.ts";
-import { generalisedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
+import { generalizedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
 import { whiteningOf, whitenings } from "../../src/algorithms/whitening.ts";
 import { allEqual } from "../../src/statistics.ts";
 import { advantageMetrics, rewardMetrics } from "../../src/trajectories/group-metrics.ts";
@@ -139,7 +139,7 @@ const gae = (preset: { carries: boolean }): Family =>
     const { token_level_rewards: rewards, values, response_mask: mask } = inputs;
     const options = { gamma: params.gamma, lambda: params.lam ?? params.lambd ?? 1 };
     const rows = rewards.map((row, index) =>
-      generalisedAdvantages(row, values[index]!, options, preset.carries ? mask[index] : undefined),
+      generalizedAdvantages(row, values[index]!, options, preset.carries ? mask[index] : undefined),
     );
     return {
       advantages: whitenWhere(

@@ -2,12 +2,12 @@
 import { compareRewards } from "../../src/algorithms/estimators/compare-rewards.ts";
 import { estimatorPresets } from "../../src/algorithms/estimators/estimator.ts";
 import { estimators } from "../../src/algorithms/estimators/index.ts";
-import { generalisedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
+import { generalizedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
 import { clipSymmetric } from "../../src/algorithms/rewards/clip.ts";
 import { overlongPenalty } from "../../src/algorithms/rewards/overlong-penalty.ts";
 import {
   noMoments,
-  normaliseRewards,
+  normalizeRewards,
   type RunningMoments,
   runningDeviation,
   withRewards,
@@ -56,7 +56,7 @@ const pipeline = family<{ experiences: Experience[] }, PipelineParams, { advanta
     const returns = inputs.experiences.map(({ reward, kl, mask }) => {
       let rewards = reward;
       if (params.reward_running_norm) {
-        ({ rewards, moments } = normaliseRewards(moments, reward, { center: params.reward_running_norm_minus_mean }));
+        ({ rewards, moments } = normalizeRewards(moments, reward, { center: params.reward_running_norm_minus_mean }));
       }
       rewards = clipSymmetric(rewards, params.reward_clip).values;
       return mask.map((row, index) =>
@@ -105,7 +105,7 @@ const gae = family<GaeInputs, ComputeParams & { lambd: number }>(({ inputs, para
   const { mask } = inputs;
   const [rewards, values] = [masked(inputs.token_rewards, mask), masked(inputs.values, mask)];
   const rows = rewards.map((row, index) =>
-    generalisedAdvantages(row, values[index]!, { gamma: params.gamma, lambda: params.lambd }),
+    generalizedAdvantages(row, values[index]!, { gamma: params.gamma, lambda: params.lambd }),
   );
   const raw = rows.map(({ advantages }) => Array.from(advantages));
   const whitened = params.advantages_norm ? whitenWhere(raw, mask, whitenings.lightrftGae) : raw;

@@ -1,7 +1,7 @@
 /** Advantages of a batch's tokens from the values of a critic, and the returns that the critic learns. */
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { type AdvantageOptions, estimatorOf } from "./advantages.ts";
-import { type GaeOptions, generalisedAdvantages } from "./estimators/returns.ts";
+import { type GaeOptions, generalizedAdvantages } from "./estimators/returns.ts";
 import { tokenRewards } from "./rewards/token-rewards.ts";
 
 /** `[S]` 1: the estimator of the sequence's role uses a critic. */
@@ -31,7 +31,7 @@ export function criticAdvantages(
     const [from, to] = [offsets[sequence], offsets[sequence + 1]];
     const own = rewards.subarray(from, to);
     const paid = tokenRewards(own.length, own.at(-1) ?? 0, penalties?.subarray(from, to), 1);
-    const found = generalisedAdvantages(paid, values.subarray(from, to), options);
+    const found = generalizedAdvantages(paid, values.subarray(from, to), options);
     advantages.set(found.advantages, from);
     returns.set(found.returns, from);
   }

@@ -1,22 +1,22 @@
-/** The weight of a KL penalty over the steps of a run: fixed, or steered towards a target (arXiv 1909.08593). */
+/** The weight of a KL penalty over the steps of a run: fixed, or adapted to a target KL (arXiv 1909.08593). */
 
 export interface KlControllerOptions {
   /** The first weight. */
   initial: number;
-  /** The KL to keep to; `null`: the weight stays as it is. */
+  /** Target KL (nats); `null` keeps the weight fixed. */
   target: number | null;
   /** Rollouts over which a KL far from the target changes the weight by a factor of about 1.2. */
   horizon: number;
 }
 
-/** How much of a deviation from the target counts at once. */
+/** Bound on the relative error of one step. */
 const maxError = 0.2;
 
 /**
- * The weight for the next step. It is the controller's whole state: keep it with the checkpoint.
+ * The weight for the next step. It is the controller's whole state, so checkpoints save it.
  *
- * @param kl the KL to the reference that this step found
- * @param rollouts sequences of this step
+ * @param kl mean KL to the reference of this step (nats)
+ * @param rollouts number of sequences of this step
  */
 export function nextKlWeight(weight: number, kl: number, rollouts: number, options: KlControllerOptions): number {
   if (options.target === null) return weight;

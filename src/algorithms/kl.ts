@@ -2,17 +2,17 @@
 
 export interface KlValue {
   value: number;
-  /** Derivative by the current log-probability. */
+  /** Derivative with respect to the current log-probability. */
   slope: number;
 }
 
-/** verl's bounds of k3: its argument and its value. */
+/** verl's bounds of the argument and the value of k3. */
 const maxLogRatio = 20;
 const maxK3 = 10;
 
-/** By `logRatio`, `lp - reference`. */
+/** `logRatio` is `lp - reference`. */
 export const klEstimators = {
-  /** Unbiased, but useless as a loss term: its expected gradient is zero. */
+  /** Unbiased, but as a loss term its expected gradient is zero. */
   k1: (logRatio) => ({ value: logRatio, slope: 1 }),
   k2: (logRatio) => ({ value: logRatio ** 2 / 2, slope: logRatio }),
   k3: (logRatio) => {

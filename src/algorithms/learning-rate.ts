@@ -4,14 +4,14 @@ export type Schedule = "constant" | "linear" | "cosine";
 
 export interface ScheduleOptions {
   schedule: Schedule;
-  /** Steps that rise by equal parts to the peak. */
+  /** Number of steps of the linear warm-up. */
   warmupSteps: number;
   total: number;
-  /** What the decay ends at, as a share of the peak. */
+  /** Rate at the end of the decay, as a share of the peak. */
   minRatio?: number;
 }
 
-/** What follows the warm-up, as a factor over the part `done` (0..1) of it. */
+/** The factor after the warm-up, of which a share `done` (0..1) has passed. */
 const decays: Record<Schedule, (done: number) => number> = {
   constant: () => 1,
   linear: (done) => 1 - done,
@@ -19,8 +19,8 @@ const decays: Record<Schedule, (done: number) => number> = {
 };
 
 /**
- * The factor of the peak rate at a point of the schedule: `step / warmupSteps` while warming up, then the decay over
- * the steps that remain, from 1 to `minRatio`. Beyond `total` the formulas just go on; see `learningRate`.
+ * The factor of the peak rate at a step: `step / warmupSteps` during the warm-up, then a decay from 1 to `minRatio` over
+ * the remaining steps. It does not stop at `total`; see `learningRate`.
  */
 export function scheduleFactor(step: number, { schedule, warmupSteps, total, minRatio = 0 }: ScheduleOptions): number {
   if (step < warmupSteps) return step / warmupSteps;
@@ -30,9 +30,9 @@ export function scheduleFactor(step: number, { schedule, warmupSteps, total, min
 
 export interface LearningRateOptions {
   schedule: Schedule;
-  /** Steps that warm up; 0 or less goes by `warmupRatio`. */
+  /** Number of warm-up steps; 0 or less uses `warmupRatio`. */
   warmupSteps?: number;
-  /** Share of all steps that warm up, rounded down to whole steps. */
+  /** Share of all steps that are warm-up steps, rounded down. */
   warmupRatio: number;
   /** Peak rate. */
   base: number;
@@ -40,8 +40,8 @@ export interface LearningRateOptions {
 }
 
 /**
- * The learning rate of one training step; positive on every step. Both decays would reach 0 at the last step and waste
- * it: it, and any step beyond, takes the rate half a step short of the end.
+ * The learning rate of one training step, always positive. A decay to 0 would waste the last step, so the last and all
+ * later steps use the rate of half a step before the end.
  *
  * @param step 1..total
  */

@@ -1,5 +1,6 @@
-/** Metrics kept as sums and counts, so that the parts of a batch add up: the reported value is `sum / count`. */
+/** Metrics as sums and counts, so that the parts of a batch can be added. The reported value is `sum / count`. */
 import { own } from "../own.ts";
+
 export type MetricSums = Record<string, { sum: number; count: number }>;
 
 export function addMetrics(parts: readonly MetricSums[]): MetricSums {

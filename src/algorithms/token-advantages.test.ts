@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { estimatorPresets } from "./estimators/estimator.ts";
 import { penalizeAdvantages } from "./kl-penalty.ts";
-import { discountAdvantages, normaliseAdvantages, type TokenAdvantageOptions } from "./token-advantages.ts";
+import { discountAdvantages, normalizeAdvantages, type TokenAdvantageOptions } from "./token-advantages.ts";
 
 const options: TokenAdvantageOptions = {
   ...estimatorPresets.rllm,
@@ -15,7 +15,7 @@ const batch = {
 const sum = (values: Float32Array) => values.reduce((total, value) => total + value, 0);
 
 test("nothing asked for changes nothing", () => {
-  const shaped = normaliseAdvantages(batch, options);
+  const shaped = normalizeAdvantages(batch, options);
   expect(shaped).toEqual({ advantages: batch.advantages, metrics: {} });
 });
 
@@ -25,12 +25,12 @@ test("a discount leaves the last token of each sequence as it is", () => {
 });
 
 test("an estimator that whitens does so over the tokens of its roles, and leaves the others alone", () => {
-  const { advantages } = normaliseAdvantages(batch, { ...options, byRole: { solver: "reinforce_plus_plus" } });
+  const { advantages } = normalizeAdvantages(batch, { ...options, byRole: { solver: "reinforce_plus_plus" } });
   expect(sum(advantages.slice(0, 5))).toBeCloseTo(0, 6);
   expect(advantages[5]).toBe(4);
   const baseline = { ...options, estimator: "reinforce_plus_plus_baseline" };
-  expect(normaliseAdvantages(batch, baseline).advantages).toEqual(batch.advantages);
-  const byVerl = normaliseAdvantages(batch, { ...baseline, ...estimatorPresets.verl }).advantages;
+  expect(normalizeAdvantages(batch, baseline).advantages).toEqual(batch.advantages);
+  const byVerl = normalizeAdvantages(batch, { ...baseline, ...estimatorPresets.verl }).advantages;
   expect(sum(byVerl.slice(0, 5))).toBeCloseTo(0, 6);
   expect(byVerl[5]).toBe(0);
 });
@@ -46,7 +46,7 @@ test("a KL in the reward is part of what tokens return before they are whitened,
   });
   const everyone = { ...options, estimator: "reinforce_plus_plus" };
   const roles = batch.roles.map(() => "solver");
-  const { advantages } = normaliseAdvantages({ ...batch, roles, advantages: penalised }, everyone);
+  const { advantages } = normalizeAdvantages({ ...batch, roles, advantages: penalised }, everyone);
   const mean = returns.reduce((total, value) => total + value, 0) / 6;
   const deviation = Math.sqrt(returns.reduce((total, value) => total + (value - mean) ** 2, 0) / 5);
   returns.forEach((value, token) => {
@@ -55,9 +55,9 @@ test("a KL in the reward is part of what tokens return before they are whitened,
 });
 
 test("all tokens are whitened, then bounded", () => {
-  const { advantages } = normaliseAdvantages(batch, { ...options, whiten: true });
+  const { advantages } = normalizeAdvantages(batch, { ...options, whiten: true });
   expect(sum(advantages)).toBeCloseTo(0, 6);
-  const bounded = normaliseAdvantages(batch, { ...options, clip: 2 });
+  const bounded = normalizeAdvantages(batch, { ...options, clip: 2 });
   expect([...bounded.advantages]).toEqual([1, 1, 1, -2, -2, 2]);
   expect(bounded.metrics["advantage/clip_fraction"]).toBeCloseTo(1 / 6);
 });
@@ -65,10 +65,10 @@ test("all tokens are whitened, then bounded", () => {
 test("no tokens, one token and equal tokens give no NaN", () => {
   const every = { ...options, estimator: "reinforce_plus_plus", whiten: true, clip: 1 };
   const empty = { advantages: new Float32Array(), offsets: Int32Array.of(0), roles: [] };
-  expect(normaliseAdvantages(empty, every).advantages).toHaveLength(0);
+  expect(normalizeAdvantages(empty, every).advantages).toHaveLength(0);
   expect(discountAdvantages(empty, 0.5)).toHaveLength(0);
   const one = { advantages: Float32Array.of(3), offsets: Int32Array.of(0, 1, 1), roles: ["a", "a"] };
-  expect([...normaliseAdvantages(one, every).advantages]).toEqual([0]);
+  expect([...normalizeAdvantages(one, every).advantages]).toEqual([0]);
   const equal = { advantages: Float32Array.of(0.1, 0.1), offsets: Int32Array.of(0, 1, 2), roles: ["a", "a"] };
-  expect([...normaliseAdvantages(equal, every).advantages]).toEqual([0, 0]);
+  expect([...normalizeAdvantages(equal, every).advantages]).toEqual([0, 0]);
 });

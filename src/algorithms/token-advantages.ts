@@ -34,7 +34,7 @@ export function discountAdvantages({ advantages, offsets }: Tokens, gamma: numbe
  *
  * @returns `[N]`, and `advantage/clip_fraction` if there is a bound
  */
-export function normaliseAdvantages(
+export function normalizeAdvantages(
   { advantages: given, offsets, roles }: Tokens,
   options: TokenAdvantageOptions,
 ): { advantages: Float32Array; metrics: Record<string, number> } {

@@ -2,7 +2,7 @@
 import { estimateAdvantages } from "../algorithms/advantages.ts";
 import { clipSymmetric } from "../algorithms/rewards/clip.ts";
 import { overlongPenalty } from "../algorithms/rewards/overlong-penalty.ts";
-import { noMoments, normaliseRewards, runningDeviation } from "../algorithms/rewards/running-moments.ts";
+import { noMoments, normalizeRewards, runningDeviation } from "../algorithms/rewards/running-moments.ts";
 import { estimateStepAdvantages, shareAmongSteps } from "../algorithms/step-advantages.ts";
 import { UserError } from "../errors.ts";
 import { mean } from "../statistics.ts";
@@ -92,7 +92,7 @@ function normalise(
   const metrics: Record<string, number> = {};
   let flat = figures.flat();
   if (running_norm) {
-    const normalised = normaliseRewards(progress.rewardMoments ?? noMoments, flat, { center });
+    const normalised = normalizeRewards(progress.rewardMoments ?? noMoments, flat, { center });
     flat = normalised.rewards;
     progress.rewardMoments = normalised.moments;
     metrics["reward/running_mean"] = normalised.moments.mean;

@@ -4,7 +4,7 @@ import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
 import { importanceWeights } from "../algorithms/off-policy/importance-weights.ts";
 import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
 import { rejectionMask } from "../algorithms/rejection.ts";
-import { discountAdvantages, normaliseAdvantages } from "../algorithms/token-advantages.ts";
+import { discountAdvantages, normalizeAdvantages } from "../algorithms/token-advantages.ts";
 import type { Learner } from "../backends/engine.ts";
 import { keepTokens, selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
@@ -61,7 +61,7 @@ export async function prepareBatch(
     ? await askCritic(run, run.critic, penalized.batch, rawBatch.advantages, penalized.penalties)
     : { batch: penalized.batch, metrics: {} };
   const compared = await compareByTokens(run, judged.batch);
-  const normalised = normaliseAdvantages(compared, advantageOptions(config, run.experiment.estimators));
+  const normalised = normalizeAdvantages(compared, advantageOptions(config, run.experiment.estimators));
   const made = { ...told.metrics, ...penalized.metrics, ...judged.metrics, ...normalised.metrics };
   let batch: TrainingBatch = { ...compared, advantages: normalised.advantages };
   const asked = informativeSequences(batch, options);

@@ -1,19 +1,22 @@
-/**
- * The one computation behind most estimators: a reward less a baseline, over a scale. What is called an estimator is a
- * choice of the two.
- */
+/** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
 import { allEqual, mean, standardDeviation } from "../../statistics.ts";
 import type { EstimatorOptions, RewardGroup } from "./estimator.ts";
 
 /**
- * What a reward is compared with: nothing, its group's mean, the mean of the others in its group, the mean of the
- * group's tokens, the mean of all groups, or a baseline that comes with the group.
+ * - `none`: 0
+ * - `group`, `batch`: the mean of the group, or of all groups
+ * - `others`: the mean of the other members of the group
+ * - `tokens`: the group's mean, weighted by length
+ * - `given`: the baseline in the group
  */
 export type Baseline = "none" | "group" | "others" | "tokens" | "batch" | "given";
 
 /**
- * What the difference is divided by: nothing, the deviation of its group's rewards, of all rewards, or of all
- * differences, the group's mean, or the share of rewards that are not 0.
+ * - `none`: 1
+ * - `group`, `batch`: the standard deviation of the group's rewards, or of all rewards
+ * - `differences`: the standard deviation of all differences
+ * - `mean`: the group's mean
+ * - `nonzero`: the share of rewards that are not 0
  */
 export type Scale = "none" | "group" | "batch" | "differences" | "mean" | "nonzero";
 
@@ -25,8 +28,8 @@ export interface Comparison {
 type Constants = Pick<EstimatorOptions, "ddof" | "eps" | "singleton">;
 
 /**
- * `(R - baseline) / scale` of every reward. Equal rewards give exactly 0 against a mean, whatever rounding does to it:
- * exact zeros are left out of training. No rewards give none; finite rewards up to 1e100 never give NaN.
+ * `(R - baseline) / scale` of every reward. Against a mean, equal rewards give exactly 0 despite rounding, since training
+ * drops exact zeros. Finite rewards up to 1e100 never give NaN.
  *
  * @returns `[groups][members]`
  */
@@ -36,19 +39,20 @@ export function compareRewards(
   constants: Constants,
 ): number[][] {
   const all = groups.flatMap(({ rewards }) => rewards);
-  const differences = groups.map((group) =>
-    group.rewards.length === 1 && withinGroup.has(baseline)
-      ? group.rewards.map((reward) => (constants.singleton === "reward" ? reward : 0))
-      : baselines[baseline](group, all),
-  );
-  const flat = differences.flat();
-  return groups.map(({ rewards }, index) => {
-    const factor = scales[scale](rewards, { all, differences: flat, ...constants });
-    return differences[index]!.map((difference) => difference * factor);
+  const compared = groups.map((group) => {
+    const { rewards } = group;
+    const alone = rewards.length === 1 && withinGroup.has(baseline);
+    const ofOne = constants.singleton === "reward" ? rewards : [0];
+    return { rewards, differences: alone ? ofOne : baselines[baseline](group, all) };
+  });
+  const context = { all, differences: compared.flatMap(({ differences }) => differences), ...constants };
+  return compared.map(({ rewards, differences }) => {
+    const factor = scales[scale](rewards, context);
+    return differences.map((difference) => difference * factor);
   });
 }
 
-/** Baselines that a group of one cannot give. */
+/** Baselines that need a group of at least two. */
 const withinGroup: ReadonlySet<Baseline> = new Set(["group", "others", "tokens"]);
 
 const baselines: Record<Baseline, (group: RewardGroup, all: readonly number[]) => readonly number[]> = {
@@ -63,12 +67,12 @@ const baselines: Record<Baseline, (group: RewardGroup, all: readonly number[]) =
     if (lengths === undefined) throw new TypeError("a baseline by tokens needs the lengths of the trajectories");
     const tokens = sum(lengths);
     if (tokens === 0 || allEqual(rewards)) return rewards.map(() => 0);
-    const center = sum(rewards.map((reward, index) => reward * (lengths[index]! / tokens)));
+    const center = sum(lengths.map((length, index) => (rewards[index] ?? 0) * (length / tokens)));
     return rewards.map((reward) => reward - center);
   },
   given: ({ rewards, baselines: given }) => {
     if (given === undefined) throw new TypeError("the groups have no baseline");
-    return rewards.map((reward, index) => reward - given[given.length === 1 ? 0 : index]!);
+    return rewards.map((reward, index) => reward - (given[given.length === 1 ? 0 : index] ?? Number.NaN));
   },
 };
 
@@ -77,7 +81,7 @@ interface ScaleContext extends Constants {
   differences: readonly number[];
 }
 
-/** The factor of a group's differences. */
+/** The factor that a group's differences are multiplied by. */
 const scales: Record<Scale, (rewards: readonly number[], context: ScaleContext) => number> = {
   none: () => 1,
   group: (rewards, { ddof, eps, singleton }) =>
@@ -100,7 +104,7 @@ function less(rewards: readonly number[], of: readonly number[]): number[] {
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
 
-/** Of too few values to have one: 0. */
+/** 0 for too few values. */
 function deviation(values: readonly number[], ddof: 0 | 1): number {
   return values.length <= ddof ? 0 : standardDeviation(values, ddof);
 }

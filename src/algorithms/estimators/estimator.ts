@@ -1,8 +1,8 @@
-/** What an advantage estimator is, and the constants in which the well-known implementations differ. */
+/** The interface of an advantage estimator, and the constants in which the well-known implementations differ. */
 import type { TrajectoryGroup } from "../../trajectories/types.ts";
 
 export interface EstimatorOptions {
-  /** Divide by the standard deviation; read by grpo and grpo_passk, whose name leaves it open. */
+  /** grpo and grpo_passk: divide by the standard deviation. */
   std: boolean;
   /** 0: population deviation; 1: sample deviation. */
   ddof: 0 | 1;
@@ -10,33 +10,33 @@ export interface EstimatorOptions {
   eps: number;
   /** A group of one: `reward` keeps its reward (mean taken as 0, deviation as 1), `zero` gives it no advantage. */
   singleton: "reward" | "zero";
-  /** reinforce_plus_plus_baseline is scaled by the deviation of its tokens (verl) or of its trajectories. */
+  /** reinforce_plus_plus_baseline: divide by the deviation of the tokens (verl) or of the trajectories. */
   whitens: "tokens" | "trajectories";
 }
 
-/** The trajectories of one task and role, as an estimator sees them. */
+/** The trajectories of one task and role: input of an estimator. */
 export interface RewardGroup {
   /** `[M]`, finite. */
   rewards: readonly number[];
-  /** `[M]` tokens sampled by each trajectory; asked for by opo. */
+  /** `[M]` number of sampled tokens of each trajectory; required by opo. */
   lengths?: readonly number[];
-  /** `[M]` or one for all: the reward of the greedy reply to the same task; asked for by remax. */
+  /** `[M]` or `[1]`: the reward of the greedy reply to the same task; required by remax. */
   baselines?: readonly number[];
-  /** `[M]` everything known of each trajectory, for estimators of one's own; absent in a bare computation. */
+  /** `[M]` the trajectories, for custom estimators. */
   members?: TrajectoryGroup["members"];
 }
 
 /**
- * All groups of one role at once, so that an estimator may look beyond a group.
+ * Takes all groups of one role at once, so that it can also compare across groups.
  *
- * @returns `[groups][members]`: one figure a trajectory
+ * @returns `[groups][members]`: one advantage per trajectory
  * @example
  * const best: AdvantageEstimator = (groups) =>
  *   groups.map(({ rewards }) => rewards.map((reward) => (reward === Math.max(...rewards) ? 1 : 0)));
  */
 export type AdvantageEstimator = (groups: readonly RewardGroup[], options: EstimatorOptions) => number[][];
 
-/** Constants of each system. LightRFT itself gives NaN for a group of one and forbids it. */
+/** Constants of each system. LightRFT itself refuses groups of one. */
 export const estimatorPresets = {
   rllm: { std: true, ddof: 0, eps: 1e-6, singleton: "reward", whitens: "trajectories" },
   lightrft: { std: true, ddof: 1, eps: 1e-9, singleton: "zero", whitens: "trajectories" },

@@ -1,14 +1,14 @@
-/** The estimators by the names that a configuration gives them. */
+/** The built-in estimators by their names in the configuration. */
 import { type Baseline, compareRewards, type Scale } from "./compare-rewards.ts";
 import type { AdvantageEstimator } from "./estimator.ts";
 import { passAtK } from "./pass-at-k.ts";
 
 export interface EstimatorSpec {
-  /** One figure a trajectory. */
+  /** Returns one advantage per trajectory. */
   compare: AdvantageEstimator;
-  /** The tokens of the batch are whitened: always, or under constants that say so. */
+  /** Whiten the tokens of the batch: always, or if the constants' `whitens` is `tokens`. */
   whitens?: "always" | "by-preset";
-  /** What the engine or the rollouts must give besides rewards and log-probabilities. */
+  /** What the estimator needs in addition to rewards and log-probabilities. */
   needs?: "values" | "concentration" | "greedy_baseline";
 }
 
@@ -23,7 +23,7 @@ const asIs = comparing("none", "none");
 const grpo: AdvantageEstimator = (groups, options) =>
   compareRewards(groups, { baseline: "group", scale: options.std ? "group" : "none" }, options);
 
-/** A group of one has nothing to be compared with here, whatever the constants say of it. */
+/** A group of one has advantage 0, regardless of the constants. */
 const reinforcePlusPlusBaseline: AdvantageEstimator = (groups, options) =>
   options.whitens === "tokens"
     ? comparing("group", "none")(groups, options)
@@ -31,12 +31,12 @@ const reinforcePlusPlusBaseline: AdvantageEstimator = (groups, options) =>
 
 export const estimators = {
   grpo: { compare: grpo },
-  /** LightRFT's name of it. */
+  /** LightRFT's name of grpo. */
   group_norm: { compare: grpo },
-  /** Centred only; arXiv 2503.20783. */
+  /** Centered only; arXiv 2503.20783. */
   dr_grpo: { compare: comparing("group", "none") },
   reinforce: { compare: asIs },
-  /** LightRFT's name of the centred reward. */
+  /** LightRFT's name of the centered reward. */
   reinforce_baseline: { compare: comparing("group", "none") },
   /** arXiv 2501.03262. */
   reinforce_plus_plus: { compare: asIs, whitens: "always" },
@@ -45,7 +45,7 @@ export const estimators = {
   rloo: { compare: comparing("others", "none") },
   /** Compared over the whole batch. */
   prpo: { compare: comparing("batch", "batch") },
-  /** The advantage that LightRFT's CPGD is meant to have; arXiv 2505.12504. */
+  /** arXiv 2505.12504; LightRFT computes it differently. */
   cpgd: { compare: comparing("batch", "batch") },
   /** arXiv 1506.02438. */
   gae: { compare: asIs, whitens: "always", needs: "values" },
@@ -57,7 +57,7 @@ export const estimators = {
   gpg: { compare: comparing("group", "nonzero") },
   grpo_passk: { compare: passAtK },
   optimal_token_baseline: { compare: asIs, needs: "concentration" },
-  /** Over the group's mean: rare successes weigh more. */
+  /** Divided by the group's mean, so that rare successes weigh more. */
   maxrl: { compare: comparing("group", "mean") },
 } as const satisfies Record<string, EstimatorSpec>;
 

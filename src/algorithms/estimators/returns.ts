@@ -1,9 +1,9 @@
-/** Rewards of tokens carried back to the tokens before them. One row at a time; the last entry is the latest token. */
+/** Returns and generalized advantages of the tokens of one sequence. */
 
 export interface GaeOptions {
-  /** Discount of a token. */
+  /** Discount per token. */
   gamma: number;
-  /** Weight of what lies further ahead; 1: the whole return, 0: one token and the critic. */
+  /** 1 uses the whole return, 0 one token's reward and the critic. */
   lambda: number;
 }
 
@@ -11,6 +11,7 @@ export interface GaeOptions {
  * `G_t = r_t + gamma G_{t+1}`, float64.
  *
  * @param rewards `[T]`
+ * @returns `[T]`
  */
 export function returnsToGo(rewards: ArrayLike<number>, gamma: number): Float64Array {
   const returns = new Float64Array(rewards.length);
@@ -23,15 +24,14 @@ export function returnsToGo(rewards: ArrayLike<number>, gamma: number): Float64A
 }
 
 /**
- * Generalised advantages (arXiv 1506.02438): `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lambda A_{t+1}`.
+ * Generalized advantages (arXiv 1506.02438): `delta_t = r_t + gamma V_{t+1} - V_t`, `A_t = delta_t + gamma lambda A_{t+1}`.
  *
  * @param rewards `[T]`
- * @param values `[T]` what the critic expected at each token
- * @param mask `[T]` 1 where the policy spoke: other tokens are passed over, as if they were not there, and show what
- *   stands behind them. Absent: all count.
+ * @param values `[T]` the critic's value at each token
+ * @param mask `[T]` 1: sampled by the policy. Other tokens are skipped and repeat the advantage of the token after them.
  * @returns `[T]` advantages, and returns `A + V`, which the critic learns
  */
-export function generalisedAdvantages(
+export function generalizedAdvantages(
   rewards: ArrayLike<number>,
   values: ArrayLike<number>,
   { gamma, lambda }: GaeOptions,

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { whiten, whitenings } from "../whitening.ts";
 import { optimalTokenBaseline } from "./optimal-token-baseline.ts";
-import { generalisedAdvantages, returnsToGo } from "./returns.ts";
+import { generalizedAdvantages, returnsToGo } from "./returns.ts";
 
 const values = fc.array(fc.integer({ min: -8, max: 8 }), { maxLength: 8 });
 const close = (got: ArrayLike<number>, wanted: ArrayLike<number>) => {
@@ -17,9 +17,9 @@ test("a critic that expects nothing leaves the returns, and a perfect one nothin
     fc.property(values, fc.constantFrom(1, 0.9, 0), (rewards, gamma) => {
       const returns = returnsToGo(rewards, gamma);
       const nothing = rewards.map(() => 0);
-      close(generalisedAdvantages(rewards, nothing, { gamma, lambda: 1 }).advantages, returns);
-      close(generalisedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).advantages, nothing);
-      close(generalisedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).returns, returns);
+      close(generalizedAdvantages(rewards, nothing, { gamma, lambda: 1 }).advantages, returns);
+      close(generalizedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).advantages, nothing);
+      close(generalizedAdvantages(rewards, Array.from(returns), { gamma, lambda: 0.5 }).returns, returns);
     }),
   );
 });
@@ -35,8 +35,8 @@ test("tokens that the policy did not say are as if they were not there", () => {
       const options = { gamma: 0.9, lambda: 0.8 };
       const row = (some: typeof tokens) => [some.map(({ reward }) => reward), some.map((one) => one.value)] as const;
       const mask = tokens.map(({ on }) => on);
-      const whole = generalisedAdvantages(...row(tokens), options, mask);
-      const alone = generalisedAdvantages(...row(tokens.filter(({ on }) => on === 1)), options);
+      const whole = generalizedAdvantages(...row(tokens), options, mask);
+      const alone = generalizedAdvantages(...row(tokens.filter(({ on }) => on === 1)), options);
       const where = (figures: Float64Array) => figures.filter((_, index) => mask[index] === 1);
       close(where(whole.advantages), alone.advantages);
       close(where(whole.returns), alone.returns);

@@ -1,6 +1,6 @@
 /** Bounds on rewards and advantages. */
 
-/** Values within `[-bound, bound]`, and the share that was outside. 0 or less is no bound. */
+/** Clips values to `[-bound, bound]` and returns the share that was outside. A bound of 0 or less is ignored. */
 export function clipSymmetric<Values extends number[] | Float32Array | Float64Array>(
   values: Values,
   bound: number,

@@ -1,15 +1,15 @@
-/** DAPO's soft penalty of replies that come near the length limit (arXiv 2503.14476). */
+/** DAPO's soft penalty of replies near the length limit (arXiv 2503.14476). */
 
 export interface OverlongPenalty {
-  /** Longest reply, tokens. */
+  /** Length limit, in tokens. */
   maxLength: number;
-  /** The last so many tokens of it cost. */
+  /** Number of tokens before the limit that are penalized. */
   buffer: number;
-  /** What the whole buffer costs. */
+  /** Penalty at the limit. */
   factor: number;
 }
 
-/** What is added to the reward of a reply of `length` tokens: 0 outside the buffer, `-factor` at its end. */
+/** Added to the reward of a reply of `length` tokens: 0 before the buffer, then linear to `-factor` at the limit. */
 export function overlongPenalty(length: number, { maxLength, buffer, factor }: OverlongPenalty): number {
   if (buffer <= 0) return 0;
   return Math.min(0, ((maxLength - buffer - length) / buffer) * factor);

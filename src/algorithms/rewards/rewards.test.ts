@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { clipSymmetric } from "./clip.ts";
 import { overlongPenalty } from "./overlong-penalty.ts";
-import { noMoments, normaliseRewards, runningDeviation, withRewards } from "./running-moments.ts";
+import { noMoments, normalizeRewards, runningDeviation, withRewards } from "./running-moments.ts";
 import { tokenRewards } from "./token-rewards.ts";
 
 const rewards = fc.array(fc.integer({ min: -9, max: 9 }), { maxLength: 8 });
@@ -21,13 +21,13 @@ test("moments of parts are the moments of the whole, and survive JSON", () => {
 });
 
 test("rewards are divided by what all rewards so far vary by, never by nothing", () => {
-  expect(normaliseRewards(noMoments, [], { center: true }).rewards).toEqual([]);
-  expect(normaliseRewards(noMoments, [3], { center: false }).rewards).toEqual([3]);
-  expect(normaliseRewards(noMoments, [3, 3], { center: true }).rewards).toEqual([0, 0]);
-  const { rewards: first, moments } = normaliseRewards(noMoments, [1, 3], { center: true });
+  expect(normalizeRewards(noMoments, [], { center: true }).rewards).toEqual([]);
+  expect(normalizeRewards(noMoments, [3], { center: false }).rewards).toEqual([3]);
+  expect(normalizeRewards(noMoments, [3, 3], { center: true }).rewards).toEqual([0, 0]);
+  const { rewards: first, moments } = normalizeRewards(noMoments, [1, 3], { center: true });
   expect(first.map((reward) => reward * Math.SQRT2)).toEqual([-1, 1].map((value) => expect.closeTo(value)));
   expect(runningDeviation(moments)).toBeCloseTo(Math.SQRT2);
-  const { rewards: second } = normaliseRewards(moments, [2], { center: true });
+  const { rewards: second } = normalizeRewards(moments, [2], { center: true });
   expect(second).toEqual([0]);
 });
 

@@ -1,4 +1,4 @@
-/** Mean and deviation of all rewards so far, as data that a checkpoint can hold. */
+/** Mean and deviation of all rewards so far, in a form that checkpoints can save. */
 
 export interface RunningMoments {
   count: number;
@@ -9,7 +9,7 @@ export interface RunningMoments {
 
 export const noMoments: RunningMoments = { count: 0, mean: 0, squares: 0 };
 
-/** The moments with some more rewards (the parallel form of Chan, Golub and LeVeque). */
+/** Adds rewards to the moments (parallel algorithm of Chan, Golub and LeVeque). */
 export function withRewards(moments: RunningMoments, rewards: readonly number[]): RunningMoments {
   const count = moments.count + rewards.length;
   if (rewards.length === 0) return moments;
@@ -23,18 +23,19 @@ export function withRewards(moments: RunningMoments, rewards: readonly number[])
   };
 }
 
-/** The sample deviation; 1 where there is none to speak of: of a single reward, or of rewards that are all equal. */
+/** The sample deviation; 1 for fewer than two rewards or equal rewards. */
 export function runningDeviation({ count, squares }: RunningMoments): number {
   return count > 1 && squares > 0 ? Math.sqrt(squares / (count - 1)) : 1;
 }
 
 /**
- * Rewards over the running deviation, which they are first counted into; with `center` less the running mean.
+ * Adds the rewards to the running moments, then divides them by the running deviation; `center` subtracts the running
+ * mean first.
  *
  * @example
- * const { rewards, moments } = normaliseRewards(progress.rewardMoments, [1, 0], { center: true });
+ * const { rewards, moments } = normalizeRewards(progress.rewardMoments, [1, 0], { center: true });
  */
-export function normaliseRewards(
+export function normalizeRewards(
   before: RunningMoments,
   rewards: readonly number[],
   { center }: { center: boolean },
