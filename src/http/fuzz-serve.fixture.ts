@@ -1,9 +1,9 @@
 /** The Tinker server over the tabular engine, with a trained and saved model, as a target of random requests. */
 import { expect } from "vitest";
-import { encodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
 import { crossEntropy, temporaryFolder, tinyEngine } from "../server/client.fixture.ts";
 import { startServer } from "../server/start-server.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
+import { encodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
 import { type FuzzRequest, mutate, type Template } from "./fuzz-request.fixture.ts";
 import { type Answer, secrets, type Target } from "./fuzz-target.fixture.ts";
 import { rawRequest } from "./raw-request.fixture.ts";

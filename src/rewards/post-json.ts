@@ -1,24 +1,25 @@
-/** One JSON request to a server that grades, tried again where trying again can help. */
+/** Posts JSON to a server that grades, with retries. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { RunError } from "../errors.ts";
+import { RunError, UserError } from "../errors.ts";
 
 export interface PostOptions {
   headers?: Readonly<Record<string, string>>;
-  /** Further tries after a failed one. */
+  /** Attempts after the first. */
   retries: number;
-  /** Between tries, doubled each time. */
+  /** Before the first retry; doubled each time. */
   pauseSeconds: number;
-  /** Of one try. */
+  /** Of one attempt. */
   timeoutSeconds: number;
   signal: AbortSignal;
 }
 
-/** An answer that will not change by asking again. */
-class Refused extends RunError {}
+/** Client errors that a later attempt may not meet. */
+const temporary = [408, 409, 425, 429];
 
 /**
- * Tries again after a lost connection, a time-out and the states 408, 429 and 5xx.
- * @throws RunError naming the server, the tries and what the last one met; the signal's reason when aborted
+ * Retries after a lost connection, a timeout, and the statuses 408, 409, 425, 429 and 5xx.
+ * @throws UserError when the server refuses the request or does not answer with JSON, so that the rollout is not retried
+ * @throws RunError naming the server and the last failure, when no attempt succeeds; the signal's reason when aborted
  */
 export async function postJson(
   url: string,
@@ -35,14 +36,16 @@ export async function postJson(
       });
       const text = await response.text();
       if (response.ok) return { value: readJson(url, text), retries: attempt };
-      const said = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
-      if (response.status !== 408 && response.status !== 429 && response.status < 500) throw new Refused(said);
-      throw new Error(said);
+      const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
+      if (response.status < 500 && !temporary.includes(response.status)) {
+        throw new UserError(answer, { hint: "Check the address and the key of the server." });
+      }
+      throw new Error(answer);
     } catch (error) {
       signal.throwIfAborted();
-      if (error instanceof Refused) throw error;
+      if (error instanceof UserError) throw error;
       if (attempt >= retries) {
-        throw new RunError(`no answer from ${url} in ${attempt + 1} tries: ${describe(error)}`, { cause: error });
+        throw new RunError(`no answer from ${url} in ${attempt + 1} attempts: ${describe(error)}`, { cause: error });
       }
     }
     await sleep(pauseSeconds * 2 ** attempt * 1000, undefined, { signal });
@@ -53,11 +56,13 @@ function readJson(url: string, text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Refused(`${url} answered what is no JSON: ${text.slice(0, 300)}`);
+    throw new UserError(`${url} did not answer with JSON: ${text.slice(0, 300)}`, {
+      hint: "Check the address of the server.",
+    });
   }
 }
 
-/** fetch hides what happened in the cause. */
+/** fetch puts the reason into the cause. */
 function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message;

@@ -88,11 +88,11 @@ describe("remoteReward", () => {
 
   test.each<[string, (body: Body) => unknown, string]>([
     ["refuses", () => 400, "answered 400"],
-    ["stays down", () => 500, "in 2 tries"],
+    ["stays down", () => 500, "in 2 attempts"],
     ["gives too few", () => ({ rewards: [1] }), 'where {"rewards": [3 numbers]} was expected'],
     ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]} was expected"],
-    ["gives no JSON", () => "<html>", "no JSON"],
-    ["never answers", () => undefined, "in 2 tries"],
+    ["gives no JSON", () => "<html>", "did not answer with JSON"],
+    ["never answers", () => undefined, "in 2 attempts"],
   ])("a server that %s leaves rewards unknown, as a failure of the reward", async (_name, answer, message) => {
     const url = await serve(answer as never);
     const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
@@ -101,6 +101,27 @@ describe("remoteReward", () => {
       expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });
       expect(episode.trajectories[0]!.reward).toBeNull();
     }
+  });
+
+  test.each([400, 401, 404, 422])(
+    "neither the request nor the rollout is retried after the status %i",
+    async (status) => {
+      let calls = 0;
+      const url = await serve(() => {
+        calls++;
+        return status;
+      });
+      const reward = remoteReward<Row>({ url, retries: 2, pauseSeconds: 0.001, batchSize: 3, gatherMs: 20 });
+      const [episode] = await run(reward, { raiseOnError: false, retryLimit: 2 });
+      expect([calls, episode?.failure?.kind]).toEqual([1, "reward"]);
+    },
+  );
+
+  test.each([408, 409, 425, 429, 500, 503])("the request is retried after the status %i", async (status) => {
+    const url = await serve((body: Body, call) => (call === 0 ? status : { rewards: body.queries.map(() => 1) }));
+    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, batchSize: 3, gatherMs: 20 });
+    const [episode] = await run(reward);
+    expect(episode).toMatchObject({ metrics: { remote_reward_retries: 1 }, trajectories: [{ reward: 1 }] });
   });
 
   test("a rollout whose time is up waits no longer", async () => {

@@ -1,8 +1,8 @@
 /** Checkpoints: saving, finding, copying, expiring. A checkpoint is a record that names a folder of weights. */
 import { UserError } from "../errors.ts";
+import { checkName, formatTinkerPath, type PathKind, parseTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import type { ServerContext } from "./context.ts";
 import type { CheckpointRecord } from "./records.ts";
-import { checkName, formatTinkerPath, type PathKind, parseTinkerPath } from "./tinker-path.ts";
 
 export interface CheckpointRequest {
   run: string;

@@ -98,12 +98,8 @@ test("a temperature that no engine can divide by is refused, and a traceback is 
   });
   expect((await sample(0.01, 2)).headers.get("content-type")).toContain("protobuf");
   const died = new RunError("the worker died\nlast it wrote:\n    Traceback (most recent call last)");
-  expect(describeFailure(died)).toEqual({
-    kind: "failure",
-    message: "the worker died",
-    category: "server",
-    code: "run_failed",
-  });
+  const failure = { error: "the worker died", message: "the worker died", category: "server", code: "run_failed" };
+  expect(describeFailure(died)).toEqual(failure);
 });
 
 test("the server's state is for its owner alone", async () => {

@@ -2,15 +2,15 @@
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { decodeSampleResponse } from "../backends/tinker/wire/sampling.ts";
+import { deriveSeed, uniforms } from "../random.ts";
+import { removeFolder } from "../temporary-folder.fixture.ts";
+import { tabularEngine } from "../testing/tabular-engine.ts";
+import { decodeSampleResponse } from "../tinker-protocol/sampling.ts";
 import {
   decodeForwardBackwardOutput,
   encodeForwardBackwardRequest,
   type ForwardBackwardRequest,
-} from "../backends/tinker/wire/training.ts";
-import { deriveSeed, uniforms } from "../random.ts";
-import { removeFolder } from "../temporary-folder.fixture.ts";
-import { tabularEngine } from "../testing/tabular-engine.ts";
+} from "../tinker-protocol/training.ts";
 import { openService, type RunningService, type ServerOptions } from "./start-server.ts";
 
 export const tinyEngine = () =>

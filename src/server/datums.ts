@@ -2,8 +2,8 @@
 
 import type { Loss } from "../algorithms/types.ts";
 import type { Capabilities, ModelInfo } from "../backends/engine.ts";
-import type { Datum, ForwardBackwardRequest, InputChunk } from "../backends/tinker/wire/training.ts";
 import { UserError } from "../errors.ts";
+import type { Datum, ForwardBackwardRequest, InputChunk } from "../tinker-protocol/training.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
 

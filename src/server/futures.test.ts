@@ -40,20 +40,26 @@ test("a failure says whose it is, with the code of its error", async () => {
     [
       "mistake",
       new UserError("wrong shape", { hint: "Look at it." }),
-      { category: "user", code: "user_error", message: "wrong shape. Look at it." },
+      {
+        error: "wrong shape. Look at it.",
+        category: "user",
+        code: "user_error",
+        message: "wrong shape",
+        hint: "Look at it.",
+      },
     ],
     [
       "engine",
       new RunError("the worker died", { code: "engine_down" }),
-      { category: "server", code: "engine_down", message: "the worker died" },
+      { error: "the worker died", category: "server", code: "engine_down", message: "the worker died" },
     ],
-    ["defect", new TypeError("x is undefined"), { category: "server", message: "x is undefined" }],
+    ["defect", new TypeError("x is undefined"), { error: "x is undefined", category: "server" }],
   ];
   for (const [id, error, failure] of cases) {
     store.start(id, async () => {
       throw error;
     });
-    expect(await store.collect(id, 1000)).toEqual({ kind: "failure", ...failure });
+    expect(await store.collect(id, 1000)).toEqual({ kind: "failure", body: failure });
   }
 });
 
@@ -80,6 +86,6 @@ test("cancelling tells the work, once", async () => {
   await Promise.resolve();
   await Promise.resolve();
   expect(store.cancel("a")).toBe(true);
-  expect(await store.collect("a", 1000)).toMatchObject({ message: "cancelled" });
+  expect(await store.collect("a", 1000)).toMatchObject({ body: { message: "cancelled" } });
   expect([store.cancel("a"), store.cancel("b")]).toEqual([false, false]);
 });

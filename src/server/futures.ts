@@ -4,12 +4,13 @@
  */
 import { Notifier } from "../concurrency/notifier.ts";
 import { HoneError, UserError } from "../errors.ts";
+import { type Failure, NonFiniteGradientError } from "../tinker-protocol/failure.ts";
 import { clipped } from "./http-error.ts";
 
 export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
   | { kind: "protobuf"; body: Uint8Array }
-  | { kind: "failure"; message: string; category: "user" | "server"; code?: string }
+  | { kind: "failure"; body: Failure }
   /** There is no result, and the same request sent anew may have one. */
   | { kind: "gone"; why: string };
 
@@ -49,28 +50,25 @@ export interface FutureStore {
   readonly size: { pending: number; settled: number };
 }
 
-export function describeFailure(error: unknown): FutureResult & { kind: "failure" } {
-  const message = error instanceof Error ? error.message : String(error);
-  if (error instanceof UserError) {
-    const hint = error.hint ? `. ${error.hint}` : "";
-    return { kind: "failure", message: clipped(`${message}${hint}`), category: "user", code: error.code };
+/** @param phrase rewrites texts for clients */
+export function describeFailure(error: unknown, phrase: (text: string) => string = (text) => text): Failure {
+  const text = error instanceof Error ? error.message : String(error);
+  const user = error instanceof UserError;
+  // Only the first line of a server's error is for clients: a worker's last output or a traceback may follow.
+  const message = clipped(phrase(user ? text : text.split("\n", 1).join()));
+  if (!(error instanceof HoneError)) return { error: message, category: "server" };
+  const failure: Failure = { error: message, category: user ? "user" : "server", code: error.code, message };
+  // Other hints are for the person who runs the server.
+  if (error.hint !== undefined && (user || error.code === "state_lost")) {
+    failure.hint = clipped(phrase(error.hint));
+    failure.error = `${message}. ${failure.hint}`;
   }
-  // The lines after the first are for the log: a worker's last output, a traceback.
-  const first = clipped(message.split("\n", 1).join());
-  return {
-    kind: "failure",
-    message: first,
-    category: "server",
-    ...(error instanceof HoneError ? { code: error.code } : {}),
-  };
+  if (error instanceof NonFiniteGradientError) failure.grad_norm = String(error.gradNorm);
+  return failure;
 }
 
-/** As clients get it. */
-export const failureBody = ({ message, category, code }: FutureResult & { kind: "failure" }) =>
-  code === undefined ? { error: message, category } : { error: message, category, code };
-
 export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
-  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now, phrase = (text) => text } = options;
+  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now, phrase } = options;
   const futures = new Map<string, Future>();
   const listeners: ((id: string, result: FutureResult) => void)[] = [];
   let pending = 0;
@@ -97,10 +95,7 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
         .then(() => work(cancel.signal))
         .then(
           (result) => settle(id, future, result),
-          (error: unknown) => {
-            const failure = describeFailure(error);
-            settle(id, future, { ...failure, message: phrase(failure.message) });
-          },
+          (error: unknown) => settle(id, future, { kind: "failure", body: describeFailure(error, phrase) }),
         );
     },
     has: (id) => futures.has(id),

@@ -63,7 +63,9 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
 
   function requireWeights(): void {
     if (record.untrainable) throw new UserError(`${id} holds copied checkpoints and cannot be trained`);
-    if (record.dirty) throw new UserError(lostText(id, record), { code: "state_lost" });
+    if (record.dirty) {
+      throw new UserError(lostText(id), { code: "state_lost", hint: recoveryOf(record) });
+    }
   }
 
   const model: LiveModel = {
@@ -91,9 +93,18 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
         } catch (error) {
           if (!(error instanceof EngineDied)) throw error;
           if (base.keeper.lost) throw engineDown(base, error);
-          const left = record.dirty ? lostText(id, record) : `${id} is as it was last saved: send the request again`;
-          const text = `the engine died during this request; ${left}`;
-          throw new RunError(text, { code: "state_lost", cause: error });
+          const text = "the engine died during this request";
+          throw record.dirty
+            ? new RunError(`${text}, and ${lostText(id)}`, {
+                code: "state_lost",
+                hint: recoveryOf(record),
+                cause: error,
+              })
+            : new RunError(`${text}; ${id} is as it was last saved`, {
+                code: "state_lost",
+                hint: "Send the request again.",
+                cause: error,
+              });
         }
       }),
     markDirty() {
@@ -146,9 +157,10 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
 export const isEvictable = ({ open, sequencer, gradient }: LiveModel): boolean =>
   open && sequencer.idle && gradient === "none";
 
-function lostText(id: string, { lastSaved }: ModelRecord): string {
-  const rest = lastSaved
-    ? `create a training client from its last checkpoint: create_training_client_from_state_with_optimizer("${lastSaved}")`
-    : "it was never saved: create a new training client";
-  return `the weights of ${id} are gone: the server or its engine was restarted, or the idle session was closed, after they had changed; ${rest}`;
-}
+const lostText = (id: string) =>
+  `the weights of ${id} are gone: after they had changed, the server or its engine restarted, or the idle session was closed`;
+
+const recoveryOf = ({ lastSaved }: ModelRecord) =>
+  lastSaved
+    ? `Create a training client from its last checkpoint: create_training_client_from_state_with_optimizer("${lastSaved}")`
+    : "It was never saved: create a new training client.";

@@ -139,10 +139,10 @@ test("what is asked about the prompt: its own tokens, the likeliest ones, and ch
       "asample",
       body(id, { prompt: prompt(tokens), target_prompt_logprobs: { data, dtype: "int64", ...more } }),
     );
-    const { message, toPlain } = await import("../backends/tinker/wire/schema.ts");
+    const { message, toPlain } = await import("../tinker-protocol/schema.ts");
     const type = message("SampleResponse");
     const plain = type.toObject(type.decode(new Uint8Array(await response.arrayBuffer())), toPlain);
-    const { decodeTensor } = await import("../backends/tinker/wire/tensors.ts");
+    const { decodeTensor } = await import("../tinker-protocol/tensors.ts");
     return { plain: plain.target_prompt_logprobs, tensor: decodeTensor(plain.target_prompt_logprobs) };
   };
   // The prompt's own next tokens in the first column, nothing or something else in the second.
@@ -162,8 +162,8 @@ test("what is asked about the prompt: its own tokens, the likeliest ones, and ch
 });
 
 test("prompt_alt_tokens_k draws from the model's distribution at each place of the prompt", async () => {
-  const { message, toPlain } = await import("../backends/tinker/wire/schema.ts");
-  const { decodeTensor } = await import("../backends/tinker/wire/tensors.ts");
+  const { message, toPlain } = await import("../tinker-protocol/schema.ts");
+  const { decodeTensor } = await import("../tinker-protocol/tensors.ts");
   const type = message("SampleResponse");
   const { id } = await baseSampler();
   const tokens = [5, 6, 5, 6];

@@ -1,8 +1,8 @@
 /** Answers requests to sample: sequences with log-probabilities, and what was asked about the prompt. */
 import type { Learner, Policy, Sample } from "../backends/engine.ts";
-import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../backends/tinker/wire/sampling.ts";
-import { encodeSparse, encodeTensor, type TensorMessage } from "../backends/tinker/wire/tensors.ts";
 import { RunError, UserError } from "../errors.ts";
+import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../tinker-protocol/sampling.ts";
+import { encodeSparse, encodeTensor, type TensorMessage } from "../tinker-protocol/tensors.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import type { BaseModel } from "./base-models.ts";
 import type { FutureResult } from "./futures.ts";

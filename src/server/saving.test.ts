@@ -81,7 +81,7 @@ test("a gradient that was not stepped with is lost with the server, and the weig
   const { logprobs } = await client.cross(id, 4);
   await restart();
   const failure = await client.failure("optim_step", { model_id: id, seq_id: 5, ...adam() });
-  expect(failure.error).toMatch(/run the forward_backward calls of this step again/);
+  expect(failure.error).toMatch(/Run the forward_backward calls of this step again/);
   expect((await client.cross(id, 6)).logprobs).toEqual(logprobs);
   await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
 });
@@ -143,7 +143,7 @@ test("a checkpoint that there is not, or not of this kind, is the user's mistake
   const wrongKind = { ...missing, model_seq_id: 6, path: `tinker://${id}/sampler_weights/s` };
   expect((await client.failure("load_weights", wrongKind)).error).toMatch(/must be in weights/);
   const noPath = { ...missing, model_seq_id: 7, path: "weights/there" };
-  expect((await client.failure("load_weights", noPath)).error).toMatch(/no checkpoint's path/);
+  expect((await client.failure("load_weights", noPath)).error).toMatch(/not the path of a checkpoint/);
   expect((await load(session, 8, `tinker://${id}/weights/here`, true)).model_id).toBe(`${session}:train:8`);
 });
 

@@ -1,13 +1,13 @@
 /** What a training client can ask of a model's weights: save, load, snapshot for sampling, export. */
 import { z } from "zod";
 import { UserError } from "../errors.ts";
+import { formatTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { type CheckpointRequest, planCheckpoint, requireCheckpoint } from "./checkpoints.ts";
 import { clientMetadata } from "./client-names.ts";
 import type { ServerContext } from "./context.ts";
 import type { FutureResult } from "./futures.ts";
 import type { LiveModel } from "./live-models.ts";
 import type { CheckpointRecord, Snapshot } from "./records.ts";
-import { formatTinkerPath } from "./tinker-path.ts";
 
 const metadata = clientMetadata.nullish();
 const common = { ttl_seconds: z.number().nullish(), user_metadata: metadata };

@@ -1,8 +1,9 @@
 /** The server without HTTP: takes requests as plain values, answers at once, computes behind futures. */
 import { z } from "zod";
 import { EngineDied } from "../backends/engine-died.ts";
-import { decodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
 import { HoneError, UserError } from "../errors.ts";
+import { formatTinkerPath } from "../tinker-protocol/tinker-path.ts";
+import { decodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
 import { engineDown, findBaseModel } from "./base-models.ts";
 import { clientMetadata } from "./client-names.ts";
 import { createCompletions } from "./completions.ts";
@@ -17,7 +18,6 @@ import { createSamplers } from "./samplers.ts";
 import { sample } from "./sampling.ts";
 import { loadWeights, readBody, requireLoadable, saveExternal, saveForSampler, saveWeights } from "./saving.ts";
 import { createSessions } from "./sessions.ts";
-import { formatTinkerPath } from "./tinker-path.ts";
 import { dropGradient, forwardBackward, optimStep } from "./training.ts";
 import { createUploads } from "./uploads.ts";
 

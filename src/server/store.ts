@@ -13,8 +13,8 @@ import { makePrivate, writeWhole } from "../files/durable-files.ts";
 import { lockFolder } from "../files/folder-lock.ts";
 import { makeFolder } from "../files/make-folder.ts";
 import { removeLeftovers } from "../files/temporary-names.ts";
+import { formatTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
-import { formatTinkerPath } from "./tinker-path.ts";
 
 export interface Store {
   readonly sessions: Map<string, SessionRecord>;

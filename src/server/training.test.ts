@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "../backends/tinker/wire/training.ts";
+import { decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
 import { adam, crossEntropy, type TestClient, testClient } from "./client.fixture.ts";
 
 let client: TestClient;
@@ -178,7 +178,7 @@ test("a loss that overflows leaves no part of its gradient behind", async () => 
   await client.cross(broken.id, 5);
   await client.failure("forward_backward", encodeForwardBackwardRequest({ ...overflow, seqId: 6 }));
   const step = { model_id: broken.id, seq_id: 7, ...adam() };
-  expect((await client.failure("optim_step", step)).error).toMatch(/run the forward_backward calls of this step again/);
+  expect((await client.failure("optim_step", step)).error).toMatch(/Run the forward_backward calls of this step again/);
   await client.cross(broken.id, 8);
   await client.finish("optim_step", { ...step, seq_id: 9 });
 });

@@ -3,12 +3,13 @@ import { z } from "zod";
 import { NonFiniteLossError } from "../backends/check-loss-value.ts";
 import type { AdamParams } from "../backends/engine.ts";
 import { EngineDied } from "../backends/engine-died.ts";
+import { UserError } from "../errors.ts";
+import { NonFiniteGradientError } from "../tinker-protocol/failure.ts";
 import {
   type DatumOutput,
   encodeForwardBackwardOutput,
   type ForwardBackwardRequest,
-} from "../backends/tinker/wire/training.ts";
-import { UserError } from "../errors.ts";
+} from "../tinker-protocol/training.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
 import type { FutureResult } from "./futures.ts";
@@ -94,8 +95,11 @@ async function backward(
       await policy.learner.zeroGrad();
       model.markGradient(before === "none" && !continues ? "none" : "lost");
       if (!(error instanceof NonFiniteLossError)) throw error;
-      // The engine's own hint speaks of its trainer's settings.
-      throw new UserError(`${error.message}; look for large values in this request's logprobs, advantages or weights`);
+      throw new UserError(error.message, {
+        code: error.code,
+        hint: "Look for large values in this request's logprobs, advantages or weights.",
+        cause: error,
+      });
     }
   });
 }
@@ -140,15 +144,14 @@ export async function optimStep(model: LiveModel, body: Record<string, unknown>)
     if (model.gradient === "lost") {
       model.markGradient("none");
       throw new UserError(
-        "the gradient that was added up since the last step was dropped, because a forward_backward failed or the server or its engine was restarted, so no step was taken; run the forward_backward calls of this step again",
-        { code: "state_lost" },
+        "the gradient since the last step was dropped because a forward_backward failed, or the server or its engine restarted; no step was taken",
+        { code: "state_lost", hint: "Run the forward_backward calls of this step again." },
       );
     }
     model.markDirty();
     const { gradNorm, applied } = await policy.learner.optimStep(adam);
     model.markGradient("none");
-    if (!applied)
-      throw new UserError(`the gradient's norm is ${gradNorm}: no step was taken and the gradient was dropped`);
+    if (!applied) throw new NonFiniteGradientError(gradNorm);
     return { kind: "json", body: { metrics: { grad_norm: gradNorm } } };
   });
 }

@@ -7,6 +7,7 @@ import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
+import { formatTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { findBaseModel } from "./base-models.ts";
 import type { ServerContext } from "./context.ts";
 import { HttpError } from "./http-error.ts";
@@ -15,7 +16,6 @@ import { adapterOf, loraSchema } from "./lora-config.ts";
 import type { LoraAdapter } from "./records.ts";
 import { readBody } from "./saving.ts";
 import type { Sessions } from "./sessions.ts";
-import { formatTinkerPath } from "./tinker-path.ts";
 
 export const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] as const;
 

@@ -1,8 +1,8 @@
 /** Where a run begins: fresh, from given weights, or where an earlier process left it. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { isTinkerPath } from "../backends/tinker-path.ts";
 import { UserError } from "../errors.ts";
+import { isTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
 import { findCheckpoint } from "./open-checkpoint.ts";
 import type { Progress, Run } from "./run.ts";

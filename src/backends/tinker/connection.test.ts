@@ -1,6 +1,8 @@
 import { describe, expect, it, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { NonFiniteLossError } from "../check-loss-value.ts";
+import { StateLost } from "../engine-died.ts";
 import { type Connection, createConnection } from "./connection.ts";
 import { tinkerService } from "./options.ts";
 import { openSession } from "./session.ts";
@@ -142,6 +144,25 @@ describe("a future", () => {
     ["the user's fault", () => json({ error: "bad token", category: "user" }), UserError, /Tinker: bad token/],
     ["the service's", () => json({ error: "broke", category: "server" }), RunError, /the Tinker service failed: broke/],
     ["lost", () => json({ detail: "restarted" }, 410), RunError, /has lost the result/],
+    [
+      "a loss that is not finite",
+      () =>
+        json({ error: "NaN. Lower it.", category: "user", code: "non_finite_loss", message: "NaN", hint: "Lower it." }),
+      NonFiniteLossError,
+      /^NaN$/,
+    ],
+    [
+      "lost state",
+      () => json({ error: "gone. Again.", category: "user", code: "state_lost", message: "gone", hint: "Again." }),
+      StateLost,
+      /lost a part of this run: gone$/,
+    ],
+    [
+      "of an unknown kind and code",
+      () => json({ error: "odd", category: "new", code: 7, message: null }),
+      RunError,
+      /the Tinker service failed: odd$/,
+    ],
   ])("that is %s says so", async (_, answer, kind, text) => {
     const { result, of } = run(answer);
     const error: unknown = await result.catch((caught: unknown) => caught);

@@ -3,6 +3,8 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import { HoneError, RunError, UserError } from "../../errors.ts";
+import { failureSchema, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
+import { NonFiniteLossError } from "../check-loss-value.ts";
 import { StateLost } from "../engine-died.ts";
 
 export interface ConnectionOptions {
@@ -320,14 +322,19 @@ export class LostResultError extends StateLost {
   }
 }
 
-/** What a future says that has failed. `code` is Hone's own. */
-export function futureFailure({ error, category, code }: Record<string, unknown>): Error {
-  const text = String(error);
-  // The rest is advice for users of the SDK.
-  if (code === "state_lost")
-    return new StateLost(`the Tinker service has lost a part of this run: ${text.split("; ")[0]}`);
-  if (code === "engine_down") return new RunError(`the Tinker service failed: ${text}`);
-  return category === "user" ? new UserError(`Tinker: ${text}`) : new RunError(`the Tinker service failed: ${text}`);
+/** The error that a failed future stands for. */
+export function futureFailure(answer: Record<string, unknown>): Error {
+  const { error, category, code, message = error, hint, grad_norm } = failureSchema.parse(answer);
+  switch (code) {
+    case "state_lost":
+      return new StateLost(`the Tinker service lost a part of this run: ${message}`);
+    case "non_finite_loss":
+      return new NonFiniteLossError(message);
+    case "non_finite_gradient":
+      return new NonFiniteGradientError(Number(grad_norm));
+  }
+  if (category === "user") return new UserError(`Tinker: ${message}`, { hint });
+  return new RunError(`the Tinker service failed: ${message}`);
 }
 
 /** The service is there and wants to be asked later. */

@@ -1,6 +1,7 @@
 /** Hone's sequences as Tinker's datums, and the answers back. Pure. */
+
+import type { Datum, DatumOutput } from "../../tinker-protocol/training.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
-import type { Datum, DatumOutput } from "./wire/training.ts";
 
 /** The most that one request carries, as the service's own client cuts it. */
 const chunkLimits = { datums: 1024, bytes: 5_000_000 };

@@ -5,6 +5,8 @@ import { dirname, join } from "node:path";
 import type { Loss } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { temporaryName } from "../../files/temporary-names.ts";
+import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
+import type { DatumOutput } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { AdamParams, AdapterSpec, Learner, Policy, Published, StepResult } from "../engine.ts";
 import { gatherOutputs, planDatums } from "./datums.ts";
@@ -12,7 +14,6 @@ import { createTinkerSampler, type TinkerModel } from "./sampler.ts";
 import type { TinkerSession } from "./session.ts";
 import { addressOf, findState, readState, type SavedState, type StateKeeper, stateFile } from "./states.ts";
 import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./training.ts";
-import type { DatumOutput } from "./wire/training.ts";
 
 /** Tinker's scale of LoRA is 32 / rank. */
 const tinkerAlpha = 32;
@@ -102,9 +103,8 @@ export async function createTinkerPolicy(
       // The hosted service tells no norm that is documented.
       return { gradNorm: typeof norm === "number" ? norm : Number.NaN, applied: true };
     } catch (error) {
-      const norm = error instanceof Error ? /the gradient's norm is (\S+):/.exec(error.message)?.[1] : undefined;
-      if (norm === undefined) throw error;
-      return { gradNorm: Number(norm), applied: false };
+      if (error instanceof NonFiniteGradientError) return { gradNorm: error.gradNorm, applied: false };
+      throw error;
     }
   }
 

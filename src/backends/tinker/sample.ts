@@ -2,11 +2,11 @@
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
+import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 import { askTogether } from "./ask-together.ts";
 import { LostResultError } from "./connection.ts";
 import type { TinkerSession } from "./session.ts";
-import { decodeSampleResponse } from "./wire/sampling.ts";
 
 export interface SamplingSession {
   id: string;

@@ -3,8 +3,8 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { AdapterSpec } from "../engine.ts";
-import { isTinkerPath } from "../tinker-path.ts";
 
 export const stateFile = "tinker.json";
 

@@ -4,14 +4,17 @@
  * whose gradient is the loss's.
  */
 import type { HostedLoss, Loss } from "../../algorithms/types.ts";
-import { UserError } from "../../errors.ts";
+import {
+  type DatumOutput,
+  decodeForwardBackwardOutput,
+  encodeForwardBackwardRequest,
+} from "../../tinker-protocol/training.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
 import { hostedLosses } from "./capabilities.ts";
 import { chunksOf, type DatumInputs, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
 import type { TinkerSession } from "./session.ts";
-import { type DatumOutput, decodeForwardBackwardOutput, encodeForwardBackwardRequest } from "./wire/training.ts";
 
 /** A model of the service; its operations are numbered from 1 and run in that order. */
 export interface RemoteModel {
@@ -91,7 +94,7 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
       ...{ lossFn, config, forwardOnly: false, masks: plan.map(ones) },
       inputs: slicesOf(inputs, plan),
     });
-    const result = answers.catch(asNonFinite).then((found) => {
+    const result = answers.then((found) => {
       const outputs = gatherOutputs(sequences.length, plan, found);
       const { loss: value, metrics } = evaluated(sequences, loss, outputs);
       return { loss: value, metrics, outputs };
@@ -157,10 +160,4 @@ function slicesOf(inputs: Readonly<Record<string, Float32Array>>, plan: readonly
     from = to;
     return Object.fromEntries(own);
   });
-}
-
-/** Hone's own service drops what is not finite, and says so in these words. */
-function asNonFinite(error: unknown): never {
-  const found = error instanceof UserError && /the loss "\w+" (?:has the gradient|is) [^;]+/.exec(error.message);
-  throw found ? new NonFiniteLossError(found[0], { cause: error }) : error;
 }

@@ -1,7 +1,7 @@
 /** Results of several futures in one answer: a line each as they end, until all have or a poll's time is over. */
 import { setMaxListeners } from "node:events";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
-import { type FutureResult, type FutureStore, failureBody } from "../futures.ts";
+import type { FutureResult, FutureStore } from "../futures.ts";
 
 export interface AnswerLineOptions {
   futures: FutureStore;
@@ -35,7 +35,7 @@ export async function* answerLines(
 function describe(result: FutureResult | "unknown"): Record<string, unknown> {
   if (result === "unknown") return { gone: "it was collected long ago" };
   if (result.kind === "gone") return { gone: result.why };
-  if (result.kind === "failure") return failureBody(result);
+  if (result.kind === "failure") return { ...result.body };
   if (result.kind === "protobuf") return { protobuf: Buffer.from(result.body).toString("base64") };
   return { json: result.body };
 }

@@ -1,11 +1,11 @@
 /** Searching checkpoints, as SDK 0.39 does. */
 import { Hono } from "hono";
 import { z } from "zod";
+import { checkpointKinds, formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import { allCheckpoints } from "../checkpoints.ts";
 import type { ServerContext } from "../context.ts";
 import type { CheckpointRecord } from "../records.ts";
 import { readBody } from "../saving.ts";
-import { checkpointKinds, formatTinkerPath } from "../tinker-path.ts";
 import { jsonBody } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 

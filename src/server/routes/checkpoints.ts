@@ -4,13 +4,13 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { Hono } from "hono";
 import { z } from "zod";
+import { checkpointKinds, formatTinkerPath, isPathKind } from "../../tinker-protocol/tinker-path.ts";
 import { allCheckpoints, checkpointsOf, expiry, requireCheckpoint } from "../checkpoints.ts";
 import { HttpError } from "../http-error.ts";
 import { modelId } from "../live-models.ts";
 import type { CheckpointRecord } from "../records.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
-import { checkpointKinds, formatTinkerPath, isPathKind } from "../tinker-path.ts";
 import { countOf, jsonBody } from "./bodies.ts";
 import { requireSigned, signedUrls } from "./signed-urls.ts";
 

@@ -2,7 +2,7 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { completionTarget } from "../completions.ts";
-import { type FutureResult, failureBody } from "../futures.ts";
+import type { FutureResult } from "../futures.ts";
 import { clipped } from "../http-error.ts";
 import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
@@ -47,7 +47,7 @@ export function futureRoutes({ context, completions, samplers, pauseOf }: Servic
         const why = result === "unknown" ? forgotten : result.why;
         return c.json({ detail: `the result of ${clipped(String(id))} is gone: ${why}` }, 410);
       }
-      if (result.kind === "failure") return c.json(failureBody(result));
+      if (result.kind === "failure") return c.json(result.body);
       if (result.kind === "json") return c.json(result.body);
       return c.body(Uint8Array.from(result.body).buffer, 200, { "content-type": "application/x-protobuf" });
     })

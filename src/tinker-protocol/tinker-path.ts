@@ -1,4 +1,4 @@
-/** `tinker://{run}/{kind}/{name}`: how checkpoints are named. */
+/** Names of checkpoints: `tinker://{run}/{kind}/{name}`. */
 import { UserError } from "../errors.ts";
 
 export const checkpointKinds = {
@@ -9,7 +9,7 @@ export const checkpointKinds = {
 export type PathKind = keyof typeof checkpointKinds;
 
 export interface TinkerPath {
-  /** The model that was saved, `{session}:train:{number}`. */
+  /** The saved model, `{session}:train:{number}`. */
   run: string;
   kind: PathKind;
   name: string;
@@ -17,13 +17,16 @@ export interface TinkerPath {
 
 export const formatTinkerPath = ({ run, kind, name }: TinkerPath): string => `tinker://${run}/${kind}/${name}`;
 
-/** @throws UserError when the text is no such path */
+/** Whether the text names a checkpoint that a Tinker service holds. */
+export const isTinkerPath = (text: string): boolean => text.startsWith("tinker://");
+
+/** @throws UserError when the text is not such a path */
 export function parseTinkerPath(path: string): TinkerPath {
-  const parts = path.startsWith("tinker://") ? path.slice("tinker://".length).split("/") : [];
+  const parts = isTinkerPath(path) ? path.slice("tinker://".length).split("/") : [];
   const [run, kind, name] = parts;
   if (parts.length !== 3 || !run || !name || !isPathKind(kind)) {
     throw new UserError(
-      `"${path}" is no checkpoint's path: tinker://<run>/weights/<name> or .../sampler_weights/<name>`,
+      `"${path}" is not the path of a checkpoint: tinker://<run>/weights/<name> or .../sampler_weights/<name>`,
     );
   }
   return { run, kind, name };
@@ -32,14 +35,14 @@ export function parseTinkerPath(path: string): TinkerPath {
 export const isPathKind = (text: string | undefined): text is PathKind =>
   text !== undefined && Object.hasOwn(checkpointKinds, text);
 
-/** @throws UserError when a checkpoint cannot be called that */
+/** @throws UserError when a checkpoint cannot have the name */
 export function checkName(name: unknown): string {
   if (typeof name !== "string" || name === "" || name.length > 200) {
     throw new UserError("a checkpoint's name has 1 to 200 characters");
   }
   // The name is part of a path of three segments and of a URL.
   if (/[/\\\s?#%\p{Cc}]/u.test(name) || name === "." || name === "..") {
-    throw new UserError(`"${name}" is no name for a checkpoint: no slashes, spaces, or any of ? # %`);
+    throw new UserError(`"${name}" cannot be the name of a checkpoint: remove slashes, spaces, and ? # %`);
   }
   return name;
 }

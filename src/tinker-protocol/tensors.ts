@@ -1,5 +1,5 @@
 /** Tinker's tensors: little-endian bytes with a type and a shape, dense or sparse, and plain arrays of numbers. */
-import { UserError } from "../../../errors.ts";
+import { UserError } from "../errors.ts";
 
 /** A tensor as the wire has it, after protobuf. */
 export interface TensorMessage {
