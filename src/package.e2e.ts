@@ -1,4 +1,4 @@
-/** The published package, as a project that installs it meets it. */
+/** The published package, installed in an empty project. */
 import { execFileSync, spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -16,7 +16,7 @@ let packed: string[];
 const run = (command: string, args: string[], cwd: string) =>
   execFileSync(command, args, { cwd, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
 
-/** A checkout's copy without its own node_modules is built and packed; its dependencies are linked into the project. */
+/** Builds and packs a copy of the checkout, and unpacks it into the project. Its dependencies are linked, not downloaded. */
 beforeAll(() => {
   const copy = join(root, "checkout");
   const left = new Set(["node_modules", "dist", ".git", ".hone", "runs"]);
@@ -39,10 +39,27 @@ beforeAll(() => {
   writeFileSync(join(project, "package.json"), JSON.stringify({ name: "project", type: "module" }));
 });
 
+/** Trains a table of logits. @param parameter has a type in TypeScript */
+const program = (folder: string, parameter: string) => `import { generated, singleTurn, train } from "hone";
+import { tabularEngine } from "hone/testing";
+const engine = tabularEngine({ alphabet: "abc" });
+const experiment = {
+  train: generated("letters", 8, (${parameter}) => ({ index })),
+  workflow: singleTurn({ prompt: () => "b", reward: (_row, reply) => Number(reply.text.startsWith("a")) }),
+  config: {
+    model: { lora_rank: 0 },
+    rllm: { rollout: { n: 2 }, trainer: { total_batches: 2, logger: [], run_dir: "${folder}" } },
+    data: { train_batch_size: 2, max_response_length: 4 },
+  },
+};
+const { step } = await train(experiment, { engine: { engine, chat: engine.chat } });
+console.log("trained", step);
+`;
+
 describe("the package", () => {
-  it("has what a project needs and nothing that only a checkout does", () => {
+  it("contains what a project needs, and no tests, fixtures, proofs or sources", () => {
     const unneeded = packed.filter((path) =>
-      /(\.(map|test|e2e|fixture)\b|(^|\/)tests?\/|upstream-contract|^src\/)/.test(path),
+      /(\.(map|test|e2e|fixture)\b|(^|\/)(tests?|proofs|maintain|bench|src)\/)/.test(path),
     );
     expect(unneeded).toEqual([]);
     expect(packed).toEqual(
@@ -56,7 +73,7 @@ describe("the package", () => {
     expect(readFileSync(join(installed, "LICENSE"), "utf8")).toContain("Apache License");
   });
 
-  it("links from its pages to files that it has", () => {
+  it("contains the files that its pages link to", () => {
     const files = new Set(packed);
     const pages = packed.filter((path) => path.endsWith(".md"));
     const broken = pages.flatMap((page) => {
@@ -69,37 +86,28 @@ describe("the package", () => {
     expect(broken).toEqual([]);
   });
 
-  it("runs from JavaScript: the command line, and a training without Python", () => {
+  it("runs the command line, and trains from JavaScript without Python", () => {
     const { version } = JSON.parse(readFileSync(join(installed, "package.json"), "utf8"));
     const hone = join(installed, "bin", "hone.js");
     expect(run(process.execPath, [hone, "--version"], project).trim()).toBe(version);
     expect(run(process.execPath, [hone, "config", "training.learning_rate=1e-4"], project)).toContain("learning_rate");
-    writeFileSync(
-      join(project, "train.js"),
-      `import { generated, singleTurn, train } from "hone";
-import { tabularEngine } from "hone/testing";
-const engine = tabularEngine({ alphabet: "abc" });
-const experiment = {
-  train: generated("letters", 8, (index) => ({ index })),
-  workflow: singleTurn({ prompt: () => "b", reward: (_row, reply) => Number(reply.text.startsWith("a")) }),
-  config: {
-    model: { lora_rank: 0 },
-    rllm: { rollout: { n: 2 }, trainer: { total_batches: 2, logger: [], run_dir: "run" } },
-    data: { train_batch_size: 2, max_response_length: 4 },
-  },
-};
-const { step } = await train(experiment, { engine: { engine, chat: engine.chat } });
-console.log("trained", step);
-`,
-    );
+    writeFileSync(join(project, "train.js"), program("run-js", "index"));
     expect(run(process.execPath, ["train.js"], project)).toContain("trained 2");
   });
 
-  it.each(["nodenext", "bundler"])("has types that hold under moduleResolution %s", (resolution) => {
-    const file = (name: string, answer: string) =>
-      writeFileSync(
-        join(project, name),
-        `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone";
+  it("loads an experiment in TypeScript through the command line, with no build step", () => {
+    const example = join(installed, "examples", "larger-number", "train.ts");
+    const printed = run(process.execPath, [join(installed, "bin", "hone.js"), "train", example, "--dry-run"], project);
+    expect(printed).toContain("learning_rate");
+  });
+
+  it.each(["nodenext", "bundler"])(
+    "has correct types and trains from TypeScript with moduleResolution %s",
+    (resolution) => {
+      const file = (name: string, answer: string) =>
+        writeFileSync(
+          join(project, name),
+          `import { defineExperiment, firstInteger, fromRows, singleTurn, type Workflow } from "hone";
 import { scriptedSampler } from "hone/testing";
 const rows = fromRows("sums", [{ question: "2+2", answer: 4 }]);
 const workflow: Workflow<{ question: string; answer: number }> = singleTurn({
@@ -109,13 +117,26 @@ const workflow: Workflow<{ question: string; answer: number }> = singleTurn({
 export default defineExperiment({ train: rows, workflow });
 export const { chat } = scriptedSampler(() => "4");
 `,
-      );
-    file("right.ts", "answer");
-    file("wrong.ts", "question");
-    const module = resolution === "bundler" ? "esnext" : "nodenext";
-    const flags = ["--noEmit", "--strict", "--target", "es2023", "--module", module, "--moduleResolution", resolution];
-    const args = [tsc, ...flags, "--types", "node", "right.ts", "wrong.ts"];
-    const { stdout } = spawnSync(process.execPath, args, { cwd: project, encoding: "utf8" });
-    expect(stdout.match(/^\S+\.ts/gm)).toEqual(["wrong.ts"]);
-  });
+        );
+      file("right.ts", "answer");
+      file("wrong.ts", "question");
+      const module = resolution === "bundler" ? "esnext" : "nodenext";
+      const flags = [
+        "--noEmit",
+        "--strict",
+        "--target",
+        "es2023",
+        "--module",
+        module,
+        "--moduleResolution",
+        resolution,
+      ];
+      const args = [tsc, ...flags, "--types", "node", "right.ts", "wrong.ts"];
+      const { stdout } = spawnSync(process.execPath, args, { cwd: project, encoding: "utf8" });
+      expect(stdout.match(/^\S+\.ts/gm)).toEqual(["wrong.ts"]);
+      writeFileSync(join(project, "train.ts"), program(`run-${resolution}`, "index: number"));
+      run(process.execPath, [tsc, ...flags, "--noEmit", "false", "--outDir", resolution, "train.ts"], project);
+      expect(run(process.execPath, [`${resolution}/train.js`], project)).toContain("trained 2");
+    },
+  );
 });

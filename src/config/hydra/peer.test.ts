@@ -1,4 +1,4 @@
-/** Recorded compositions and sweeps of Hydra 1.3 (scripts/fixtures/hydra-compositions.py), each composed here again. */
+/** Recorded compositions and sweeps of Hydra 1.3 (scripts/proofs/recorders/hydra-compositions.py), each composed here again. */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { gunzipSync } from "node:zlib";

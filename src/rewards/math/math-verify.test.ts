@@ -1,4 +1,4 @@
-/** Verdicts of math-verify on 628 pairs of answers, recorded by scripts/fixtures/math-verify-verdicts.py. */
+/** Verdicts of math-verify on 628 pairs of answers, recorded by scripts/proofs/recorders/math-verify-verdicts.py. */
 import { expect, test } from "vitest";
 import { mathEquivalent } from "./equivalent.ts";
 import recorded from "./math-verify.fixture.json" with { type: "json" };

@@ -1,17 +1,17 @@
 /**
  * Figures of a run over its steps as a small picture:
  *
- *   npx tsx scripts/docs/plot-run.ts runs/latest docs/guide/curves/solver-judge.svg reward/solver/mean reward/judge/mean
+ *   npx tsx scripts/maintain/docs/plot-run.ts runs/latest docs/guide/curves/solver-judge.svg reward/solver/mean reward/judge/mean
  *
  * Thin: each step. Thick: the mean of the last five steps.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { mean } from "../../src/statistics.ts";
+import { mean } from "../../../src/statistics.ts";
 
 const [folder, file, ...names] = process.argv.slice(2);
 if (folder === undefined || file === undefined || names.length === 0) {
-  console.error("tsx scripts/docs/plot-run.ts RUN_FOLDER PICTURE.svg FIGURE...");
+  console.error("tsx scripts/maintain/docs/plot-run.ts RUN_FOLDER PICTURE.svg FIGURE...");
   process.exit(2);
 }
 const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");

@@ -1,6 +1,6 @@
 /** Reads a file of recorded cases: `{"cases": [...]}`, or one case a line (`.jsonl`). */
 import { readFileSync } from "node:fs";
-import { UserError } from "../../src/errors.ts";
+import { UserError } from "../../../src/errors.ts";
 import type { VectorCase } from "./family.ts";
 
 /** JSON has no word for these; the files spell them as strings. */

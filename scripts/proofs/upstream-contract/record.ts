@@ -1,13 +1,13 @@
 /**
  * Records what a real inference server answers to what Hone asks of it, for upstream-contract.test.ts to replay.
  *
- *   python scripts/upstream-contract/tiny.py make MODEL
+ *   python scripts/proofs/upstream-contract/tiny.py make MODEL
  *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000
- *   tsx scripts/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
- *   tsx scripts/upstream-contract/record.ts sglang http://127.0.0.1:8001 "SGLang 0.5.23 (message types)" MODEL PYTHON
+ *   tsx scripts/proofs/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
+ *   tsx scripts/proofs/upstream-contract/record.ts sglang http://127.0.0.1:8001 "SGLang 0.5.23 (message types)" MODEL PYTHON
  *   npx biome format --write src/gateway/upstream/fixtures
  *
- * The second server is scripts/upstream-contract/sglang.py. PYTHON has torch and transformers: their log-probabilities of
+ * The second server is scripts/proofs/upstream-contract/sglang.py. PYTHON has torch and transformers: their log-probabilities of
  * the same tokens are recorded beside the server's.
  */
 import { execFileSync } from "node:child_process";
@@ -15,10 +15,10 @@ import { writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
-import type { SampleRequest } from "../../src/backends/engine.ts";
-import { loadChat } from "../../src/chat/chat.ts";
-import type { Recorded, Recording } from "../../src/gateway/upstream/recorded.fixture.ts";
-import { upstreamPolicy } from "../../src/gateway/upstream/upstream-policy.ts";
+import type { SampleRequest } from "../../../src/backends/engine.ts";
+import { loadChat } from "../../../src/chat/chat.ts";
+import type { Recorded, Recording } from "../../../src/gateway/upstream/recorded.fixture.ts";
+import { upstreamPolicy } from "../../../src/gateway/upstream/upstream-policy.ts";
 
 const [kind, url, server, model, python] = process.argv.slice(2) as ["vllm" | "sglang", string, string, string, string];
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -91,7 +91,7 @@ for (const [index, logprobs] of (JSON.parse(scores.toString()) as number[][]).en
 }
 const recording: Recording = { server, recorded };
 writeFileSync(
-  new URL(`../../src/gateway/upstream/fixtures/${kind}.json`, import.meta.url),
+  new URL(`../../../src/gateway/upstream/fixtures/${kind}.json`, import.meta.url),
   `${JSON.stringify(recording, null, 1)}\n`,
 );
 await policy.close();

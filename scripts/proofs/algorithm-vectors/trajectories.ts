@@ -1,17 +1,17 @@
 /** Grouping, filters, and what steps share; and the families that are another system's plumbing. */
-import { shareAmongSteps } from "../../src/algorithms/step-advantages.ts";
-import { shapeStepRewards } from "../../src/rollout/shape-step-rewards.ts";
-import { mean } from "../../src/statistics.ts";
-import { type CompactFiltering, maskedReasons } from "../../src/trajectories/compact-filtering.ts";
-import { gather, nothingGathered } from "../../src/trajectories/gather.ts";
-import { dropSmallGroups, groupTrajectories } from "../../src/trajectories/group-trajectories.ts";
+import { shareAmongSteps } from "../../../src/algorithms/step-advantages.ts";
+import { shapeStepRewards } from "../../../src/rollout/shape-step-rewards.ts";
+import { mean } from "../../../src/statistics.ts";
+import { type CompactFiltering, maskedReasons } from "../../../src/trajectories/compact-filtering.ts";
+import { gather, nothingGathered } from "../../../src/trajectories/gather.ts";
+import { dropSmallGroups, groupTrajectories } from "../../../src/trajectories/group-trajectories.ts";
 import {
   rewardGroup,
   sampleEpisode,
   sampleStep,
   sampleTrajectory,
-} from "../../src/trajectories/sample-episodes.fixture.ts";
-import type { TerminationReason, TrajectoryGroup } from "../../src/trajectories/types.ts";
+} from "../../../src/trajectories/sample-episodes.fixture.ts";
+import type { TerminationReason, TrajectoryGroup } from "../../../src/trajectories/types.ts";
 import { type Matrix, masked } from "./arrays.ts";
 import { type Families, family, skipped } from "./family.ts";
 

@@ -1,31 +1,16 @@
-/** Recorded compositions: what a file of them looks like, and what Hone makes of each. */
+/** Compares the compositions of Hone with recorded ones. */
 import { isDeepStrictEqual } from "node:util";
-import { z } from "zod";
-import { type ComposedConfig, composeConfig } from "../../src/config/compose.ts";
-import { sharedKeys, verlSharedKeys } from "../../src/config/sync/shared-keys.ts";
-import { UserError } from "../../src/errors.ts";
+import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
+import { sharedKeys, verlSharedKeys } from "../../../src/config/sync/shared-keys.ts";
+import { UserError } from "../../../src/errors.ts";
 import { decisionsOn } from "./decisions.ts";
-
-const caseSchema = z.looseObject({
-  id: z.string(),
-  backend: z.string(),
-  overrides: z.array(z.string()),
-  /** Every key whose value is another than without overrides, with that value. */
-  changes: z.record(z.string(), z.unknown()).default({}),
-  removed: z.array(z.string()).default([]),
-  warnings: z.array(z.looseObject({ category: z.string(), paths: z.array(z.string()) })).default([]),
-  /** The recorded system ended in an error. */
-  error: z.unknown().optional(),
-});
-
-export const casesSchema = z.array(caseSchema);
-export type ConfigCase = z.output<typeof caseSchema>;
+import type { ConfigCase } from "./schema.ts";
 
 export interface CaseResult {
   id: string;
-  /** What is wrong, a line each; empty when Hone agrees. */
+  /** One line per difference; empty if Hone agrees. */
   differences: string[];
-  /** The decisions by which Hone does otherwise than was recorded. */
+  /** The names of the decisions that made Hone differ from the recorded system. */
   decisions: string[];
 }
 
@@ -52,7 +37,7 @@ function valueDifferences({ changes, removed, backend, overrides }: ConfigCase, 
   });
   const kept = removed.filter((path) => valueAt(tree, path) !== undefined).map((path) => `${path} is still there`);
   const before = defaultTree(backend);
-  // A value that was asked for differs from Hone's default where the recorded system has another default.
+  // A value set on the command line differs from Hone's default where the recorded system has another default.
   const asked = new Set(overrides.flatMap(pathsOf));
   const unlisted = watched.filter(
     (path) =>
@@ -70,7 +55,7 @@ function valueDifferences({ changes, removed, backend, overrides }: ConfigCase, 
 
 const totals = ["trainer.total_training_steps", "rllm.trainer.total_batches"] as const;
 
-/** What a recording covers: keys with two names and those derived from them. */
+/** The keys that a recording covers: keys with two names and the keys derived from them. */
 const watched = [
   ...[...verlSharedKeys, totals].flat(),
   "rllm.algorithm.eps_clip",

@@ -1,14 +1,15 @@
 /** `npm run config-cases -- FILE`: compares Hone's compositions with recorded ones. */
 import { readFileSync } from "node:fs";
-import { reportError } from "../../src/cli/report-error.ts";
-import { UserError } from "../../src/errors.ts";
-import { casesSchema, evaluateCase } from "./cases.ts";
+import { reportError } from "../../../src/cli/report-error.ts";
+import { UserError } from "../../../src/errors.ts";
+import { evaluateCase } from "./cases.ts";
+import { casesSchema } from "./schema.ts";
 
 function main([path, ...rest]: string[]): void {
   if (path === undefined || rest.length > 0) throw new UserError("usage: npm run config-cases -- FILE");
   const results = read(path).map(evaluateCase);
   for (const { id, decisions } of results) {
-    for (const name of decisions) console.log(`decided otherwise: ${id}: ${name}`);
+    for (const name of decisions) console.log(`differs by decision: ${id}: ${name}`);
   }
   const failed = results.filter(({ differences }) => differences.length > 0);
   for (const { id, differences } of failed) console.log([`FAILED ${id}`, ...differences].join("\n  "));
@@ -26,7 +27,7 @@ function read(path: string) {
   const parsed = casesSchema.safeParse(json);
   if (parsed.success) return parsed.data;
   const { path: at, message } = parsed.error.issues[0]!;
-  throw new UserError(`${path} is no list of cases: ${at.join(".")}: ${message}`);
+  throw new UserError(`${path} is not a list of cases: ${at.join(".")}: ${message}`);
 }
 
 try {

@@ -1,19 +1,19 @@
 /** Advantages of trajectories and of tokens. */
-import { estimateAdvantages, splitEstimatorMap } from "../../src/algorithms/advantages.ts";
-import { type Comparison, compareRewards } from "../../src/algorithms/estimators/compare-rewards.ts";
+import { estimateAdvantages, splitEstimatorMap } from "../../../src/algorithms/advantages.ts";
+import { type Comparison, compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
 import {
   type EstimatorOptions,
   type EstimatorPreset,
   estimatorPresets,
   type RewardGroup,
-} from "../../src/algorithms/estimators/estimator.ts";
-import { type EstimatorName, estimators } from "../../src/algorithms/estimators/index.ts";
-import { optimalTokenBaseline } from "../../src/algorithms/estimators/optimal-token-baseline.ts";
-import { generalizedAdvantages, returnsToGo } from "../../src/algorithms/estimators/returns.ts";
-import { whiteningOf, whitenings } from "../../src/algorithms/whitening.ts";
-import { allEqual } from "../../src/statistics.ts";
-import { advantageMetrics, rewardMetrics } from "../../src/trajectories/group-metrics.ts";
-import { rewardGroup } from "../../src/trajectories/sample-episodes.fixture.ts";
+} from "../../../src/algorithms/estimators/estimator.ts";
+import { type EstimatorName, estimators } from "../../../src/algorithms/estimators/index.ts";
+import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
+import { generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
+import { whiteningOf, whitenings } from "../../../src/algorithms/whitening.ts";
+import { allEqual } from "../../../src/statistics.ts";
+import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/group-metrics.ts";
+import { rewardGroup } from "../../../src/trajectories/sample-episodes.fixture.ts";
 import { consecutive, hasGap, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Deviation, type Families, type Family, family, type VectorCase } from "./family.ts";
 

@@ -1,10 +1,11 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { type ConfigCase, casesSchema, evaluateCase } from "./cases.ts";
+import { evaluateCase } from "./cases.ts";
+import { type ConfigCase, casesSchema } from "./schema.ts";
 
 const recorded = casesSchema.parse(JSON.parse(readFileSync(new URL("recorded.json", import.meta.url), "utf8")));
 
-test("every recorded composition comes out as recorded, or as decided", () => {
+test("every composition equals the recorded one, or the decision about it", () => {
   const results = recorded.map(evaluateCase);
   expect(results.filter(({ differences }) => differences.length > 0)).toEqual([]);
   expect(results.filter(({ decisions }) => decisions.length > 0).map(({ id }) => id)).toEqual([
@@ -14,7 +15,7 @@ test("every recorded composition comes out as recorded, or as decided", () => {
   ]);
 });
 
-test("a wrong value, a missing warning and one too many are told", () => {
+test("a wrong value, a missing warning and an unexpected warning are reported", () => {
   const one: ConfigCase = {
     id: "wrong",
     backend: "verl",
@@ -36,8 +37,8 @@ test.each([
     ["actor_rollout_ref.actor.clip_ratio=0.15"],
     { "rllm.algorithm.eps_clip": 0.15 },
   ],
-  ["the reply's length is one figure", ["data.max_response_length=400"], { "rllm.data.max_response_length": 400 }],
-])("decided otherwise: %s", (name, overrides, changes) => {
+  ["the reply's length is one value", ["data.max_response_length=400"], { "rllm.data.max_response_length": 400 }],
+])("differs by decision: %s", (name, overrides, changes) => {
   const one = { ...recorded[0]!, id: name, overrides: ["rllm/backend=verl", ...overrides], changes: {}, warnings: [] };
   const result = evaluateCase({ ...one, changes });
   expect(result.decisions).toEqual([name]);

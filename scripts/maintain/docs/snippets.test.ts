@@ -3,8 +3,8 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { expect, test } from "vitest";
-import { removeFolder } from "../../src/temporary-folder.fixture.ts";
-import { packageRoot } from "../setup/paths.mjs";
+import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
+import { packageRoot } from "../../setup/paths.mjs";
 
 /** What the documents import from a file of the reader's. */
 const readersOwn = `import { fromRows, type Workflow } from "hone";

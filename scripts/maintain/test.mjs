@@ -5,11 +5,11 @@
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
-import { preparePackage } from "./setup/package.mjs";
-import { packageRoot } from "./setup/paths.mjs";
-import { preparePython } from "./setup/python.mjs";
-import { SetupError, say, secondsSince } from "./setup/report.mjs";
-import { reportFailure, setUpNode } from "./setup.mjs";
+import { preparePackage } from "../setup/package.mjs";
+import { packageRoot } from "../setup/paths.mjs";
+import { preparePython } from "../setup/python.mjs";
+import { SetupError, say, secondsSince } from "../setup/report.mjs";
+import { reportFailure, setUpNode } from "../setup.mjs";
 
 /** @param {string} path */
 const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path)];

@@ -1,22 +1,22 @@
-/** Where Hone decided otherwise than the recorded system behaves (docs/decisions/verl-sync.md), as rules on cases. */
-import type { ConfigCase } from "./cases.ts";
+/** Where Hone deliberately differs from the recorded system (docs/decisions/verl-sync.md), as rules that change cases. */
+import type { ConfigCase } from "./schema.ts";
 
 interface Decision {
   name: string;
-  /** The case as Hone decides it, or undefined where the decision does not bear on it. */
+  /** The case as Hone composes it, or undefined if the decision does not apply. */
   decide(recorded: ConfigCase): ConfigCase | undefined;
 }
 
 const actor = "actor_rollout_ref.actor";
 const rollout = "actor_rollout_ref.rollout";
 
-/** The value of the last override of a key, as it was typed. */
+/** The value of the last override of a key, as typed. */
 const given = ({ overrides }: ConfigCase, path: string) =>
   overrides.findLast((text) => text.replace(/^\+*/, "").startsWith(`${path}=`))?.replace(/^[^=]*=/, "");
 
 const decisions: Decision[] = [
   {
-    name: "a sampling key set by verl's name alone works like every other",
+    name: "a sampling key set only by verl's name works like every other key",
     decide: (recorded) => {
       if (recorded.error === undefined) return undefined;
       const value = given(recorded, `${rollout}.top_k`) ?? given(recorded, `${rollout}.val_kwargs.top_k`);
@@ -26,7 +26,7 @@ const decisions: Decision[] = [
     },
   },
   {
-    name: "the reply's length is one figure",
+    name: "the reply's length is one value",
     decide: (recorded) => {
       const value = given(recorded, "data.max_response_length");
       const wins = given(recorded, "rllm.data.max_response_length") === undefined;
@@ -83,7 +83,7 @@ const decisions: Decision[] = [
     },
   },
   {
-    name: "a change of the weight transfer is a coerced value",
+    name: "a changed weight transfer is reported as a coerced value",
     decide: (recorded) => {
       if (!recorded.warnings.some(({ category }) => category === "ckpt_backend_override")) return undefined;
       const paths = [`${rollout}.checkpoint_engine.backend`, "rllm.async_training.enable"];

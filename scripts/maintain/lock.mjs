@@ -6,12 +6,12 @@
  */
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { findPython } from "./setup/find-python.mjs";
-import { workerFile } from "./setup/paths.mjs";
-import { homeOf } from "./setup/python.mjs";
-import { say } from "./setup/report.mjs";
-import { run } from "./setup/run.mjs";
-import { prepareUv } from "./setup/uv.mjs";
+import { findPython } from "../setup/find-python.mjs";
+import { workerFile } from "../setup/paths.mjs";
+import { homeOf } from "../setup/python.mjs";
+import { say } from "../setup/report.mjs";
+import { run } from "../setup/run.mjs";
+import { prepareUv } from "../setup/uv.mjs";
 
 const torchOnly = /^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==/;
 

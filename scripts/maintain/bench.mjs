@@ -3,8 +3,8 @@
 import { spawn } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { packageRoot } from "./setup/paths.mjs";
-import { reportFailure, setUpNode } from "./setup.mjs";
+import { packageRoot } from "../setup/paths.mjs";
+import { reportFailure, setUpNode } from "../setup.mjs";
 
 const [name = "", ...flags] = process.argv.slice(2);
 const script = join(packageRoot, "bench", name, "run.ts");
