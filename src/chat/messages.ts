@@ -46,12 +46,16 @@ export interface ParsedReply {
   problems: ReplyProblem[];
 }
 
-/** The reply as the message that belongs into the history. */
-export function toMessage({ content, reasoning, toolCalls }: ParsedReply): ChatMessage {
-  return {
-    role: "assistant",
-    content,
-    ...(reasoning ? { reasoning } : {}),
-    ...(toolCalls.length > 0 ? { toolCalls } : {}),
-  };
+/** The reply as a message for the history. */
+export function toMessage({ content, reasoning, toolCalls }: MessageParts): ChatMessage {
+  const message: ChatMessage = { role: "assistant", content };
+  if (reasoning) message.reasoning = reasoning;
+  if (toolCalls.length > 0) message.toolCalls = toolCalls;
+  return message;
+}
+
+interface MessageParts {
+  content: string;
+  reasoning?: string | undefined;
+  toolCalls: readonly ToolCall[];
 }

@@ -108,10 +108,11 @@ export class HttpExchange {
     response.end(body);
   }
 
-  /** Begins a stream of server-sent events. */
-  startEvents(): void {
-    if (this.#response.destroyed) return;
+  /** Begins a stream of server-sent events. @returns false if it has begun already, or the client is gone */
+  startEvents(): boolean {
+    if (this.#response.destroyed || this.#response.headersSent) return false;
     this.#response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache" });
+    return true;
   }
 
   /** @param name the event's name, where the API names its events */

@@ -1,6 +1,5 @@
-/** What every API's request comes down to, and how it is carried out: sampled, recorded, traced. */
-
-import type { ChatMessage, ToolDefinition } from "../chat/messages.ts";
+/** Carries out a model call, whichever API it came from: sampled, recorded and traced. */
+import { type ChatMessage, toMessage } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
 import { RolloutEnded } from "../rollout/failures.ts";
@@ -18,13 +17,13 @@ export interface CallContext {
   api: string;
   chat: Chat;
   notices: Notices;
-  /** Aborted when the client has gone. */
+  /** Aborted when the client disconnects. */
   signal: AbortSignal;
-  /** What cannot be guaranteed without constrained decoding: refuse it, or answer what was sampled and count it. */
+  /** Refuse what only constrained decoding can guarantee, or answer with what was sampled and count it. */
   unenforceable: "refuse" | "allow";
-  /** Of the call, beside what its body says. */
+  /** From the request's header, in addition to the metadata in its body. */
   metadata: Readonly<Record<string, unknown>>;
-  /** Told of every call, answered or not; the trace is made where somebody keeps it. */
+  /** Called for every call, answered or not. The trace is made only if it is stored. */
   onTrace: (status: Trace["status"], trace: () => Trace) => void;
 }
 
@@ -46,44 +45,46 @@ export type OnToken = (index: number, token: number, logprob: number) => void;
 
 /**
  * @returns the n replies, in order
- * @throws GatewayError; when the client goes, the signal's reason
+ * @throws GatewayError; when the client disconnects, the signal's reason
  */
-export async function callModel(context: CallContext, call: ModelCall, onToken?: OnToken): Promise<Generated[]> {
+export async function callModel(
+  context: CallContext,
+  call: ModelCall,
+  onToken?: OnToken,
+): Promise<[Generated, ...Generated[]]> {
   const { session, signal, notices } = context;
   const params = session.enforceSampling ? withoutOwnSampling(call.params, notices) : call.params;
   const metadata = { ...session.metadata, ...context.metadata, ...call.metadata };
   const startedMs = Date.now();
   const start = performance.now();
-  // When one of several replies fails nobody waits for the others.
+  // If one of several replies fails, the others are stopped.
   const stop = call.n === 1 ? undefined : new AbortController();
   const stopAll = () => stop?.abort(signal.reason);
   if (stop) signal.addEventListener("abort", stopAll, { once: true });
-  const one = (index: number): Promise<Generated> =>
-    session.generate({
-      prompt: call.prompt,
-      // The same seed for all would give n times the same reply.
-      params: index > 0 && params.seed !== undefined ? { ...params, seed: params.seed + index } : params,
-      signal: stop?.signal ?? signal,
-      ...readLabel(context.role),
-      ...(call.topLogprobs > 0 ? { topLogprobs: call.topLogprobs } : {}),
-      ...(call.wrongWith ? { wrongWith: call.wrongWith } : {}),
-      ...(onToken ? { onToken: (token: number, logprob: number) => onToken(index, token, logprob) } : {}),
-      metadata,
-    });
-  const told = (index: number, outcome: Outcome) => {
+  const generate = (index: number): Promise<Generated> => {
+    const request: GenerateRequest = { prompt: call.prompt, params, signal: stop?.signal ?? signal, metadata };
+    // The same seed would give the same reply n times.
+    if (index > 0 && params.seed !== undefined) request.params = { ...params, seed: params.seed + index };
+    if (context.role !== undefined) Object.assign(request, parseLabel(context.role));
+    if (call.topLogprobs > 0) request.topLogprobs = call.topLogprobs;
+    if (call.wrongWith) request.wrongWith = call.wrongWith;
+    if (onToken) request.onToken = (token, logprob) => onToken(index, token, logprob);
+    return session.generate(request);
+  };
+  const record = (index: number, outcome: Outcome) => {
     const latencyMs = performance.now() - start;
     context.onTrace(statusOf(outcome), () => toTrace(context, call, index, outcome, metadata, startedMs, latencyMs));
   };
   try {
-    const replies =
-      call.n === 1 ? [await one(0)] : await Promise.all(Array.from({ length: call.n }, (_, index) => one(index)));
-    for (const [index, generated] of replies.entries()) told(index, { generated });
+    const others = Array.from({ length: call.n - 1 }, (_, index) => index + 1);
+    const replies = await Promise.all([generate(0), ...others.map(generate)]);
+    for (const [index, generated] of replies.entries()) record(index, { generated });
     return replies;
   } catch (error) {
     stop?.abort(error);
     const cancelled = signal.aborted && !(signal.reason instanceof GatewayError);
     const problem = cancelled ? error : toGatewayError(error);
-    told(0, { problem, cancelled });
+    record(0, { problem, cancelled });
     throw problem;
   } finally {
     signal.removeEventListener("abort", stopAll);
@@ -91,15 +92,14 @@ export async function callModel(context: CallContext, call: ModelCall, onToken?:
 }
 
 /** `"solver#2"` is the second instance of the role solver. */
-function readLabel(label: string | undefined): Pick<GenerateRequest, "role" | "instance"> {
-  if (label === undefined) return {};
+function parseLabel(label: string): { role: string; instance?: number } {
   const [, role, instance] = /^(.+)#(\d{1,9})$/.exec(label) ?? [];
   return role === undefined ? { role: label } : { role, instance: Number(instance) };
 }
 
 const ownSampling = ["temperature", "topP", "topK", "minP", "seed"] as const;
 
-/** What is learned from must be sampled as the run says: an agent's fixed seed would make all its rollouts the same. */
+/** Training needs samples of the run's own distribution. A fixed seed would make all rollouts of a task the same. */
 function withoutOwnSampling(params: GenerateParams, notices: Notices): GenerateParams {
   if (ownSampling.every((name) => params[name] === undefined)) return params;
   const rest = { ...params };
@@ -115,13 +115,14 @@ export function toGatewayError(error: unknown): GatewayError {
   if (error instanceof GatewayError) return error;
   const message = error instanceof Error ? error.message : String(error);
   if (error instanceof RolloutEnded) return new GatewayError("prompt_too_long", message, { cause: error });
-  // What the template or the engine refuses about this request.
+  // The template or the engine refuses this request.
   if (error instanceof UserError) {
     const hint = error.hint === undefined ? "" : `. To fix it: ${error.hint}`;
     return new GatewayError("invalid_request", `${message}${hint}`, { cause: error });
   }
-  // What follows the first line is not for clients: a worker's last output, a traceback.
-  return new GatewayError("engine_failed", message.split("\n", 1)[0]!, { cause: error });
+  // Only the first line is for clients: a worker's output or a traceback may follow.
+  const [firstLine = ""] = message.split("\n", 1);
+  return new GatewayError("engine_failed", firstLine, { cause: error });
 }
 
 type Outcome = { generated: Generated } | { problem: unknown; cancelled: boolean };
@@ -132,8 +133,7 @@ function statusOf(outcome: Outcome): Trace["status"] {
   return outcome.problem instanceof GatewayError && outcome.problem.status < 500 ? "refused" : "failed";
 }
 
-const none = { promptTokens: new Int32Array(0), tokens: new Int32Array(0), logprobs: new Float32Array(0) };
-
+/** Objects are written out here and in other places that each call passes: spreads are several times slower. */
 function toTrace(
   { session, role, api }: CallContext,
   call: ModelCall,
@@ -143,40 +143,41 @@ function toTrace(
   startedMs: number,
   latencyMs: number,
 ): Trace {
-  const { messages, tools } = shown(call);
-  const base = {
+  const generated = "generated" in outcome ? outcome.generated : undefined;
+  const isChat = "messages" in call.prompt;
+  const status = statusOf(outcome);
+  const messages = "messages" in call.prompt ? call.prompt.messages : null;
+  return {
     id: call.n === 1 ? call.id : `${call.id}-${index}`,
     session: session.name,
     attempt: session.attempt,
     role: role ?? session.defaultRole,
-    ...{ api, model: call.model, startedMs, latencyMs, messages, tools, metadata },
-  };
-  if ("generated" in outcome) {
-    const { promptTokens, tokens, logprobs, stopReason, policyVersion, reply, text, params } = outcome.generated;
-    const chatReply: ChatMessage = {
-      role: "assistant",
-      content: reply.content,
-      ...(reply.reasoning ? { reasoning: reply.reasoning } : {}),
-      ...(reply.toolCalls.length > 0 ? { toolCalls: reply.toolCalls } : {}),
-    };
-    return {
-      ...base,
-      ...{ status: "ok", error: null, stopReason, policyVersion, promptTokens, tokens, logprobs },
-      reply: "messages" in call.prompt ? chatReply : text,
-      params: { ...params },
-    };
-  }
-  const { problem } = outcome;
-  return {
-    ...base,
-    ...none,
-    status: statusOf(outcome),
-    error: problem instanceof Error ? problem.message : String(problem),
-    ...{ stopReason: null, policyVersion: null, reply: null },
-    params: { ...call.params, tools: undefined },
+    api,
+    model: call.model,
+    startedMs,
+    latencyMs,
+    status,
+    error: "problem" in outcome ? errorText(outcome.problem) : null,
+    stopReason: generated?.stopReason ?? null,
+    policyVersion: generated?.policyVersion ?? null,
+    messages: status === "refused" ? beginning(messages) : messages,
+    tools: status === "refused" ? beginning(call.params.tools) : (call.params.tools ?? null),
+    reply: generated === undefined ? null : isChat ? toMessage(generated.reply) : generated.text,
+    params: generated === undefined ? { ...call.params, tools: undefined } : { ...generated.params },
+    promptTokens: generated?.promptTokens ?? new Int32Array(0),
+    tokens: generated?.tokens ?? new Int32Array(0),
+    logprobs: generated?.logprobs ?? new Float32Array(0),
+    metadata,
   };
 }
 
-function shown({ prompt, params }: ModelCall): { messages: unknown; tools: readonly ToolDefinition[] | null } {
-  return { messages: "messages" in prompt ? prompt.messages : null, tools: params.tools ?? null };
+const errorText = (problem: unknown) => (problem instanceof Error ? problem.message : String(problem));
+
+const maxRefused = 10_000;
+
+/** A refused prompt can be as long as a request and is not used: only its first characters are stored. */
+function beginning(value: readonly (ChatMessage | object)[] | null | undefined): unknown {
+  if (value === null || value === undefined) return null;
+  const json = JSON.stringify(value);
+  return json.length <= maxRefused ? value : `${json.slice(0, maxRefused)}...`;
 }

@@ -1,31 +1,38 @@
-/** Reads a request's parameters: typed, and none overlooked. */
+/** Reads the parameters of a request: each is typed, and none is ignored silently. */
 import { GatewayError } from "./gateway-error.ts";
 import type { Notices } from "./notices.ts";
 
 export type Body = Record<string, unknown>;
 
 /**
- * What is done with a parameter:
+ * What happens to a parameter:
  * - `used`
- * - `ignored`: it has no bearing on what is sampled, or none can be given to it; why is told once and counted
- * - `refused`: going on without it would answer another question than was asked. `unless` lists values that ask for
- *   nothing.
+ * - `ignored`: it does not change what is sampled; the reason is logged once, and each use is counted
+ * - `refused`: without it the request would mean something else. The values in `unless` ask for nothing and are accepted.
  */
 export type Rule = "used" | { ignored: string } | { refused: string; unless?: readonly unknown[] };
+export type Rules = Readonly<Record<string, Rule>>;
+
+/** @param names separated by spaces */
+export const used = (names: string): Record<string, Rule> =>
+  Object.fromEntries(names.split(" ").map((name) => [name, "used"]));
+
+/** The reason for ignoring a parameter. */
+export const noEffect = "it does not change what is sampled";
 
 /**
- * A parameter that is null was not given.
+ * A parameter that is null counts as missing.
  * @throws GatewayError naming a parameter that is unknown or refused
  */
-export function checkParameters(body: Body, rules: Readonly<Record<string, Rule>>, notices: Notices): void {
+export function checkParameters(body: Body, rules: Rules, notices: Notices): void {
   for (const [name, value] of Object.entries(body)) {
     if (value === null || value === undefined) continue;
-    const rule = Object.hasOwn(rules, name) ? rules[name]! : undefined;
+    const rule = Object.hasOwn(rules, name) ? rules[name] : undefined;
     if (rule === "used") continue;
     if (rule === undefined) throw badParameter(name, `unknown parameter ${JSON.stringify(name)}`);
-    if ("ignored" in rule)
+    if ("ignored" in rule) {
       notices.add(`ignored_parameter/${name}`, `the parameter ${name} is ignored: ${rule.ignored}`);
-    else if (!rule.unless?.some((neutral) => same(neutral, value))) {
+    } else if (!rule.unless?.some((neutral) => JSON.stringify(neutral) === JSON.stringify(value))) {
       throw badParameter(name, `${name} is not supported: ${rule.refused}`);
     }
   }
@@ -34,66 +41,62 @@ export function checkParameters(body: Body, rules: Readonly<Record<string, Rule>
 export const badParameter = (name: string, message: string) =>
   new GatewayError("invalid_request", message, { parameter: name });
 
-const same = (left: unknown, right: unknown) => left === right || JSON.stringify(left) === JSON.stringify(right);
+/** Makes a reader of optional parameters. */
+const reader =
+  <Value>(what: string, isValid: (value: unknown) => value is Value) =>
+  (body: Body, name: string): Value | undefined => {
+    const value = body[name] ?? undefined;
+    if (value === undefined || isValid(value)) return value;
+    throw mustBe(name, what, value);
+  };
 
-function mustBe(name: string, what: string, value: unknown): never {
-  throw badParameter(name, `${name} must be ${what}; it is ${JSON.stringify(value)?.slice(0, 200)}`);
+const mustBe = (name: string, what: string, value: unknown) =>
+  badParameter(name, `${name} must be ${what}; it is ${JSON.stringify(value)?.slice(0, 200)}`);
+
+export const isObject = (value: unknown): value is Body =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+const isString = (value: unknown) => typeof value === "string";
+const isInteger = (value: unknown): value is number => Number.isInteger(value);
+
+export const readBoolean = reader("true or false", (value) => typeof value === "boolean");
+export const readString = reader("a string", isString);
+export const readObject = reader("an object", isObject);
+export const readList = reader("a list", (value): value is unknown[] => Array.isArray(value));
+export const readIntegers = reader(
+  "a list of integers",
+  (value): value is number[] => Array.isArray(value) && value.every(isInteger),
+);
+const readTexts = reader(
+  "a string or a list of strings",
+  (value): value is string | string[] => isString(value) || (Array.isArray(value) && value.every(isString)),
+);
+
+/** One string or several. */
+export function readStrings(body: Body, name: string): string[] | undefined {
+  const value = readTexts(body, name);
+  return typeof value === "string" ? [value] : value;
 }
 
-export function readNumber(
-  body: Body,
-  name: string,
-  { min = Number.NEGATIVE_INFINITY, max = Number.POSITIVE_INFINITY, integer = false } = {},
-): number | undefined {
+interface Range {
+  min?: number;
+  max?: number;
+  integer?: boolean;
+}
+
+export function readNumber(body: Body, name: string, { min, max, integer = false }: Range = {}): number | undefined {
   const value = body[name] ?? undefined;
   if (value === undefined) return undefined;
-  if (typeof value === "number" && value >= min && value <= max && (!integer || Number.isInteger(value))) return value;
-  const range = `${min === Number.NEGATIVE_INFINITY ? "" : ` >= ${min}`}${max === Number.POSITIVE_INFINITY ? "" : ` <= ${max}`}`;
-  return mustBe(name, `${integer ? "an integer" : "a number"}${range}`, value);
-}
-
-export function readBoolean(body: Body, name: string): boolean | undefined {
-  const value = body[name] ?? undefined;
-  return value === undefined || typeof value === "boolean" ? value : mustBe(name, "true or false", value);
-}
-
-export function readString(body: Body, name: string): string | undefined {
-  const value = body[name] ?? undefined;
-  return value === undefined || typeof value === "string" ? value : mustBe(name, "a string", value);
+  const isInRange = typeof value === "number" && value >= (min ?? -Infinity) && value <= (max ?? Infinity);
+  if (isInRange && (!integer || isInteger(value))) return value;
+  const range = `${min === undefined ? "" : ` >= ${min}`}${max === undefined ? "" : ` <= ${max}`}`;
+  throw mustBe(name, `${integer ? "an integer" : "a number"}${range}`, value);
 }
 
 const longestName = 512;
 
-/** A name that is kept with every call. */
-export function readName(body: Body, name: string): string | undefined {
-  const value = readString(body, name);
-  if (value === undefined || value.length <= longestName) return value;
-  throw badParameter(name, `${name} is longer than ${longestName} characters`);
+/** The model's name, which is stored with every call. "" if missing. */
+export function readModel(body: Body): string {
+  const model = readString(body, "model") ?? "";
+  if (model.length <= longestName) return model;
+  throw badParameter("model", `model is longer than ${longestName} characters`);
 }
-
-/** One string or several. */
-export function readStrings(body: Body, name: string): string[] | undefined {
-  const value = body[name] ?? undefined;
-  if (value === undefined) return undefined;
-  const list: unknown[] = Array.isArray(value) ? value : [value];
-  return list.every((entry) => typeof entry === "string") ? list : mustBe(name, "a string or a list of strings", value);
-}
-
-export function readIntegers(body: Body, name: string): number[] | undefined {
-  const value = body[name] ?? undefined;
-  if (value === undefined) return undefined;
-  return Array.isArray(value) && value.every(Number.isInteger) ? value : mustBe(name, "a list of integers", value);
-}
-
-export function readObject(body: Body, name: string): Body | undefined {
-  const value = body[name] ?? undefined;
-  return value === undefined || isObject(value) ? value : mustBe(name, "an object", value);
-}
-
-export function readList(body: Body, name: string): unknown[] | undefined {
-  const value = body[name] ?? undefined;
-  return value === undefined || Array.isArray(value) ? value : mustBe(name, "a list", value);
-}
-
-export const isObject = (value: unknown): value is Body =>
-  typeof value === "object" && value !== null && !Array.isArray(value);

@@ -1,69 +1,64 @@
 /** `POST /v1/responses` */
 import { randomUUID } from "node:crypto";
-import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
-import type { Generated, GenerateParams } from "../../rollout/generate.ts";
+import type { Generated } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
 import {
   type Body,
-  badParameter,
   checkParameters,
   isObject,
-  type Rule,
+  noEffect,
+  type Rules,
   readBoolean,
-  readList,
-  readName,
+  readModel,
   readNumber,
   readObject,
   readString,
   readStrings,
+  used,
 } from "../read-parameters.ts";
 import { replyStream } from "../stream-reply.ts";
-import { checkedWish, countJson, jsonFault } from "./check-json.ts";
-import { demand, type JsonWish, withJsonInstruction } from "./guarantees.ts";
-import { argumentsText, toolDefinition } from "./openai-messages.ts";
+import { countJson, type JsonFormat, jsonFault, readJsonFormat, withJsonInstruction } from "./json-replies.ts";
+import { unixSeconds } from "./openai-chat.ts";
 import { fromResponseItems } from "./response-items.ts";
-import { readSampling } from "./sampling-parameters.ts";
+import { readMaxTokens, readSampling, storedAsConfigured } from "./sampling-parameters.ts";
 import { chatLogprobs } from "./token-logprobs.ts";
+import { argumentsText, readTools, type ToolForm } from "./tools.ts";
 
-const noBearing = "it has no bearing on what is sampled";
-const noMemory = "the gateway keeps no conversations for its clients; send the whole history as input";
+const noMemory = "the gateway does not keep conversations; send the whole history as input";
 
-const responsesRules: Readonly<Record<string, Rule>> = {
-  model: "used",
-  input: "used",
-  instructions: "used",
-  stream: "used",
-  tools: "used",
-  tool_choice: "used",
-  parallel_tool_calls: "used",
-  max_output_tokens: "used",
-  temperature: "used",
-  top_p: "used",
-  top_logprobs: "used",
-  include: "used",
-  text: "used",
-  reasoning: "used",
-  metadata: "used",
-  store: { ignored: "calls are stored as the gateway is set up" },
-  user: { ignored: noBearing },
-  service_tier: { ignored: noBearing },
-  safety_identifier: { ignored: noBearing },
-  prompt_cache_key: { ignored: noBearing },
-  prompt_cache_retention: { ignored: noBearing },
+const responsesRules: Rules = {
+  ...used("model input instructions stream tools tool_choice parallel_tool_calls max_output_tokens temperature top_p"),
+  ...used("top_logprobs include text reasoning metadata"),
+  store: storedAsConfigured,
+  user: { ignored: noEffect },
+  service_tier: { ignored: noEffect },
+  safety_identifier: { ignored: noEffect },
+  prompt_cache_key: { ignored: noEffect },
+  prompt_cache_retention: { ignored: noEffect },
   stream_options: { ignored: "events are never obfuscated" },
-  max_tool_calls: { ignored: "tools are the client's own" },
-  truncation: { refused: "a prompt that is too long is an error, never cut", unless: ["disabled"] },
+  max_tool_calls: { ignored: "the client calls its tools itself" },
+  truncation: { refused: "a prompt that is too long is an error", unless: ["disabled"] },
   background: { refused: "replies are sampled while the client waits", unless: [false] },
   previous_response_id: { refused: noMemory },
   conversation: { refused: noMemory },
-  prompt: { refused: "there are no stored prompts" },
+  prompt: { refused: "the gateway has no stored prompts" },
+};
+
+/** `{ type: "function", name, description, parameters }` */
+const responsesTools: ToolForm = {
+  choices: "none, auto, required or an object",
+  choice(value = "auto") {
+    if (value === "none" || value === "auto" || value === "required") return value;
+    return isObject(value) ? { name: value.name ?? value.type } : undefined;
+  },
+  definition: (tool) => (tool.type === "function" ? tool : undefined),
 };
 
 interface ResponseRequest extends ModelCall {
   logprobs: boolean;
-  json: JsonWish | undefined;
-  /** What the response says of its request. */
+  json: JsonFormat | undefined;
+  /** Parameters that the response repeats. */
   echoed: Record<string, unknown>;
 }
 
@@ -72,37 +67,32 @@ export async function openaiResponses(exchange: HttpExchange, body: Body, contex
   const request = readRequest(body, context);
   if (readBoolean(body, "stream")) return streamResponse(exchange, context, request);
   const [generated] = await callModel(context, request);
-  if (request.json) countJson(generated!.reply.content, request.json, context.notices);
-  exchange.sendJson(200, completed(request, generated!, outputOf(context, request, generated!)));
+  if (request.json) countJson(generated.reply.content, request.json, context.notices);
+  exchange.sendJson(200, toResponse(request, generated, outputOf(context, request, generated)));
 }
 
 function readRequest(body: Body, context: CallContext): ResponseRequest {
-  const { notices } = context;
   const instructions = readString(body, "instructions");
-  const tools = readTools(body, context);
-  if (tools.length > 0 && readBoolean(body, "parallel_tool_calls") === false) {
-    notices.add("ignored_parameter/parallel_tool_calls", "parallel_tool_calls=false is not enforced");
-  }
-  const format = readObject(readObject(body, "text") ?? {}, "format");
-  const json = readFormat(format, context);
-  const history = fromResponseItems(body.input);
-  const messages: readonly ChatMessage[] =
-    instructions === undefined ? history : [{ role: "system", content: instructions }, ...history];
+  const json = readJsonFormat(readObject(readObject(body, "text") ?? {}, "format"), "text.format", context);
+  const messages = fromResponseItems(body.input);
+  if (instructions !== undefined) messages.unshift({ role: "system", content: instructions });
   const topLogprobs = readNumber(body, "top_logprobs", { min: 0, max: 20, integer: true }) ?? 0;
   const include = readStrings(body, "include") ?? [];
+  const params = readSampling(body, readMaxTokens(body, "max_output_tokens"));
+  const tools = readTools(body, context, responsesTools);
+  if (tools.length > 0) params.tools = tools;
   const effort = readString(readObject(body, "reasoning") ?? {}, "effort");
-  const params: GenerateParams = {
-    ...readSampling(body, readNumber(body, "max_output_tokens", { min: 1, integer: true })),
-    ...(tools.length > 0 ? { tools } : {}),
-    ...(effort === undefined ? {} : effort === "none" ? { thinking: false } : { reasoningEffort: effort }),
-  };
+  if (effort === "none") params.thinking = false;
+  else if (effort !== undefined) params.reasoningEffort = effort;
   return {
     id: `resp_${randomUUID().replaceAll("-", "")}`,
-    model: readName(body, "model") ?? "",
+    model: readModel(body),
     prompt: { messages: withJsonInstruction(messages, json) },
     n: 1,
-    ...{ params, topLogprobs, json },
-    ...(json ? { wrongWith: ({ content }) => jsonFault(content, json) } : {}),
+    params,
+    topLogprobs,
+    json,
+    wrongWith: json && (({ content }) => jsonFault(content, json)),
     logprobs: topLogprobs > 0 || include.includes("message.output_text.logprobs"),
     metadata: readObject(body, "metadata") ?? {},
     echoed: {
@@ -120,69 +110,72 @@ function readRequest(body: Body, context: CallContext): ResponseRequest {
   };
 }
 
-function readTools(body: Body, context: CallContext): ToolDefinition[] {
-  const choice = body.tool_choice ?? "auto";
-  if (choice === "none") return [];
-  if (choice === "required") demand(context, "tool_choice", "that a tool is called");
-  else if (isObject(choice)) demand(context, "tool_choice", `that ${choice.name ?? choice.type} is called`);
-  else if (choice !== "auto")
-    throw badParameter("tool_choice", "tool_choice must be none, auto, required or an object");
-  return (readList(body, "tools") ?? []).map((tool, index) => {
-    const at = `tools[${index}]`;
-    if (isObject(tool) && tool.type === "function") return toolDefinition(tool, at, context.notices);
-    throw badParameter(at, `${at} must be of type function; a model that is trained has no other tools`);
-  });
-}
-
-function readFormat(format: Body | undefined, context: CallContext): JsonWish | undefined {
-  if (format === undefined || format.type === "text") return undefined;
-  if (format.type === "json_object") return { schema: undefined };
-  if (format.type !== "json_schema" || !isObject(format.schema)) {
-    throw badParameter("text.format", "text.format must be text, json_object, or json_schema with a schema");
-  }
-  if (format.strict === true) demand(context, "text.format.strict", "a reply that keeps to a schema");
-  return checkedWish(format.schema, "text.format.schema");
-}
-
-type Item = { id: string; type: string } & Record<string, unknown>;
-
-const messageItem = (call: ModelCall, status: string, content: unknown[]): Item => ({
-  ...{ id: call.id.replace("resp", "msg"), type: "message", status, role: "assistant", content },
-});
+type Status = "in_progress" | "completed" | "incomplete";
+type TextPart = ReturnType<typeof textPart>;
 
 const textPart = (text: string, logprobs: unknown[]) => ({ type: "output_text", text, annotations: [], logprobs });
 
-const reasoningItem = (call: ModelCall, text: string): Item => ({
-  ...{ id: call.id.replace("resp", "rs"), type: "reasoning", summary: [] },
+const messageItem = ({ id }: ModelCall, status: Status, content: TextPart[]) => ({
+  id: id.replace("resp", "msg"),
+  type: "message" as const,
+  status,
+  role: "assistant",
+  content,
+});
+
+const reasoningItem = ({ id }: ModelCall, text: string) => ({
+  id: id.replace("resp", "rs"),
+  type: "reasoning" as const,
+  summary: [],
   content: [{ type: "reasoning_text", text }],
 });
 
-function outputOf({ chat }: CallContext, request: ResponseRequest, generated: Generated): Item[] {
-  const { reasoning, content, toolCalls } = generated.reply;
-  const status = generated.stopReason === "length" ? "incomplete" : "completed";
-  const logprobs = request.logprobs ? chatLogprobs(chat, generated) : [];
-  return [
-    ...(reasoning ? [reasoningItem(request, reasoning)] : []),
-    ...(content !== "" || toolCalls.length === 0 ? [messageItem(request, status, [textPart(content, logprobs)])] : []),
-    ...toolCalls.map((call) => ({
-      ...{ id: `fc_${call.id}`, type: "function_call", status: "completed", call_id: call.id, name: call.name },
-      arguments: argumentsText(call),
-    })),
-  ];
-}
-
-const begun = ({ id, model, echoed }: ResponseRequest, status: string) => ({
-  ...{ id, object: "response", created_at: Math.floor(Date.now() / 1000), status, background: false, error: null },
-  ...{ incomplete_details: null as unknown, model, output: [] as Item[], previous_response_id: null, store: false },
-  ...{ truncation: "disabled", usage: null as unknown, user: null, ...echoed },
+const callItem = (call: Generated["reply"]["toolCalls"][number]) => ({
+  id: `fc_${call.id}`,
+  type: "function_call" as const,
+  status: "completed",
+  call_id: call.id,
+  name: call.name,
+  arguments: argumentsText(call),
 });
 
-function completed(request: ResponseRequest, generated: Generated, output: Item[]) {
-  const { stopReason, promptTokens, tokens } = generated;
-  const cut = stopReason === "length";
+type Item = ReturnType<typeof messageItem> | ReturnType<typeof reasoningItem> | ReturnType<typeof callItem>;
+
+function outputOf({ chat }: CallContext, request: ResponseRequest, generated: Generated): Item[] {
+  const { reasoning, content, toolCalls } = generated.reply;
+  const items: Item[] = [];
+  if (reasoning) items.push(reasoningItem(request, reasoning));
+  if (content !== "" || toolCalls.length === 0) {
+    const logprobs = request.logprobs ? chatLogprobs(chat, generated) : [];
+    const status = generated.stopReason === "length" ? "incomplete" : "completed";
+    items.push(messageItem(request, status, [textPart(content, logprobs)]));
+  }
+  return [...items, ...toolCalls.map(callItem)];
+}
+
+const responseHead = ({ id, model, echoed }: ResponseRequest, status: Status) => ({
+  id,
+  object: "response",
+  created_at: unixSeconds(),
+  status,
+  background: false,
+  error: null,
+  incomplete_details: null as unknown,
+  model,
+  output: [] as Item[],
+  previous_response_id: null,
+  store: false,
+  truncation: "disabled",
+  usage: null as unknown,
+  user: null,
+  ...echoed,
+});
+
+function toResponse(request: ResponseRequest, { stopReason, promptTokens, tokens }: Generated, output: Item[]) {
+  const isCut = stopReason === "length";
   return {
-    ...begun(request, cut ? "incomplete" : "completed"),
-    incomplete_details: cut ? { reason: "max_output_tokens" } : null,
+    ...responseHead(request, isCut ? "incomplete" : "completed"),
+    incomplete_details: isCut ? { reason: "max_output_tokens" } : null,
     output,
     usage: {
       input_tokens: promptTokens.length,
@@ -199,77 +192,63 @@ async function streamResponse(exchange: HttpExchange, context: CallContext, requ
   const send = (type: string, fields: object) =>
     exchange.sendEvent(JSON.stringify({ type, sequence_number: sequence++, ...fields }), type);
   const stream = replyStream(context.chat, { options: request.params });
-  /** The message that is being written: its place in the output, and whether it has been announced. */
-  const message = { id: messageItem(request, "in_progress", []).id, at: 0, open: false };
-  const thought = { id: reasoningItem(request, "").id, open: false };
-  let started = false;
+  const message = messageItem(request, "in_progress", []);
+  const thought = { ...reasoningItem(request, ""), content: [] };
+  /** The items that were announced so far. Thinking comes first. */
+  const announced = new Set<string>();
 
   const start = () => {
-    if (started) return;
-    started = true;
-    exchange.startEvents();
-    send("response.created", { response: begun(request, "in_progress") });
-    send("response.in_progress", { response: begun(request, "in_progress") });
+    if (!exchange.startEvents()) return;
+    send("response.created", { response: responseHead(request, "in_progress") });
+    send("response.in_progress", { response: responseHead(request, "in_progress") });
   };
-  const tell = ({ reasoning, content }: { reasoning: string; content: string }) => {
+  /** Announces the item and its only part; returns their place. */
+  const announce = (item: typeof message | typeof thought, part: object) => {
+    const output_index = item === message && announced.has(thought.id) ? 1 : 0;
+    const at = { item_id: item.id, output_index, content_index: 0 };
+    if (!announced.has(item.id)) {
+      announced.add(item.id);
+      send("response.output_item.added", { output_index, item });
+      send("response.content_part.added", { ...at, part });
+    }
+    return at;
+  };
+  const announceMessage = () => announce(message, textPart("", []));
+  const sendText = ({ reasoning, content }: { reasoning: string; content: string }) => {
     if (reasoning !== "") {
-      if (!thought.open) {
-        send("response.output_item.added", { output_index: 0, item: { ...reasoningItem(request, ""), content: [] } });
-        const at = { item_id: thought.id, output_index: 0, content_index: 0 };
-        send("response.content_part.added", { ...at, part: { type: "reasoning_text", text: "" } });
-        thought.open = true;
-        message.at = 1;
-      }
-      send("response.reasoning_text.delta", {
-        item_id: thought.id,
-        output_index: 0,
-        content_index: 0,
-        delta: reasoning,
-      });
+      const at = announce(thought, { type: "reasoning_text", text: "" });
+      send("response.reasoning_text.delta", { ...at, delta: reasoning });
     }
-    if (content !== "") {
-      openMessage();
-      const at = { item_id: message.id, output_index: message.at, content_index: 0 };
-      send("response.output_text.delta", { ...at, delta: content, logprobs: [] });
-    }
-  };
-  const openMessage = () => {
-    if (message.open) return;
-    message.open = true;
-    send("response.output_item.added", { output_index: message.at, item: messageItem(request, "in_progress", []) });
-    const at = { item_id: message.id, output_index: message.at, content_index: 0 };
-    send("response.content_part.added", { ...at, part: textPart("", []) });
+    if (content !== "") send("response.output_text.delta", { ...announceMessage(), delta: content, logprobs: [] });
   };
 
   const [generated] = await callModel(context, request, (_, token) => {
     start();
-    tell(stream.push(token));
+    sendText(stream.push(token));
   });
   start();
-  tell(stream.end(generated!.reply));
-  if (request.json) countJson(generated!.reply.content, request.json, context.notices);
-  const output = outputOf(context, request, generated!);
-  for (const [index, item] of output.entries()) {
-    const at = { item_id: item.id, output_index: index, content_index: 0 };
+  sendText(stream.end(generated.reply));
+  if (request.json) countJson(generated.reply.content, request.json, context.notices);
+  const output = outputOf(context, request, generated);
+  for (const [output_index, item] of output.entries()) {
+    const at = { item_id: item.id, output_index, content_index: 0 };
     if (item.type === "reasoning") {
-      send("response.reasoning_text.done", { ...at, text: generated!.reply.reasoning });
+      send("response.reasoning_text.done", { ...at, text: generated.reply.reasoning });
     } else if (item.type === "message") {
-      openMessage();
-      const [part] = item.content as ReturnType<typeof textPart>[];
-      send("response.output_text.done", { ...at, text: part!.text, logprobs: part!.logprobs });
-      send("response.content_part.done", { ...at, part });
+      announceMessage();
+      for (const part of item.content) {
+        send("response.output_text.done", { ...at, text: part.text, logprobs: part.logprobs });
+        send("response.content_part.done", { ...at, part });
+      }
     } else {
-      send("response.output_item.added", {
-        output_index: index,
-        item: { ...item, status: "in_progress", arguments: "" },
-      });
-      const call = { item_id: item.id, output_index: index };
-      send("response.function_call_arguments.delta", { ...call, delta: item.arguments });
-      send("response.function_call_arguments.done", { ...call, name: item.name, arguments: item.arguments });
+      const { name, arguments: text } = item;
+      send("response.output_item.added", { output_index, item: { ...item, status: "in_progress", arguments: "" } });
+      send("response.function_call_arguments.delta", { item_id: item.id, output_index, delta: text });
+      send("response.function_call_arguments.done", { item_id: item.id, output_index, name, arguments: text });
     }
-    send("response.output_item.done", { output_index: index, item });
+    send("response.output_item.done", { output_index, item });
   }
-  const response = completed(request, generated!, output);
+  const response = toResponse(request, generated, output);
   send(`response.${response.status}`, { response });
   exchange.end();
 }

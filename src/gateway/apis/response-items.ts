@@ -1,7 +1,8 @@
-/** The input items of OpenAI's responses API as a conversation. */
-import type { ChatMessage, ToolCall } from "../../chat/messages.ts";
+/** Reads the input items of OpenAI's responses API as a conversation. */
+import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { type Body, badParameter, isObject } from "../read-parameters.ts";
-import { textOf, toolCall } from "./openai-messages.ts";
+import { textOf } from "./openai-messages.ts";
+import { toolCall } from "./tools.ts";
 
 interface AssistantTurn {
   reasoning: string;
@@ -10,61 +11,55 @@ interface AssistantTurn {
 }
 
 /**
- * Thinking, text and calls that follow each other were one reply and become one message again.
+ * Consecutive thinking, text and calls were one reply and become one message.
  * @throws GatewayError naming the item that cannot be read
  */
 export function fromResponseItems(input: unknown): ChatMessage[] {
   if (typeof input === "string") return [{ role: "user", content: input }];
-  if (!Array.isArray(input) || input.length === 0)
+  if (!Array.isArray(input) || input.length === 0) {
     throw badParameter("input", "input must be a string or a list of items");
+  }
   const messages: ChatMessage[] = [];
   let turn: AssistantTurn | undefined;
   const end = () => {
-    if (turn === undefined) return;
-    messages.push({
-      role: "assistant",
-      content: turn.content ?? "",
-      ...(turn.reasoning === "" ? {} : { reasoning: turn.reasoning }),
-      ...(turn.toolCalls.length === 0 ? {} : { toolCalls: turn.toolCalls }),
-    });
+    if (turn) messages.push(toMessage({ ...turn, content: turn.content ?? "" }));
     turn = undefined;
   };
-  const inTurn = (startsAnother: (turn: AssistantTurn) => boolean): AssistantTurn => {
-    if (turn !== undefined && startsAnother(turn)) end();
+  const current = (): AssistantTurn => {
     turn ??= { reasoning: "", content: undefined, toolCalls: [] };
     return turn;
+  };
+  /** Thinking and text come before calls, and a reply has one text. */
+  const currentOrNext = (): AssistantTurn => {
+    if (turn && (turn.content !== undefined || turn.toolCalls.length > 0)) end();
+    return current();
   };
 
   for (const [index, item] of (input as unknown[]).entries()) {
     const at = `input[${index}]`;
     if (!isObject(item)) throw badParameter(at, `${at} must be an object`);
     switch (item.type ?? "message") {
-      case "message":
-        if (item.role === "assistant") {
-          inTurn(({ content, toolCalls }) => content !== undefined || toolCalls.length > 0).content = textOf(
-            item.content,
-            `${at}.content`,
-          );
-        } else {
+      case "message": {
+        const content = textOf(item.content, `${at}.content`);
+        if (item.role === "assistant") currentOrNext().content = content;
+        else {
           end();
-          messages.push({ role: roleOf(item, at), content: textOf(item.content, `${at}.content`) });
+          messages.push({ role: roleOf(item, at), content });
         }
         break;
+      }
       case "reasoning":
-        inTurn(({ content, toolCalls }) => content !== undefined || toolCalls.length > 0).reasoning += thinkingOf(
-          item,
-          at,
-        );
+        currentOrNext().reasoning += thinkingOf(item, at);
         break;
       case "function_call":
         if (typeof item.call_id !== "string" || typeof item.name !== "string") {
           throw badParameter(at, `${at} must be a function call with call_id, name and arguments`);
         }
-        inTurn(() => false).toolCalls.push(toolCall(item.call_id, item.name, item.arguments, `${at}.arguments`));
+        current().toolCalls.push(toolCall(item.call_id, item.name, item.arguments, `${at}.arguments`));
         break;
       case "function_call_output":
         end();
-        if (typeof item.call_id !== "string") throw badParameter(at, `${at} names no call_id`);
+        if (typeof item.call_id !== "string") throw badParameter(at, `${at}.call_id is missing`);
         messages.push({ role: "tool", content: textOf(item.output, `${at}.output`), toolCallId: item.call_id });
         break;
       default:
@@ -78,13 +73,11 @@ export function fromResponseItems(input: unknown): ChatMessage[] {
 function roleOf({ role }: Body, at: string): "system" | "user" {
   if (role === "user") return "user";
   if (role === "system" || role === "developer") return "system";
-  throw badParameter(
-    `${at}.role`,
-    `${at}.role is ${JSON.stringify(role)}; it must be system, developer, user or assistant`,
-  );
+  const message = `${at}.role is ${JSON.stringify(role)}; it must be system, developer, user or assistant`;
+  throw badParameter(`${at}.role`, message);
 }
 
-/** Open models' thinking is plain content; a summary or an encrypted text is not what the model thought. */
+/** Thinking of open models is plain content. A summary or an encrypted text is not what the model thought. */
 function thinkingOf({ content, encrypted_content: encrypted }: Body, at: string): string {
   if (encrypted) throw badParameter(at, `${at} is encrypted thinking, which cannot be read`);
   return textOf(content, `${at}.content`);

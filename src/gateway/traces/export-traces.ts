@@ -1,7 +1,7 @@
 /** Traces in forms that are trained on: everything, conversations for supervised fine-tuning, tasks for a dataset. */
 import { isDeepStrictEqual } from "node:util";
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
-import { toOpenaiToolCalls } from "../apis/openai-messages.ts";
+import { toOpenaiToolCalls } from "../apis/tools.ts";
 import type { TraceStore } from "./open-trace-store.ts";
 import type { TraceFilter } from "./trace-reader.ts";
 import type { SessionSummary, Trace } from "./types.ts";
