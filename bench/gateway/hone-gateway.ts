@@ -10,8 +10,8 @@ const { policySessions }: typeof import("../../src/gateway/policy-sessions.ts") 
 const { openTraceStore }: typeof import("../../src/gateway/traces/open-trace-store.ts") = await built(
   "gateway/traces/open-trace-store.js",
 );
-const { upstreamPolicy }: typeof import("../../src/gateway/upstream/upstream-policy.ts") = await built(
-  "gateway/upstream/upstream-policy.js",
+const { serverSampler }: typeof import("../../src/backends/servers/server-sampler.ts") = await built(
+  "backends/servers/server-sampler.js",
 );
 
 const [port, kind, url = "", traces, folder = ""] = process.argv.slice(2);
@@ -27,7 +27,7 @@ const instant: Pick<Sampler, "sample"> = {
     }
   },
 };
-const sampler = kind === "engine" ? instant : upstreamPolicy({ url, model: "policy" });
+const sampler = kind === "engine" ? instant : serverSampler({ url, model: "policy" });
 const store = traces === "sqlite" ? openTraceStore({ path: join(folder, "traces.db") }) : undefined;
 await openGateway({
   ...{ chat, model: "policy", port: Number(port) },

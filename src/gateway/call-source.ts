@@ -1,8 +1,9 @@
 /** Whose call a request is: its path says it, or nobody does. */
+
+import { isObject } from "../is-object.ts";
 import { type Address, type CallSource, parseAddress } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
-import { isObject } from "./read-parameters.ts";
 
 /** The session of calls at the plain address, for gateways that take unknown sessions. */
 const plainSession = "default";

@@ -3,4 +3,3 @@ export { type Gateway, type GatewayOptions, type GatewaySession, openGateway } f
 export { type PolicySessionsOptions, policySessions } from "./policy-sessions.ts";
 export { openTraceStore, type TraceStore, type TraceStoreOptions } from "./traces/open-trace-store.ts";
 export type { SessionSummary, Trace, TraceSession } from "./traces/types.ts";
-export { type UpstreamOptions, upstreamPolicy } from "./upstream/upstream-policy.ts";

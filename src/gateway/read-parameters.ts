@@ -1,4 +1,5 @@
 /** Reads the parameters of a request: each is typed, and none is ignored silently. */
+import { isObject } from "../is-object.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { Notices } from "./notices.ts";
 
@@ -53,8 +54,6 @@ const reader =
 const mustBe = (name: string, what: string, value: unknown) =>
   badParameter(name, `${name} must be ${what}; it is ${JSON.stringify(value)?.slice(0, 200)}`);
 
-export const isObject = (value: unknown): value is Body =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
 const isString = (value: unknown) => typeof value === "string";
 const isInteger = (value: unknown): value is number => Number.isInteger(value);
 

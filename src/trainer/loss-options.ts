@@ -6,7 +6,8 @@ import type { ImportanceOptions } from "../algorithms/off-policy/importance-weig
 import type { PolicyLossOptions } from "../algorithms/policy-loss.ts";
 import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
 import { type RejectionRule, rejectionRules } from "../algorithms/rejection.ts";
-import type { Capabilities } from "../backends/engine.ts";
+import type { Capabilities, Sampler } from "../backends/engine.ts";
+import { changesDistribution } from "../backends/sampling-params.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
@@ -103,9 +104,9 @@ export function correctsProcessed(engine: string): UserError {
  * @returns what the user should know, a sentence each
  * @throws UserError for correction that would rely on them
  */
-export function checkSamplerLogprobs(config: Config, { engine, sampleLogprobs }: Capabilities): string[] {
-  const { temperature, top_p, top_k } = config.rllm.rollout.train;
-  if (sampleLogprobs === "raw" || (temperature === 1 && top_p === 1 && top_k <= 0)) return [];
+export function checkSamplerLogprobs(config: Config, engine: string, logprobs: Sampler["logprobs"]): string[] {
+  const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.train;
+  if (logprobs === "raw" || !changesDistribution({ temperature, topP, topK, minP })) return [];
   const { weights, rules } = correctionOptions(config);
   if (weights !== undefined || rules.length > 0) throw correctsProcessed(engine);
   if (!config.rllm.algorithm.rollout_correction.bypass_mode) return [];

@@ -97,7 +97,6 @@ export async function openRun(
     engine = opened.engine;
     checkCredit(config, experiment.estimators, engine.capabilities);
     for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
-    for (const text of checkSamplerLogprobs(config, engine.capabilities)) warn(text);
     const comparesWithBase = checkLoss(config, experiment, engine);
     // An engine of the run's own ends with all that it holds.
     const closeLater = (learner: Learner) => {
@@ -106,6 +105,7 @@ export async function openRun(
     };
     const { sampler, learner } = await opened.engine.createPolicy({ adapter: adapterSpec(config) });
     closeLater(learner);
+    for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, sampler.logprobs)) warn(text);
     const newLearner = async (spec: LearnerSpec) => closeLater(await opened.engine.createLearner(spec));
     const reference = comparesWithBase ? await newLearner({ adapter: { kind: "none" } }) : undefined;
     const judges = needsCritic(config, experiment.estimators) && !val_only;

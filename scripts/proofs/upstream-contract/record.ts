@@ -1,11 +1,11 @@
 /**
- * Records what a real inference server answers to what Hone asks of it, for upstream-contract.test.ts to replay.
+ * Records what a real inference server answers to what Hone asks of it, for recorded-answers.test.ts to replay.
  *
  *   python scripts/proofs/upstream-contract/tiny.py make MODEL
  *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000
  *   tsx scripts/proofs/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
  *   tsx scripts/proofs/upstream-contract/record.ts sglang http://127.0.0.1:8001 "SGLang 0.5.23 (message types)" MODEL PYTHON
- *   npx biome format --write src/gateway/upstream/fixtures
+ *   npx biome format --write src/backends/servers/fixtures
  *
  * The second server is scripts/proofs/upstream-contract/sglang.py. PYTHON has torch and transformers: their log-probabilities of
  * the same tokens are recorded beside the server's.
@@ -16,9 +16,9 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import type { SampleRequest } from "../../../src/backends/engine.ts";
+import type { Recorded, Recording } from "../../../src/backends/servers/recorded.fixture.ts";
+import { serverSampler } from "../../../src/backends/servers/server-sampler.ts";
 import { loadChat } from "../../../src/chat/chat.ts";
-import type { Recorded, Recording } from "../../../src/gateway/upstream/recorded.fixture.ts";
-import { upstreamPolicy } from "../../../src/gateway/upstream/upstream-policy.ts";
 
 const [kind, url, server, model, python] = process.argv.slice(2) as ["vllm" | "sglang", string, string, string, string];
 const here = fileURLToPath(new URL(".", import.meta.url));
@@ -36,7 +36,7 @@ const between = createServer(async (request, response) => {
   response.end(last.answer);
 });
 await new Promise<void>((resolve) => between.listen(0, "127.0.0.1", resolve));
-const policy = upstreamPolicy({
+const sampler = serverSampler({
   ...{ kind, url: `http://127.0.0.1:${(between.address() as AddressInfo).port}`, model: "policy" },
 });
 
@@ -51,7 +51,7 @@ async function ask(name: string, more: Partial<Asked>, stream = false): Promise<
   let stopReason = "";
   let problem: string | undefined;
   try {
-    for await (const sample of policy.sample([request], stream ? { onToken: () => {} } : {})) {
+    for await (const sample of sampler.sample([request], stream ? { onToken: () => {} } : {})) {
       tokens = Array.from(sample.tokens);
       stopReason = sample.stopReason;
     }
@@ -91,8 +91,8 @@ for (const [index, logprobs] of (JSON.parse(scores.toString()) as number[][]).en
 }
 const recording: Recording = { server, recorded };
 writeFileSync(
-  new URL(`../../../src/gateway/upstream/fixtures/${kind}.json`, import.meta.url),
+  new URL(`../../../src/backends/servers/fixtures/${kind}.json`, import.meta.url),
   `${JSON.stringify(recording, null, 1)}\n`,
 );
-await policy.close();
+await sampler.close();
 between.close();

@@ -4,6 +4,7 @@ import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
 import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
+import { changesDistribution } from "../sampling-params.ts";
 import { askTogether } from "./ask-together.ts";
 import { LostResultError } from "./connection.ts";
 import type { TinkerSession } from "./session.ts";
@@ -192,8 +193,7 @@ function decode(
   policyVersion: number,
   isHone: boolean,
 ): Sample {
-  const { temperature, topP, topK } = request.params;
-  const processed = !isHone && (temperature !== 1 || topP < 1 || topK > 0);
+  const processed = !isHone && changesDistribution(request.params);
   const { tokens, logprobs, stopReason, top } = sequences[place]!;
   const rows =
     top &&

@@ -1,13 +1,13 @@
 /** `hone gateway`: serves a model, a checkpoint or an inference server through the gateway, without training. */
 import { existsSync } from "node:fs";
 import { type Command, Option } from "commander";
+import { serverSampler } from "../../backends/servers/server-sampler.ts";
 import type { Chat } from "../../chat/chat.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { policySessions } from "../../gateway/policy-sessions.ts";
-import { upstreamPolicy } from "../../gateway/upstream/upstream-policy.ts";
 import { printable } from "../../printable.ts";
 import type { SampleSource } from "../../rollout/sample-queue.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
@@ -116,6 +116,6 @@ function openUpstream(config: Config, flags: GatewayFlags): Model {
       hint: "name the folder that the inference server serves, e.g. model.name=./qwen3-0.6b",
     });
   }
-  const sampler = upstreamPolicy({ url, kind, ...(model === undefined ? {} : { model }) });
+  const sampler = serverSampler({ url, kind, ...(model === undefined ? {} : { model }) });
   return { sampler, chat: openChat(name, config, warn), name: model ?? name, close: sampler.close };
 }

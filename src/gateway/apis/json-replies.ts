@@ -1,9 +1,10 @@
 /** Replies that should be JSON. They are sampled freely, then checked, and the results are metrics. */
 import { z } from "zod";
 import type { ChatMessage } from "../../chat/messages.ts";
+import { isObject } from "../../is-object.ts";
 import type { CallContext } from "../model-call.ts";
 import type { Notices } from "../notices.ts";
-import { type Body, badParameter, isObject } from "../read-parameters.ts";
+import { type Body, badParameter } from "../read-parameters.ts";
 import { demand } from "./guarantees.ts";
 
 export interface JsonFormat {

@@ -2,6 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { cutAtStop } from "../../chat/cut-at-stop.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
+import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
@@ -9,7 +10,6 @@ import {
   type Body,
   badParameter,
   checkParameters,
-  isObject,
   type Rules,
   readBoolean,
   readModel,

@@ -1,12 +1,12 @@
 /** `POST /v1/responses` */
 import { randomUUID } from "node:crypto";
+import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/generate.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
 import {
   type Body,
   checkParameters,
-  isObject,
   noEffect,
   type Rules,
   readBoolean,

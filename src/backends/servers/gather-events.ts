@@ -1,17 +1,17 @@
-/** Puts a reply together that comes as a stream of server-sent events. */
+/** Assembles a reply from a stream of server-sent events. */
 import { RunError } from "../../errors.ts";
-import { isObject } from "../read-parameters.ts";
-import type { UpstreamReply } from "./upstream-policy.ts";
+import { isObject } from "../../is-object.ts";
+import type { ServerReply } from "./dialect.ts";
 
 /**
- * @param read what one event tells
- * @param onPiece told of each
+ * @param read one event
+ * @param onPiece called for each event
  */
 export function gatherEvents(
-  read: (event: Record<string, unknown>) => UpstreamReply,
-  onPiece: (piece: UpstreamReply) => void,
-): { push(text: string): void; end(): UpstreamReply } {
-  const pieces: UpstreamReply[] = [];
+  read: (event: Record<string, unknown>) => ServerReply,
+  onPiece: (piece: ServerReply) => void,
+): { push(text: string): void; end(): ServerReply } {
+  const pieces: ServerReply[] = [];
   let rest = "";
   let ended = false;
 
@@ -35,15 +35,17 @@ export function gatherEvents(
     },
     end() {
       const last = pieces.findLast(({ stopReason }) => stopReason !== undefined);
-      if (!ended || last === undefined) throw new RunError("the inference server's stream ended before the reply did");
+      if (!ended || last === undefined)
+        throw new RunError("the inference server's stream ended before the reply was complete");
       const top = pieces.flatMap(({ topLogprobs }) => topLogprobs ?? []);
-      return {
+      const reply: ServerReply = {
         tokens: Int32Array.from(pieces.flatMap(({ tokens }) => Array.from(tokens))),
         logprobs: Float32Array.from(pieces.flatMap(({ logprobs }) => Array.from(logprobs))),
-        ...(top.length === 0 ? {} : { topLogprobs: top }),
         stopReason: last.stopReason,
         versions: pieces.findLast(({ versions }) => versions !== undefined)?.versions,
       };
+      if (top.length > 0) reply.topLogprobs = top;
+      return reply;
     },
   };
 }

@@ -8,16 +8,16 @@ import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { Sample, Sampler } from "../../backends/engine.ts";
+import type { Sample, Sampler } from "../engine.ts";
 import type { Recorded, Recording } from "./recorded.fixture.ts";
-import { upstreamPolicy } from "./upstream-policy.ts";
+import { serverSampler } from "./server-sampler.ts";
 
 describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
   const text = readFileSync(new URL(`./fixtures/${kind}.json`, import.meta.url), "utf8");
   const { recorded } = JSON.parse(text) as Recording;
   const named = (name: string) => recorded.find((one) => one.name === name)!;
   let server: Server;
-  let policy: Sampler;
+  let sampler: Sampler;
   let current: Recorded;
   let sent: unknown;
 
@@ -31,10 +31,10 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     });
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-    policy = upstreamPolicy({ kind, url, model: "policy" });
+    sampler = serverSampler({ kind, url, model: "policy" });
   });
   afterAll(async () => {
-    await policy.close();
+    await sampler.close();
     server.close();
   });
 
@@ -43,7 +43,7 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     const told: number[] = [];
     const options = one.stream ? { onToken: (_: number, token: number) => told.push(token) } : {};
     const request = { ...one.asked, prompt: Int32Array.from(one.asked.prompt) };
-    for await (const sample of policy.sample([request], options)) return { sample, told };
+    for await (const sample of sampler.sample([request], options)) return { sample, told };
     throw new Error("nothing was answered");
   }
 

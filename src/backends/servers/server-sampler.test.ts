@@ -2,12 +2,12 @@
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
 import { createSampleQueue } from "../../rollout/sample-queue.ts";
-import { type UpstreamOptions, upstreamPolicy } from "./upstream-policy.ts";
+import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { type ServerSamplerOptions, serverSampler } from "./server-sampler.ts";
 
 let server: Server;
-let policy: Sampler;
+let sampler: Sampler;
 let asked: { url: string; authorization: string | undefined; body: Record<string, unknown> }[];
 let answer: (body: Record<string, unknown>) => { status?: number; text: string } | undefined;
 let closed: number;
@@ -33,13 +33,13 @@ beforeEach(async () => {
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
 });
 afterEach(async () => {
-  await policy.close();
+  await sampler.close();
   server.closeAllConnections();
   await new Promise((resolve) => server.close(resolve));
 });
 
-const open = (options: Partial<UpstreamOptions> = {}) => {
-  policy = upstreamPolicy({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, ...options });
+const open = (options: Partial<ServerSamplerOptions> = {}) => {
+  sampler = serverSampler({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, ...options });
 };
 const request = (more: Partial<SampleRequest> = {}): SampleRequest => ({
   prompt: Int32Array.of(1, 2, 3),
@@ -48,7 +48,7 @@ const request = (more: Partial<SampleRequest> = {}): SampleRequest => ({
 });
 const sample = async (requests: SampleRequest[], options = {}): Promise<Sample[]> => {
   const samples: Sample[] = [];
-  for await (const one of policy.sample(requests, options)) samples.push(one);
+  for await (const one of sampler.sample(requests, options)) samples.push(one);
   return samples.sort((left, right) => left.request - right.request);
 };
 
@@ -76,12 +76,12 @@ const completion = (more: object = {}) => ({
 
 describe("vLLM", () => {
   test("is asked by token ids and answers with token ids", async () => {
-    open({ model: "policy", apiKey: "secret", version: () => 4 });
+    open({ model: "policy", apiKey: "secret" });
     answer = () => ({ text: JSON.stringify(completion()) });
     expect(await sample([request()])).toEqual([
       {
         ...{ request: 0, tokens: Int32Array.of(42, 9), logprobs: Float32Array.of(-0.5, -0.25) },
-        ...{ stopReason: "stop", policyVersion: 4 },
+        ...{ stopReason: "stop", policyVersion: 0 },
       },
     ]);
     expect(asked).toEqual([
@@ -133,15 +133,17 @@ describe("vLLM", () => {
   test("a stream that breaks off is an error", async () => {
     open();
     answer = () => ({ text: chunk({ token_ids: [41], logprobs: { token_logprobs: [-0.5] } }) });
-    await expect(sample([request()], { onToken: () => {} })).rejects.toThrow("stream ended before the reply did");
+    await expect(sample([request()], { onToken: () => {} })).rejects.toThrow(
+      "stream ended before the reply was complete",
+    );
   });
 
   test("a server that gives no token ids, or no log-probabilities, is refused in one sentence", async () => {
     open();
     answer = () => ({ text: JSON.stringify(completion({ token_ids: undefined })) });
-    await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no token_ids/);
+    await expect(sample([request()])).rejects.toThrow(/does not return token ids: its choices have no token_ids/);
     answer = () => ({ text: JSON.stringify(completion({ logprobs: null })) });
-    await expect(sample([request()])).rejects.toThrow(/gives no token ids: its choices have no logprobs/);
+    await expect(sample([request()])).rejects.toThrow(/does not return token ids: its choices have no logprobs/);
     const logprobs = { ...choice().logprobs, token_logprobs: [-0.5, null] };
     answer = () => ({ text: JSON.stringify(completion({ logprobs })) });
     await expect(sample([request()])).rejects.toThrow(/logprobs.token_logprobs holds null/);
@@ -154,7 +156,7 @@ describe("vLLM", () => {
   });
 
   test("tells which weights sampled which tokens, where their labels are numbers", async () => {
-    open({ version: () => 4 });
+    open();
     const spans = (first: string, last: string) => [
       { version: first, start: 0, end: 1 },
       { version: last, start: 1, end: 2 },
@@ -163,14 +165,14 @@ describe("vLLM", () => {
     expect(await sample([request()])).toMatchObject([{ policyVersion: 7, tokenVersions: Int32Array.of(6, 7) }]);
     answer = () => ({ text: JSON.stringify(completion({ weight_versions: spans("6", "default") })) });
     const [one] = await sample([request()]);
-    expect([one!.policyVersion, one!.tokenVersions]).toEqual([4, undefined]);
+    expect([one!.policyVersion, one!.tokenVersions]).toEqual([7, undefined]);
   });
 
   test("of calls made at the same time, one that it refuses fails alone", async () => {
     open();
     answer = ({ prompt }) =>
       (prompt as number[])[0] === 0 ? { status: 400, text: "too long" } : { text: JSON.stringify(completion()) };
-    const queue = createSampleQueue(policy, 0);
+    const queue = createSampleQueue(sampler, 0);
     const { signal } = new AbortController();
     const ask = (first: number) =>
       queue.join([first, 0]).sample(request({ prompt: Int32Array.of(first, 2, 3) }), 0, signal);
@@ -209,7 +211,7 @@ describe("SGLang", () => {
   };
   const whole = {
     ...{ request: 0, tokens: Int32Array.of(42, 43, 9), logprobs: Float32Array.of(-0.5, -0.25, -1) },
-    ...{ stopReason: "stop", policyVersion: 7 },
+    ...{ stopReason: "stop", policyVersion: 7, processed: true },
     topLogprobs: [
       { tokens: Int32Array.of(42), logprobs: Float32Array.of(-0.5) },
       { tokens: Int32Array.of(43), logprobs: Float32Array.of(-0.25) },
@@ -254,4 +256,34 @@ describe("SGLang", () => {
     answer = () => ({ text: 'data: {"error": {"message": "too long"}}\n\ndata: [DONE]\n\n' });
     await expect(sample([request()], { onToken: () => {} })).rejects.toThrow("too long");
   });
+});
+
+describe.each([
+  ["vllm", undefined, false],
+  ["vllm", "processed", true],
+  ["sglang", undefined, true],
+  ["sglang", "raw", false],
+] as const)("the log-probabilities of %s, started to give %s ones", (kind, logprobs, processed) => {
+  const answers = {
+    vllm: completion(),
+    sglang: { meta_info: { finish_reason: { type: "stop" }, output_token_logprobs: [[-0.5, 42, null]] } },
+  };
+  test.each([
+    [{ temperature: 1, topP: 1, topK: -1 }, false],
+    [{ temperature: 0.7, topP: 1, topK: -1 }, true],
+    [{ temperature: 1, topP: 0.9, topK: -1 }, true],
+    [{ temperature: 1, topP: 1, topK: 5 }, true],
+    [{ temperature: 1, topP: 1, topK: -1, minP: 0.1 }, true],
+  ])("are marked where sampling changes the distribution: %j", async (changed, changes) => {
+    open(logprobs === undefined ? { kind } : { kind, logprobs });
+    answer = () => ({ text: JSON.stringify(answers[kind]) });
+    const [one] = await sample([request({ params: { ...request().params, ...changed } })]);
+    expect(sampler.logprobs).toBe(processed ? "processed" : "raw");
+    expect(one!.processed ?? false).toBe(processed && changes);
+  });
+});
+
+test("refuses published weights, which it cannot load", async () => {
+  open();
+  await expect(sampler.load({ kind: "engine", version: 1, id: "1" })).rejects.toThrow(/cannot load weights/);
 });

@@ -1,4 +1,4 @@
-/** One POST to an inference server. Undici's plain dispatch: its fetch and its streams cost more than the gateway itself. */
+/** One POST to an inference server. Uses undici's dispatch: its fetch and streams take longer than the gateway itself. */
 import type { Dispatcher } from "undici";
 import { RunError } from "../../errors.ts";
 
@@ -8,7 +8,7 @@ export interface PostOptions {
   headers: Record<string, string>;
   body: string;
   signal: AbortSignal | undefined;
-  /** Told of the answer as it comes; the answer is then not gathered. */
+  /** Receives the answer piece by piece; `post` then returns an empty text. */
   onText: ((text: string) => void) | undefined;
 }
 

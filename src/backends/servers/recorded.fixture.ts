@@ -1,5 +1,5 @@
 /** What a real inference server answered; written by scripts/proofs/upstream-contract/record.ts. */
-import type { SampleRequest } from "../../backends/engine.ts";
+import type { SampleRequest } from "../engine.ts";
 
 export interface Recording {
   /** Its name and version. */

@@ -1,17 +1,20 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
-import type { SampleRequest } from "../../backends/engine.ts";
-import { isObject } from "../read-parameters.ts";
+import { isObject } from "../../is-object.ts";
+import type { SampleRequest } from "../engine.ts";
 import {
   type Dialect,
   MissingTokens,
   readVersions,
+  type ServerReply,
   toLogprobs,
+  toStopReason,
   toVersion,
-  type UpstreamReply,
-} from "./upstream-policy.ts";
+} from "./dialect.ts";
 
 export const vllm: Dialect = {
   path: "/v1/completions",
+  // vLLM's default --logprobs-mode is raw_logprobs.
+  logprobs: "raw",
   write({ prompt, params, topLogprobs = 0 }: SampleRequest, model, stream) {
     // What is undefined is not sent.
     return {
@@ -25,16 +28,16 @@ export const vllm: Dialect = {
       stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
       stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
       ignore_eos: params.ignoreEos || undefined,
-      // Else those of the model's generation_config.json apply, and what is sampled is not the policy's.
+      // Otherwise the penalties of the model's generation_config.json change what is sampled.
       repetition_penalty: 1,
       presence_penalty: 0,
       frequency_penalty: 0,
       seed: params.seed,
-      // 0: of the sampled tokens alone.
+      // 0: only those of the sampled tokens.
       logprobs: topLogprobs,
       return_token_ids: true,
       return_weight_versions: true,
-      // Tokens are named by id where they are keys, so that alternatives can be told apart.
+      // Tokens that are keys are ids: different tokens can have the same text.
       return_tokens_as_token_ids: topLogprobs > 0 || undefined,
       stream: stream || undefined,
     };
@@ -46,7 +49,7 @@ export const vllm: Dialect = {
       readChoice(event, topLogprobs),
 };
 
-function readChoice(body: Record<string, unknown>, topCount: number): UpstreamReply {
+function readChoice(body: Record<string, unknown>, topCount: number): ServerReply {
   const [choice] = Array.isArray(body.choices) ? body.choices : [];
   if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
   const { token_ids: ids, logprobs, finish_reason: reason } = choice;
@@ -55,10 +58,10 @@ function readChoice(body: Record<string, unknown>, topCount: number): UpstreamRe
   if (given === undefined) throw new MissingTokens("its choices have no logprobs.token_logprobs");
   const top = isObject(logprobs) && topCount > 0 ? logprobs.top_logprobs : undefined;
   const version = toVersion(body.weight_version);
-  const reply: UpstreamReply = {
+  const reply: ServerReply = {
     tokens: new Int32Array(ids as number[]),
     logprobs: toLogprobs(given, "logprobs.token_logprobs"),
-    stopReason: reason === null || reason === undefined ? undefined : stopReason(String(reason)),
+    stopReason: reason === null || reason === undefined ? undefined : toStopReason(String(reason)),
     versions:
       readVersions(choice.weight_versions) ?? (version === undefined ? undefined : [{ version, end: ids.length }]),
   };
@@ -68,7 +71,7 @@ function readChoice(body: Record<string, unknown>, topCount: number): UpstreamRe
   return reply;
 }
 
-/** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one where it is none of them */
+/** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one if it is not among them */
 function readTop(alternatives: Record<string, unknown>, count: number) {
   const ranked = Object.entries(alternatives)
     .map(([name, logprob]) => [Number(name.replace("token_id:", "")), Number(logprob)] as const)
@@ -78,10 +81,4 @@ function readTop(alternatives: Record<string, unknown>, count: number) {
     tokens: Int32Array.from(ranked, ([token]) => token),
     logprobs: Float32Array.from(ranked, ([, logprob]) => logprob),
   };
-}
-
-export function stopReason(reason: string): "stop" | "length" | "aborted" {
-  if (reason === "stop" || reason === "length") return reason;
-  if (reason === "abort") return "aborted";
-  throw new Error(`the inference server ended a reply for the unknown reason ${JSON.stringify(reason)}`);
 }

@@ -1,0 +1,63 @@
+/** What differs between inference servers: paths, request bodies, replies. */
+import { isObject } from "../../is-object.ts";
+import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+
+export interface Dialect {
+  path: string;
+  /** What log-probabilities are by default. */
+  logprobs: Sampler["logprobs"];
+  /** @returns the request's body */
+  write(request: SampleRequest, model: string | undefined, stream: boolean): Record<string, unknown>;
+  /** @throws MissingTokens when the answer has no token ids or log-probabilities */
+  read(body: Record<string, unknown>, request: SampleRequest): ServerReply;
+  /** @returns the reader of one reply's stream: each event's new tokens */
+  openStream(request: SampleRequest): (event: Record<string, unknown>) => ServerReply;
+}
+
+export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "topLogprobs"> {
+  /** Undefined while the reply is streamed. */
+  stopReason: Sample["stopReason"] | undefined;
+  /** Which weights sampled which tokens, first to last and without a gap; undefined if the server does not report it. */
+  versions: VersionSpan[] | undefined;
+}
+
+/** The tokens up to `end`. */
+export interface VersionSpan {
+  version: number;
+  end: number;
+}
+
+/** Something that training needs is missing from a server's answer. */
+export class MissingTokens extends Error {
+  override name = "MissingTokens";
+}
+
+/**
+ * The trainer chooses the labels of weights; only numbers can be compared.
+ *
+ * @param spans `[{ version: "3", start: 0, end: 17 }, ...]`
+ */
+export function readVersions(spans: unknown): VersionSpan[] | undefined {
+  if (!Array.isArray(spans) || spans.length === 0 || !spans.every(isObject)) return undefined;
+  const versions = spans.map(({ version, end }) => ({ version: toVersion(version), end: Number(end) }));
+  return versions.every((span): span is VersionSpan => span.version !== undefined) ? versions : undefined;
+}
+
+export const toVersion = (label: unknown): number | undefined =>
+  (typeof label === "number" || (typeof label === "string" && label.trim() !== "")) && Number.isInteger(Number(label))
+    ? Number(label)
+    : undefined;
+
+/** @throws MissingTokens for a null, which is how JSON writes NaN: read as 0 it would mean certainty */
+export function toLogprobs(given: readonly unknown[], where: string): Float32Array {
+  if (!given.every((logprob) => typeof logprob === "number")) {
+    throw new MissingTokens(`${where} holds ${JSON.stringify(given.find((logprob) => typeof logprob !== "number"))}`);
+  }
+  return Float32Array.from(given);
+}
+
+export function toStopReason(reason: string): Sample["stopReason"] {
+  if (reason === "stop" || reason === "length") return reason;
+  if (reason === "abort") return "aborted";
+  throw new Error(`the inference server ended a reply for the unknown reason ${JSON.stringify(reason)}`);
+}
