@@ -1,6 +1,7 @@
 /** An agent that is a program: started for each rollout, told where the model is, asked at its end what it was worth. */
 import { spawn } from "node:child_process";
 import { RunError, UserError } from "../errors.ts";
+import { guardGroup } from "./group-guard.ts";
 import type { GatewayAccess, Outcome, Task, Workflow } from "./types.ts";
 
 export interface AgentResult {
@@ -33,9 +34,9 @@ const quotedLines = 20;
 const mostLogged = 1000;
 
 /**
- * The program finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY,
- * which the official clients read by themselves, and its task in HONE_TASK. Its standard error goes to the run's log. When
- * the rollout ends before it does, its whole process group is killed.
+ * Runs a program for each rollout. It finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL
+ * and ANTHROPIC_API_KEY, which the official clients read, and its task in HONE_TASK. Its standard error goes to the run's
+ * log. Its whole process group is killed when the rollout ends before it, and when the training process ends.
  *
  * @example
  * commandAgent<{ question: string; answer: string }>({
@@ -155,6 +156,7 @@ function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramO
       ...{ env, detached: true, stdio: ["pipe", "pipe", "pipe"] as const },
       ...(cwd === undefined ? {} : { cwd }),
     });
+    const release = child.pid === undefined ? () => {} : guardGroup(child.pid);
     const kill = () => {
       try {
         if (child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
@@ -179,6 +181,7 @@ function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramO
     child.on("close", (code, killedBy) => {
       signal.removeEventListener("abort", stop);
       kill();
+      release();
       // Something else than the program ended it, e.g. the kernel when memory ran out.
       if (code === null) reject(new RunError(`${[program, ...args].join(" ")} was ended by ${killedBy}`));
       else resolve({ output, exitCode: code });
