@@ -14,7 +14,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
   ...Object.fromEntries(
     ["temperature", "top_p", "top_k", "min_p", "max_tokens"].map((name) => [
       `rllm.rollout.train.${name}`,
-      { file: "trainer/collect-episodes.ts", word: `sampling.${name}` },
+      { file: "trainer/recipe.ts", word: `sampling.${name}` },
     ]),
   ),
   ...Object.fromEntries(

@@ -1,82 +1,82 @@
-/** The asynchronous training loop: loop.ts on the same parts, with generation going on while the policy is trained. */
+/** The asynchronous training loop: the stations of loop.ts, while rollouts go on beside the updates. */
 import { toBatch } from "../trajectories/to-batch.ts";
 import { assignCredit } from "./assign-credit.ts";
-import { asyncOptions } from "./async-options.ts";
+import type { AsyncOptions } from "./async-options.ts";
 import { startClock } from "./clock.ts";
-import { sequenceFilters } from "./credit-options.ts";
-import { watchOutage } from "./failing-rollouts.ts";
-import { type Generation, startGeneration } from "./generation.ts";
+import { type Dispatch, startDispatch } from "./dispatch.ts";
+import { freshState } from "./dispatch-window.ts";
+import { completeStep, warn } from "./loop.ts";
 import { sharesOfTasks } from "./passes.ts";
-import { record } from "./record.ts";
 import type { Run } from "./run.ts";
-import { isNewBest, saveRun } from "./save-run.ts";
 import { takeBatch } from "./take-batch.ts";
 import { updatePolicy } from "./update-policy.ts";
-import { validate } from "./validate.ts";
 
-/** Trains until the plan is done or a stop is asked for. Returns whether the plan was done. */
-export async function runAsyncLoop(run: Run): Promise<boolean> {
-  const { config, progress } = run;
-  const { val_before_train, val_only } = config.rllm.trainer;
-  if (progress.step === 0 && (val_before_train || val_only)) await validate(run, 0);
-  if (val_only) return true;
-
-  const generation = await startGeneration(run);
+/** Trains until the plan is done or a stop is requested. */
+export async function runAsyncLoop(run: Run, options: AsyncOptions): Promise<void> {
+  const { recipe, models, progress, rollouts, tasks, signal, emit } = run;
+  const parts = { tasks, rollouts, sampler: models.sampler, runName: run.folder?.path ?? "run", signal, emit };
+  const state = progress.dispatch ?? freshState(progress.draws * options.batch);
+  const dispatch = await startDispatch(parts, recipe, options, state, progress.step + 1);
   try {
-    return await trainOn(run, generation);
+    await trainOn(run, options, dispatch);
   } finally {
-    await generation.close();
+    await dispatch.close();
   }
 }
 
-async function trainOn(run: Run, generation: Generation): Promise<boolean> {
-  const { config, plan, sampler, learner, progress } = run;
-  const { atOnce, stepsPerSync, partial, batch: tasks } = asyncOptions(config);
-  let sinceSync = 0;
-
+async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Promise<void> {
+  const { recipe, models, progress } = run;
+  const { plan } = recipe;
+  const outage = run.watchOutage();
   const clock = startClock();
-  const outage = watchOutage(run);
+  let sinceSync = 0;
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
-    const { gathered, metrics: ages } = await takeBatch(run, generation);
-    // Its tasks are not repeated: generation has gone on meanwhile.
+    const { version } = models.sampler;
+    const taken = await takeBatch(dispatch, recipe, options, version, (text) => warn(run, step, text));
+    const { gathered } = taken;
+    // Its tasks are not repeated: rollouts have gone on meanwhile.
     await outage.lasts({ mode: "train", step }, gathered.episodes);
     clock.lap("buffer_wait");
-    const credit = assignCredit(run, gathered.kept);
-    const { batch, metrics } = toBatch(credit.groups, credit.advantages, sequenceFilters(config));
-    const update = await generation.during(updatePolicy(run, batch, step, sharesOfTasks(credit.groups, atOnce)));
+
+    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
+    const { batch, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
+    const update = await dispatch.during(
+      updatePolicy(models, batch, recipe.update, {
+        step,
+        klWeight: progress.klWeight,
+        shares: sharesOfTasks(credit.groups, options.atOnce),
+        onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
+      }),
+    );
     clock.lap("update");
 
     const stop = run.stopRequested();
     const validates = plan.validateAfter(step);
     const saves = stop || plan.saveAfter(step);
     sinceSync++;
-    const counted = { ...ages, ...generation.metrics(), ...versions(run, sinceSync) };
-    // What is measured and saved at a step are the weights of that step, and what goes on from there samples from them.
-    if (sinceSync === stepsPerSync || validates || saves) {
-      generation.pause();
-      if (!partial || validates) await generation.drain();
-      await sampler.load(await learner.publish());
-      generation.synced();
+    const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
+    const counted = { ...taken.metrics, ...dispatch.metrics(), ...ages };
+    // What is measured and saved at a step are the weights of that step, and later rollouts sample from them.
+    if (sinceSync === options.stepsPerSync || validates || saves) {
+      dispatch.pause();
+      if (!options.partial || validates) await dispatch.drained();
+      await models.sampler.load(await models.learner.publish());
+      dispatch.synced();
       sinceSync = 0;
     }
     clock.lap("weight_sync");
 
-    progress.step = step;
-    progress.dispatch = generation.state();
-    progress.draws = Math.ceil(progress.dispatch.next / tasks);
-    await record(run, { gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
-    if (validates) await validate(run, step);
+    progress.dispatch = dispatch.state();
+    progress.draws = Math.ceil(progress.dispatch.next / options.batch);
+    await completeStep(run, { step, gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
+    if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
-    if (saves || (await isNewBest(run))) await saveRun(run);
+    if (saves || (await run.checkpoints?.isNewBest(step, run.validation))) {
+      await run.checkpoints?.save(progress, run.validation);
+    }
     clock.lap("save");
-    if (stop) return step === plan.totalSteps;
-    generation.resume();
+    if (stop) return;
+    dispatch.resume(step + 1);
   }
-  return true;
 }
-
-const versions = ({ sampler }: Run, sinceSync: number) => ({
-  "async/weight_version": sampler.version,
-  "async/steps_since_sync": sinceSync,
-});

@@ -1,4 +1,4 @@
-/** `rllm.async_training` in figures, and what of it does not go together. */
+/** `rllm.async_training` as options, and the combinations that are refused. */
 import { isCoupled } from "../algorithms/loss-choice.ts";
 import type { Capabilities } from "../backends/engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
@@ -21,11 +21,13 @@ export interface AsyncOptions {
   maxLag: number;
   /** Running rollouts go on over an update. */
   partial: boolean;
+  /** Folders for episodes that wait, by rollout and by task; null: memory. */
+  offload: { episodes: string | null; groups: string | null };
 }
 
 /**
- * Of what is dispatched between two updates, `staleness_threshold` times a window's worth stays for the windows that
- * follow: it is used up within that many updates, rounded up. Only rollouts that run on over updates can get older.
+ * `staleness_threshold` is the share of a window that may be dispatched ahead. It is trained on within that many updates,
+ * rounded up. Only rollouts that go on over updates can get older.
  */
 export function asyncOptions({ rllm: { async_training: keys } }: Config): AsyncOptions {
   const { mini_batch_size: batch, trigger_parameter_sync_step: stepsPerSync, staleness_threshold: staleness } = keys;
@@ -36,15 +38,16 @@ export function asyncOptions({ rllm: { async_training: keys } }: Config): AsyncO
     quota: Math.floor((1 + staleness) * stepsPerSync * batch),
     maxLag: Math.ceil(staleness),
     partial: keys.partial_rollout,
+    offload: { episodes: keys.episode_offload_dir, groups: keys.trajectory_group_offload_dir },
   };
 }
 
-/** Whether anything is trained on that the weights of its step have not sampled. */
+/** Whether tasks are trained on that older weights have sampled. */
 const runsAhead = ({ quota, batch }: AsyncOptions) => quota > batch;
 
 /**
  * @returns what the user should know, a sentence each
- * @throws UserError when settings contradict each other or the engine cannot sample between two updates
+ * @throws UserError if settings contradict each other or the engine cannot sample between two updates
  */
 export function checkAsync(
   { config, origins }: Pick<ComposedConfig, "config" | "origins">,
@@ -59,30 +62,27 @@ export function checkAsync(
   if (found) throw new UserError(found[0], { hint: found[2] });
   const { batch } = options;
   const { train_batch_size: ignored } = config.data;
-  const asked = layerOf(origins.get("data.train_batch_size") ?? { kind: "default" }) > 0;
   const { bypass_mode, tis_mode } = config.rllm.algorithm.rollout_correction;
-  return [
-    ...(asked && ignored !== batch
-      ? [
-          `data.train_batch_size=${ignored} has no effect: with asynchronous training a step is made of rllm.async_training.mini_batch_size=${batch} tasks`,
-        ]
-      : []),
-    ...(runsAhead(options) && !bypass_mode && tis_mode === null
-      ? [
-          "tokens that older weights have sampled are trained on as if the current ones had; rllm.algorithm.rollout_correction.bypass_mode=true compares with what the sampler said, rllm.algorithm.rollout_correction.tis_mode weighs the difference",
-        ]
-      : []),
-  ];
+  const warnings: string[] = [];
+  if (layerOf(origins.get("data.train_batch_size") ?? { kind: "default" }) > 0 && ignored !== batch) {
+    warnings.push(
+      `data.train_batch_size=${ignored} has no effect: with asynchronous training a step is made of rllm.async_training.mini_batch_size=${batch} tasks`,
+    );
+  }
+  if (runsAhead(options) && !bypass_mode && tis_mode === null) {
+    warnings.push(
+      "tokens that older weights have sampled are trained on as if the current weights had sampled them; rllm.algorithm.rollout_correction.bypass_mode=true compares with the sampler's log-probabilities, rllm.algorithm.rollout_correction.tis_mode weighs the difference",
+    );
+  }
+  return warnings;
 }
-
-type Contradiction = [what: string, contradicts: boolean, hint: string];
 
 function contradictions(
   config: Config,
   options: AsyncOptions,
   coupled: boolean,
   { engine, frozenSampler }: Capabilities,
-): Contradiction[] {
+): [string, boolean, hint: string][] {
   const { batch, atOnce, stepsPerSync, partial } = options;
   const { enable: rejects, mode } = config.rllm.rejection_sample;
   const waits = !frozenSampler[config.model.lora_rank === 0 ? "full" : "lora"];
@@ -98,12 +98,12 @@ function contradictions(
       "leave fwd_bwd_group_size null with clip_cov and kl_cov",
     ],
     [
-      "rllm.rejection_sample draws whole batches anew, which asynchronous training has none of",
+      "rllm.rejection_sample draws whole batches again, which is not supported with asynchronous training",
       rejects || mode === "episode",
-      "rllm.dynamic_sampling.enable=true replaces single tasks that teach nothing",
+      "set rllm.dynamic_sampling.enable=true, which replaces single tasks that teach nothing",
     ],
     [
-      `the ${engine} engine keeps no second copy of all weights: it samples nothing from an optimizer step to the next update of the sampler, which would wait for rollouts that wait for it`,
+      `the ${engine} engine keeps no second copy of all weights, so it cannot sample between an optimizer step and the next update of the sampler, which would wait for rollouts that wait for it`,
       waits && (stepsPerSync > 1 || (runsAhead(options) && !partial)),
       "train a LoRA (model.lora_rank=32), or set rllm.async_training.trigger_parameter_sync_step=1 and partial_rollout=true",
     ],

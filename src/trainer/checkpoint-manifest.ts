@@ -16,7 +16,7 @@ export interface CheckpointContent {
   /** Figures measured at this step. */
   metrics: Readonly<Record<string, number>>;
   /** Decides which checkpoint is the best, higher is better; absent: not measured. */
-  score?: number;
+  score?: number | undefined;
 }
 
 interface FileEntry {

@@ -221,7 +221,7 @@ describe("credit", () => {
     [
       "steps under one figure",
       { stepwise_advantage: { enable: true, mode: "per_step" }, reward: { clip: 1 } },
-      /one figure a trajectory/,
+      /one advantage per trajectory/,
     ],
     ["a mean without a norm", { reward: { running_norm_minus_mean: true } }, /no effect/],
     ["a multiplier for nothing", { rejection_sample: { multiplier: 2 } }, /no effect/],
@@ -238,8 +238,11 @@ describe("credit", () => {
 });
 
 it.each([
-  ["gae", /gae needs values of a critic: tinker gives none/],
-  ["optimal_token_baseline", /needs the sum of the squared probabilities at each token: tinker gives none/],
+  ["gae", /gae needs a critic's values, which the engine tinker does not provide/],
+  [
+    "optimal_token_baseline",
+    /needs the sum of the squared probabilities at each token, which the engine tinker does not provide/,
+  ],
 ])("refuses %s where the engine does not give what it needs", (name, message) => {
   const { config } = composeConfig({ overrides: [`rllm.algorithm.adv_estimator=${name}`] });
   expect(() => checkCredit(config, undefined, tinker)).toThrow(message);

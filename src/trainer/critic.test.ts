@@ -75,7 +75,7 @@ describe("a run with a critic", () => {
     [
       "per_step",
       ["rllm.stepwise_advantage={enable: true, mode: per_step}", "rllm.algorithm.gamma=1"],
-      /not with use_precomputed_advantage/,
+      /not possible with use_precomputed_advantage/,
     ],
     [
       "a warm-up without a critic",
@@ -102,7 +102,7 @@ describe("a run with a critic", () => {
     const spy = vi.spyOn(process.stdout, "write").mockImplementation((text) => said.push(String(text)) > 0);
     const resume = ["training.resume_mode=auto", "rllm.trainer.total_batches=8", "rllm.trainer.logger=[console]"];
     const { history } = await run(resume, openToy(), plain).finally(() => spy.mockRestore());
-    expect(said.join("")).toContain("the checkpoint has no critic: the critic begins anew");
+    expect(said.join("")).toContain("the checkpoint has no critic: the critic starts fresh");
     expect(history[6]!.metrics["critic/values/mean"]).toBe(0);
   });
 });

@@ -1,10 +1,10 @@
-/** Stops a run whose rollouts fail: it would train on nothing and measure nothing. */
+/** Stops a run whose rollouts fail, which would train on nothing and measure nothing. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../errors.ts";
 import { userFrames } from "../stack-frames.ts";
-import type { Episode } from "../trajectories/types.ts";
-import { keepEpisodes } from "./keep-episodes.ts";
-import type { Run } from "./run.ts";
+import type { RunEvent } from "../tracking/events.ts";
+import type { Episode, Failure } from "../trajectories/types.ts";
+import type { EpisodeSource } from "./record.ts";
 
 /** An outage of this length, e.g. of a reward server, does not end a run. */
 const outageSeconds = 60;
@@ -13,26 +13,29 @@ const firstPauseSeconds = 5;
 /** Steps in a row, in each of which more than half of the rollouts failed, that end a run. */
 const mostFailingSteps = 3;
 
-interface Collected {
-  mode: "train" | "val";
-  step: number;
+export interface OutageContext {
+  signal: AbortSignal;
+  emit(event: RunEvent): void;
+  stopRequested(): boolean;
+  /** Keeps the episodes that a run fails with. */
+  keep(source: EpisodeSource, episodes: readonly Episode[]): void;
 }
 
 export interface Outage {
   /**
-   * Whether all of these rollouts failed, after a pause. Another attempt may follow then.
-   * @throws RunError when they have failed for longer than an outage lasts
+   * Whether all of these rollouts failed, after a pause. The caller may try again then.
+   * @throws RunError if they have failed for longer than an outage lasts
    */
-  lasts(collected: Collected, episodes: readonly Episode[]): Promise<boolean>;
+  lasts(source: EpisodeSource, episodes: readonly Episode[]): Promise<boolean>;
 }
 
 /** @param stops false: failures are returned in the end, for a caller that reports them */
-export function watchOutage(run: Run, stops = true): Outage {
-  const { emit, signal, stopRequested } = run;
+export function watchOutage({ signal, emit, stopRequested, keep }: OutageContext, stops = true): Outage {
   let seconds = 0;
   let pause = firstPauseSeconds;
   return {
-    async lasts({ mode, step }, episodes) {
+    async lasts(source, episodes) {
+      const { mode, step } = source;
       const failed = episodes.filter(isLost);
       if (episodes.length === 0 || failed.length < episodes.length) {
         seconds = 0;
@@ -45,8 +48,8 @@ export function watchOutage(run: Run, stops = true): Outage {
       seconds += failed.reduce((least, episode) => Math.min(least, episode.seconds), Number.POSITIVE_INFINITY);
       if (seconds >= outageSeconds || !mayPass(failed) || stopRequested()) {
         if (!stops) return false;
-        keepEpisodes(run, { mode, step }, episodes);
-        throw stopped(text, failed);
+        keep(source, episodes);
+        throw failedRun(text, failed);
       }
       emit({ type: "warning", text: `${text}; trying again in ${pause} s` });
       for (let left = pause; left > 0 && !stopRequested(); left--) await sleep(1000, undefined, { signal });
@@ -58,23 +61,25 @@ export function watchOutage(run: Run, stops = true): Outage {
 }
 
 /**
- * A step counts as failing when more than half of its rollouts have no reward, or when all of them threw and
- * `rllm.workflow.on_agent_error` gave them one. Replies that an agent could not use do not count: a model may learn.
+ * A step counts as failing if more than half of its rollouts have no reward, or if all of them threw and
+ * `rllm.workflow.on_agent_error` gave them a reward. Replies that an agent could not use do not count: a model may learn.
  *
- * @throws RunError when this step is failing and so were the ones before it, or all of the last step failed
+ * @param before failing steps in a row before this one
+ * @returns failing steps in a row
+ * @throws RunError if there are too many, or all rollouts of the last step failed
  */
-export function noteFailingStep({ progress, plan }: Run, episodes: readonly Episode[]): void {
+export function countFailingSteps(
+  before: number,
+  episodes: readonly Episode[],
+  { step, isLast }: { step: number; isLast: boolean },
+): number {
   const failed = episodes.filter(({ failure }) => failure !== undefined && failure.kind !== "model");
   const allFailed = failed.length === episodes.length && episodes.length > 0;
   const failing = allFailed || failed.filter(isLost).length > episodes.length / 2;
-  progress.failingSteps = failing ? (progress.failingSteps ?? 0) + 1 : 0;
-  const last = allFailed && progress.step === plan.totalSteps;
-  if (!last && progress.failingSteps < mostFailingSteps) return;
-  const share = `${failed.length} of ${episodes.length} in step ${progress.step}`;
-  throw stopped(
-    `most rollouts failed, ${progress.failingSteps} steps in a row (${share}), ${describe(failed)}`,
-    failed,
-  );
+  const count = failing ? before + 1 : 0;
+  if (count < mostFailingSteps && !(allFailed && isLast)) return count;
+  const share = `${failed.length} of ${episodes.length} in step ${step}`;
+  throw failedRun(`most rollouts failed, ${count} steps in a row (${share}), ${describe(failed)}`, failed);
 }
 
 /** Failed, and with no reward that could be trained on. */
@@ -83,35 +88,36 @@ const isLost = ({ failure, trajectories }: Episode) =>
 
 /** Errors of the agent's or the reward's own code do not pass with time. */
 function mayPass(failed: readonly Episode[]): boolean {
-  const { kind, boundary } = mostFrequent(failed)[0]!.failure!;
-  return boundary === "timeout" || kind === "infrastructure";
+  const { failure } = mostFrequent(failed);
+  return failure.boundary === "timeout" || failure.kind === "infrastructure";
 }
 
-/** The failures that occurred most; numbers in their messages, such as ports and times, do not tell them apart. */
-function mostFrequent(failed: readonly Episode[]): readonly Episode[] {
-  const groups = new Map<string, Episode[]>();
-  for (const episode of failed) {
-    const key = `${episode.failure?.boundary}: ${episode.failure?.message.replace(/\d+/g, "#")}`;
-    groups.set(key, [...(groups.get(key) ?? []), episode]);
+/** The failure that occurred most. Numbers in messages, such as ports and times, do not make two failures different. */
+function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: number; example: Episode } {
+  const found = new Map<string, { failure: Failure; count: number; example: Episode }>();
+  for (const example of failed) {
+    const { failure } = example;
+    if (failure === undefined) continue;
+    const key = `${failure.boundary}: ${failure.message.replace(/\d+/g, "#")}`;
+    const known = found.get(key) ?? { failure, count: 0, example };
+    known.count++;
+    found.set(key, known);
   }
-  return [...groups.values()].reduce((most, group) => (group.length > most.length ? group : most));
+  return [...found.values()].reduce((most, one) => (one.count > most.count ? one : most));
 }
 
 function describe(failed: readonly Episode[]): string {
-  const most = mostFrequent(failed);
-  const { failure, rollout, taskId } = most[0]!;
-  const frames = userFrames(failure?.stack);
+  const { failure, count, example } = mostFrequent(failed);
+  const frames = userFrames(failure.stack);
   return (
-    `most often (${most.length} of ${failed.length}) at the boundary ${failure?.boundary}: ${failure?.message} ` +
-    `(rollout ${rollout} of task ${taskId})${frames === "" ? "" : `\n${frames}`}`
+    `most often (${count} of ${failed.length}) at the boundary ${failure.boundary}: ${failure.message} ` +
+    `(rollout ${example.rollout} of task ${example.taskId})${frames === "" ? "" : `\n${frames}`}`
   );
 }
 
-function stopped(text: string, failed: readonly Episode[]): RunError {
-  const { boundary } = mostFrequent(failed)[0]!.failure!;
+function failedRun(text: string, failed: readonly Episode[]): RunError {
+  const { boundary } = mostFrequent(failed).failure;
   const fix =
     boundary === "timeout" ? "fix what hangs, or raise its time limit" : `fix the ${boundary.replace("_", "-")}`;
-  return new RunError(text, {
-    hint: `${fix}; episodes/ has every failure`,
-  });
+  return new RunError(text, { hint: `${fix}; episodes/ has every failure` });
 }

@@ -8,7 +8,7 @@ import { runFilesSubscriber } from "../tracking/run-files.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
 import { tensorboardSubscriber } from "../tracking/tensorboard.ts";
 import { wandbSubscriber } from "../tracking/wandb.ts";
-import type { Waiting } from "./run.ts";
+import type { Waiting } from "./rollouts.ts";
 
 export interface LoggerContext {
   config: Config;

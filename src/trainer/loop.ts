@@ -1,43 +1,84 @@
 /** The synchronous training loop. Read this first. */
+import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
-import { assignCredit } from "./assign-credit.ts";
-import { startClock } from "./clock.ts";
-import { sequenceFilters } from "./credit-options.ts";
-import { gatherEpisodes } from "./gather-episodes.ts";
-import { record } from "./record.ts";
+import { assignCredit, type Credit } from "./assign-credit.ts";
+import { type Clock, startClock } from "./clock.ts";
+import { countFailingSteps } from "./failing-rollouts.ts";
+import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./group-episodes.ts";
+import { countBadSteps } from "./record.ts";
+import { attemptDraw } from "./rollouts.ts";
 import type { Run } from "./run.ts";
-import { isNewBest, saveRun } from "./save-run.ts";
-import { updatePolicy } from "./update-policy.ts";
-import { validate } from "./validate.ts";
+import { takeTasks } from "./take-tasks.ts";
+import { type Update, updatePolicy } from "./update-policy.ts";
 
-/** Trains until the plan is done or a stop is asked for. Returns whether the plan was done. */
-export async function runLoop(run: Run): Promise<boolean> {
-  const { config, plan, sampler, learner, progress } = run;
-  const { val_before_train, val_only } = config.rllm.trainer;
-  if (progress.step === 0 && (val_before_train || val_only)) await validate(run, 0);
-  if (val_only) return true;
-
+/** Trains until the plan is done or a stop is requested. */
+export async function runLoop(run: Run): Promise<void> {
+  const { recipe, models, progress } = run;
+  const { plan } = recipe;
   const clock = startClock();
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
-    const gathered = await gatherEpisodes(run, step);
+
+    let draws = nothingGathered;
+    do {
+      const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
+      const attempted = await attemptDraw(run.rollouts, recipe, draw, step, run.watchOutage());
+      draws = gather(draws, groupEpisodes(attempted, recipe.grouping));
+    } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
+    const gathered = selectGroups(draws, recipe.gathering);
     clock.lap("rollout");
-    const credit = assignCredit(run, gathered.kept);
-    const { batch, metrics } = toBatch(credit.groups, credit.advantages, sequenceFilters(config));
-    const update = await updatePolicy(run, batch, step);
+
+    const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
+    const { batch, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
+    const update = await updatePolicy(models, batch, recipe.update, {
+      step,
+      klWeight: progress.klWeight,
+      onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
+    });
     clock.lap("update");
-    await sampler.load(await learner.publish());
+    await models.sampler.load(await models.learner.publish());
     clock.lap("publish");
 
-    progress.step = step;
     progress.draws += gathered.draws;
-    await record(run, { gathered, credit, update, clock, metrics });
-    if (plan.validateAfter(step)) await validate(run, step);
+    await completeStep(run, { step, gathered, credit, update, clock, metrics });
+    if (plan.validateAfter(step)) run.validation = await run.validate(step);
     clock.lap("validation");
     const stop = run.stopRequested();
-    if (stop || plan.saveAfter(step) || (await isNewBest(run))) await saveRun(run);
+    if (stop || plan.saveAfter(step) || (await run.checkpoints?.isNewBest(step, run.validation))) {
+      await run.checkpoints?.save(progress, run.validation);
+    }
     clock.lap("save");
-    if (stop) return step === plan.totalSteps;
+    if (stop) return;
   }
-  return true;
+}
+
+export interface CompletedStep {
+  step: number;
+  gathered: GatheredStep;
+  credit: Credit;
+  update: Update;
+  clock: Clock;
+  /** Of batching, and of asynchronous training. */
+  metrics: Record<string, number>;
+}
+
+/**
+ * Applies the results of a step to the progress, and records them.
+ * @throws RunError if too many steps in a row failed
+ */
+export async function completeStep(run: Run, completed: CompletedStep): Promise<void> {
+  const { progress, recipe } = run;
+  const { step, credit, gathered, update } = completed;
+  progress.step = step;
+  progress.rewardMoments = credit.moments;
+  progress.klWeight = update.klWeight;
+  await run.recorder.step({ ...completed, metrics: { ...completed.metrics, ...update.metrics } });
+  const isLast = step === recipe.plan.totalSteps;
+  progress.failingSteps = countFailingSteps(progress.failingSteps ?? 0, gathered.episodes, { step, isLast });
+  if (update.failure !== undefined) warn(run, step, `an update was dropped: ${update.failure}`);
+  progress.badSteps = countBadSteps(progress.badSteps, update.failure, recipe.maxBadSteps);
+}
+
+export function warn({ emit }: Pick<Run, "emit">, step: number, text: string): void {
+  emit({ type: "warning", text: `step ${step}: ${text}` });
 }

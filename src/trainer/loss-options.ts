@@ -1,4 +1,4 @@
-/** The configuration's keys as the options of the policy loss and of off-policy correction. */
+/** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../algorithms/advantages.ts";
 import type { CustomLoss } from "../algorithms/custom-loss.ts";
 import type { KlControllerOptions } from "../algorithms/kl-controller.ts";
@@ -11,6 +11,7 @@ import { changesDistribution } from "../backends/sampling-params.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import { own } from "../own.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
@@ -19,17 +20,12 @@ const aliases: Readonly<Record<string, PolicyLossName>> = { vanilla: "ppo", geo_
 
 /**
  * @param custom the experiment's own losses
- * @param klWeight where an adaptive KL weight stands; absent: `kl_beta`
- * @throws UserError when a loss is unknown
+ * @throws UserError if a loss is unknown
  */
-export function policyLossOptions(
-  { rllm: { algorithm }, data }: Config,
-  custom: CustomLosses = {},
-  klWeight = algorithm.kl_beta ?? 0,
-): PolicyLossOptions {
+export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom: CustomLosses = {}): PolicyLossOptions {
   const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
   const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
-  const own = algorithm.policy_loss;
+  const special = algorithm.policy_loss;
   return {
     lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
     lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
@@ -38,36 +34,37 @@ export function policyLossOptions(
     dualClip: algorithm.clip_ratio_c,
     aggMode: algorithm.loss_agg_mode,
     lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
-    klBeta: algorithm.use_kl_in_reward ? 0 : klWeight,
+    klBeta: algorithm.use_kl_in_reward ? 0 : (algorithm.kl_beta ?? 0),
     klEstimator: algorithm.kl_estimator,
     entropyCoeff: algorithm.entropy_coeff,
     // 0 and 1 both train all tokens.
     highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
-    gspoGradient: own.gspo_gradient,
-    cispoLow: own.cispo_low,
-    cispoHigh: own.cispo_high,
+    gspoGradient: special.gspo_gradient,
+    cispoLow: special.cispo_low,
+    cispoHigh: special.cispo_high,
     constants: {
-      droBeta: own.dro_beta,
-      tauPositive: own.tau_pos,
-      tauNegative: own.tau_neg,
-      cpgdDrift: own.cpgd_drift_coef,
-      clipCovRatio: own.clip_cov_ratio,
-      clipCovLow: own.clip_cov_lb,
-      clipCovHigh: own.clip_cov_ub,
-      klCovRatio: own.kl_cov_ratio,
-      klCovCoef: own.ppo_kl_coef,
+      droBeta: special.dro_beta,
+      tauPositive: special.tau_pos,
+      tauNegative: special.tau_neg,
+      cpgdDrift: special.cpgd_drift_coef,
+      clipCovRatio: special.clip_cov_ratio,
+      clipCovLow: special.clip_cov_lb,
+      clipCovHigh: special.clip_cov_ub,
+      klCovRatio: special.kl_cov_ratio,
+      klCovCoef: special.ppo_kl_coef,
     },
   };
 }
 
 function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
-  if (Object.hasOwn(custom, name)) return custom[name]!;
-  const known = Object.hasOwn(aliases, name) ? aliases[name]! : name;
+  const loss = own(custom, name);
+  if (loss !== undefined) return loss;
+  const known = own(aliases, name) ?? name;
   if (Object.hasOwn(policyLosses, known)) return known as PolicyLossName;
   const names = [...Object.keys(policyLosses), ...Object.keys(aliases), ...Object.keys(custom)];
   const near = nearest(name, names, 2);
-  throw new UserError(`there is no policy loss "${name}"`, {
-    hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `There are ${names.join(", ")}.`,
+  throw new UserError(`the policy loss "${name}" does not exist`, {
+    hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
   });
 }
 
@@ -76,12 +73,12 @@ export interface CorrectionOptions {
   rules: readonly RejectionRule[];
 }
 
-/** @throws UserError for rules that do not exist, and for weights that could only be 1 */
+/** @throws UserError if a rule does not exist, or all weights would be 1 */
 export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
   const { bypass_mode, tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
   if (bypass_mode === true && tis_mode !== null) {
-    throw new UserError("rllm.algorithm.rollout_correction.tis_mode does nothing with bypass_mode=true", {
-      hint: "The ratio then already is that of trainer and sampler: leave one of the two out.",
+    throw new UserError("rllm.algorithm.rollout_correction.tis_mode has no effect with bypass_mode=true", {
+      hint: "The loss's ratio already compares trainer and sampler then. Remove one of the two.",
     });
   }
   return {
@@ -90,19 +87,19 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
   };
 }
 
-/** Off-policy correction compares two models; a distribution that temperature and filters have changed is none. */
+/** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
 export function correctsProcessed(engine: string): UserError {
   return new UserError(
-    `rllm.algorithm.rollout_correction compares with the sampler's log-probabilities, and those of the engine "${engine}" are of what temperature, top_p and top_k have made of the model`,
-    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or leave tis_mode and rs_mode out." },
+    `rllm.algorithm.rollout_correction needs the model's own log-probabilities, but the engine "${engine}" reports them after temperature, top_p and top_k`,
+    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or remove tis_mode and rs_mode." },
   );
 }
 
 /**
- * What the sampler's log-probabilities are good for, where sampling changes the model's distribution.
+ * Checks what relies on the sampler's log-probabilities, if sampling changes the model's distribution.
  *
  * @returns what the user should know, a sentence each
- * @throws UserError for correction that would rely on them
+ * @throws UserError if off-policy correction would rely on them
  */
 export function checkSamplerLogprobs(config: Config, engine: string, logprobs: Sampler["logprobs"]): string[] {
   const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.train;
@@ -111,22 +108,22 @@ export function checkSamplerLogprobs(config: Config, engine: string, logprobs: S
   if (weights !== undefined || rules.length > 0) throw correctsProcessed(engine);
   if (!config.rllm.algorithm.rollout_correction.bypass_mode) return [];
   return [
-    `rllm.algorithm.rollout_correction.bypass_mode has no effect: the engine "${engine}" gives log-probabilities of what temperature, top_p and top_k have made of the model, so ratios start from the trainer's own`,
+    `rllm.algorithm.rollout_correction.bypass_mode has no effect: the engine "${engine}" reports log-probabilities after temperature, top_p and top_k, so ratios start from the trainer's own`,
   ];
 }
 
-/** @throws UserError when there is a target and no KL to steer towards it */
+/** @throws UserError if there is a target but no KL term */
 export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
   const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
   if (target !== null && !kl_beta) {
-    throw new UserError("rllm.algorithm.kl_target has no KL to adapt: kl_beta is 0", {
-      hint: "rllm.algorithm.kl_beta=0.001 is where it may start.",
+    throw new UserError("rllm.algorithm.kl_target has no effect: rllm.algorithm.kl_beta is 0", {
+      hint: "Set the first weight of the KL term, e.g. rllm.algorithm.kl_beta=0.001.",
     });
   }
   return { initial: kl_beta ?? 0, target, horizon };
 }
 
-/** @throws UserError when the loss needs an output that the engine does not give */
+/** @throws UserError if the loss needs an output that the engine does not provide */
 export function requireOutputs(
   capabilities: Capabilities,
   { rllm: { algorithm } }: Config,
@@ -139,7 +136,7 @@ export function requireOutputs(
       : algorithm.high_entropy_token_ratio
         ? "rllm.algorithm.high_entropy_token_ratio"
         : "rllm.algorithm.loss_fn";
-  throw new UserError(`${key} needs entropies, which the engine "${capabilities.engine}" does not give`, {
-    hint: "The local engine gives them: rllm/backend=local.",
+  throw new UserError(`${key} needs entropies, which the engine "${capabilities.engine}" does not provide`, {
+    hint: "Train with the local engine: rllm/backend=local.",
   });
 }

@@ -1,172 +1,174 @@
-/** Opens everything a run needs, in order, and closes what was opened in the opposite order whatever happens. */
+/** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Workflow } from "../agents/types.ts";
-import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
 import type { Engine, Learner, LearnerSpec } from "../backends/engine.ts";
-import { adapterSpec, openEngine } from "../backends/open-engine.ts";
+import { openEngine } from "../backends/open-engine.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import { toYaml } from "../config/to-yaml.ts";
-import type { RunEvent } from "../tracking/events.ts";
-import { subscribers } from "../tracking/events.ts";
+import { type RunEvent, subscribers } from "../tracking/events.ts";
 import { watchHealth } from "../tracking/health.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../tracking/run-folder.ts";
-import { checkAsync } from "./async-options.ts";
-import { checkCredit } from "./credit-options.ts";
-import { criticSpec, needsCritic } from "./critic-options.ts";
+import { keepCheckpoints } from "./checkpoint-keeper.ts";
 import type { Experiment } from "./experiment.ts";
+import { watchOutage } from "./failing-rollouts.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
-import {
-  checkSamplerLogprobs,
-  correctionOptions,
-  klControllerOptions,
-  policyLossOptions,
-  requireOutputs,
-} from "./loss-options.ts";
+import { checkSamplerLogprobs } from "./loss-options.ts";
 import { openRunGateway } from "./open-gateway.ts";
-import type { Plan } from "./plan.ts";
+import { compileRecipe, type Recipe } from "./recipe.ts";
+import { createRecorder } from "./record.ts";
 import { restore } from "./restore.ts";
-import type { Run, Waiting } from "./run.ts";
+import { openRollouts, type Rollouts } from "./rollouts.ts";
+import type { Models, Progress, Run, Validation } from "./run.ts";
 import { watchStrayErrors } from "./stray-errors.ts";
 import type { TrainOptions } from "./train.ts";
+import { validate } from "./validate.ts";
 
-export interface OpenedRun {
-  run: Run;
-  close(): Promise<void>;
+export interface OpenRunOptions extends TrainOptions {
+  /** Keeps the results of a measurement in this folder. */
+  results?: string;
+  recoveries: number;
+}
+
+type Closer = () => Promise<void> | void;
+
+/** Runs all closers, the last one first, and throws the first error in the end. */
+async function closeAll(closers: Closer[]): Promise<void> {
+  const failures: unknown[] = [];
+  for (const closer of closers.splice(0).reverse()) {
+    try {
+      await closer();
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
 }
 
 export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
-  plan: Plan,
-  options: TrainOptions & { results?: string; recoveries?: number },
-): Promise<OpenedRun> {
-  const { config, storedConfig } = composed;
-  const { val_only } = config.rllm.trainer;
-  const closers: (() => Promise<void> | void)[] = [];
-  /** One that fails keeps none of the others open; the first failure is told. */
-  const close = async () => {
-    const failures: unknown[] = [];
-    for (const closer of closers.splice(0).reverse()) {
-      try {
-        await closer();
-      } catch (error) {
-        failures.push(error);
-      }
-    }
-    if (failures.length > 0) throw failures[0];
-  };
-  const abort = new AbortController();
-  let watched: (() => Waiting[]) | undefined;
+  options: OpenRunOptions,
+): Promise<{ run: Run; close(): Promise<void> }> {
+  const closers: Closer[] = [];
   try {
-    const folder = openFolder(config, options.results);
-    let begun = false;
-    if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
-    let engine: Engine | undefined;
-    const waitingFor = () => [...(watched?.() ?? []), ...(engine?.waitingFor() ?? [])];
-    const warn = (text: string) => emit({ type: "warning", text });
-    const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
-    const listeners = subscribers(await openLoggers({ config, storedConfig, folder, waitingFor, warn, out }));
-    closers.push(() => listeners.close());
-    const emit = (event: RunEvent) => listeners.event(event);
-    for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
-      for (const note of notes) warn(note);
-    }
-
-    const interrupt = listenForInterrupt(
-      () => {
-        if (val_only || !begun) return false;
-        warn("stopping after this step and saving; Ctrl-C again stops at once");
-        return true;
-      },
-      async () => {
-        abort.abort(new Error("stopped"));
-        // What was opened so far goes, and with it a folder that holds nothing; what does not end in time is left.
-        if (!begun) await Promise.race([close(), sleep(1000)]).catch(() => {});
-      },
-    );
-    closers.push(() => interrupt.dispose());
-    const strays = watchStrayErrors(warn, folder?.path);
-    closers.push(() => strays.dispose());
-
-    const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
-    engine = opened.engine;
-    checkCredit(config, experiment.estimators, engine.capabilities);
-    for (const text of checkAsync(composed, experiment, engine.capabilities)) warn(text);
-    const comparesWithBase = checkLoss(config, experiment, engine);
-    // An engine of the run's own ends with all that it holds.
-    const closeLater = (learner: Learner) => {
-      if (options.engine) closers.push(() => learner.close());
-      return learner;
-    };
-    const { sampler, learner } = await opened.engine.createPolicy({ adapter: adapterSpec(config) });
-    closeLater(learner);
-    for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, sampler.logprobs)) warn(text);
-    const newLearner = async (spec: LearnerSpec) => closeLater(await opened.engine.createLearner(spec));
-    const reference = comparesWithBase ? await newLearner({ adapter: { kind: "none" } }) : undefined;
-    const judges = needsCritic(config, experiment.estimators) && !val_only;
-    const critic = judges ? await newLearner(criticSpec(config)) : undefined;
-    const { chat } = opened;
-    const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
-    closers.push(() => gateway.close());
-    const run: Run = {
-      ...{
-        config,
-        storedConfig,
-        experiment,
-        plan,
-        engine,
-        sampler,
-        learner,
-        reference,
-        critic,
-        folder,
-        emit,
-        chat,
-        gateway,
-      },
-      workflow: experiment.workflow,
-      progress: { step: 0, draws: 0, badSteps: 0 },
-      recoveries: options.recoveries ?? 0,
-      health: watchHealth(config),
-      validation: { step: -1, metrics: {} },
-      signal: abort.signal,
-      strays,
-      stopRequested: () => interrupt.requested || strays.error !== undefined,
-      watch: (waiting) => {
-        watched = waiting;
-      },
-    };
-    await restore(run, options.checkpoint);
-    folder?.keepTokenizer(engine.model.directory);
-    folder?.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
-    begun = true;
-    emit({
-      type: "run-start",
-      folder: folder ? relative(process.cwd(), folder.path) : "",
-      totalSteps: plan.totalSteps,
-      step: run.progress.step,
-      history: folder?.history() ?? [],
-      text: [describeModel(engine, config), plan.arithmetic],
-    });
-    return { run, close };
+    return { run: await open(experiment, composed, options, closers), close: () => closeAll(closers) };
   } catch (error) {
-    await close();
+    await closeAll(closers);
     throw error;
   }
 }
 
-/** Finds what is wrong with the loss before the first step. Whether it needs the reference policy. */
-function checkLoss(config: Config, { losses }: Experiment<unknown>, { capabilities }: Engine): boolean {
-  const options = policyLossOptions(config, losses);
-  correctionOptions(config);
-  const { initial } = klControllerOptions(config);
-  requireOutputs(capabilities, config, readsEntropy(options));
-  return needsReference(options) || (config.rllm.algorithm.use_kl_in_reward && initial > 0);
+async function open(
+  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
+  composed: ComposedConfig,
+  options: OpenRunOptions,
+  closers: Closer[],
+): Promise<Run> {
+  const { config, storedConfig } = composed;
+  const trains = !config.rllm.trainer.val_only;
+  const abort = new AbortController();
+  const { signal } = abort;
+  const folder = openFolder(config, options.results);
+  let begun = false;
+  if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
+
+  let engine: Engine | undefined;
+  let rollouts: Rollouts | undefined;
+  const waitingFor = () => [...(rollouts?.waitingFor() ?? []), ...(engine?.waitingFor() ?? [])];
+  const emit = (event: RunEvent) => listeners.event(event);
+  const warn = (text: string) => emit({ type: "warning", text });
+  const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
+  const listeners = subscribers(await openLoggers({ config, storedConfig, folder, waitingFor, warn, out }));
+  closers.push(() => listeners.close());
+  for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
+    for (const note of notes) warn(note);
+  }
+
+  const interrupt = listenForInterrupt(
+    () => {
+      if (!trains || !begun) return false;
+      warn("stopping after this step and saving; Ctrl-C again stops at once");
+      return true;
+    },
+    async () => {
+      abort.abort(new Error("stopped"));
+      // Removes a folder that holds nothing; what does not close in time is left.
+      if (!begun) await Promise.race([closeAll(closers), sleep(1000)]).catch(() => {});
+    },
+  );
+  closers.push(() => interrupt.dispose());
+  const strays = watchStrayErrors(warn, folder?.path);
+  closers.push(() => strays.dispose());
+
+  const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
+  engine = opened.engine;
+  const { chat } = opened;
+  const recipe = compileRecipe(composed, engine.capabilities, experiment);
+  for (const text of recipe.warnings) warn(text);
+  const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
+  for (const text of checkSamplerLogprobs(config, recipe.update.prepare.engine, models.sampler.logprobs)) warn(text);
+  const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
+  closers.push(() => gateway.close());
+
+  const { plan } = recipe;
+  const { recoveries } = options;
+  const health = watchHealth(config);
+  const recorder = createRecorder({ engine, gateway, chat, folder, recoveries, health, emit }, recipe.record);
+  const contextWindow = engine.model.maxLength;
+  const { workflow } = experiment;
+  rollouts = openRollouts(
+    { workflow, sampler: models.sampler, chat, gateway, contextWindow, signal, emit },
+    recipe.rollouts,
+  );
+  const checkpoints = folder?.checkpoints;
+  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, recipe.resume, options.checkpoint);
+  const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
+  if (folder) {
+    const { discarded } = folder.rewind(found ? progress.step : null);
+    for (const { metrics } of folder.history()) health(metrics);
+    if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
+    folder.keepTokenizer(engine.model.directory);
+    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
+  }
+  begun = true;
+  emit({
+    type: "run-start",
+    folder: folder ? relative(process.cwd(), folder.path) : "",
+    totalSteps: plan.totalSteps,
+    step: progress.step,
+    history: folder?.history() ?? [],
+    text: [describeModel(engine, config), plan.arithmetic],
+  });
+
+  const stopRequested = () => interrupt.requested || strays.error !== undefined;
+  const outages = { signal, emit, stopRequested, keep: recorder.episodes };
+  const validation = experiment.validation && { dataset: experiment.validation, rollouts, recorder, emit };
+  const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
+  return {
+    recipe,
+    tasks: experiment.train,
+    models,
+    rollouts,
+    recorder,
+    folder,
+    progress,
+    signal,
+    strays,
+    stopRequested,
+    emit,
+    checkpoints:
+      folder && keepCheckpoints({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
+    validation: noValidation,
+    validate: async (step, stops) =>
+      validation ? validate(validation, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
+    watchOutage: () => watchOutage(outages),
+    canMerge: engine.capabilities.exports.includes("merged"),
+  };
 }
 
 /** @param results of a measurement: the folder to keep them in */
@@ -181,7 +183,7 @@ async function openOwnEngine(
   config: Config,
   folder: RunFolder | undefined,
   emit: (event: RunEvent) => void,
-  closers: (() => Promise<void> | void)[],
+  closers: Closer[],
 ): Promise<{ engine: Engine; chat: Chat }> {
   const engine = await openEngine(config, {
     ...(folder ? { logFile: folder.workerLog } : {}),
@@ -189,6 +191,23 @@ async function openOwnEngine(
   });
   closers.push(() => engine.close());
   return { engine, chat: openChat(engine.model.directory, config, (text) => emit({ type: "warning", text })) };
+}
+
+/** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
+async function openModels(engine: Engine, specs: Recipe["models"], closers: Closer[] | undefined): Promise<Models> {
+  const closeLater = (learner: Learner) => {
+    closers?.push(() => learner.close());
+    return learner;
+  };
+  const open = async (spec: LearnerSpec) => closeLater(await engine.createLearner(spec));
+  const { sampler, learner } = await engine.createPolicy(specs.policy);
+  closeLater(learner);
+  return {
+    sampler,
+    learner,
+    reference: specs.reference && (await open(specs.reference)),
+    critic: specs.critic && (await open(specs.critic)),
+  };
 }
 
 function describeModel({ model }: Engine, { model: wanted }: Config): string {

@@ -1,142 +1,134 @@
 /** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
 
+import type { KlEstimatorName } from "../algorithms/kl.ts";
 import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
 import { importanceWeights } from "../algorithms/off-policy/importance-weights.ts";
 import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
 import { rejectionMask } from "../algorithms/rejection.ts";
-import { discountAdvantages, normalizeAdvantages } from "../algorithms/token-advantages.ts";
+import { discountAdvantages, normalizeAdvantages, type TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
 import type { Learner } from "../backends/engine.ts";
 import { keepTokens, selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { askCritic } from "./ask-critic.ts";
 import { compareByTokens } from "./compare-by-tokens.ts";
-import { advantageOptions } from "./credit-options.ts";
-import { type CorrectionOptions, correctionOptions, correctsProcessed } from "./loss-options.ts";
-import type { Run } from "./run.ts";
+import { askCritic } from "./critic.ts";
+import { type CorrectionOptions, correctsProcessed } from "./loss-options.ts";
+import type { Models } from "./run.ts";
+
+export interface PrepareOptions {
+  /** The engine's name, for errors. */
+  engine: string;
+  advantages: TokenAdvantageOptions;
+  /** Of generalized advantage estimation. */
+  lambda: number;
+  /** How the KL is estimated that is subtracted from the rewards; undefined: none is. */
+  klInReward: KlEstimatorName | undefined;
+  correction: CorrectionOptions;
+  /** Ratios start from the sampler's log-probabilities. */
+  bypass: boolean;
+  /** More than one optimizer step per batch. */
+  severalSteps: boolean;
+}
 
 export interface Prepared {
   batch: TrainingBatch;
-  /** Whether `samplerLogprobs` are what the sampler said of its model, so that the trainer's can be held against them. */
+  /** Whether `samplerLogprobs` are the sampler's own of the unchanged model, to compare the trainer's with. */
   comparable: boolean;
   metrics: Record<string, number>;
-  /** The KL to the reference, where it was taken from the reward. */
+  /** The KL to the reference, if it was subtracted from the rewards. */
   kl: number | undefined;
 }
 
 /**
  * Adds the log-probabilities that the loss compares with. The old policy's: the sampler's with bypass_mode; else the
- * trainer's own, which the single optimizer step of a batch gets for nothing (the ratio is 1) and several steps, or
- * off-policy correction, take one forward more for. The reference's: the base model's, where it is compared with.
+ * trainer's own, which cost nothing for the single optimizer step of a batch (the ratio is 1) and one more forward for
+ * several steps or off-policy correction. The reference's: the base model's.
  *
  * @param klWeight of the penalty, with use_kl_in_reward
  */
 export async function prepareBatch(
-  run: Run,
-  givenBatch: TrainingBatch,
-  options: PolicyLossOptions,
+  { learner, reference, critic }: Pick<Models, "learner" | "reference" | "critic">,
+  given: TrainingBatch,
+  options: PrepareOptions,
+  loss: PolicyLossOptions,
   klWeight: number,
 ): Promise<Prepared> {
-  const { config, learner, reference } = run;
-  const { algorithm } = config.rllm;
-  const { bypass_mode } = algorithm.rollout_correction;
-  const several = config.training.num_minibatches * config.training.ppo_epochs > 1;
-  const correction = correctionOptions(config);
+  const { advantages, bypass, correction, klInReward, severalSteps } = options;
   const corrects = correction.weights !== undefined || correction.rules.length > 0;
-
-  const reliesOnSampler = (several && bypass_mode === true) || algorithm.use_kl_in_reward || readsSampler(options);
-  const told = await modelsOwnLogprobs(run, givenBatch, { corrects, needed: reliesOnSampler });
-  const rawBatch = told.batch;
-  const comparable = !givenBatch.processed;
-
-  const discounted = { ...rawBatch, advantages: discountAdvantages(rawBatch, algorithm.gamma) };
-  const penalized =
-    reference && algorithm.use_kl_in_reward
-      ? await penalize(discounted, reference, {
-          weight: klWeight,
-          estimator: algorithm.kl_estimator,
-          gamma: algorithm.gamma,
-        })
-      : { batch: discounted, metrics: {}, kl: undefined, penalties: undefined };
-  const judged = run.critic
-    ? await askCritic(run, run.critic, penalized.batch, rawBatch.advantages, penalized.penalties)
-    : { batch: penalized.batch, metrics: {} };
-  const compared = await compareByTokens(run, judged.batch);
-  const normalised = normalizeAdvantages(compared, advantageOptions(config, run.experiment.estimators));
-  const made = { ...told.metrics, ...penalized.metrics, ...judged.metrics, ...normalised.metrics };
-  let batch: TrainingBatch = { ...compared, advantages: normalised.advantages };
-  const asked = informativeSequences(batch, options);
-  if (reference && batch.referenceLogprobs === undefined) {
-    batch = { ...batch, referenceLogprobs: await logprobsBy(reference, batch, asked) };
+  const metrics: Record<string, number> = {};
+  let batch = given;
+  if (given.processed) {
+    if (corrects) throw correctsProcessed(options.engine);
+    const needed = (severalSteps && bypass) || klInReward !== undefined || readsSampler(loss);
+    if (needed) batch = await withModelsLogprobs(learner, given);
+    metrics["rollout/recomputed_logprobs"] = needed ? batch.samplerLogprobs.length : 0;
   }
-  const trainer = corrects || (several && !bypass_mode) ? await logprobsBy(learner, batch, asked) : undefined;
-  // Of a single step the ratio is 1 where the sampler's own words are not to be had.
-  const sampler = batch.processed ? undefined : batch.samplerLogprobs;
-  const oldLogprobs = bypass_mode ? sampler : trainer;
+  const rewards = batch.advantages;
+  batch = { ...batch, advantages: discountAdvantages(batch, advantages.gamma) };
+
+  let kl: number | undefined;
+  let penalties: Float32Array | undefined;
+  if (reference && klInReward !== undefined) {
+    const referenceLogprobs = await logprobsOf(reference, batch, allSequences(batch));
+    const { samplerLogprobs, offsets } = batch;
+    const penalty = { weight: klWeight, estimator: klInReward };
+    ({ penalties, kl } = klPenalty(samplerLogprobs, referenceLogprobs, offsets, penalty));
+    const penalized = penalizeAdvantages(batch.advantages, penalties, offsets, { gamma: advantages.gamma });
+    batch = { ...batch, advantages: penalized, referenceLogprobs };
+    metrics["actor/reward_kl_penalty"] = kl;
+    metrics["actor/reward_kl_penalty_coeff"] = klWeight;
+  }
+  if (critic) {
+    const judged = await askCritic(critic, batch, rewards, penalties, options);
+    batch = judged.batch;
+    Object.assign(metrics, judged.metrics);
+  }
+  batch = await compareByTokens(learner, batch, advantages);
+  const normalized = normalizeAdvantages(batch, advantages);
+  batch = { ...batch, advantages: normalized.advantages };
+  Object.assign(metrics, normalized.metrics);
+
+  const informative = informativeSequences(batch, loss);
+  if (reference && batch.referenceLogprobs === undefined) {
+    batch = { ...batch, referenceLogprobs: await logprobsOf(reference, batch, informative) };
+  }
+  const current = corrects || (severalSteps && !bypass) ? await logprobsOf(learner, batch, informative) : undefined;
+  // Processed log-probabilities are no start for ratios; for a single step the ratio is 1 without them.
+  const oldLogprobs = bypass ? (batch.processed ? undefined : batch.samplerLogprobs) : current;
   if (oldLogprobs) batch = { ...batch, oldLogprobs };
-  if (!trainer || !corrects) return { batch, comparable, metrics: made, kl: penalized.kl };
-  const corrected = correct(batch, trainer, asked, correction);
-  return { ...corrected, comparable, metrics: { ...made, ...corrected.metrics }, kl: penalized.kl };
+  if (corrects && current) {
+    const corrected = correct(batch, current, informative, correction);
+    batch = corrected.batch;
+    Object.assign(metrics, corrected.metrics);
+  }
+  return { batch, comparable: !given.processed, metrics, kl };
 }
 
-/**
- * What the sampler said is replaced by what the trainer's weights say, where it is of another distribution than the
- * model's own and something relies on it: one forward, counted in `rollout/recomputed_logprobs`.
- *
- * @throws UserError with off-policy correction, which would correct nothing then
- */
-async function modelsOwnLogprobs(
-  { learner, engine }: Run,
-  batch: TrainingBatch,
-  { corrects, needed }: { corrects: boolean; needed: boolean },
-): Promise<Pick<Prepared, "batch" | "metrics">> {
-  if (!batch.processed) return { batch, metrics: {} };
-  if (corrects) throw correctsProcessed(engine.capabilities.engine);
-  if (!needed) return { batch, metrics: { "rollout/recomputed_logprobs": 0 } };
-  const { processed: _, ...rest } = batch;
-  const samplerLogprobs = await logprobsBy(learner, batch, Int32Array.from(batch.sequences.keys()));
-  return {
-    batch: { ...rest, samplerLogprobs },
-    metrics: { "rollout/recomputed_logprobs": samplerLogprobs.length },
-  };
+/** Replaces the sampler's log-probabilities, which are of another distribution than the model's own. */
+async function withModelsLogprobs(learner: Learner, given: TrainingBatch): Promise<TrainingBatch> {
+  const { processed: _, ...batch } = given;
+  return { ...batch, samplerLogprobs: await logprobsOf(learner, batch, allSequences(batch)) };
 }
 
-async function penalize(
-  batch: TrainingBatch,
-  reference: Learner,
-  { gamma, ...options }: Parameters<typeof klPenalty>[3] & { gamma: number },
-): Promise<Omit<Prepared, "comparable"> & { penalties: Float32Array }> {
-  const { offsets } = batch;
-  const referenceLogprobs = await logprobsBy(reference, batch, Int32Array.from(batch.sequences.keys()));
-  const { penalties, kl } = klPenalty(batch.samplerLogprobs, referenceLogprobs, offsets, options);
-  const advantages = penalizeAdvantages(batch.advantages, penalties, offsets, { gamma });
-  return {
-    batch: { ...batch, advantages, referenceLogprobs },
-    metrics: { "actor/reward_kl_penalty": kl, "actor/reward_kl_penalty_coeff": options.weight },
-    kl,
-    penalties,
-  };
-}
-
-/** Weights on the tokens of the sequences that are trained on; tokens that a rule rejects are trained on no more. */
+/** Weighs the tokens of these sequences; tokens that a rule rejects are no longer trained on. */
 function correct(
   batch: TrainingBatch,
   trainer: Float32Array,
-  asked: Int32Array,
+  sequences: Int32Array,
   { weights: weighting, rules }: CorrectionOptions,
 ): Pick<Prepared, "batch" | "metrics"> {
-  const part = selectSequences({ ...batch, oldLogprobs: trainer }, asked);
-  const { oldLogprobs: current, samplerLogprobs: sampler, offsets } = part;
+  const part = selectSequences({ ...batch, oldLogprobs: trainer }, sequences);
+  const { oldLogprobs: current = trainer, samplerLogprobs: sampler, offsets } = part;
   const found: Record<string, number> = {};
   let corrected = batch;
   if (weighting) {
-    const { weights, metrics } = importanceWeights(current!, sampler, offsets, weighting);
+    const { weights, metrics } = importanceWeights(current, sampler, offsets, weighting);
     Object.assign(found, metrics);
-    corrected = { ...corrected, rolloutWeights: spreadTokens(batch, asked, weights, 1) };
+    corrected = { ...corrected, rolloutWeights: spreadTokens(batch, sequences, weights, 1) };
   }
   if (rules.length > 0) {
-    const { keep, metrics } = rejectionMask(current!, sampler, offsets, rules);
+    const { keep, metrics } = rejectionMask(current, sampler, offsets, rules);
     Object.assign(found, metrics);
-    const kept = spreadTokens(batch, asked, Float32Array.from(keep), 1);
+    const kept = spreadTokens(batch, sequences, Float32Array.from(keep), 1);
     corrected = keepTokens(corrected, Uint8Array.from(kept));
   }
   return {
@@ -145,11 +137,14 @@ function correct(
   };
 }
 
-/** `[N]` log-probabilities of the batch's tokens; those of sequences that nobody asks for are 0. */
-async function logprobsBy(model: Learner, batch: TrainingBatch, asked: Int32Array): Promise<Float32Array> {
-  if (asked.length === 0) return new Float32Array(batch.samplerLogprobs.length);
-  const sequences = Array.from(asked, (index) => batch.sequences[index]!);
-  return spreadTokens(batch, asked, (await model.forward(sequences, {})).logprobs, 0);
+const allSequences = ({ sequences }: TrainingBatch) => Int32Array.from(sequences.keys());
+
+/** `[N]` log-probabilities of the batch's tokens; 0 for all but these sequences. */
+async function logprobsOf(model: Learner, batch: TrainingBatch, sequences: Int32Array): Promise<Float32Array> {
+  if (sequences.length === 0) return new Float32Array(batch.samplerLogprobs.length);
+  const chosen = Array.from(sequences, (index) => batch.sequences[index]!);
+  const { logprobs } = await model.forward(chosen, {});
+  return spreadTokens(batch, sequences, logprobs, 0);
 }
 
 /** `[N]` of the batch from the values of some of its sequences, and `elsewhere` on the others. */
@@ -162,9 +157,9 @@ function spreadTokens(
   const whole = new Float32Array(samplerLogprobs.length).fill(elsewhere);
   let position = 0;
   for (const sequence of sequences) {
-    const count = offsets[sequence + 1]! - offsets[sequence]!;
-    whole.set(values.subarray(position, position + count), offsets[sequence]!);
-    position += count;
+    const [from = 0, to = 0] = offsets.subarray(sequence, sequence + 2);
+    whole.set(values.subarray(position, position + to - from), from);
+    position += to - from;
   }
   return whole;
 }

@@ -1,18 +1,19 @@
-/** Everything a run has at hand while it trains, and the few numbers that change from step to step. */
-
-import type { Workflow } from "../agents/types.ts";
+/** A run while it trains: its recipe, the stations of its loop, and the values that change from step to step. */
 import type { RunningMoments } from "../algorithms/rewards/running-moments.ts";
-import type { Engine, Learner, Sampler } from "../backends/engine.ts";
-import type { Chat } from "../chat/types.ts";
-import type { Config } from "../config/schema.ts";
-import type { Gateway } from "../gateway/gateway.ts";
-import type { Metrics, RunEvent } from "../tracking/events.ts";
+import type { Learner, Sampler } from "../backends/engine.ts";
+import type { Dataset } from "../data/types.ts";
+import type { RunEvent } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
-import type { Experiment } from "./experiment.ts";
-import type { Plan } from "./plan.ts";
+import type { Episode } from "../trajectories/types.ts";
+import type { CheckpointKeeper } from "./checkpoint-keeper.ts";
+import type { DispatchState } from "./dispatch-window.ts";
+import type { Outage } from "./failing-rollouts.ts";
+import type { Recipe } from "./recipe.ts";
+import type { Recorder } from "./record.ts";
+import type { Rollouts } from "./rollouts.ts";
 import type { StrayErrors } from "./stray-errors.ts";
 
-/** What a checkpoint has to bring back besides the weights; every random draw derives from the step. */
+/** What a checkpoint restores besides the weights. Every random draw derives from the step. */
 export interface Progress {
   /** Steps done. */
   step: number;
@@ -22,71 +23,62 @@ export interface Progress {
   badSteps: number;
   /** Steps in a row in which most rollouts failed. */
   failingSteps?: number;
-  /** Where an adaptive KL weight stands; absent before its first change. */
-  klWeight?: number;
+  /** The current weight of an adaptive KL term; absent before its first change. */
+  klWeight?: number | undefined;
   /** Of asynchronous training. */
   dispatch?: DispatchState;
-  /** Of all rewards so far, where they are normalised by them. */
-  rewardMoments?: RunningMoments;
+  /** Of all rewards so far, where they are normalized by them. */
+  rewardMoments?: RunningMoments | undefined;
 }
 
-/** One dispatch of a task: its number in the sampler's order, from 0, and how often it was made before. */
-export interface Ticket {
-  number: number;
-  again: number;
+/** What the validation tasks came to after a step. */
+export interface Validation {
+  /** -1: nothing was measured so far. */
+  step: number;
+  metrics: Readonly<Record<string, number>>;
+  /** Task by task. */
+  episodes: readonly Episode[];
 }
 
-/** Where asynchronous training stands with its tasks. */
-export interface DispatchState {
-  /** Number of the next dispatch. */
-  next: number;
-  /** Dispatched, but not trained on. */
-  pending: Ticket[];
-  /** Counted since training began: left out by dynamic sampling, too old, updates of the sampler's weights. */
-  filtered: number;
-  stale: number;
-  syncs: number;
+export interface Models {
+  sampler: Sampler;
+  learner: Learner;
+  /** The base model, if a KL term compares with it. */
+  reference: Learner | undefined;
+  /** Estimates values, if an estimator needs them. */
+  critic: Learner | undefined;
 }
 
-export interface Waiting {
-  what: string;
-  seconds: number;
-}
-
+/** Only the loops take all of it; what they call takes options and data. */
 export interface Run {
-  readonly config: Config;
-  /** What of it may be stored: see `ComposedConfig`. */
-  readonly storedConfig: Readonly<Record<string, unknown>>;
-  readonly experiment: Experiment<unknown>;
-  /** The script's own, or the one that the configuration names. */
-  readonly workflow: Workflow<unknown>;
-  readonly plan: Plan;
-  readonly engine: Engine;
-  readonly chat: Chat;
-  readonly sampler: Sampler;
-  readonly learner: Learner;
-  /** Judges what was sampled, where an estimator asks for values. */
-  readonly critic: Learner | undefined;
-  /** The model behind an HTTP address, for agents that bring clients of their own. */
-  readonly gateway: Gateway;
-  /** The base model, when it is compared with. */
-  readonly reference: Learner | undefined;
-  /** Undefined when the run only measures. */
+  readonly recipe: Recipe;
+  /** Tasks to learn from. */
+  readonly tasks: Dataset<unknown>;
+  readonly models: Models;
+  readonly rollouts: Rollouts;
+  readonly recorder: Recorder;
+  readonly checkpoints: CheckpointKeeper | undefined;
+  /** Undefined if the run only measures. */
   readonly folder: RunFolder | undefined;
+  /** Whether the engine can export whole models. */
+  readonly canMerge: boolean;
   readonly progress: Progress;
-  /** How often this process has gone on by itself after the engine had lost the model's state. */
-  readonly recoveries: number;
-  /** Takes the metrics of each step, in order; returns what has gone wrong with it. */
-  readonly health: (metrics: Metrics) => string[];
-  /** Figures of the last validation and the step it followed; -1 before the first. */
-  validation: { step: number; metrics: Readonly<Record<string, number>> };
+  /** The last validation. */
+  validation: Validation;
   /** Aborted when the run must stop at once. */
   readonly signal: AbortSignal;
-  /** What the user's code threw where nothing awaited it. */
+  /** Errors of the user's code that nothing awaited. */
   readonly strays: StrayErrors;
-  /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the step under way. */
+  /** Whether a first Ctrl-C, or an error outside of rollouts, asked to stop after the current step. */
   stopRequested(): boolean;
-  /** Names what the run waits for from here on, for the progress line. */
-  watch(waiting: (() => Waiting[]) | undefined): void;
+  /**
+   * Measures the published weights on the validation tasks, if the experiment has some.
+   *
+   * @param step the step that was done; 0: before training
+   * @param stops false: the caller reports it if all rollouts fail
+   * @throws RunError if all rollouts fail
+   */
+  validate(step: number, stops?: boolean): Promise<Validation>;
+  watchOutage(): Outage;
   emit(event: RunEvent): void;
 }

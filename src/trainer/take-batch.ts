@@ -1,85 +1,80 @@
-/** The consuming half of asynchronous training: results as they arrive, until they are an optimizer step's worth. */
+/** The consuming half of asynchronous training: takes results as they arrive, until they are an optimizer step's worth. */
 import { mean } from "../statistics.ts";
-import { type Gathered, gather, groupsWithSignal, nothingGathered } from "../trajectories/gather.ts";
+import { gather, groupsWithSignal, nothingGathered } from "../trajectories/gather.ts";
 import { oldestVersion } from "../trajectories/oldest-version.ts";
-import { asyncOptions } from "./async-options.ts";
-import { checkPrompts } from "./collect-episodes.ts";
-import { type GatheredStep, keepInformative, toDraw } from "./gather-episodes.ts";
-import type { Generation, TaskResult } from "./generation.ts";
-import type { Run } from "./run.ts";
+import type { AsyncOptions } from "./async-options.ts";
+import type { Dispatch, TaskResult } from "./dispatch.ts";
+import { type GatheredStep, type GroupingOptions, groupEpisodes, selectGroups } from "./group-episodes.ts";
+import type { Recipe } from "./recipe.ts";
+import { checkPrompts } from "./rollouts.ts";
 
 /**
- * The first results to arrive, in the order in which their tasks were dispatched. With dynamic sampling those whose
- * rewards do not differ are replaced by the next ones; those that are too old are made again.
+ * The first results to arrive, in the order in which their tasks were dispatched. With dynamic sampling, tasks whose
+ * rewards do not differ are replaced by the next ones. Tasks that are too old are dispatched again.
  *
- * @returns `metrics`: how old the weights are that sampled what was taken, in updates of the sampler
+ * @param version of the sampler's weights
+ * @returns `metrics`: how old the weights are that sampled the tasks, in updates of the sampler
  */
 export async function takeBatch(
-  run: Run,
-  generation: Generation,
+  dispatch: Dispatch,
+  { grouping, gathering }: Pick<Recipe, "grouping" | "gathering">,
+  { batch, maxLag }: AsyncOptions,
+  version: number,
+  warn: (text: string) => void,
 ): Promise<{ gathered: GatheredStep; metrics: Record<string, number> }> {
-  const { batch, maxLag } = asyncOptions(run.config);
-  const { enable: dynamic, max_rounds } = run.config.rllm.dynamic_sampling;
-  const step = run.progress.step + 1;
-  const warn = (text: string) => run.emit({ type: "warning", text: `step ${step}: ${text}` });
   const taken: TaskResult[] = [];
   const lags: number[] = [];
   const tooOld: TaskResult[] = [];
   while (lags.length < batch) {
-    const result = await generation.take();
-    const lag = run.sampler.version - (oldestVersion(result.episodes) ?? run.sampler.version);
+    const result = await dispatch.take();
+    const lag = version - (oldestVersion(result.episodes) ?? version);
     if (lag > maxLag) {
       tooOld.push(result);
-      generation.stale(result);
+      dispatch.dropStale(result.ticket);
       continue;
     }
     taken.push(result);
-    if (!dynamic || hasSignal(run, result)) {
+    if (!gathering.dynamic || groupsWithSignal(groupEpisodes(result, grouping).groups).length > 0) {
       lags.push(lag);
       continue;
     }
-    generation.filtered(result);
-    if (taken.length < max_rounds * batch) continue;
+    dispatch.dropUninformative();
+    if (taken.length < gathering.maxDraws * batch) continue;
     warn(`${lags.length} of ${batch} tasks with differing rewards after ${taken.length}; training on what there is`);
-    generation.skip(batch - lags.length);
+    dispatch.skip(batch - lags.length);
     break;
   }
   if (tooOld.length > 0) {
-    const names = tooOld.slice(0, 3).map(({ episodes }) => episodes[0]!.taskId);
+    const names = tooOld.slice(0, 3).map(({ episodes }) => episodes[0]?.taskId);
     const more = tooOld.length > names.length ? ", ..." : "";
     warn(
       `sampled more than ${maxLag} updates ago and dispatched again: ${tooOld.length} tasks (${names.join(", ")}${more})`,
     );
   }
-  const gathered = gatherInOrder(run, taken);
-  checkPrompts(run, gathered.episodes);
-  return {
-    gathered: { ...keepInformative(run, gathered), epoch: Math.max(...taken.map(({ epoch }) => epoch)) },
-    metrics: {
-      "async/groups_consumed": lags.length,
-      ...(lags.length === 0
-        ? {}
-        : {
-            "async/staleness_mean": mean(lags),
-            "async/staleness_min": Math.min(...lags),
-            "async/staleness_max": Math.max(...lags),
-          }),
-    },
-  };
+  const gathered = selectGroups(gatherInOrder(taken, grouping), gathering);
+  checkPrompts(gathered.episodes, warn);
+  const metrics: Record<string, number> = { "async/groups_consumed": lags.length };
+  if (lags.length > 0) {
+    metrics["async/staleness_mean"] = mean(lags);
+    metrics["async/staleness_min"] = Math.min(...lags);
+    metrics["async/staleness_max"] = Math.max(...lags);
+  }
+  return { gathered, metrics };
 }
 
-function hasSignal(run: Run, { episodes, greedy }: TaskResult): boolean {
-  return groupsWithSignal(toDraw(run, episodes, greedy).groups).length > 0;
-}
-
-/** Draw by draw: a task that comes up in several draws is several tasks. */
-function gatherInOrder(run: Run, taken: readonly TaskResult[]): Gathered {
-  const ordered = [...taken].sort((left, right) => left.number - right.number);
+/** Draw by draw: a task that comes up in several draws counts as several tasks. */
+function gatherInOrder(taken: readonly TaskResult[], grouping: GroupingOptions) {
   const draws = new Map<number, TaskResult[]>();
-  for (const result of ordered) draws.set(result.draw, [...(draws.get(result.draw) ?? []), result]);
-  return [...draws.values()].reduce<Gathered>((gathered, results) => {
-    const greedy = results.flatMap((result) => result.greedy ?? []);
-    const episodes = results.flatMap((result) => result.episodes);
-    return gather(gathered, toDraw(run, episodes, results[0]!.greedy === undefined ? undefined : greedy));
+  for (const result of taken.toSorted((left, right) => left.ticket.number - right.ticket.number)) {
+    draws.set(result.draw, [...(draws.get(result.draw) ?? []), result]);
+  }
+  return [...draws.values()].reduce((gathered, results) => {
+    const { epoch, greedy } = results[0]!;
+    const draw = {
+      epoch,
+      episodes: results.flatMap((result) => result.episodes),
+      greedy: greedy && results.flatMap((result) => result.greedy ?? []),
+    };
+    return gather(gathered, groupEpisodes(draw, grouping));
   }, nothingGathered);
 }

@@ -25,7 +25,7 @@ describe("train", () => {
     expect(validated.at(-1)!["val/reward"] as number).toBeGreaterThan(validated[0]!["val/reward"] as number);
   });
 
-  it("is the same run whatever instant it is killed at", async () => {
+  it("is the same run whatever instant it is killed at", { timeout: 90_000 }, async () => {
     const whole = newFolder();
     await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${whole}`] });
     const operations = countOperations();

@@ -12,28 +12,23 @@ import {
   unsupportedWarning,
 } from "../config/check-support.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import type { Config } from "../config/schema.ts";
 import { toYaml } from "../config/to-yaml.ts";
 import { warningLine } from "../config/warnings.ts";
-import { stepsPerEpoch, totalSteps } from "../data/sampler.ts";
-import { UserError } from "../errors.ts";
-import type { StepMetrics } from "../tracking/events.ts";
+import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
 import { beforeAfter } from "./before-after.ts";
 import { checkExperiment } from "./check-experiment.ts";
 import { bestCheckpoint } from "./checkpoints.ts";
-import { tasksPerDraw } from "./credit-options.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
 import { type Launch, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { openRun } from "./open-run.ts";
-import { makePlan, type Plan } from "./plan.ts";
+import { type Plan, planOf, requireFeasible } from "./plan.ts";
 import { createRecovery, type Recovery } from "./recovery.ts";
 import type { Run } from "./run.ts";
 import { savedConfigFile } from "./saved-config.ts";
-import { validate } from "./validate.ts";
 
 export interface RunSummary {
   /** 0: all planned steps are done; 130: stopped by Ctrl-C. */
@@ -93,10 +88,10 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     return nothing;
   }
   const recovery = createRecovery();
-  let opening: Opening = { composed, plan, options, recovery };
+  let opening: Opening = { composed, options, recovery };
   for (;;) {
     try {
-      return await withRun(experiment, opening, trainRun);
+      return await withRun(experiment, opening, (run) => trainRun(run, experiment.next));
     } catch (error) {
       const told = recovery.knows(error);
       const next = recovery.after(error);
@@ -108,16 +103,19 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
         ...options,
         overrides: [...(options.overrides ?? []), ...recovery.overrides],
       });
-      opening = { ...opening, composed: again, plan: planOf(experiment, again.config) };
+      opening = { ...opening, composed: again };
     }
   }
 }
 
-async function trainRun(run: Run): Promise<RunSummary> {
-  const done = await (run.config.rllm.async_training.enable ? runAsyncLoop : runLoop)(run);
+async function trainRun(run: Run, next: string | undefined): Promise<RunSummary> {
+  const { recipe, progress, folder } = run;
+  const { plan, asynchronous } = recipe;
+  if (progress.step === 0 && plan.validatesFirst) run.validation = await run.validate(0);
+  if (progress.step < plan.totalSteps) await (asynchronous ? runAsyncLoop(run, asynchronous) : runLoop(run));
   if (run.strays.error) throw run.strays.error;
-  await finish(run, done);
-  const { folder, progress, validation } = run;
+  const done = progress.step >= plan.totalSteps;
+  run.emit(await endOf(run, done, next));
   let history: StepMetrics[] | undefined;
   return {
     exitCode: done ? 0 : 130,
@@ -127,25 +125,25 @@ async function trainRun(run: Run): Promise<RunSummary> {
       history ??= [...(folder?.history() ?? [])];
       return history;
     },
-    validation: validation.metrics,
+    validation: run.validation.metrics,
   };
 }
 
-/** Composes and checks the settings at once; measures when it is asked to. */
+/** Composes and checks the settings now, and measures later. */
 function prepareMeasurement(
   experiment: Experiment<unknown>,
   options: TrainOptions & { settings?: string },
 ): Measurement {
   const composed = compose(experiment, options);
-  const plan = checkedPlan(experiment, composed, options);
+  checkedPlan(experiment, composed, options);
   return {
     config: composed.config,
     measure: (results, step) =>
-      withRun(experiment, { composed, plan, options: { ...options, results } }, async (run) => {
-        const episodes = await validate(run, step, false);
+      withRun(experiment, { composed, options: { ...options, results } }, async (run) => {
+        const measured = await run.validate(step, false);
         if (run.strays.error) throw run.strays.error;
         run.emit({ type: "run-end", reason: "done" });
-        return { episodes, metrics: run.validation.metrics };
+        return measured;
       }),
   };
 }
@@ -166,7 +164,6 @@ function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, 
 
 interface Opening {
   composed: ComposedConfig;
-  plan: Plan;
   options: TrainOptions & { results?: string };
   /** Of a run that trains. */
   recovery?: Recovery;
@@ -175,12 +172,12 @@ interface Opening {
 /** Opens a run, works with it, and closes it whatever happens. */
 async function withRun<T>(
   experiment: Experiment<unknown>,
-  { composed, plan, options, recovery }: Opening,
+  { composed, options, recovery }: Opening,
   work: (run: Run) => Promise<T>,
 ): Promise<T> {
   const workflow = await resolveWorkflow(experiment, composed.config.rllm);
   const recoveries = recovery?.count ?? 0;
-  const { run, close } = await openRun({ ...experiment, workflow }, composed, plan, { ...options, recoveries });
+  const { run, close } = await openRun({ ...experiment, workflow }, composed, { ...options, recoveries });
   recovery?.begin(run);
   try {
     return await Promise.race([work(run), run.strays.fatal]);
@@ -221,72 +218,28 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions & { sett
   return { ...composed, warnings: [...warnings, ...composed.warnings] };
 }
 
-const batchKey = ({ rllm }: Config) =>
-  rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
-
-/** Episodes are held in memory with their tokens; more than this is a typing mistake, not a batch. */
-const mostTokensPerStep = 2e9;
-
-function requireFeasible(config: Config): void {
-  const { n, n_val } = config.rllm.rollout;
-  const rollouts = Math.max(tasksPerDraw(config) * n, n_val);
-  const tokens = rollouts * config.data.max_response_length;
-  if (tokens <= mostTokensPerStep) return;
-  throw new UserError(
-    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; at most ${mostTokensPerStep} are possible`,
-    { hint: `lower ${batchKey(config)}, rllm.rollout.n (now ${n}) or data.max_response_length` },
-  );
-}
-
-function planOf({ train: tasks, validation }: Experiment<unknown>, config: Config): Plan {
-  if (config.training.keep_best && !validation) {
-    throw new UserError("training.keep_best: the experiment has no validation dataset to find the best by", {
-      hint: "give the experiment a `validation` dataset",
-    });
-  }
-  if (!config.rllm.trainer.val_only) {
-    const perEpoch = stepsPerEpoch(tasks.size, tasksPerDraw(config), batchKey(config));
-    return makePlan(config, { stepsPerEpoch: perEpoch, totalSteps: totalSteps(config, perEpoch) });
-  }
-  if (!validation) {
-    throw new UserError("there is nothing to measure on: the experiment has no validation dataset", {
-      hint: "give the experiment a `validation` dataset",
-    });
-  }
-  const { n_val: n } = config.rllm.rollout;
-  const arithmetic = `${validation.size} validation tasks x ${n} rollout${n === 1 ? "" : "s"} = ${validation.size * n} episodes`;
-  return { ...makePlan(config, { stepsPerEpoch: 0, totalSteps: 0 }), arithmetic };
-}
-
-/** The last words of a run: what came of it, where it lies, what to do next. */
-async function finish({ folder, experiment, progress, config, engine, emit }: Run, done: boolean): Promise<void> {
+/** The last event of a run: its results, its folder, and what to do next. */
+async function endOf(run: Run, done: boolean, next: string | undefined): Promise<RunEvent> {
+  const { folder, progress, recipe, canMerge } = run;
   const path = folder && relative(process.cwd(), folder.path);
   if (!done) {
-    const text = `step ${progress.step} is saved; go on with --resume ${path}`;
-    emit({ type: "run-end", reason: "stopped", text });
-    return;
+    return {
+      type: "run-end",
+      reason: "stopped",
+      text: `step ${progress.step} is saved; continue with --resume ${path}`,
+    };
   }
-  if (!path || progress.step === 0) {
-    emit({ type: "run-end", reason: "done" });
-    return;
-  }
+  if (!path || progress.step === 0) return { type: "run-end", reason: "done" };
+  const report: string[] = [];
   const answers = beforeAfter(folder.path, progress.step);
+  if (answers.length > 0) report.push("", "The same prompts before and after training:", ...answers);
   const best = await bestCheckpoint(folder.checkpoints);
-  const report = [
-    ...(answers.length > 0 ? ["", "The same prompts before and after training:", ...answers] : []),
-    ...(best?.score === undefined || best.step === progress.step
-      ? []
-      : [
-          "",
-          `The best ${config.training.best_metric} is ${formatNumber(best.score)}, of step ${best.step}: ${path}/best`,
-        ]),
-    "",
-    `The run is in ${path}. Next:`,
-    `  npx hone chat --checkpoint ${path}`,
-    engine.capabilities.exports.includes("merged")
-      ? `  npx hone export ${path} my-model --as merged`
-      : `  npx hone export ${path} my-adapter`,
-    ...(experiment.next === undefined ? [] : [`  ${experiment.next}`]),
-  ];
-  emit({ type: "run-end", reason: "done", report });
+  if (best?.score !== undefined && best.step !== progress.step) {
+    const value = `${recipe.checkpoints.bestMetric} is ${formatNumber(best.score)}, of step ${best.step}`;
+    report.push("", `The best ${value}: ${path}/best`);
+  }
+  report.push("", `The run is in ${path}. Next:`, `  npx hone chat --checkpoint ${path}`);
+  report.push(canMerge ? `  npx hone export ${path} my-model --as merged` : `  npx hone export ${path} my-adapter`);
+  if (next !== undefined) report.push(`  ${next}`);
+  return { type: "run-end", reason: "done", report };
 }

@@ -1,126 +1,123 @@
-/** One batch into optimizer steps: references, minibatches, losses. Everything numeric is algorithms' or the engine's. */
-
-import { nextKlWeight } from "../algorithms/kl-controller.ts";
+/** One batch into optimizer steps: minibatches, losses, and the critic's part. */
+import { type KlControllerOptions, nextKlWeight } from "../algorithms/kl-controller.ts";
 import { addMetrics, averageMetrics } from "../algorithms/metric-sums.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss.ts";
 import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
-import { NonFiniteLossError } from "../backends/check-loss-value.ts";
-import type { AdamParams, ForwardBackwardResult } from "../backends/engine.ts";
+import type { AdamParams } from "../backends/engine.ts";
 import { deriveSeed } from "../random.ts";
 import { mean } from "../statistics.ts";
 import { splitBatch } from "../trajectories/split-batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { adamParams } from "./algorithm-options.ts";
-import { klControllerOptions, policyLossOptions } from "./loss-options.ts";
-import { allAtOnce, type Shares, stepInPasses } from "./passes.ts";
-import { prepareBatch } from "./prepare-batch.ts";
-import type { Run } from "./run.ts";
-import { startCriticUpdate } from "./update-critic.ts";
+import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
+import { allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
+import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
+import type { Models } from "./run.ts";
+
+export interface UpdateOptions {
+  loss: PolicyLossOptions;
+  /** Of the KL in the loss or in the rewards. */
+  klController: KlControllerOptions;
+  prepare: PrepareOptions;
+  /** Passes over the batch. */
+  passes: number;
+  /** Optimizer steps of a pass. */
+  minibatches: number;
+  seed: number;
+  adam(step: number): AdamParams;
+  critic: CriticOptions;
+}
+
+export interface UpdateContext {
+  /** Counts from 1. */
+  step: number;
+  /** The current weight of an adaptive KL term; undefined before its first change. */
+  klWeight: number | undefined;
+  /** Which sequences go into each forward and backward pass of an optimizer step. */
+  shares?: Shares;
+  onProgress(done: number, total: number): void;
+}
 
 export interface Update {
   metrics: Record<string, number>;
+  /** The weight for the next step. */
+  klWeight: number | undefined;
   /** Why an optimizer step was dropped: a loss or gradient that is not finite. */
   failure: string | undefined;
 }
 
 /**
- * Trains on a batch: `ppo_epochs` passes of `num_minibatches` optimizer steps. Sequences that cannot contribute a
- * gradient are counted in the denominators and otherwise cost nothing; a minibatch without any signal is no step.
- * A critic learns from the same minibatches, all of their tokens; in its warm-up it learns alone.
- *
- * @param shares what goes into each forward and backward pass of an optimizer step
+ * Trains on a batch: passes of optimizer steps, one per minibatch. Sequences that cannot contribute a gradient count in
+ * the denominators and cost nothing else; a minibatch without any signal is not a step. A critic learns from the same
+ * minibatches, from all of their tokens; in its warm-up it learns alone.
  */
 export async function updatePolicy(
-  run: Run,
+  models: Pick<Models, "learner" | "reference" | "critic">,
   rawBatch: TrainingBatch,
-  step: number,
-  shares: Shares = allAtOnce,
+  options: UpdateOptions,
+  { step, klWeight: knownWeight, shares = allAtOnce, onProgress }: UpdateContext,
 ): Promise<Update> {
-  const { config, plan, progress } = run;
-  const controller = klControllerOptions(config);
-  const klWeight = progress.klWeight ?? controller.initial;
-  const options = policyLossOptions(config, run.experiment.losses, klWeight);
-  const { batch, ...prepared } = await prepareBatch(run, rawBatch, options, klWeight);
-  const adam = adamParams(config, step, plan.totalSteps);
-  const total = batch.sequences.length * config.training.ppo_epochs;
-  const counts = { "update/optimizer_steps": 0, "update/without_signal": 0, "update/dropped_not_finite": 0 };
-  const results: ForwardBackwardResult[] = [];
-  const gradNorms: number[] = [];
+  const { learner, critic } = models;
+  const klWeight = knownWeight ?? options.klController.initial;
+  const loss = { ...options.loss, klBeta: options.prepare.klInReward === undefined ? klWeight : 0 };
+  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, klWeight);
+  const adam = options.adam(step);
+  const criticStep = {
+    loss: options.critic.loss,
+    adam: options.critic.adam(step),
+    shares,
+    advantages: options.prepare.advantages,
+  };
+  const criticAlone = critic !== undefined && step <= options.critic.warmupSteps;
+  const total = batch.sequences.length * options.passes;
+  const [steps, criticSteps] = [noSteps(), noSteps()];
+  let withoutSignal = 0;
   let mismatch: Record<string, number> = {};
   let failure: string | undefined;
   let done = 0;
-  const critic = startCriticUpdate(run, step, shares);
-  const criticAlone = critic !== undefined && step <= config.rllm.critic.warmup_steps;
 
-  for (let pass = 0; pass < config.training.ppo_epochs; pass++) {
-    const seed = deriveSeed(config.rllm.trainer.seed, "minibatches", step, pass);
-    for (const minibatch of splitBatch(batch, config.training.num_minibatches, seed)) {
-      failure = (await critic?.take(minibatch)) ?? failure;
-      const part = lossPart(minibatch, options);
-      if (part.sequences.length === 0) counts["update/without_signal"]++;
+  for (let pass = 0; pass < options.passes; pass++) {
+    const seed = deriveSeed(options.seed, "minibatches", step, pass);
+    for (const minibatch of splitBatch(batch, options.minibatches, seed)) {
+      if (critic) failure = (await takeCriticStep(criticSteps, critic, minibatch, criticStep)) ?? failure;
+      const part = lossPart(minibatch, loss);
+      if (part.sequences.length === 0) withoutSignal++;
       else if (!criticAlone) {
-        const chance = deriveSeed(seed, "loss", results.length);
-        const own = { ...options, constants: { ...options.constants, seed: chance } };
-        const taken = await takeStep(run, part, own, adam, shares);
-        if ("failure" in taken) {
-          counts["update/dropped_not_finite"]++;
-          failure = taken.failure;
-        } else {
-          // Later minibatches are sampled under older weights than they are trained under: only the first tells.
-          if (results.length === 0 && prepared.comparable)
-            mismatch = samplerMismatch(taken.result.outputs.logprobs, part.samplerLogprobs);
-          counts["update/optimizer_steps"]++;
-          results.push(taken.result);
-          gradNorms.push(taken.gradNorm);
+        const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
+        const own = policyLoss(part, { ...loss, constants });
+        const dropped = await takeStep(steps, learner, part, own, shares, adam);
+        failure = dropped ?? failure;
+        // Later minibatches are trained under newer weights than they were sampled under: only the first is comparable.
+        const [first] = steps.results;
+        if (first && dropped === undefined && steps.results.length === 1 && prepared.comparable) {
+          mismatch = samplerMismatch(first.outputs.logprobs, part.samplerLogprobs);
         }
       }
       done += minibatch.sequences.length;
-      run.emit({ type: "update-progress", step, done, total });
+      onProgress(done, total);
     }
   }
-  const merged = averageMetrics(addMetrics(results.map(({ metrics }) => metrics)));
+
+  const merged = averageMetrics(addMetrics(steps.results.map(({ metrics }) => metrics)));
   const kl = prepared.kl ?? merged["actor/kl_loss"];
-  if (controller.target !== null && kl !== undefined) {
-    progress.klWeight = nextKlWeight(klWeight, kl, batch.sequences.length, controller);
+  const adapts = options.klController.target !== null && kl !== undefined;
+  const metrics: Record<string, number> = {
+    "update/optimizer_steps": steps.results.length,
+    "update/without_signal": withoutSignal,
+    "update/dropped_not_finite": steps.dropped,
+    ...prepared.metrics,
+    ...(critic ? criticStepMetrics(criticSteps, criticStep.adam) : {}),
+    "actor/lr": adam.learningRate,
+  };
+  if (options.klController.initial > 0) metrics["actor/kl_coef"] = klWeight;
+  // Sampled tokens are a fair draw from the policy, so their mean surprise estimates the entropy at no cost.
+  if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
+  if (steps.results.length > 0) {
+    metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));
+    metrics["actor/grad_norm"] = mean(steps.gradNorms);
   }
   return {
     failure,
-    metrics: {
-      ...counts,
-      ...prepared.metrics,
-      ...critic?.metrics(),
-      ...(controller.initial > 0 ? { "actor/kl_coef": klWeight } : {}),
-      "actor/lr": adam.learningRate,
-      // What was sampled is a fair draw from the policy: its mean surprise estimates the entropy for nothing.
-      ...(batch.samplerLogprobs.length === 0 || batch.processed
-        ? {}
-        : { "actor/entropy": -mean([...batch.samplerLogprobs]) }),
-      ...(results.length === 0
-        ? {}
-        : { "actor/loss": mean(results.map(({ loss }) => loss)), "actor/grad_norm": mean(gradNorms) }),
-      ...merged,
-      ...mismatch,
-    },
+    klWeight: adapts ? nextKlWeight(klWeight, kl, batch.sequences.length, options.klController) : knownWeight,
+    metrics: { ...metrics, ...merged, ...mismatch },
   };
-}
-
-type Taken = { result: ForwardBackwardResult; gradNorm: number } | { failure: string };
-
-async function takeStep(
-  run: Run,
-  part: TrainingBatch,
-  options: PolicyLossOptions,
-  adam: AdamParams,
-  shares: Shares,
-): Promise<Taken> {
-  const { learner } = run;
-  try {
-    const { result, step } = await stepInPasses(learner, part, policyLoss(part, options), shares(part), adam);
-    const { gradNorm, applied } = step;
-    return applied ? { result, gradNorm } : { failure: `the gradient's norm is ${gradNorm}` };
-  } catch (error) {
-    if (!(error instanceof NonFiniteLossError)) throw error;
-    await learner.zeroGrad();
-    return { failure: error.message };
-  }
 }

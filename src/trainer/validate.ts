@@ -1,57 +1,61 @@
 /** Measures the published policy on the validation tasks. */
 import type { Dataset } from "../data/types.ts";
 import { mean } from "../statistics.ts";
+import type { RunEvent } from "../tracking/events.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { collectEpisodes } from "./collect-episodes.ts";
-import { watchOutage } from "./failing-rollouts.ts";
-import { keepEpisodes } from "./keep-episodes.ts";
-import type { Run } from "./run.ts";
+import type { Outage } from "./failing-rollouts.ts";
+import type { Recorder } from "./record.ts";
+import type { Attempts, Rollouts } from "./rollouts.ts";
+import type { Validation } from "./run.ts";
+
+export interface ValidationOptions {
+  /** Tasks that are attempted together; undefined: all. */
+  atOnce: number | undefined;
+  attempts: Attempts;
+  /** The metric that finds the best checkpoint. */
+  bestMetric: string;
+}
+
+export interface ValidationParts {
+  dataset: Dataset<unknown>;
+  rollouts: Rollouts;
+  recorder: Recorder;
+  emit(event: RunEvent): void;
+}
 
 /**
- * Validates after `step` (0: before training). The metrics go to `run.validation`. Returns all episodes, task by task.
+ * Validates after `step` (0: before training).
  *
- * @param stops false: the caller reports it when all rollouts fail
- * @throws RunError when all rollouts fail
+ * @param outage decides what happens if all rollouts fail
  */
-export async function validate(run: Run, step: number, stops = true): Promise<Episode[]> {
-  const { validation } = run.experiment;
-  if (!validation) return [];
+export async function validate(
+  { dataset, rollouts, recorder, emit }: ValidationParts,
+  { atOnce = dataset.size, attempts, bestMetric }: ValidationOptions,
+  step: number,
+  outage: Outage,
+): Promise<Validation> {
   const start = performance.now();
-  run.emit({ type: "validation-start", step });
-  const outage = watchOutage(run, stops);
+  emit({ type: "validation-start", step });
+  const source = { mode: "val", step } as const;
   let episodes: Episode[];
   do {
-    episodes = await collectValidation(run, validation, step);
-  } while (await outage.lasts({ mode: "val", step }, episodes));
-  const metrics = validationMetrics(episodes, validation.name, run.config.rllm.rollout.n_val);
+    episodes = [];
+    for (let first = 0; first < dataset.size; first += atOnce) {
+      const count = Math.min(atOnce, dataset.size - first);
+      const tasks = Array.from({ length: count }, (_, index) => dataset.task(first + index));
+      episodes.push(...(await rollouts.collect({ ...attempts, tasks, step })));
+    }
+  } while (await outage.lasts(source, episodes));
+  const metrics = validationMetrics(episodes, dataset.name, attempts.rollouts);
   const seconds = (performance.now() - start) / 1000;
-  keepEpisodes(run, { mode: "val", step }, episodes);
-  checkBestMetric(run, metrics);
-  run.validation = { step, metrics };
-  run.emit({ type: "validation-end", step, metrics, seconds });
-  return episodes;
-}
-
-async function collectValidation(run: Run, validation: Dataset<unknown>, step: number): Promise<Episode[]> {
-  const episodes: Episode[] = [];
-  const { val_batch_size } = run.config.data;
-  const atOnce = val_batch_size === -1 ? validation.size : val_batch_size;
-  for (let first = 0; first < validation.size; first += atOnce) {
-    const count = Math.min(atOnce, validation.size - first);
-    const tasks = Array.from({ length: count }, (_, index) => validation.task(first + index));
-    const { n_val: rollouts } = run.config.rllm.rollout;
-    const sampling = run.config.rllm.rollout.val;
-    episodes.push(...(await collectEpisodes(run, { purpose: "validate", tasks, rollouts, sampling, step })));
+  recorder.episodes(source, episodes);
+  if (!Object.hasOwn(metrics, bestMetric) && "val/reward" in metrics) {
+    // With such a name no validation would ever find a best checkpoint.
+    const text = `training.best_metric=${bestMetric} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}; no checkpoint counts as the best`;
+    emit({ type: "warning", text });
   }
-  return episodes;
-}
-
-/** A name that no validation has would never find a best checkpoint. */
-function checkBestMetric({ config, emit }: Run, metrics: Readonly<Record<string, number>>): void {
-  const { best_metric: name } = config.training;
-  if (Object.hasOwn(metrics, name) || !("val/reward" in metrics)) return;
-  const text = `training.best_metric=${name} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}`;
-  emit({ type: "warning", text: `${text}; no checkpoint counts as the best` });
+  emit({ type: "validation-end", step, metrics, seconds });
+  return { step, metrics, episodes };
 }
 
 /**
@@ -59,34 +63,30 @@ function checkBestMetric({ config, emit }: Run, metrics: Readonly<Record<string,
  * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), and how many
  * outcomes are unknown. An episode without a verdict of its own counts as solved from a reward of 1.
  */
-function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
-  const graded = episodes.flatMap((episode) => {
-    const { reward, solved } = verdictOf(episode);
-    return reward === null ? [] : [{ taskId: episode.taskId, reward, solved }];
-  });
-  const unknown = { "val/unknown": episodes.length - graded.length };
-  if (graded.length === 0) return unknown;
-  const tasks = solvedByTask(graded);
-  const reward = mean(graded.map((episode) => episode.reward));
+export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
+  const rewards: number[] = [];
+  const solved: number[] = [];
+  const tasks = new Map<string, number>();
+  for (const episode of episodes) {
+    const verdict = verdictOf(episode);
+    if (verdict.reward === null) continue;
+    rewards.push(verdict.reward);
+    solved.push(Number(verdict.solved));
+    tasks.set(episode.taskId, Math.max(tasks.get(episode.taskId) ?? 0, Number(verdict.solved)));
+  }
+  const unknown = { "val/unknown": episodes.length - rewards.length };
+  if (rewards.length === 0) return unknown;
   return {
-    "val/reward": reward,
-    [`val/${source}/reward`]: reward,
-    [`val/${source}/pass@1`]: mean(graded.map(({ solved }) => Number(solved))),
-    ...(n > 1
-      ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()].map((all) => Number(all.includes(true)))) }
-      : {}),
+    "val/reward": mean(rewards),
+    [`val/${source}/reward`]: mean(rewards),
+    [`val/${source}/pass@1`]: mean(solved),
+    ...(n > 1 ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()]) } : {}),
     ...unknown,
   };
 }
 
-/** The reward of an episode, null where it is unknown, and whether its task counts as solved. */
+/** The reward of an episode, null if it is unknown, and whether its task counts as solved. */
 export function verdictOf({ trajectories, correct }: Episode): { reward: number | null; solved: boolean } {
   const reward = trajectories[0]?.reward ?? null;
   return { reward, solved: reward !== null && (correct ?? reward >= 1) };
-}
-
-function solvedByTask(graded: readonly { taskId: string; solved: boolean }[]): Map<string, boolean[]> {
-  const tasks = new Map<string, boolean[]>();
-  for (const { taskId, solved } of graded) tasks.set(taskId, [...(tasks.get(taskId) ?? []), solved]);
-  return tasks;
 }

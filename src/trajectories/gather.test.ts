@@ -9,7 +9,7 @@ function drawOf(...rewards: [string, number[]][]) {
   );
   const grouped = groupTrajectories(episodes);
   const { groups, counts } = dropSmallGroups(grouped.groups);
-  return { episodes, groups, counts: { ...grouped.counts, ...counts } };
+  return { epoch: 0, episodes, groups, counts: { ...grouped.counts, ...counts } };
 }
 
 test("what is gathered adds up, and group sizes are those of all groups", () => {

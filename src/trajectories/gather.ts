@@ -1,10 +1,12 @@
-/** Draws of tasks put together until they are worth an optimizer step, and when that is. */
+/** Joins draws of tasks until they are worth an optimizer step. */
 import { allEqual } from "../statistics.ts";
 import { sizeCounts } from "./group-trajectories.ts";
 import type { Episode, TrajectoryGroup } from "./types.ts";
 
-/** What came of some tasks. */
+/** The outcome of one draw of tasks. */
 export interface Draw {
+  /** Counts from 0. */
+  epoch: number;
   episodes: readonly Episode[];
   groups: readonly TrajectoryGroup[];
   /** `groups/*` and `batch/*`, as grouping and filtering counted them. */
@@ -24,17 +26,22 @@ export interface Gathered extends Draw {
 }
 
 export const nothingGathered: Gathered = {
-  ...{ episodes: [], groups: [], counts: {}, draws: 0 },
+  epoch: 0,
+  episodes: [],
+  groups: [],
+  counts: {},
+  draws: 0,
   solved: { none: 0, partial: 0, all: 0 },
 };
 
 /** A task that comes up in two draws counts as two: its rollouts are compared within their draw. */
-export function gather(before: Gathered, { episodes, groups, counts }: Draw): Gathered {
+export function gather(before: Gathered, { epoch, episodes, groups, counts }: Draw): Gathered {
   const names = new Set([...Object.keys(before.counts), ...Object.keys(counts)]);
   const all = [...before.groups, ...groups];
   const summed = Object.fromEntries([...names].map((name) => [name, (before.counts[name] ?? 0) + (counts[name] ?? 0)]));
   const solved = solvedTasks(groups);
   return {
+    epoch,
     episodes: [...before.episodes, ...episodes],
     groups: all,
     counts:
@@ -48,7 +55,7 @@ export function gather(before: Gathered, { episodes, groups, counts }: Draw): Ga
   };
 }
 
-/** By the episodes that still have a trajectory in a group; an episode without a verdict is solved from a reward of 1. */
+/** Counts episodes that still have a trajectory in a group; one without a verdict counts as solved from a reward of 1. */
 export function solvedTasks(groups: readonly TrajectoryGroup[]): Solved {
   const byTask = new Map<string, Map<Episode, boolean>>();
   for (const { taskId, members } of groups) {
@@ -67,21 +74,21 @@ export function solvedTasks(groups: readonly TrajectoryGroup[]): Solved {
   return solved;
 }
 
-/** Groups whose rewards differ: the others teach nothing, whatever they are compared by (DAPO, arXiv 2503.14476). */
+/** Groups whose rewards differ. The others teach nothing, regardless of the estimator (DAPO, arXiv 2503.14476). */
 export function groupsWithSignal(groups: readonly TrajectoryGroup[]): TrajectoryGroup[] {
   return groups.filter(({ members }) => !allEqual(members.map(({ reward }) => reward)));
 }
 
-/** Leaves out groups none of whose advantages is other than 0. */
+/** Drops groups whose advantages are all 0. */
 export function dropUniformGroups<Advantage>(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly Advantage[])[],
   isZero: (advantage: Advantage) => boolean,
 ): { groups: TrajectoryGroup[]; advantages: (readonly Advantage[])[]; counts: Record<string, number> } {
-  const kept = [...groups.keys()].filter((index) => !advantages[index]!.every(isZero));
+  const kept = groups.filter((_, index) => !advantages[index]?.every(isZero));
   return {
-    groups: kept.map((index) => groups[index]!),
-    advantages: kept.map((index) => advantages[index]!),
+    groups: kept,
+    advantages: advantages.filter((own) => !own.every(isZero)),
     counts: { "groups/dropped_zero_adv": groups.length - kept.length },
   };
 }

@@ -69,7 +69,7 @@ const rejection = family<Batches, RejectionParams>(({ inputs, params }) => {
       sampleEpisode(id, { correct: is_correct, trajectories: [sampleTrajectory({ name: "a" })] }),
     );
     const { groups, counts } = dropSmallGroups(groupTrajectories(episodes).groups, params.min_trajs_per_group);
-    gathered = gather(gathered, { episodes, groups, counts });
+    gathered = gather(gathered, { epoch: 0, episodes, groups, counts });
     const enough = gathered.solved.partial >= params.min_partial_solve_tasks;
     const released = params.mode === "none" ? { episodes, groups } : enough ? gathered : { episodes: [], groups: [] };
     const { none, partial, all } = gathered.solved;

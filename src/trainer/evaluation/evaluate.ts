@@ -19,7 +19,10 @@ import { report } from "./report.ts";
 export interface Measurement {
   config: Config;
   /** @param results the folder for episodes, configuration and log */
-  measure(results: string, step: number): Promise<{ episodes: Episode[]; metrics: Readonly<Record<string, number>> }>;
+  measure(
+    results: string,
+    step: number,
+  ): Promise<{ episodes: readonly Episode[]; metrics: Readonly<Record<string, number>> }>;
 }
 
 export interface Evaluation {

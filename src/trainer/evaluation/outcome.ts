@@ -1,6 +1,6 @@
 /** One line of tasks.jsonl: what a rollout was asked, what it answered and why it got its reward. */
 import type { Episode } from "../../trajectories/types.ts";
-import { sampledTokens } from "../collect-episodes.ts";
+import { sampledTokens } from "../rollouts.ts";
 import { verdictOf } from "../validate.ts";
 import type { Attempt } from "./figures.ts";
 

@@ -1,0 +1,178 @@
+/** The configuration, compiled once: the options of each stage, and every reason to refuse them before anything opens. */
+
+import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
+import type { Capabilities, LearnerSpec, PolicySpec } from "../backends/engine.ts";
+import { adapterSpec } from "../backends/open-engine.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import type { Config } from "../config/schema.ts";
+import { parseOnAgentError } from "../rollout/index.ts";
+import type { RunRolloutsOptions } from "../rollout/run-rollouts.ts";
+import { maskedReasons } from "../trajectories/compact-filtering.ts";
+import type { SequenceFilters } from "../trajectories/sequence-filters.ts";
+import type { CreditOptions } from "./assign-credit.ts";
+import { type AsyncOptions, asyncOptions, checkAsync } from "./async-options.ts";
+import type { CheckpointOptions } from "./checkpoint-keeper.ts";
+import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
+import type { Experiment } from "./experiment.ts";
+import type { GatheringOptions, GroupingOptions } from "./group-episodes.ts";
+import { requireOutputs } from "./loss-options.ts";
+import { type Plan, planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
+import type { RecordOptions } from "./record.ts";
+import { type ResumeOptions, resumeOptions } from "./restore.ts";
+import type { Attempts, RolloutOptions } from "./rollouts.ts";
+import type { TaskOptions } from "./take-tasks.ts";
+import { criticSpec, updateOptions } from "./update-options.ts";
+import type { UpdateOptions } from "./update-policy.ts";
+import type { ValidationOptions } from "./validate.ts";
+
+export interface Recipe {
+  plan: Plan;
+  models: { policy: PolicySpec; reference: LearnerSpec | undefined; critic: LearnerSpec | undefined };
+  tasks: TaskOptions;
+  rollouts: RolloutOptions;
+  /** Of each task, in training. */
+  attempts: Attempts;
+  /** One more reply to each task, the most likely one, if an estimator compares with it. */
+  greedy: Attempts | undefined;
+  grouping: GroupingOptions;
+  gathering: GatheringOptions;
+  credit: CreditOptions;
+  sequences: SequenceFilters;
+  update: UpdateOptions;
+  /** Undefined: rollouts and updates take turns. */
+  asynchronous: AsyncOptions | undefined;
+  validation: ValidationOptions;
+  checkpoints: CheckpointOptions;
+  resume: ResumeOptions;
+  record: RecordOptions;
+  /** Steps in a row without a finite update that end a run. */
+  maxBadSteps: number;
+  /** What the user should know, a sentence each. */
+  warnings: readonly string[];
+}
+
+/**
+ * @throws UserError if settings contradict each other, would have no effect, or need what the engine or the experiment
+ *   does not offer
+ */
+export function compileRecipe(
+  composed: Pick<ComposedConfig, "config" | "origins">,
+  capabilities: Capabilities,
+  experiment: Experiment<unknown>,
+): Recipe {
+  const { config } = composed;
+  const { estimators } = experiment;
+  const { rllm, data, training } = config;
+  const plan = planOf(experiment, config);
+  checkCredit(config, estimators, capabilities);
+  const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
+  requireOutputs(capabilities, config, readsEntropy(update.loss));
+  const comparesWithBase =
+    needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
+  const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
+  const attempts: Attempts = {
+    purpose: "train",
+    rollouts: rllm.rollout.n,
+    sampling: samplingOptions(rllm.rollout.train),
+  };
+  return {
+    plan,
+    models: {
+      policy: { adapter: adapterSpec(config) },
+      reference: comparesWithBase ? { adapter: { kind: "none" } } : undefined,
+      critic: judges ? criticSpec(config) : undefined,
+    },
+    tasks: { batchSize: tasksPerDraw(config), seed: rllm.trainer.seed, shuffle: data.shuffle },
+    rollouts: rolloutOptions(config),
+    attempts,
+    greedy: needsEstimate(config, estimators, "greedy_baseline")
+      ? { ...attempts, rollouts: 1, sampling: { ...attempts.sampling, temperature: 0 } }
+      : undefined,
+    grouping: {
+      masked: maskedReasons(rllm.compact_filtering),
+      // A group that failures left with one member has nothing to compare it with; a group of a single rollout never had.
+      minimum: Math.min(rllm.rejection_sample.min_trajs_per_group, rllm.rollout.n),
+    },
+    gathering: gatheringOptions(config),
+    credit: creditOptions(config, estimators),
+    sequences: {
+      maxLength: training.max_length,
+      truncated: rllm.mask_truncated_samples,
+      overlong: rllm.agent.overlong_filter,
+      filterTokenMismatch: rllm.filter_token_mismatch,
+    },
+    update,
+    asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
+    validation: {
+      atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
+      attempts: { purpose: "validate", rollouts: rllm.rollout.n_val, sampling: samplingOptions(rllm.rollout.val) },
+      bestMetric: training.best_metric,
+    },
+    checkpoints: {
+      bestMetric: training.best_metric,
+      keepBest: training.keep_best,
+      retention: { maxNumber: training.max_ckpt_num, maxBytes: training.max_ckpt_mem * 1e9 },
+    },
+    resume: resumeOptions(config),
+    record: {
+      totalSteps: plan.totalSteps,
+      stepsPerEpoch: plan.stepsPerEpoch,
+      plotEvery: rllm.trainer.plot_every,
+      episodeLog: rllm.episode_logging.log_episodes ? rllm.episode_logging.episode_log_dir : undefined,
+      maxResponseLength: data.max_response_length,
+    },
+    maxBadSteps: rllm.trainer.max_bad_steps,
+    warnings: checkAsync(composed, experiment, capabilities),
+  };
+}
+
+function samplingOptions(sampling: Config["rllm"]["rollout"]["train"]): Attempts["sampling"] {
+  return {
+    temperature: sampling.temperature,
+    topP: sampling.top_p,
+    topK: sampling.top_k,
+    minP: sampling.min_p,
+    maxTokens: sampling.max_tokens,
+  };
+}
+
+/** Rollouts that run at the same time. */
+export const rolloutsAtOnce = ({ rllm: { agent, workflow } }: Pick<Config, "rllm">) =>
+  agent.engine_args.n_parallel_agents ?? workflow.n_parallel_tasks;
+
+function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
+  const { retry_limit, raise_on_error, on_agent_error, workflow_args } = rllm.workflow;
+  const { set_up_timeout, score_timeout, tear_down_timeout } = rllm.workflow;
+  const { max_steps, trajectory_timeout } = rllm.agent;
+  const limits: RunRolloutsOptions<unknown>["limits"] = { tearDownSeconds: tear_down_timeout };
+  if (set_up_timeout !== null) limits.setUpSeconds = set_up_timeout;
+  if (trajectory_timeout !== null) limits.runSeconds = trajectory_timeout;
+  if (score_timeout !== null) limits.scoreSeconds = score_timeout;
+  return {
+    seed: rllm.trainer.seed,
+    atOnce: rolloutsAtOnce({ rllm }),
+    limits: { maxPromptLength: data.max_prompt_length, maxLength: training.max_length },
+    grouping: { groupBy: rllm.sdk.processing.groupby_key, nameBy: rllm.sdk.processing.traj_name_key },
+    enforceSampling: rllm.gateway.client_sampling === "ignore",
+    attempts: {
+      retryLimit: retry_limit,
+      raiseOnError: raise_on_error,
+      onAgentError: parseOnAgentError(on_agent_error),
+      timeoutSeconds: workflow_args.timeout,
+      limits,
+      maxSteps: max_steps,
+      shaping: { gamma: workflow_args.gamma, rewardBonus: workflow_args.reward_bonus_coeff },
+    },
+  };
+}
+
+function gatheringOptions(config: Config): GatheringOptions {
+  const { rejection_sample: rejection, dynamic_sampling: dynamic } = config.rllm;
+  const byEpisode = (rejection.mode ?? (rejection.enable ? "episode" : "none")) === "episode";
+  return {
+    tasks: tasksPerStep(config),
+    partial: byEpisode ? rejection.min_partial_solve_tasks : undefined,
+    dynamic: dynamic.enable,
+    maxDraws: Math.max(byEpisode ? rejection.max_rounds : 1, dynamic.enable ? dynamic.max_rounds : 1),
+  };
+}
