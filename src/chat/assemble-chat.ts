@@ -1,4 +1,4 @@
-/** Makes a `Chat` of its parts: a tokenizer, a way to write messages as text, a way to read replies. */
+/** Assembles a `Chat` from a tokenizer, a renderer of messages and a parser of replies. */
 import { UserError } from "../errors.ts";
 import { incrementalDecoder } from "./incremental-decoder.ts";
 import type { ChatMessage } from "./messages.ts";
@@ -7,46 +7,47 @@ import { shareWork } from "./share-work.ts";
 import { TextTooLong } from "./token-bounds.ts";
 import type { Chat, EncodeOptions, RenderOptions } from "./types.ts";
 
-/** On another thread. */
+/** Encodes on another thread. */
 type Encode = (text: string, options: EncodeOptions, signal?: AbortSignal) => Promise<Int32Array>;
 
 export interface ChatParts {
   encode: Chat["encode"];
   /** The same on another thread. */
   encodeElsewhere?: Encode;
-  /** Tokens that a text becomes at least. Default 0: its length says nothing. */
+  /** Lower bound of a text's number of tokens. Default 0. */
   leastTokens?: (text: string) => number;
   decode: Chat["decode"];
   renderText: (messages: readonly ChatMessage[], options: RenderOptions) => string;
-  /** The same messages may be written otherwise later: the template writes the date. Default false. */
+  /** The template writes the date, so the same messages may be rendered differently later. Default false. */
   readsClock?: boolean;
   syntax: ReplySyntax;
-  /** The tokenizer's own tokens (BOS) go before a rendered conversation; a chat template writes them itself. */
+  /** Add the tokenizer's own tokens (BOS) before a rendered conversation. Most chat templates write them. */
   addSpecial?: boolean;
-  /** Texts of the special tokens, which are no part of what a reply says. */
+  /** Texts of the special tokens, which are removed from replies. */
   specials: readonly string[];
   ids: { bos: number | null; eos: number | null; pad: number | null };
   /** Further tokens that end a turn. */
   stopIds?: readonly number[];
   accumulateReasoning?: boolean;
-  /** Used where a call does not say otherwise. */
-  thinking?: boolean;
-  reasoningEffort?: string;
+  /** Defaults of the render options. */
+  thinking?: boolean | undefined;
+  reasoningEffort?: string | undefined;
 }
 
 const mark = "Qz7reply7zQ";
 
-/** Characters that take about as long to encode as it may take to answer a call: 10 to 20 ms. */
+/** Texts of more characters, which take over 10 to 20 ms to encode, are encoded on another thread. */
 const longText = 30_000;
 
 export function assembleChat(parts: ChatParts): Chat {
   const { encode, decode, syntax, addSpecial = false, specials, ids } = parts;
-  const defaults: RenderOptions = {
-    ...(parts.thinking === undefined ? {} : { thinking: parts.thinking }),
-    ...(parts.reasoningEffort === undefined ? {} : { reasoningEffort: parts.reasoningEffort }),
-  };
+  const withDefaults = (options: RenderOptions = {}): RenderOptions => ({
+    ...options,
+    thinking: options.thinking ?? parts.thinking,
+    reasoningEffort: options.reasoningEffort ?? parts.reasoningEffort,
+  });
   const renderText: Chat["renderText"] = (messages, given) => {
-    const options = { ...defaults, ...given };
+    const options = withDefaults(given);
     const text = parts.renderText(messages, options);
     if (options.tools?.length && syntax.calls === undefined) {
       throw new UserError(
@@ -56,7 +57,7 @@ export function assembleChat(parts: ChatParts): Chat {
         },
       );
     }
-    // A template that always opens thinking has it closed at once where there shall be none.
+    // Some templates always open thinking. It is closed at once if thinking is off.
     const closes = options.thinking === false && options.addGenerationPrompt !== false && endsInThinking(text);
     return closes ? `${text.trimEnd()}\n\n</think>\n\n` : text;
   };
@@ -70,16 +71,11 @@ export function assembleChat(parts: ChatParts): Chat {
   };
 
   const latest = rememberLatest<Int32Array>(64);
-  /** Prompts of groups that are being encoded elsewhere. */
+  /** Prompts of groups that are being encoded on another thread. */
   const coming = shareWork<Int32Array>();
   const turnEnd = turnEndOf(renderText, specials);
-  const stopIds = [
-    ...new Set([
-      ...(turnEnd === undefined ? [] : encode(turnEnd)),
-      ...(ids.eos === null ? [] : [ids.eos]),
-      ...(parts.stopIds ?? []),
-    ]),
-  ];
+  const endIds = turnEnd === undefined ? [] : [...encode(turnEnd)];
+  const stopIds = [...new Set([...endIds, ids.eos, ...(parts.stopIds ?? [])])].filter((id) => id !== null);
   const withoutStop = (tokens: ArrayLike<number>) => {
     const list = Array.from(tokens);
     return stopIds.includes(list.at(-1) ?? -1) ? list.slice(0, -1) : list;
@@ -89,7 +85,7 @@ export function assembleChat(parts: ChatParts): Chat {
   const opening = new Map<string, boolean>();
   /** Whether the generation prompt leaves a `<think>` open. */
   function opensThinking(options: RenderOptions): boolean {
-    const { thinking, reasoningEffort } = { ...defaults, ...options };
+    const { thinking, reasoningEffort } = withDefaults(options);
     const key = JSON.stringify([thinking, reasoningEffort]);
     const known = opening.get(key);
     if (known !== undefined) return known;
@@ -129,7 +125,7 @@ export function assembleChat(parts: ChatParts): Chat {
       return {
         ...parsed,
         content: withoutSpecials(content),
-        ...(reasoning === undefined ? {} : { reasoning: withoutSpecials(reasoning) }),
+        reasoning: reasoning === undefined ? undefined : withoutSpecials(reasoning),
       };
     },
     thinkingOf,
@@ -148,10 +144,10 @@ export function assembleChat(parts: ChatParts): Chat {
 }
 
 /**
- * The rollouts of a group begin with the same prompt, which then is rendered, encoded, and kept, once.
+ * The rollouts of a group begin with the same prompt, so its tokens are kept.
  *
- * @returns all that such a prompt hangs on, as text; undefined of conversations in which something was said already, which
- * differ from rollout to rollout
+ * @returns a key of everything that the prompt depends on; undefined for conversations with replies, which differ between
+ * rollouts
  */
 function openingKey(messages: readonly ChatMessage[], options: RenderOptions): string | undefined {
   if (messages.some(({ role }) => role === "assistant" || role === "tool")) return undefined;
@@ -163,11 +159,12 @@ function rememberLatest<Value>(size: number) {
   const known = new Map<string, Value>();
   return {
     get: (key: string) => known.get(key),
-    /** Also of what is known: it counts as the newest then. */
+    /** A known value becomes the newest. */
     keep(key: string, value: Value): Value {
       known.delete(key);
       known.set(key, value);
-      if (known.size > size) known.delete(known.keys().next().value!);
+      const [oldest] = known.keys();
+      if (known.size > size && oldest !== undefined) known.delete(oldest);
       return value;
     },
   };
@@ -176,8 +173,8 @@ function rememberLatest<Value>(size: number) {
 const endsInThinking = (prompt: string) => prompt.trimEnd().endsWith("<think>");
 
 /**
- * The special token that the template writes after an assistant's message, if any. Tried on two messages; a template
- * that refuses even those is found out at its first use.
+ * The special token that the template writes after an assistant's message, if any. A template that refuses two messages
+ * throws at its first use.
  */
 function turnEndOf(renderText: Chat["renderText"], specials: readonly string[]): string | undefined {
   let text: string;

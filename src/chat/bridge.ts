@@ -1,19 +1,18 @@
 /**
- * What stands between a sampled reply and the next one: the end of the turn, the new messages, the header of the next
- * turn. It is cut out of a rendering of the whole conversation in which marks stand for all that was sampled, so no
- * sampled text is ever encoded again.
+ * Renders the text between a sampled reply and the next one: the end of the turn, the new messages, the header of the next
+ * turn. The whole conversation is rendered with marks in place of sampled text, so sampled text is never encoded again.
  */
 import type { ChatMessage } from "./messages.ts";
 import type { Chat, RenderOptions } from "./types.ts";
 
 export interface Bridge {
-  /** What comes after the sampled tokens, from the end of the reply's turn to the header of the next; see `hasTurnEnd`. */
+  /** From the end of the reply's turn to the header of the next turn. */
   text: string;
   /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself. */
   hasTurnEnd: boolean;
-  /** The template leaves thinking out that the tokens so far hold. */
+  /** The template drops thinking that the tokens so far contain. */
   dropsReasoning: boolean;
-  /** Which messages, `next` among them, show no thinking in the tokens from here on. */
+  /** Indices of messages, including `next`, whose thinking is not in the tokens. */
   hidden: ReadonlySet<number>;
 }
 
@@ -22,10 +21,10 @@ const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
 
 /**
  * @param history up to the sampled reply, which is its last message
- * @param hidden which of the history's messages show no thinking in the tokens so far
+ * @param hidden indices of the history's messages whose thinking is not in the tokens so far
  * @param next the messages after the reply; may be empty
- * @returns null when the template does not show the reply, so that there is no place to go on from
- * @throws UserError when the template refuses the messages
+ * @returns null if the template does not render the reply, so that the conversation cannot be continued from it
+ * @throws UserError if the template refuses the messages
  */
 export function bridge(
   chat: Pick<Chat, "renderText" | "turnEnd">,
@@ -34,8 +33,8 @@ export function bridge(
   next: readonly ChatMessage[],
   options: RenderOptions,
 ): Bridge | null {
-  const reply = history.at(-1)!;
-  const marked = [...history.slice(0, -1).map(markThinking), markReply(markThinking(reply, history.length - 1))];
+  const last = history.length - 1;
+  const marked = history.map(markThinking).map((message, index) => (index === last ? markReply(message) : message));
   const text = renderReplies(chat, marked, next, options);
   const at = text.lastIndexOf(replyMark);
   if (at < 0) return null;
@@ -50,7 +49,7 @@ export function bridge(
   return end < 0 ? null : { text: text.slice(end), hasTurnEnd: true, ...found };
 }
 
-/** Some templates refuse replies that call several tools at once, which a model may well write: one then stands for all. */
+/** Some templates refuse replies with several tool calls. They get the first one only. */
 function renderReplies(
   chat: Pick<Chat, "renderText">,
   history: readonly ChatMessage[],
@@ -68,7 +67,7 @@ function renderReplies(
   }
 }
 
-/** Which of the messages have thinking that a rendering of them leaves out. */
+/** Indices of the messages whose thinking the template drops. */
 export function hiddenThinking(
   chat: Pick<Chat, "renderText">,
   messages: readonly ChatMessage[],
@@ -85,11 +84,9 @@ const hiddenIn = (text: string, messages: readonly ChatMessage[]) =>
 const markThinking = (message: ChatMessage, index: number): ChatMessage =>
   message.reasoning ? { ...message, reasoning: thinkingMark(index) } : message;
 
-/** Marks content and arguments: some templates show only one of them. */
+/** Marks content and arguments, since some templates render only one of them. */
 const markReply = (message: ChatMessage): ChatMessage => ({
   ...message,
   content: replyMark,
-  ...(message.toolCalls
-    ? { toolCalls: message.toolCalls.map((call) => ({ ...call, arguments: { [replyMark]: "" } })) }
-    : {}),
+  toolCalls: message.toolCalls?.map((call) => ({ ...call, arguments: { [replyMark]: "" } })),
 });

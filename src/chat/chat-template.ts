@@ -1,4 +1,4 @@
-/** A model's chat template: which one applies, and messages to text by it. Knows nothing of tokens. */
+/** Finds a model's chat template and renders messages as text. Works without tokens. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
@@ -11,26 +11,26 @@ import { toTemplateMessage, toTemplateTool } from "./template-messages.ts";
 import type { TokenizerConfig } from "./tokenizer.ts";
 import type { RenderOptions } from "./types.ts";
 
-/** A model's templates: the one that applies, and the one that applies where tools are offered, if it is another. */
+/** A model's templates. `tools` replaces `plain` if tools are offered. */
 export interface TemplateSources {
   plain: string;
-  tools?: string;
+  tools?: string | undefined;
 }
 
-/** The folder's own: chat_template.jinja, else tokenizer_config.json's (of several: "default" and "tool_use"). */
+/** From chat_template.jinja, else from tokenizer_config.json (if it has several: "default" and "tool_use"). */
 export function findTemplate(directory: string, config: TokenizerConfig): TemplateSources | undefined {
   const file = join(directory, "chat_template.jinja");
   if (existsSync(file)) return { plain: readFileSync(file, "utf8") };
   const own = config.chat_template;
   if (own == null || typeof own === "string") return own == null ? undefined : { plain: own };
   const named = (wanted: string) => own.find(({ name }) => name === wanted)?.template;
-  const [plain, tools] = [named("default"), named("tool_use")];
-  return plain === undefined ? undefined : { plain, ...(tools === undefined ? {} : { tools }) };
+  const plain = named("default");
+  return plain === undefined ? undefined : { plain, tools: named("tool_use") };
 }
 
 export interface CompiledTemplate {
   renderText: RenderText;
-  /** Whether the template has a place for tools. Without one, they are described in the system message. */
+  /** Whether the template supports tools. If not, the system message describes them. */
   takesTools: boolean;
 }
 
@@ -39,8 +39,8 @@ export type RenderText = (messages: readonly ChatMessage[], options: RenderOptio
 /**
  * Renders as transformers does.
  *
- * @param owner the model's folder, for messages
- * @throws UserError when the template cannot be parsed; the returned function when it refuses the messages
+ * @param owner the model's folder, for error messages
+ * @throws UserError if the template cannot be parsed; the returned function throws one if it refuses the messages
  */
 export function compileTemplate(sources: TemplateSources, config: TokenizerConfig, owner: string): CompiledTemplate {
   const plain = parse(sources.plain, owner);
@@ -51,22 +51,22 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
     pad_token: config.pad_token,
     unk_token: config.unk_token,
   };
-  // Only the tokens that exist are defined, as in transformers: templates test for them.
+  // Undefined tokens are left out, as in transformers, since templates test for them.
   const specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
 
   let argumentsAsText = false;
   const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
     try {
-      const variables = {
+      const variables: Record<string, unknown> = {
         ...specials,
         ...pythonFunctions,
         messages: messages.map((message) => toTemplateMessage(message, argumentsAsText)),
         add_generation_prompt: addGenerationPrompt,
         tools: tools.length > 0 ? tools.map(toTemplateTool) : null,
         documents: null,
-        ...(thinking === undefined ? {} : { enable_thinking: thinking }),
-        ...(reasoningEffort === undefined ? {} : { reasoning_effort: reasoningEffort }),
       };
+      if (thinking !== undefined) variables.enable_thinking = thinking;
+      if (reasoningEffort !== undefined) variables.reasoning_effort = reasoningEffort;
       return renderBounded(tools.length > 0 ? withTools : plain, variables, messages.length + tools.length);
     } catch (error) {
       const roles = messages.map((message) => message.role).join(", ");
@@ -101,7 +101,7 @@ function showsTools(render: RenderText): boolean {
   try {
     return render(asked, { tools: [{ name: mark }] }) !== render(asked, {});
   } catch {
-    // A template that refuses a single question is reported at its first use.
+    // A template that refuses a single question throws at its first use.
     return true;
   }
 }
@@ -114,7 +114,7 @@ function showsSystem(render: RenderText): boolean {
   }
 }
 
-/** Whether a call's arguments come out as JSON: most templates expect them as an object, some as text. */
+/** Whether a call's arguments are rendered as JSON: most templates expect an object, some a string. */
 function showsArguments(render: RenderText): boolean {
   const toolCalls = [{ id: "call00000", name: "f", arguments: { argument: "value" } }];
   try {

@@ -3,6 +3,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../errors.ts";
+import { own } from "../own.ts";
 import { assembleChat } from "./assemble-chat.ts";
 import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./chat-template.ts";
 import { encodeElsewhere } from "./encode-elsewhere.ts";
@@ -15,23 +16,23 @@ export type { Chat } from "./types.ts";
 
 export interface LoadChatOptions {
   /**
-   * How conversations are written and replies read; null goes by the model's own template. `"plain"` is for base
-   * models; see `renderers`.
+   * How conversations are rendered and replies parsed; null uses the model's own template. `"plain"` is for base models;
+   * see `renderers`.
    */
   rendererName?: string | null;
   /** No thinking before an answer. */
   disableThinking?: boolean;
-  /** Prompts keep the thinking of earlier replies even where the template would drop it. */
+  /** Keep the thinking of earlier replies in prompts even if the template drops it. */
   accumulateReasoning?: boolean;
-  /** For templates that know such a word. */
+  /** For templates with a `reasoning_effort`. */
   reasoningEffort?: string;
-  /** Told of settings that have no effect with this model, and of tools that its template has no place for. */
-  log?: (line: string) => void;
+  /** Called for settings that have no effect with this model, and for tools that its template does not support. */
+  log?: ((line: string) => void) | undefined;
 }
 
 /**
  * @param directory holds tokenizer.json, tokenizer_config.json and, in recent models, chat_template.jinja
- * @throws UserError when the files are missing, broken or have no chat template, or the renderer is unknown
+ * @throws UserError if the files are missing, broken or have no chat template, or the renderer is unknown
  */
 export function loadChat(directory: string, options: LoadChatOptions = {}): Chat {
   const tokenizer = openTokenizer(directory);
@@ -42,69 +43,72 @@ export function loadChat(directory: string, options: LoadChatOptions = {}): Chat
     template === undefined ? findTemplate(directory, config) : { plain: template };
   if (sources === undefined) {
     throw new UserError(`the model in ${directory} has no chat template; it is probably a base model`, {
-      hint: "use the instruct version of the model, or put a chat_template.jinja that fits it into the folder, or set rollout_engine.renderer_name=plain, which puts messages one below the other without roles",
+      hint: "use the instruct version of the model, add a chat_template.jinja to the folder, or set rollout_engine.renderer_name=plain, which writes one message per line without roles",
     });
   }
   const { renderText, takesTools } = compileTemplate(sources, config, directory);
   const syntax = renderer?.syntax ?? syntaxOf(sources);
   const { disableThinking = false, accumulateReasoning = false, reasoningEffort, log } = options;
   if (disableThinking && !thinkingMatters(renderText))
-    log?.(`disable_thinking has no effect: the chat template of ${directory} has no way to think or not to think`);
+    log?.(`disable_thinking has no effect: the chat template of ${directory} cannot turn thinking on or off`);
   if (reasoningEffort !== undefined && reasoningEffort !== defaultEffort && !writes(sources, "reasoning_effort"))
-    log?.(`reasoning_effort has no effect: the chat template of ${directory} does not ask for it`);
+    log?.(`reasoning_effort has no effect: the chat template of ${directory} does not use it`);
   return assembleChat({
-    ...{ encode, leastTokens, decode, specials, accumulateReasoning },
+    encode,
+    leastTokens,
+    decode,
+    specials,
+    accumulateReasoning,
     encodeElsewhere: encodeElsewhere(directory),
     readsClock: writes(sources, "strftime_now"),
-    renderText: takesTools ? renderText : sayOnce(renderText, directory, log),
+    renderText: takesTools ? renderText : logTools(renderText, directory, log),
     syntax: takesTools ? syntax : { ...syntax, calls: hermes },
     addSpecial: renderer?.addSpecial ?? false,
     ids: { bos: idOf(config.bos_token), eos: idOf(config.eos_token), pad: idOf(config.pad_token) },
     stopIds: readStopIds(directory),
-    ...(disableThinking ? { thinking: false } : {}),
-    ...(reasoningEffort === undefined ? {} : { reasoningEffort }),
+    thinking: disableThinking ? false : undefined,
+    reasoningEffort,
   });
 }
 
-/** Says so when tools are first described in the system message. */
-function sayOnce(renderText: RenderText, directory: string, log: LoadChatOptions["log"]): RenderText {
-  let said = false;
+/** Logs when tools are first described in the system message. */
+function logTools(renderText: RenderText, directory: string, log: LoadChatOptions["log"]): RenderText {
+  let logged = false;
   return (messages, options) => {
-    if (!said && options.tools?.length) {
-      said = true;
+    if (!logged && options.tools?.length) {
+      logged = true;
       log?.(
-        `the chat template of ${directory} has no place for tools: they are described in the system message, and calls are read as Hermes writes them; rollout_engine.renderer_name chooses another format`,
+        `the chat template of ${directory} does not support tools: the system message describes them, and calls are parsed in the format of Hermes; rollout_engine.renderer_name selects another format`,
       );
     }
     return renderText(messages, options);
   };
 }
 
-/** What templates that ask for an effort assume without one. */
+/** The default of templates with a `reasoning_effort`. */
 const defaultEffort = "medium";
 
 const writes = ({ plain, tools = "" }: TemplateSources, name: string) => plain.includes(name) || tools.includes(name);
 
 function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Renderer {
-  const known: Record<string, Renderer> = renderers;
-  const renderer = Object.hasOwn(known, name) ? known[name]! : undefined;
+  const renderer = own<Renderer>(renderers, name);
   if (renderer === undefined) {
     throw new UserError(`there is no renderer named ${JSON.stringify(name)}`, {
-      hint: `the renderers are ${Object.keys(known).join(", ")}`,
+      hint: `the renderers are ${Object.keys(renderers).join(", ")}`,
     });
   }
   const missing = renderer.needs?.find((token) => idOf(token) === null);
   if (missing === undefined) return renderer;
-  throw new UserError(`the renderer ${name} writes ${missing}, which is no token of the model in ${directory}`, {
-    hint: "leave rollout_engine.renderer_name at null to use the model's own template",
+  throw new UserError(`the renderer ${name} writes ${missing}, which is not a token of the model in ${directory}`, {
+    hint: "set rollout_engine.renderer_name to null to use the model's own template",
   });
 }
 
-/** Whether thinking can be switched off: by the template, or by closing what its generation prompt opens. */
+/** Whether thinking can be turned off: by the template, or by closing the tag that its generation prompt opens. */
 function thinkingMatters(renderText: RenderText): boolean {
   const asked = [{ role: "user", content: "?" }] as const;
-  const [on, off] = [true, false].map((thinking) => renderText(asked, { thinking }));
-  return on !== off || on!.trimEnd().endsWith("<think>");
+  const on = renderText(asked, { thinking: true });
+  return on !== renderText(asked, { thinking: false }) || on.trimEnd().endsWith("<think>");
 }
 
 const generationConfig = z.looseObject({ eos_token_id: z.union([z.number(), z.array(z.number())]).nullish() });

@@ -1,18 +1,18 @@
-/** Whether conversations written by a chat template only ever grow, tried on a few short ones. */
+/** Tests on a few short conversations whether a chat template only ever appends to them. */
 import { UserError } from "../errors.ts";
 import { bridge } from "./bridge.ts";
 import type { ChatMessage } from "./messages.ts";
 import type { Chat, RenderOptions } from "./types.ts";
 
-/** What a template does to earlier turns as a conversation goes on; nothing of it where it keeps them as they were. */
+/** How a template changes earlier turns when a conversation continues. */
 export interface TemplateCheck {
-  /** It leaves the thinking of earlier replies out. */
+  /** It drops the thinking of earlier replies. */
   dropsReasoning: boolean;
-  /** It writes earlier turns differently once others follow. Hone goes on with the tokens as they were. */
+  /** It renders earlier turns differently after later ones. Hone keeps the original tokens. */
   rewrites: boolean;
-  /** It does not show where a reply ends, so each turn is rendered whole and begins a sequence of its own. */
+  /** It does not mark the end of a reply, so each turn is rendered completely and starts a new sequence. */
   notContinuable: boolean;
-  /** It takes no second question, in its own words. */
+  /** The template's error if it refuses a second question. */
   refuses?: string;
 }
 
@@ -38,7 +38,7 @@ export function checkTemplate(chat: Chat): TemplateCheck {
 
 function rewrites(chat: Chat, answer: ChatMessage, options: RenderOptions): boolean {
   const begun = chat.renderText([asked], options).trimEnd();
-  // The thinking that a prompt opens, or closes at once, is for the model to answer after; it may go later.
+  // The thinking that a generation prompt opens, or closes at once, may be dropped later.
   const header = begun.replace(/<think>(\s*<\/think>)?$/, "").trimEnd();
   return !chat.renderText([asked, answer, next], options).startsWith(header);
 }
@@ -51,23 +51,23 @@ function takesTools(chat: Chat): boolean {
   }
 }
 
-/** The findings as sentences, each with what to do about it. */
+/** The findings as sentences. */
 export function describeTemplate(found: TemplateCheck, chat: Chat): string[] {
   const { dropsReasoning, rewrites, notContinuable, refuses } = found;
-  return [
-    ...(refuses === undefined ? [] : [`conversations of several turns are not possible: ${refuses}`]),
-    ...(dropsReasoning && !chat.accumulateReasoning
-      ? [
-          "the chat template leaves earlier thinking out, so each further turn of a conversation is a sequence of its own; rllm.accumulate_reasoning=true keeps it in one",
-        ]
-      : []),
-    ...(rewrites
-      ? [
-          "the chat template writes earlier turns differently once others follow; Hone goes on with the tokens as they were sampled",
-        ]
-      : []),
-    ...(notContinuable
-      ? ["the chat template does not show where a reply ends, so each turn of a conversation is a sequence of its own"]
-      : []),
-  ];
+  const lines: string[] = [];
+  if (refuses !== undefined) lines.push(`conversations of several turns are not possible: ${refuses}`);
+  if (dropsReasoning && !chat.accumulateReasoning) {
+    lines.push(
+      "the chat template drops earlier thinking, so each further turn of a conversation starts a new sequence; rllm.accumulate_reasoning=true keeps it in one",
+    );
+  }
+  if (rewrites) {
+    lines.push("the chat template renders earlier turns differently after later ones; Hone keeps the sampled tokens");
+  }
+  if (notContinuable) {
+    lines.push(
+      "the chat template does not mark the end of a reply, so each turn of a conversation starts a new sequence",
+    );
+  }
+  return lines;
 }

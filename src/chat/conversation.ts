@@ -1,6 +1,6 @@
 /**
- * One agent's conversations as tokens that only grow. The prompt of a call that takes an earlier one up is that
- * call's prompt, its sampled tokens, and the bridge to the next turn; only where that cannot be is it rendered whole.
+ * One agent's conversations as append-only tokens. The prompt of a call that continues an earlier one is that call's
+ * prompt, its sampled tokens, and the bridge to the next turn. If that is impossible, the whole conversation is rendered.
  */
 import { UserError } from "../errors.ts";
 import { bridge, hiddenThinking } from "./bridge.ts";
@@ -10,19 +10,19 @@ import { matchHistory, type RecordedMessage, sameMessage, translated } from "./s
 import type { Chat, LaterOptions, RenderOptions } from "./types.ts";
 
 export interface CallOptions extends Pick<RenderOptions, "tools" | "thinking" | "reasoningEffort"> {
-  /** Strings that end the reply; who asked may have been given it without them. */
+  /** Strings that end the reply; the client may have received the reply without them. */
   stop?: readonly string[];
 }
 
 /**
- * Why a model call's prompt begins a token sequence of its own instead of continuing an earlier one:
- * - `new_conversation`: it takes up nothing that this agent's model has said before
- * - `branched`: it continues a call that another call has continued already
- * - `history_rewritten`: it takes earlier replies up, but not as they were said, or after other messages
- * - `tools_changed`, `options_changed`: the history is the same, the tools or the way of thinking are not
- * - `reasoning_dropped`: the template leaves earlier thinking out (see `accumulate_reasoning`)
- * - `not_continuable`: the template shows no place after the reply where the next turn could begin
- * - `raw_prompt`: the prompt was given as text or tokens (`/v1/completions`), and not with an earlier call's tokens
+ * Why a model call's prompt starts a new token sequence instead of continuing an earlier one:
+ * - `new_conversation`: it contains no earlier reply of this agent's model
+ * - `branched`: it continues a call that another call already continued
+ * - `history_rewritten`: it contains earlier replies, but changed, or after other messages
+ * - `tools_changed`, `options_changed`: the history is the same, but the tools or the thinking options are not
+ * - `reasoning_dropped`: the template drops earlier thinking (see `accumulate_reasoning`)
+ * - `not_continuable`: the template does not mark the end of the reply
+ * - `raw_prompt`: the prompt is text or tokens (`/v1/completions`) that do not begin with an earlier call's tokens
  */
 export type SequenceStart =
   | "new_conversation"
@@ -34,33 +34,33 @@ export type SequenceStart =
   | "not_continuable"
   | "raw_prompt";
 
-/** One model call under way. */
+/** One pending model call. */
 export interface Turn {
-  /** `[P]` what the model is to see. */
+  /** `[P]` the prompt. */
   readonly prompt: Int32Array;
-  /** Why the prompt does not continue an earlier call's tokens; undefined when it does. */
+  /** Why the prompt does not continue an earlier call's tokens; undefined if it does. */
   readonly starts: SequenceStart | undefined;
-  /** To be called with what was sampled, so that later calls can continue it. Gives the reply taken apart. */
+  /** Records the sampled tokens, so that later calls can continue them, and returns the parsed reply. */
   record(sample: { tokens: Int32Array }): ParsedReply;
 }
 
 export interface Conversation {
   /**
-   * @param messages the whole history, as chat APIs want it
-   * @throws UserError when a message's content is no text, or the template refuses the messages or the tools
+   * @param messages the whole history, as in chat APIs
+   * @throws UserError if a message's content is not text, or the template refuses the messages or the tools
    */
   begin(messages: readonly ChatMessage[], options?: CallOptions): Turn;
   /**
-   * `begin`, with what is long encoded on another thread.
-   * @throws TextTooLong for a prompt of more than `mostTokens`; the signal's reason when aborted
+   * `begin`, with long texts encoded on another thread.
+   * @throws TextTooLong for a prompt of more than `mostTokens`; the signal's reason if aborted
    */
   beginLater(messages: readonly ChatMessage[], options?: CallOptions, later?: LaterOptions): Promise<Turn>;
 }
 
 interface Recorded {
-  /** The reply last. */
+  /** The last one is the reply. */
   messages: readonly RecordedMessage[];
-  /** Which messages' thinking the tokens do not hold, since the template left it out. */
+  /** Indices of messages whose thinking the template dropped, so that the tokens do not contain it. */
   hidden: ReadonlySet<number>;
   tools: string;
   options: string;
@@ -75,13 +75,13 @@ interface Recorded {
  * const first = conversation.begin([{ role: "user", content: "2 + 2?" }]);
  * const reply = first.record(await sample(first.prompt));
  * const second = conversation.begin([{ role: "user", content: "2 + 2?" }, toMessage(reply), { role: "user", content: "why?" }]);
- * // second.prompt begins with first.prompt and what was sampled
+ * // second.prompt begins with first.prompt and the sampled tokens
  */
 export function openConversation(chat: Chat): Conversation {
   const recorded: Recorded[] = [];
   let turns = 0;
 
-  /** What is left to do once the text that the turn adds is encoded. */
+  /** Prepares a turn; `toTurn` finishes it with the tokens of the text that the turn adds. */
   function open(messages: readonly ChatMessage[], options: CallOptions) {
     requireText(messages);
     const turn = turns++;
@@ -129,27 +129,28 @@ export function openConversation(chat: Chat): Conversation {
 }
 
 /**
- * Calls that can be continued; of a conversation without end (a gateway's default session) the oldest are forgotten. To
- * go on from a forgotten one begins a new sequence, which is as exact.
+ * Number of calls that can be continued. In an endless conversation (a gateway's default session) the oldest are dropped;
+ * continuing a dropped one starts a new sequence, which is as exact.
  */
 const mostRemembered = 256;
 
-/** Checked here because a template would write "None" or a list's brackets for the model to read. */
+/** Without this check a template would write "None", or a list with its brackets, into the prompt. */
 function requireText(messages: readonly ChatMessage[]): void {
-  const at = messages.findIndex(({ content }) => typeof content !== "string");
-  if (at < 0) return;
-  const { role, content } = messages[at]!;
-  throw new UserError(`message ${at + 1} (${role}) has ${Array.isArray(content) ? "a list" : content} for content`, {
-    hint: 'content is text here; images are not, and an assistant that only calls tools says ""',
-  });
+  for (const [index, { role, content }] of messages.entries()) {
+    if (typeof content === "string") continue;
+    const given = Array.isArray(content) ? "a list" : content;
+    throw new UserError(`message ${index + 1} (${role}) has ${given} for content`, {
+      hint: 'content must be text; images are not supported, and an assistant that only calls tools has ""',
+    });
+  }
 }
 
 /** A prompt before its text is encoded. */
 interface Draft {
-  /** The call whose tokens it begins with, and the text after those. Without it the whole history is rendered. */
+  /** The call whose tokens it begins with, and the text after them. If absent, the whole history is rendered. */
   continues?: { call: Recorded; text: string; hasTurnEnd: boolean };
   starts: SequenceStart | undefined;
-  /** The messages, with what was recorded of them in place of a client's copy. */
+  /** The messages; recorded ones replace a client's copies. */
   history: readonly ChatMessage[];
   hidden: ReadonlySet<number>;
 }
@@ -168,7 +169,7 @@ function nextPrompt(
     hidden: hiddenThinking(chat, all, options),
   });
 
-  // Every recorded call ends with a reply: where there is none yet, nothing is taken up.
+  // Every recorded call ends with a reply, so messages without a reply continue none of them.
   if (!messages.some(({ role }) => role === "assistant")) return whole("new_conversation");
   const matches = longestMatches(recorded, messages);
   const same = matches.find(({ call }) => call.tools === tools && call.options === thinking);
@@ -199,7 +200,7 @@ function continued(
 ): Int32Array {
   const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1);
   const prompt = join(call.prompt, call.sampled, added.subarray(ended ? 1 : 0));
-  // The new prompt holds the old tokens: a long conversation need not keep them twice.
+  // The new prompt contains the old tokens, so a long conversation shares their memory.
   const seen = call.prompt.length;
   call.sampled = prompt.subarray(seen, seen + call.sampled.length);
   call.prompt = prompt.subarray(0, seen);
@@ -208,13 +209,13 @@ function continued(
 
 interface Match {
   call: Recorded;
-  /** The recorded ids of the calls that the messages name otherwise. */
+  /** The recorded id of each tool call in the messages. */
   callIds: Map<string, string>;
 }
 
 /**
- * The calls with the longest history that the messages begin with, the likeliest first: equal replies to one prompt are
- * told apart by the ids of their calls, else the one that nobody has continued is meant.
+ * The calls with the longest history that the messages begin with, best match first. Equal replies to one prompt are
+ * distinguished by the ids of their tool calls, then calls that were not continued come first.
  */
 function longestMatches(recorded: readonly Recorded[], messages: readonly ChatMessage[]): Match[] {
   const renamed = ({ callIds }: Match) => [...callIds].filter(([given, own]) => given !== own).length;
@@ -233,15 +234,15 @@ function longestMatches(recorded: readonly Recorded[], messages: readonly ChatMe
   );
 }
 
-/** A further way on from a call: another question, or another reply put in the place of the one that was sampled. */
+/** How the messages continue an already continued call: with another question, or with another reply. */
 const wayOf = (next: readonly ChatMessage[]): SequenceStart =>
   next.some(({ role }) => role === "assistant") ? "history_rewritten" : "branched";
 
-/** Whether the messages hold a reply that was recorded, or put another in the place of one. */
+/** Whether the messages contain a recorded reply, or replace one. */
 function takesUp(recorded: readonly Recorded[], messages: readonly ChatMessage[]): boolean {
   return recorded.some((call) => {
-    const reply = call.messages.at(-1)!;
-    if (messages.some((message) => sameMessage(reply, message, new Map()))) return true;
+    const reply = call.messages.at(-1);
+    if (reply && messages.some((message) => sameMessage(reply, message, new Map()))) return true;
     const { matched } = matchHistory(call.messages, messages);
     return matched === call.messages.length - 1 && messages[matched]?.role === "assistant";
   });
@@ -269,7 +270,7 @@ function toRecorded(reply: ParsedReply, stops: readonly string[] | undefined): R
   return shown === reply.content ? toMessage(reply) : { ...toMessage(reply), shown };
 }
 
-/** The order in which an object's keys were written does not matter. */
+/** Ignores the order of keys. */
 const toolsKey = (tools: readonly ToolDefinition[] = []) =>
   JSON.stringify(tools, (_, value: unknown) =>
     typeof value === "object" && value !== null && !Array.isArray(value)
@@ -277,5 +278,5 @@ const toolsKey = (tools: readonly ToolDefinition[] = []) =>
       : value,
   );
 
-/** Nine letters and digits, which is what the strictest template (Mistral's) takes; the same in a repeated run. */
+/** Nine letters and digits, as the strictest template (Mistral's) requires; the same in a repeated run. */
 const callId = (turn: number, index: number) => `call${(turn * 100 + index).toString(36).padStart(5, "0")}`;

@@ -1,4 +1,4 @@
-/** A reply's text as its client gets it: what it stops at is no part of it. */
+/** A reply's text as its client gets it: without the stop string and everything after it. */
 export function cutAtStop(text: string, stops: readonly string[] = []): string {
   let end = text.length;
   for (const stop of stops) {

@@ -1,13 +1,13 @@
-/** Encoding on threads that have the same tokenizer: milliseconds for a long document, in which nothing else waits. */
+/** Encodes long texts on other threads, since a long document blocks the event loop for milliseconds. */
 import { UserError } from "../errors.ts";
 import { offThread } from "../rewards/off-thread.ts";
 import { openTokenizer, type Tokenizer } from "./tokenizer.ts";
 import type { EncodeOptions } from "./types.ts";
 
-/** Of this thread, by folder. */
+/** The tokenizers of this thread, by folder. */
 const tokenizers = new Map<string, Tokenizer>();
 
-/** @returns tokens, or what the user should know: errors' classes do not pass between threads */
+/** @returns tokens, or the message of a UserError, since error classes are lost between threads */
 export function encodeOnThisThread(directory: string, text: string, options?: EncodeOptions): Int32Array | string {
   try {
     const tokenizer = tokenizers.get(directory) ?? openTokenizer(directory);
@@ -25,10 +25,10 @@ const onAnother = offThread<Parameters<typeof encodeOnThisThread>, Int32Array | 
   { timeoutSeconds: 300 },
 );
 
-/** Millions of tokens, and minutes of work. */
+/** In characters: millions of tokens, which take minutes. */
 const longestText = 8_000_000;
 
-/** @throws UserError as the tokenizer of the folder does, or for a text of many megabytes; the signal's reason */
+/** @throws UserError if the tokenizer throws one, or for a text over the limit; the signal's reason if aborted */
 export const encodeElsewhere =
   (directory: string) =>
   async (text: string, options: EncodeOptions, signal?: AbortSignal): Promise<Int32Array> => {

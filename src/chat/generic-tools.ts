@@ -1,13 +1,13 @@
 /**
- * Tools for chat templates that have no place for them, in the way of Hermes: the tools are described in the system
- * message, calls are text of the reply, and results are a user's message.
+ * Tools for chat templates that do not support them, in the format of Hermes: the system message describes the tools,
+ * calls are text of the reply, and results are user messages.
  */
 import type { ChatMessage, ToolDefinition } from "./messages.ts";
 import { toTemplateTool } from "./template-messages.ts";
 
 /**
- * @param systemRole whether the template takes a system message; else the tools are described in the first user's message
- * @returns the messages without any tool calls and results that a template would have to write
+ * @param systemRole whether the template supports system messages; else the first user message describes the tools
+ * @returns the messages with tool calls and results as plain text
  */
 export function withGenericTools(
   messages: readonly ChatMessage[],
@@ -18,9 +18,9 @@ export function withGenericTools(
   const role = systemRole ? "system" : "user";
   const at = written.findIndex((message) => message.role === role);
   const section = describe(tools);
-  if (at < 0 || (systemRole && at > 0)) return [{ role, content: section }, ...written];
-  const { content } = written[at]!;
-  // What the user asks stays last.
+  const content = written[at]?.content;
+  if (content === undefined || (systemRole && at > 0)) return [{ role, content: section }, ...written];
+  // The user's question stays last.
   return written.with(at, { role, content: systemRole ? `${content}\n\n${section}` : `${section}\n\n${content}` });
 }
 
@@ -38,11 +38,11 @@ function writeCalls({ role, content, reasoning, toolCalls = [] }: ChatMessage): 
   const calls = toolCalls.map(
     ({ name, arguments: given }) => `<tool_call>\n${JSON.stringify({ name, arguments: given })}\n</tool_call>`,
   );
-  const text = [...(content === "" ? [] : [content]), ...calls].join("\n");
-  return { role, content: text, ...(reasoning === undefined ? {} : { reasoning }) };
+  const parts = content === "" ? calls : [content, ...calls];
+  return { role, content: parts.join("\n"), reasoning };
 }
 
-/** Several results of one turn are one message: some templates want user and assistant to take turns. */
+/** Joins adjacent user messages, since some templates require user and assistant to alternate. */
 function joinUsers(joined: ChatMessage[], message: ChatMessage): ChatMessage[] {
   const last = joined.at(-1);
   if (last?.role !== "user" || message.role !== "user") return [...joined, message];

@@ -1,6 +1,6 @@
 /**
- * Rewrites, in a parsed template, what the template library does unlike Python: `strip`, `lstrip` and `rstrip` ignore
- * which characters they are to take away there, and they and the `trim` filter know other white space than Python.
+ * Rewrites parsed templates where the template library differs from Python: its `strip`, `lstrip` and `rstrip` ignore the
+ * characters argument, and these methods and the `trim` filter use another definition of white space.
  */
 
 interface Node {
@@ -17,10 +17,12 @@ interface Node {
 
 const methods = ["strip", "lstrip", "rstrip"] as const;
 
-/** What a rewritten template calls; to be given with whatever else it is rendered with. */
+/** Functions that a rewritten template calls; pass them as variables when rendering. */
 export const pythonFunctions: Readonly<Record<string, (text: unknown, characters?: unknown) => string>> = {
-  ...Object.fromEntries(methods.map((side) => [`python_${side}`, stripMethod(side)])),
-  // The filter takes anything, as Python's does.
+  python_strip: stripMethod("strip"),
+  python_lstrip: stripMethod("lstrip"),
+  python_rstrip: stripMethod("rstrip"),
+  // Like Python's filter, it accepts any value.
   python_trim: (value, characters) => strip(asText(value), "strip", characters),
 };
 
@@ -28,14 +30,14 @@ export const pythonFunctions: Readonly<Record<string, (text: unknown, characters
 export function matchPython(parsed: unknown): void {
   if (typeof parsed !== "object" || parsed === null) return;
   const node = parsed as Node;
-  const method = node.callee?.property?.value;
-  if (node.type === "CallExpression" && node.callee?.type === "MemberExpression" && !node.callee.computed) {
-    if (methods.some((name) => name === method)) {
-      node.args = [node.callee.object!, ...(node.args ?? [])];
-      node.callee = identifier(`python_${method}`);
+  const { type, object, property, computed } = node.callee ?? {};
+  if (node.type === "CallExpression" && type === "MemberExpression" && !computed && object) {
+    if (methods.some((name) => name === property?.value)) {
+      node.args = [object, ...(node.args ?? [])];
+      node.callee = identifier(`python_${property?.value}`);
     }
-  } else if (node.type === "FilterExpression" && isTrim(node.filter)) {
-    const args = [node.operand!, ...(node.filter?.args ?? [])];
+  } else if (node.type === "FilterExpression" && isTrim(node.filter) && node.operand) {
+    const args = [node.operand, ...(node.filter?.args ?? [])];
     delete node.filter;
     delete node.operand;
     Object.assign(node, { type: "CallExpression", callee: identifier("python_trim"), args });
@@ -51,12 +53,12 @@ const isTrim = (filter: Node | undefined) =>
 
 function stripMethod(side: (typeof methods)[number]) {
   return (text: unknown, characters?: unknown) => {
-    if (typeof text !== "string") throw new Error(`${side} of something that is no text`);
+    if (typeof text !== "string") throw new Error(`${side} of a value that is not a string`);
     return strip(text, side, characters);
   };
 }
 
-/** What Python's `str.isspace` takes for space. */
+/** White space of Python's `str.isspace`. */
 const pythonSpace = new Set(
   "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000",
 );

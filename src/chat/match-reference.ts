@@ -1,7 +1,7 @@
 /**
- * Rewrites the two pre-tokenizers that the tokenizer library splits differently from the reference implementation
- * (transformers' Rust tokenizers) into an equivalent `Split`, whose character classes it translates faithfully:
- * `Digits` knows ASCII digits only there, and `ByteLevel` takes U+FEFF for a space and U+0085 for none.
+ * Rewrites two pre-tokenizers for which the tokenizer library differs from the reference implementation (transformers'
+ * Rust tokenizers) into an equivalent `Split`: the library's `Digits` knows only ASCII digits, and its `ByteLevel` treats
+ * U+FEFF as a space and U+0085 as none.
  */
 
 interface PreTokenizer {
@@ -24,7 +24,7 @@ function matchPreTokenizer(preTokenizer: PreTokenizer): PreTokenizer {
     case "Digits":
       return split(preTokenizer.individual_digits ? "\\p{N}" : "\\p{N}+");
     case "ByteLevel":
-      // With a prefix space the pattern must run after the space was put in, which a Split before it cannot.
+      // The pattern must run after the prefix space is added, so a Split before it does not work.
       if (preTokenizer.use_regex === false || preTokenizer.add_prefix_space) return preTokenizer;
       return { type: "Sequence", pretokenizers: [split(byteLevelPattern), { ...preTokenizer, use_regex: false }] };
     default:
@@ -32,7 +32,7 @@ function matchPreTokenizer(preTokenizer: PreTokenizer): PreTokenizer {
   }
 }
 
-/** A copy of tokenizer.json's content that the library reads as the reference does. */
+/** A copy of tokenizer.json's content with which the library behaves like the reference. */
 export function matchReference(content: Record<string, unknown>): Record<string, unknown> {
   const own = content.pre_tokenizer as PreTokenizer | null | undefined;
   return own ? { ...content, pre_tokenizer: matchPreTokenizer(own) } : content;

@@ -1,47 +1,47 @@
-/** What a conversation is made of, whoever speaks it: messages, tool calls, tool definitions. */
+/** The parts of a conversation: messages, tool calls, tool definitions. */
 
 export interface ToolCall {
-  /** Names the call, so that its result can refer to it; unique within a rollout where Hone gave it. */
+  /** The result of the call refers to it. Ids from Hone are unique within a rollout. */
   id: string;
   name: string;
   /** A JSON object. */
   arguments: Readonly<Record<string, unknown>>;
-  /** The arguments as JSON, as the model wrote them where its format lets them be cut out. */
+  /** The arguments as JSON text, exactly as the model wrote them if its format allows that. */
   argumentsText?: string;
 }
 
 export interface ChatMessage {
   role: "system" | "user" | "assistant" | "tool";
-  /** Text; empty where an assistant's message is tool calls alone. */
+  /** Text; empty if an assistant's message consists of tool calls. */
   content: string;
-  /** What an assistant thought before it answered, without the marks around it. */
-  reasoning?: string;
-  /** Of an assistant. */
-  toolCalls?: readonly ToolCall[];
-  /** Of a tool's message: the call that it answers. */
+  /** The assistant's thinking before its answer, without the tags around it. */
+  reasoning?: string | undefined;
+  /** Only of an assistant. */
+  toolCalls?: readonly ToolCall[] | undefined;
+  /** Only of a tool's message: the call that it answers. */
   toolCallId?: string;
-  /** Of a tool's message: the tool. Some templates write it. */
+  /** Only of a tool's message: the tool's name. Some templates write it. */
   name?: string;
 }
 
 export interface ToolDefinition {
   name: string;
   description?: string;
-  /** JSON Schema of the arguments; absent: none are taken. */
+  /** JSON Schema of the arguments; absent if the tool takes none. */
   parameters?: Readonly<Record<string, unknown>>;
 }
 
-/** Why a part of a reply could not be read. The text that it is about stays in the reply's content. */
+/** A part of a reply that could not be parsed. Its text stays in the reply's content. */
 export interface ReplyProblem {
   kind: "malformed_tool_call" | "unclosed_tool_call" | "unclosed_thinking";
   message: string;
   text: string;
 }
 
-/** A reply taken apart. A malformed call is no error: it is a problem told, for an environment to answer to. */
+/** A parsed reply. A malformed call is not an error but a problem, which an environment can respond to. */
 export interface ParsedReply {
   content: string;
-  reasoning?: string;
+  reasoning?: string | undefined;
   toolCalls: ToolCall[];
   problems: ReplyProblem[];
 }

@@ -1,10 +1,10 @@
-/** A model folder's `Chat` as the configuration wants it. */
+/** Opens a model folder's `Chat` with the settings of the configuration. */
 import type { Config } from "../config/schema.ts";
 import { loadChat } from "./chat.ts";
 import type { Chat } from "./types.ts";
 
 /**
- * @param log told of settings that have no effect with this model
+ * @param log called for settings that have no effect with this model
  * @throws UserError as `loadChat` does
  */
 export function openChat(directory: string, { rllm, rollout_engine }: Config, log?: (line: string) => void): Chat {
@@ -13,6 +13,6 @@ export function openChat(directory: string, { rllm, rollout_engine }: Config, lo
     disableThinking: rllm.disable_thinking,
     accumulateReasoning: rllm.accumulate_reasoning,
     reasoningEffort: rollout_engine.reasoning_effort,
-    ...(log === undefined ? {} : { log }),
+    log,
   });
 }

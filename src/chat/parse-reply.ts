@@ -1,16 +1,16 @@
-/** Takes a reply's text apart: thinking, then tool calls, then what is left. Knows no tokens. */
+/** Splits a reply's text into thinking, tool calls and content. Works without tokens. */
 import type { ToolCallFormat } from "./formats/format.ts";
 import type { ParsedReply, ReplyProblem } from "./messages.ts";
 
 export interface ReplySyntax {
   /** Whether the model thinks between `<think>` and `</think>`. */
   thinks: boolean;
-  /** Undefined: the model writes no calls. */
+  /** Undefined if the model does not write calls. */
   calls: ToolCallFormat | undefined;
 }
 
 export interface ParseContext {
-  /** The prompt ended within thinking: its generation prompt wrote the `<think>`. */
+  /** The generation prompt wrote the `<think>`. */
   thinking: boolean;
   /** Tools were offered. */
   tools: boolean;
@@ -23,7 +23,7 @@ export function parseReply(text: string, syntax: ReplySyntax, { thinking, tools,
   const whole = split.reasoning === undefined && found.calls.length === 0;
   return {
     content: whole ? found.content : found.content.trim(),
-    ...(split.reasoning === undefined ? {} : { reasoning: split.reasoning }),
+    reasoning: split.reasoning,
     toolCalls: found.calls.map((call, index) => ({ id: callId(index), ...call })),
     problems: [...split.problems, ...found.problems],
   };
@@ -32,7 +32,7 @@ export function parseReply(text: string, syntax: ReplySyntax, { thinking, tools,
 export const thinkStart = "<think>";
 export const thinkEnd = "</think>";
 
-/** Up to the first `</think>` it is thinking; without one, thinking that was begun goes to the end. */
+/** Thinking ends at the first `</think>`, or at the end of the text if it was begun and not closed. */
 function splitThinking(
   text: string,
   begun: boolean,
@@ -49,6 +49,6 @@ function splitThinking(
   }
   if (start === undefined) return { content: text, problems: [] };
   const reasoning = text.slice(start).trim();
-  const message = `the thinking has no ${thinkEnd}: nothing was answered`;
+  const message = `the thinking has no ${thinkEnd}, so there is no answer`;
   return { reasoning, content: "", problems: [{ kind: "unclosed_thinking", message, text: reasoning }] };
 }

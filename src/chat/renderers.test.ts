@@ -36,13 +36,13 @@ test("an unknown renderer, and one that the model has no tokens for, say what th
     expect.objectContaining({ message: 'there is no renderer named "qwen9"', hint: expect.stringContaining("hermes") }),
   );
   expect(() => loadChat(fixture("llama"), { rendererName: "hermes" })).toThrow(
-    "writes <|im_start|>, which is no token",
+    "writes <|im_start|>, which is not a token",
   );
 });
 
 describe("tools", () => {
   test.each(["chatml", "gemma"])(
-    "%s's template has no place for them, so they are put into the first message",
+    "%s's template does not support them, so they are put into the first message",
     (family) => {
       const said: string[] = [];
       const chat = loadChat(fixture(family), { log: (line) => said.push(line) });
@@ -66,7 +66,7 @@ describe("tools", () => {
         { ...call, id: "call_0" },
       ]);
       expect(said).toEqual([
-        expect.stringContaining("has no place for tools: they are described in the system message"),
+        expect.stringContaining("does not support tools: the system message describes them"),
       ]);
       // Nothing changes for calls without tools, whose prompts are the template's own.
       expect(chat.renderText(hello, { tools: [] })).toBe(chat.renderText(hello));
@@ -191,5 +191,5 @@ test("a template that writes the beginning anew, or hides replies, is found out"
   );
   const chat = loadChat(hides);
   expect(checkTemplate(chat)).toMatchObject({ notContinuable: true });
-  expect(describeTemplate(checkTemplate(chat), chat).join()).toContain("does not show where a reply ends");
+  expect(describeTemplate(checkTemplate(chat), chat).join()).toContain("does not mark the end of a reply");
 });

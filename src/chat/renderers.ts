@@ -1,4 +1,4 @@
-/** The ways of writing conversations and reading replies that can be chosen by name (`renderer_name`). */
+/** Named ways of rendering conversations and parsing replies (`renderer_name`). */
 import type { TemplateSources } from "./chat-template.ts";
 import { hermes } from "./formats/hermes.ts";
 import { llama3 } from "./formats/llama3.ts";
@@ -7,19 +7,19 @@ import type { ReplySyntax } from "./parse-reply.ts";
 
 export interface Renderer {
   syntax: ReplySyntax;
-  /** In place of the model's own template. */
+  /** Replaces the model's own template. */
   template?: string;
-  /** Tokens that the template writes and that the model must know. */
+  /** Tokens that the template writes and that the model must have. */
   needs?: readonly string[];
-  /** The tokenizer puts its BOS in front, since the template does not. */
+  /** The tokenizer adds its BOS, since the template does not. */
   addSpecial?: boolean;
 }
 
-/** For base models: the messages' contents one below the other, no roles, no turn marks. */
+/** For base models: one message per line, without roles and turn marks. */
 const plainTemplate =
   "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}";
 
-/** ChatML with tools in the way of Hermes; earlier thinking stays, so that a conversation only ever grows. */
+/** ChatML with tools in the format of Hermes. It keeps earlier thinking, so conversations are append-only. */
 const hermesTemplate = `{%- set own = messages[0].role == 'system' %}
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -59,7 +59,7 @@ const hermesTemplate = `{%- set own = messages[0].role == 'system' %}
     {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {%- endif %}`;
 
-/** Those without a template use the model's own and choose only how its replies are read. */
+/** Without a `template`, a renderer uses the model's own and only selects how replies are parsed. */
 export const renderers = {
   plain: { syntax: { thinks: false, calls: undefined }, template: plainTemplate, addSpecial: true },
   hermes: {
@@ -75,7 +75,7 @@ export const renderers = {
   gemma: { syntax: { thinks: false, calls: undefined } },
 } as const satisfies Record<string, Renderer>;
 
-/** How a model's replies are read, told by what its template writes. */
+/** How a model's replies are parsed, detected from its template. */
 export function syntaxOf({ plain, tools = plain }: TemplateSources): ReplySyntax {
   const formats = [
     ["<tool_call>", hermes],

@@ -1,30 +1,26 @@
 /**
- * Whether a client's copy of the history is the history that was recorded. Clients write tool calls back with their
- * arguments serialised anew, fill in defaults, drop thinking, write null for no content: that is the same history.
+ * Compares a client's copy of the history with the recorded history. Clients may serialize tool arguments again, fill in
+ * defaults, drop thinking, or write null for empty content; these differences are ignored.
  */
 import { isDeepStrictEqual } from "node:util";
 import type { ChatMessage, ToolCall } from "./messages.ts";
 
-/** A recorded message, or a reply with what its client was shown of it where that is less: see `cutAtStop`. */
+/** A recorded message. `shown` is the part of a reply that the client received, if it was cut: see `cutAtStop`. */
 export interface RecordedMessage extends ChatMessage {
   shown?: string;
 }
 
-/**
- * @returns how many of the recorded messages the given ones begin with, and by which ids the given ones name the
- * recorded calls
- */
+/** @returns the number of recorded messages that the given ones begin with, and the recorded id of each given call */
 export function matchHistory(
   recorded: readonly RecordedMessage[],
   given: readonly ChatMessage[],
 ): { matched: number; callIds: Map<string, string> } {
   const callIds = new Map<string, string>();
-  let matched = 0;
-  while (matched < recorded.length && matched < given.length) {
-    if (!sameMessage(recorded[matched]!, given[matched]!, callIds)) break;
-    matched++;
-  }
-  return { matched, callIds };
+  const differs = recorded.findIndex((message, index) => {
+    const copy = given[index];
+    return copy === undefined || !sameMessage(message, copy, callIds);
+  });
+  return { matched: differs < 0 ? recorded.length : differs, callIds };
 }
 
 /** @param callIds filled with the recorded id of each given call */
@@ -38,19 +34,21 @@ export function sameMessage(recorded: RecordedMessage, given: ChatMessage, callI
 function sameReply(recorded: RecordedMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
   const calls = recorded.toolCalls ?? [];
   const back = given.toolCalls ?? [];
-  if (calls.length !== back.length || !calls.every((call, index) => sameCall(call, back[index]!))) return false;
+  const pairs = back.flatMap((copy, index) => {
+    const call = calls[index];
+    return call !== undefined && sameCall(call, copy) ? [{ call, copy }] : [];
+  });
+  if (calls.length !== back.length || pairs.length !== back.length) return false;
   const content = given.content.trim();
   const said = [recorded.content, recorded.shown ?? recorded.content].map((text) => text.trim());
-  // Beside tool calls, text is often left out.
+  // Clients often drop text next to tool calls.
   if (!said.includes(content) && !(content === "" && calls.length > 0)) return false;
   if (given.reasoning && given.reasoning.trim() !== (recorded.reasoning ?? "").trim()) return false;
-  calls.forEach((call, index) => {
-    callIds.set(back[index]!.id, call.id);
-  });
+  for (const { call, copy } of pairs) callIds.set(copy.id, call.id);
   return true;
 }
 
-/** A call that kept its id may have gained defaults and lost keys that its schema does not know; a changed value is a change. */
+/** A call with the same id may have gained defaults and lost unknown keys, but no value may differ. */
 function sameCall(recorded: ToolCall, given: ToolCall): boolean {
   if (recorded.name !== given.name) return false;
   if (recorded.id === given.id) return agree(recorded.arguments, given.arguments);

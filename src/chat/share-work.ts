@@ -1,8 +1,8 @@
-/** Work that several callers want at once is done once, and ended when none of them waits for it any more. */
+/** Runs the same work once for several callers, and aborts it when no caller waits for it. */
 export function shareWork<Value>() {
   const running = new Map<string, { result: Promise<Value>; waiting: number; stop: AbortController }>();
 
-  /** @throws the signal's reason when aborted */
+  /** @throws the signal's reason if aborted */
   return async (
     key: string,
     signal: AbortSignal | undefined,

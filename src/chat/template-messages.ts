@@ -1,34 +1,26 @@
-/** Messages and tools in the shape that chat templates expect, which is that of the OpenAI API with parsed arguments. */
+/** Messages and tools as chat templates expect them: as in the OpenAI API, with parsed arguments. */
 import type { ChatMessage, ToolDefinition } from "./messages.ts";
 
 /** @param argumentsAsText for templates that expect a call's arguments as JSON text */
 export function toTemplateMessage(message: ChatMessage, argumentsAsText = false): Record<string, unknown> {
   const { role, content, reasoning, toolCalls, toolCallId, name } = message;
-  return {
-    role,
-    content,
-    ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
-    ...(toolCalls === undefined || toolCalls.length === 0
-      ? {}
-      : {
-          tool_calls: toolCalls.map((call) => ({
-            id: call.id,
-            type: "function",
-            function: { name: call.name, arguments: argumentsAsText ? JSON.stringify(call.arguments) : call.arguments },
-          })),
-        }),
-    ...(toolCallId === undefined ? {} : { tool_call_id: toolCallId }),
-    ...(name === undefined ? {} : { name }),
-  };
+  const written: Record<string, unknown> = { role, content };
+  // Templates test which keys exist.
+  if (reasoning !== undefined) written.reasoning_content = reasoning;
+  if (toolCalls?.length) {
+    written.tool_calls = toolCalls.map((call) => ({
+      id: call.id,
+      type: "function",
+      function: { name: call.name, arguments: argumentsAsText ? JSON.stringify(call.arguments) : call.arguments },
+    }));
+  }
+  if (toolCallId !== undefined) written.tool_call_id = toolCallId;
+  if (name !== undefined) written.name = name;
+  return written;
 }
 
 export function toTemplateTool({ name, description, parameters }: ToolDefinition): Record<string, unknown> {
-  return {
-    type: "function",
-    function: {
-      name,
-      ...(description === undefined ? {} : { description }),
-      parameters: parameters ?? { type: "object", properties: {} },
-    },
-  };
+  const schema = parameters ?? { type: "object", properties: {} };
+  const written = description === undefined ? { name, parameters: schema } : { name, description, parameters: schema };
+  return { type: "function", function: written };
 }

@@ -1,9 +1,9 @@
-/** How few tokens a text can become, known from its length alone: text that is far too long is never tokenized. */
+/** A lower bound of a text's number of tokens from its length, so that text that is far too long is never tokenized. */
 
-/** A text that becomes more tokens than the caller can use. */
+/** A text has more tokens than the caller can use. */
 export class TextTooLong extends Error {
   override name = "TextTooLong";
-  /** It becomes at least so many. */
+  /** Lower bound of its number of tokens. */
   readonly leastTokens: number;
 
   constructor(leastTokens: number) {
@@ -30,8 +30,8 @@ interface TokenizerFile {
 
 /**
  * @param file content of tokenizer.json
- * @returns bytes of text that one token stands for at most; undefined where the tokenizer may drop text, or merge any
- * length of it into one token
+ * @returns the largest number of bytes of text per token; undefined if the tokenizer may drop text, or merge text of any
+ * length into one token
  */
 export function mostBytesPerToken(file: unknown): number | undefined {
   const { model, normalizer, pre_tokenizer: preTokenizer, added_tokens: added = [] } = file as TokenizerFile;
@@ -41,16 +41,16 @@ export function mostBytesPerToken(file: unknown): number | undefined {
   if (!losesNothing || shrinks === undefined || added.some(({ lstrip, rstrip }) => lstrip || rstrip)) return undefined;
   let longest = 1;
   for (const { content } of added) longest = Math.max(longest, Buffer.byteLength(content));
-  // A character of a byte-level token is a byte.
+  // Each character of a byte-level token stands for one byte.
   const bytesOf = byteLevel ? (token: string) => token.length : (token: string) => Buffer.byteLength(token);
   for (const token of Object.keys(model.vocab ?? {})) longest = Math.max(longest, bytesOf(token));
   return longest * shrinks;
 }
 
-/** NFC writes some characters in a third of their bytes, and none in less. */
+/** NFC shrinks a character to a third of its bytes at most. */
 const nfcShrinking = 3;
 
-/** How many times shorter a text may become before it is split; undefined: any. */
+/** The largest factor by which a text may shrink before it is split; undefined if unlimited. */
 function shrinkingOf(step: Step | null | undefined): number | undefined {
   switch (step?.type) {
     case undefined:

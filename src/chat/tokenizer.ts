@@ -1,4 +1,4 @@
-/** A model's tokenizer from its own files (tokenizer.json, tokenizer_config.json). Knows nothing of conversations. */
+/** Opens a model's tokenizer from its files (tokenizer.json, tokenizer_config.json). */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer as LibraryTokenizer } from "@huggingface/tokenizers";
@@ -24,7 +24,7 @@ export type TokenizerConfig = z.output<typeof configSchema>;
 export interface Tokenizer {
   config: TokenizerConfig;
   encode(text: string, options?: { addSpecial?: boolean }): Int32Array;
-  /** The text becomes so many tokens or more: told without encoding it. */
+  /** Lower bound of the text's number of tokens, computed without encoding it. */
   leastTokens(text: string): number;
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   /** The id of a token by its exact text. */
@@ -33,7 +33,7 @@ export interface Tokenizer {
   specials: readonly string[];
 }
 
-/** @throws UserError when the folder has no usable tokenizer */
+/** @throws UserError if the folder has no usable tokenizer */
 export function openTokenizer(directory: string): Tokenizer {
   const tokenizerFile = join(directory, "tokenizer.json");
   if (!existsSync(tokenizerFile)) {
@@ -56,7 +56,7 @@ export function openTokenizer(directory: string): Tokenizer {
       cause: error,
     });
   }
-  // Transformers leaves spaces alone unless told otherwise; the library's own default is to tidy them.
+  // Transformers keeps spaces by default; the library removes some.
   const tidySpaces = config.clean_up_tokenization_spaces ?? false;
 
   const bytesPerToken = mostBytesPerToken(content);
@@ -88,7 +88,7 @@ const addedTokens = z.looseObject({
   added_tokens: z.array(z.looseObject({ content: z.string(), special: z.boolean().default(false) })).default([]),
 });
 
-/** The longest first, so that none is taken for a part of another. */
+/** Longest first, so that a special token is found before a part of it. */
 function specialsOf(content: unknown): string[] {
   const parsed = addedTokens.safeParse(content);
   const specials = parsed.success ? parsed.data.added_tokens.filter(({ special }) => special) : [];
@@ -101,7 +101,7 @@ export function readJson(file: string): unknown {
     return JSON.parse(readFileSync(file, "utf8"));
   } catch (error) {
     throw new UserError(`cannot read ${file}: ${error instanceof Error ? error.message : error}`, {
-      hint: "the file may be cut short; fetch the model again",
+      hint: "the file may be incomplete; download the model again",
       cause: error,
     });
   }

@@ -1,15 +1,15 @@
-/** Text <-> tokens, nothing else: what a model's tokenizer and chat template do, without the model. */
+/** The interface of a model's tokenizer and chat template: text <-> tokens. */
 import type { ChatMessage, ParsedReply, ToolDefinition } from "./messages.ts";
 
 export interface RenderOptions {
   /** End with the header of the assistant's turn, so that the model answers. Default true. */
-  addGenerationPrompt?: boolean;
-  /** Offered to the model in the way of its template. */
+  addGenerationPrompt?: boolean | undefined;
+  /** Offered to the model in the format of its template. */
   tools?: readonly ToolDefinition[];
-  /** False: no thinking before the answer. Default: as the chat was loaded. */
-  thinking?: boolean;
-  /** How long to think, where the template knows such a word (`"low"`, `"medium"`, `"high"`). Default: as loaded. */
-  reasoningEffort?: string;
+  /** `false` turns thinking off. Default: the setting that the chat was loaded with. */
+  thinking?: boolean | undefined;
+  /** `"low"`, `"medium"` or `"high"`, if the template supports it. Default: the setting that the chat was loaded with. */
+  reasoningEffort?: string | undefined;
 }
 
 interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
@@ -18,20 +18,20 @@ interface ParseOptions extends Omit<RenderOptions, "addGenerationPrompt"> {
 }
 
 export interface EncodeOptions {
-  /** With the tokens that the tokenizer itself puts around a text (e.g. BOS). Default false. */
+  /** Add the tokens that the tokenizer puts around a text (e.g. BOS). Default false. */
   addSpecial?: boolean;
 }
 
 /** For texts that may be long. */
 export interface LaterOptions {
-  /** A text that is sure to become more tokens is not encoded at all. */
+  /** A text that certainly has more tokens is not encoded. */
   mostTokens?: number | undefined;
   /** Aborting ends the work on the other thread. */
   signal?: AbortSignal | undefined;
 }
 
 export interface DecodeOptions {
-  /** Leave special tokens (turn marks, end of text) out. Default false. */
+  /** Drop special tokens (turn marks, end of text). Default false. */
   skipSpecial?: boolean;
 }
 
@@ -39,39 +39,39 @@ export interface DecodeOptions {
 export interface IncrementalDecoder {
   /** Text that this token completed; empty while a character is still incomplete. */
   push(token: number): string;
-  /** What was held back, with replacement characters for what never became a character. */
+  /** The remaining text, with replacement characters for incomplete characters. */
   end(): string;
 }
 
 export interface Chat {
   /**
-   * `[P]` token ids of a conversation. Special tokens are recognised wherever the rendered text spells them, in a
-   * message too, as transformers' `apply_chat_template` does; no token is added that the template does not write.
-   * @throws UserError when the template refuses the messages
+   * `[P]` token ids of a conversation. Special tokens are recognized anywhere in the rendered text, also in messages, as
+   * in transformers' `apply_chat_template`. No token is added that the template does not write.
+   * @throws UserError if the template refuses the messages
    */
   render(messages: readonly ChatMessage[], options?: RenderOptions): Int32Array;
   /**
-   * `render`, with what is long encoded on another thread, so that nothing else has to wait for it.
-   * @throws TextTooLong for a text of more than `mostTokens`; the signal's reason when aborted
+   * `render`, with long texts encoded on another thread.
+   * @throws TextTooLong for a text of more than `mostTokens`; the signal's reason if aborted
    */
   renderLater(messages: readonly ChatMessage[], options?: RenderOptions & LaterOptions): Promise<Int32Array>;
   /** The conversation as the text that `render` encodes. */
   renderText(messages: readonly ChatMessage[], options?: RenderOptions): string;
   /**
-   * Takes a reply (its tokens, the end of turn included or not, or its text) apart into thinking, tool calls and the
-   * rest, in the model's own format. Never throws for what a model may have written. `options` are those that its
-   * prompt was rendered with: tool calls are looked for where tools were offered.
+   * Parses a reply (its text, or its tokens with or without the end of turn) into thinking, tool calls and content, in the
+   * model's own format. Never throws, regardless of the reply. Pass the `options` of its prompt: tool calls are parsed only
+   * if tools were offered.
    */
   parse(reply: ArrayLike<number> | string, options?: ParseOptions): ParsedReply;
-  /** Whether a reply to such a prompt may contain thinking. `begun`: the prompt ends within thinking. */
+  /** Whether a reply to a prompt with these options may contain thinking. `begun`: the prompt opens the thinking. */
   thinkingOf(options?: RenderOptions): "never" | "possible" | "begun";
   /** Removes the texts of special tokens, as `parse` does. */
   withoutSpecials(text: string): string;
   /** Plain text to token ids. */
   encode(text: string, options?: EncodeOptions): Int32Array;
-  /** `encode`, as `renderLater` does it. */
+  /** `encode`, with long texts encoded on another thread. */
   encodeLater(text: string, options?: EncodeOptions & LaterOptions): Promise<Int32Array>;
-  /** Ids that the tokenizer does not know (a padded vocabulary has some) decode to nothing. */
+  /** Unknown ids, e.g. of a padded vocabulary, decode to nothing. */
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   incrementalDecoder(options?: DecodeOptions): IncrementalDecoder;
   readonly bosId: number | null;
@@ -79,8 +79,8 @@ export interface Chat {
   readonly padId: number | null;
   /** Tokens that end an assistant's turn. */
   readonly stopIds: readonly number[];
-  /** Multi-turn prompts keep the thinking of earlier replies even where the template would drop it. */
+  /** Prompts keep the thinking of earlier replies even if the template drops it. */
   readonly accumulateReasoning: boolean;
-  /** The token that the template writes after an assistant's message; the plain template of base models has none. */
+  /** The token that the template writes after an assistant's message; undefined for the plain template of base models. */
   readonly turnEnd: string | undefined;
 }

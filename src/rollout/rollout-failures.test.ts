@@ -151,12 +151,12 @@ describe("failures", () => {
     let attempts = 0;
     const workflow: Workflow<Row> = () => {
       attempts++;
-      throw new UserError("the chat template has no place for tools", { hint: "offer none" });
+      throw new UserError("the chat template does not support tools", { hint: "offer none" });
     };
     const { run } = setUp({ workflow, retryLimit: 3 });
     const error = await run({ tasks: tasksOf("one"), n: 1, raiseOnError: true }).catch((thrown) => thrown);
     expect(error.message).toBe(
-      "rollout 0 of task one (train.jsonl:1) failed: workflow: the chat template has no place for tools",
+      "rollout 0 of task one (train.jsonl:1) failed: workflow: the chat template does not support tools",
     );
     expect(error).toMatchObject({ exitCode: 2, hint: expect.stringContaining("offer none") });
     expect(attempts).toBe(1);

@@ -1,9 +1,9 @@
-/** How a family of models writes tool calls into its replies. */
+/** The interface of tool-call formats, and what they share. */
 import { isDeepStrictEqual } from "node:util";
 import type { ReplyProblem } from "../messages.ts";
 import { writtenValue } from "./json-values.ts";
 
-/** A call as it was written; its id is given by who reads the reply. */
+/** A call without an id, which is assigned later. */
 export interface WrittenCall {
   name: string;
   arguments: Record<string, unknown>;
@@ -11,16 +11,16 @@ export interface WrittenCall {
 }
 
 export interface WrittenCalls {
-  /** What is left of the text, malformed calls included. */
+  /** The text without the calls. Malformed calls stay in it. */
   content: string;
   calls: WrittenCall[];
   problems: ReplyProblem[];
 }
 
-/** Reads the calls out of a reply's text, thinking already taken off. Never throws. */
+/** Extracts the calls from a reply's text without its thinking. Never throws. */
 export type ToolCallFormat = (text: string) => WrittenCalls;
 
-/** Writing or comparing a value recurses, and `JSON.parse` accepts nesting that overflows the stack then. */
+/** `JSON.parse` accepts nesting that overflows the stack of recursive functions. */
 const deepest = 100;
 
 const isDeeperThan = (value: unknown, levels: number): boolean =>
@@ -30,7 +30,7 @@ const isDeeperThan = (value: unknown, levels: number): boolean =>
 
 /**
  * One call from JSON such as `{"name": "add", "arguments": {"a": 1}}`.
- * @returns what is wrong with it, in words, where it is no call
+ * @returns the problem as a message if it is not a call
  */
 export function callFromJson(json: string, argumentsKey: "arguments" | "parameters"): WrittenCall | string {
   let value: unknown;
@@ -42,7 +42,7 @@ export function callFromJson(json: string, argumentsKey: "arguments" | "paramete
   return callFromValue(value, argumentsKey, json);
 }
 
-/** @param written the JSON that the value was read from, where it is at hand */
+/** @param written the JSON text of the value, if available */
 export function callFromValue(
   value: unknown,
   argumentsKey: "arguments" | "parameters",

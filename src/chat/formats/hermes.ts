@@ -1,4 +1,4 @@
-/** Hermes' and Qwen's calls: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them. */
+/** The calls of Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them. */
 import { callFromJson, malformed, type WrittenCalls } from "./format.ts";
 
 const open = "<tool_call>";

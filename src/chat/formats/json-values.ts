@@ -1,8 +1,8 @@
-/** JSON values that stand one after the other in a text, for formats that mark no end. */
+/** Parses a sequence of JSON values, for formats without an end mark. */
 
 /**
- * @param separator may stand between two values
- * @returns the values up to the first text that is none, and what is wrong with that
+ * @param separator optional between two values
+ * @returns the values up to the first text that is not JSON, and the problem with that text
  */
 export function readJsonValues(
   whole: string,
@@ -24,7 +24,7 @@ export function readJsonValues(
   return { values };
 }
 
-/** The value of a key as it stands in an object's text; the key's first place, so an earlier object may not hold it too. */
+/** The text of a key's value in an object's text. Uses the first occurrence of the key. */
 export function writtenValue(object: string, key: string): string | undefined {
   const found = new RegExp(`"${key}"\\s*:\\s*`).exec(object);
   if (found === null) return undefined;
@@ -32,12 +32,12 @@ export function writtenValue(object: string, key: string): string | undefined {
   return rest.slice(0, endOfValue(rest));
 }
 
-/** Where the object or list that the text begins with is closed; the text's end where it is not. */
+/** The end of the object or list at the start of the text; the text's end if it is not closed. */
 function endOfValue(text: string): number {
   let depth = 0;
   let quoted = false;
   for (let index = 0; index < text.length; index++) {
-    const character = text[index]!;
+    const character = text.charAt(index);
     if (quoted) {
       if (character === "\\") index++;
       else if (character === '"') quoted = false;

@@ -1,6 +1,6 @@
 /**
- * Llama 3's calls: the whole reply is `{"name": ..., "parameters": {...}}`, several of them parted by semicolons,
- * perhaps after `<|python_tag|>`.
+ * The calls of Llama 3: the whole reply is `{"name": ..., "parameters": {...}}`, or several of them separated by
+ * semicolons, optionally after `<|python_tag|>`.
  */
 import { callFromValue, malformed, type WrittenCalls } from "./format.ts";
 import { readJsonValues } from "./json-values.ts";
@@ -15,7 +15,7 @@ export function llama3(text: string): WrittenCalls {
   const calls = read.values.map(({ value, text: written }) => callFromValue(value, "parameters", written));
   const wrong =
     read.problem ?? (calls.length === 0 ? "nothing follows" : calls.find((call) => typeof call === "string"));
-  // All or nothing: what is no call may well be an answer in JSON.
+  // All or nothing, since other JSON may be the answer itself.
   if (wrong === undefined) {
     return { content: "", calls: calls.filter((call) => typeof call !== "string"), problems: [] };
   }

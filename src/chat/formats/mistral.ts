@@ -1,4 +1,4 @@
-/** Mistral's calls: `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}` each. */
+/** The calls of Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}` each. */
 import { callFromValue, malformed, type WrittenCall, type WrittenCalls } from "./format.ts";
 import { readJsonValues } from "./json-values.ts";
 
