@@ -1,58 +1,61 @@
-/** Which engine a configuration names. The only place that lists them; each is loaded when it is chosen. */
+/** The engine that a configuration names. The only place that lists the backends. */
+import { backendSettings } from "../config/backends.ts";
+import type { Backend } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
-import type { Engine } from "./engine.ts";
+import type { BackendDescriptor, EngineHooks } from "./descriptor.ts";
+import type { AdapterSpec, Engine } from "./engine.ts";
+import { local } from "./local/descriptor.ts";
+import { tinker } from "./tinker/descriptor.ts";
 
-export interface EngineHooks {
-  /** The engine's own log. */
-  logFile?: string;
-  /** What the engine is busy with before it is ready: set-up, conversion, loading. */
-  onStatus?: (text: string) => void;
+const descriptors: Partial<Record<Backend, BackendDescriptor>> = { local, tinker };
+
+/**
+ * Checks what can be checked before anything is loaded.
+ *
+ * @throws UserError when the backend is not built, its own settings cannot work, or it cannot train the adapter
+ */
+export function requireBackend(config: Config): BackendDescriptor {
+  const { backend } = config.rllm;
+  const descriptor = descriptors[backend];
+  if (descriptor === undefined) {
+    throw new UserError(`rllm.backend=${backend}: ${backendSettings[backend].notBuilt}`, {
+      hint: `use ${Object.keys(descriptors)
+        .map((name) => `rllm/backend=${name}`)
+        .join(" or ")}`,
+    });
+  }
+  descriptor.check?.(config);
+  requireAdapter(config, descriptor);
+  return descriptor;
 }
 
-type OpenEngine = (config: Config, hooks: EngineHooks) => Promise<Engine>;
-
-const engines: Partial<Record<Config["rllm"]["backend"], OpenEngine>> = {
-  local: async (config, hooks) => {
-    const [{ openLocalEngine }, { localEngineOptions }] = await Promise.all([
-      import("./local/engine.ts"),
-      import("./local/options.ts"),
-    ]);
-    return openLocalEngine(localEngineOptions(config, hooks));
-  },
-  tinker: async (config, hooks) => {
-    const [{ openTinkerEngine }, { tinkerEngineOptions, tinkerService }] = await Promise.all([
-      import("./tinker/engine.ts"),
-      import("./tinker/options.ts"),
-    ]);
-    const service = tinkerService(config);
-    if (service) return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
-    // The server stands in front of engines; here, alone, an engine stands in front of the server.
-    const { openOwnTinkerEngine } = await import("../server/in-process.ts");
-    return openOwnTinkerEngine(config, hooks);
-  },
-};
+function requireAdapter(config: Config, { capabilities }: BackendDescriptor): void {
+  const { engine, adapters } = capabilities(config);
+  if (adapters.includes(adapterSpec(config).kind)) return;
+  throw new UserError(`model.lora_rank=0: the ${engine} backend trains LoRA adapters, not all weights`, {
+    hint: "model.lora_rank=32, or rllm/backend=local",
+  });
+}
 
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */
-export function openEngine(config: Config, hooks: EngineHooks = {}): Promise<Engine> {
-  return requireBackend(config)(config, hooks);
+export async function openEngine(config: Config, hooks: EngineHooks = {}): Promise<Engine> {
+  return requireBackend(config).open(config, hooks);
 }
 
-/** @throws UserError when the configuration names a backend that is not built */
-export function requireBackend({ rllm: { backend } }: Config): OpenEngine {
-  const open = engines[backend];
-  if (open !== undefined) return open;
-  throw new UserError(`rllm.backend=${backend}: this backend is not built yet`, { hint: "use rllm.backend=local" });
+/** The backend whose service holds the state at this address; undefined for a folder. */
+export function backendHolding(address: string): Backend | undefined {
+  for (const [name, { holdsState }] of Object.entries(descriptors)) {
+    if (holdsState?.(address)) return name as Backend;
+  }
+  return undefined;
 }
 
 /** The adapter a configuration asks for. */
-export function adapterSpec(config: Config): import("./engine.ts").AdapterSpec {
-  const { lora_rank, lora_alpha, train_attn, train_mlp, train_unembed } = config.model;
-  if (lora_rank === 0) return { kind: "full" };
-  const targets = [
-    ...(train_attn ? (["attn"] as const) : []),
-    ...(train_mlp ? (["mlp"] as const) : []),
-    ...(train_unembed ? (["unembed"] as const) : []),
-  ];
-  return { kind: "lora", rank: lora_rank, alpha: lora_alpha, targets, seed: config.rllm.trainer.seed };
+export function adapterSpec(config: Config): AdapterSpec {
+  const { lora_rank: rank, lora_alpha: alpha, train_attn, train_mlp, train_unembed } = config.model;
+  if (rank === 0) return { kind: "full" };
+  const trains = { attn: train_attn, mlp: train_mlp, unembed: train_unembed };
+  const targets = (["attn", "mlp", "unembed"] as const).filter((target) => trains[target]);
+  return { kind: "lora", rank, alpha, targets, seed: config.rllm.trainer.seed };
 }

@@ -14,12 +14,16 @@ interface BackendSettings {
   ownSections: readonly string[];
   /** Finds the backend's own tree: an entry of the search path, and a note if it is incomplete. */
   ownTree?: () => { entry: string; note?: string };
+  /** Why a run is refused, as one sentence; the keys are composed and checked all the same. */
+  notBuilt?: string;
+  /** The setting for higher precision, if the backend has one. */
+  precision?: { key: string; highest: string };
   /** Synchronizes the keys that have two names. */
   sync: (tree: SyncTree, warn: (warning: ConfigWarning) => void) => void;
 }
 
 export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
-  local: { ownSections: [], sync: syncShared },
+  local: { ownSections: [], precision: { key: "local.dtype", highest: "float32" }, sync: syncShared },
   tinker: {
     ownSections: [],
     sync: (tree, warn) => {
@@ -28,6 +32,7 @@ export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
     },
   },
   verl: {
+    notBuilt: "the verl backend is not built yet; its keys are composed and checked, but a run is refused",
     ownSections: [...verlSections, "data"],
     ownTree: () =>
       searchPath([`pkg://${verlPackage}`]).isGroup("actor")

@@ -6,6 +6,7 @@ import { isDeepStrictEqual } from "node:util";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
+import { backendSettings } from "./backends.ts";
 import { showValue } from "./check.ts";
 import type { ComposedConfig } from "./compose.ts";
 import { configKeys, type KeyDescription, openSectionOf, openSections } from "./describe.ts";
@@ -57,12 +58,14 @@ function unsupportedExtras({ tree, origins }: ComposedConfig): Unsupported[] {
 export function effectOn(composed: ComposedConfig, known: KeyDescription): string {
   const { about } = known;
   const { backend } = composed.config.rllm;
+  const { notBuilt } = backendSettings[backend];
   const reason = reasonAgainst(composed, known);
   if (reason !== undefined) return `rejected on ${backend}: ${reason}`;
   if (about.backends !== undefined && !about.backends.includes(backend)) {
     return `none on ${backend}: ${onlyOn(about.backends)}`;
   }
   if (typeof about.later === "string") return `none so far: ${about.later}`;
+  if (notBuilt !== undefined) return `none so far: ${notBuilt}`;
   return about.neutral === undefined ? `takes effect on ${backend}` : "none: this value changes nothing";
 }
 

@@ -1,5 +1,6 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
+import { backendSettings } from "./backends.ts";
 import { composeConfig } from "./compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "./describe.ts";
 import { flagSections } from "./lightrft/flags.ts";
@@ -86,6 +87,7 @@ function supportedBy({ about }: KeyDescription): string {
 function verlPage(): string {
   // Always use the bundled copy in config/verl, regardless of whether verl is installed.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
+  const { notBuilt } = backendSettings.verl;
   const rows = Object.entries(verlKeys).map(([key, schema]) => {
     const { type, description } = describeKey(key, schema);
     const shared = verlNames.get(key);
@@ -93,7 +95,7 @@ function verlPage(): string {
   });
   return page(
     "verl",
-    `\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
+    `${notBuilt === undefined ? "" : `**No run yet:** ${notBuilt}.\n\n`}\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
 installed, otherwise from the subset in \`config/verl\`. Keys with two names get the same value, in this order of priority: the
 \`rllm.*\` name set on the command line, verl's name set there, a default of \`rllm.*\` that is not null, verl's own default.
 Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setting both names to different values prints

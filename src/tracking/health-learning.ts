@@ -1,14 +1,19 @@
 /** Health rules about learning: values that overflow, entropy and reward that collapse or do not change. */
+import { backendSettings } from "../config/backends.ts";
+import { valueAt } from "../config/value-at.ts";
 import { mean, standardDeviation } from "../statistics.ts";
 import { lastValues, type NewRule } from "./health-rule.ts";
 import { stepSummary } from "./step-summary.ts";
 
-/** The setting for higher precision, if the backend has one. */
-const precisionKey = ({ rllm, local }: Parameters<NewRule>[0]) =>
-  rllm.backend === "local" && local.dtype !== "float32" ? "local.dtype=float32" : undefined;
+/** A setting for higher precision, unless it is set already or the backend has none. */
+function higherPrecision(config: Parameters<NewRule>[0]): string | undefined {
+  const { precision } = backendSettings[config.rllm.backend];
+  if (precision === undefined || valueAt(config, precision.key) === precision.highest) return undefined;
+  return `${precision.key}=${precision.highest}`;
+}
 
 export const gradientNotFinite: NewRule = (config) => {
-  const precision = precisionKey(config);
+  const precision = higherPrecision(config);
   let isUpdated = false;
   return ({ metrics }) => {
     const dropped = metrics["update/dropped_not_finite"] ?? 0;
@@ -29,7 +34,7 @@ export const gradientNotFinite: NewRule = (config) => {
 const alarmingMismatch = 0.2;
 
 export const samplerMismatch: NewRule = (config) => {
-  const precision = precisionKey(config);
+  const precision = higherPrecision(config);
   return ({ metrics }) => {
     const difference = metrics["rollout/logprob_diff_mean"] ?? 0;
     // A difference is expected from older weights.

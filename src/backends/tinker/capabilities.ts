@@ -6,7 +6,7 @@ export const hostedLosses: readonly string[] = ["cross_entropy", "importance_sam
 
 export const capabilities: Capabilities = {
   engine: "tinker",
-  // Of the distribution at the sampling temperature; at 1 that is the model's own. Hone's own service can give raw ones.
+  // Of the distribution at the sampling temperature; at temperature 1 that is the model's own.
   sampleLogprobs: "processed",
   adapters: ["lora", "none"],
   loraTargets: ["attn", "mlp", "unembed"],
@@ -28,3 +28,6 @@ export const capabilities: Capabilities = {
   exports: ["adapter"],
   vision: false,
 };
+
+/** Hone's own service returns raw log-probabilities on request. */
+export const honeCapabilities: Capabilities = { ...capabilities, sampleLogprobs: "raw" };

@@ -4,7 +4,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { NonFiniteLossError } from "../check-loss-value.ts";
 import { StateLost } from "../engine-died.ts";
 import { type Connection, createConnection } from "./connection.ts";
-import { tinkerService } from "./options.ts";
+import { tinkerService } from "./service.ts";
 import { openSession } from "./session.ts";
 
 interface Asked {
@@ -206,8 +206,8 @@ describe("the key", () => {
   });
 
   it("must be given for another machine", () => {
-    expect(() => tinkerService(config("tinker_base_url=https://example.org"), {})).toThrow(/no API key/);
-    expect(() => tinkerService(config("tinker_base_url=nowhere"), {})).toThrow(/nowhere is no address/);
+    expect(() => tinkerService(config("tinker_base_url=https://example.org"), {})).toThrow(/requires an API key/);
+    expect(() => tinkerService(config("tinker_base_url=nowhere"), {})).toThrow(/nowhere is not a URL/);
   });
 });
 

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
-import { capabilities } from "./capabilities.ts";
+import { capabilities, honeCapabilities } from "./capabilities.ts";
 import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
 import { openSession } from "./session.ts";
@@ -77,7 +77,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     });
   }
   return {
-    capabilities: session.isHone ? { ...capabilities, sampleLogprobs: "raw" } : capabilities,
+    capabilities: session.isHone ? honeCapabilities : capabilities,
     model,
     versions: { "tinker protocol": sdkVersion },
     createPolicy,

@@ -1,33 +1,10 @@
-/** Which Tinker service a configuration means, and how it is reached. */
+/** The options of the Tinker engine from a configuration. */
 import { existsSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { downloadFileToCacheDir } from "@huggingface/hub";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { TinkerEngineOptions } from "./engine.ts";
-
-const hostedUrl = "https://tinker.thinkingmachines.dev/services/tinker-prod";
-/** `hone serve` on this machine takes any key, but a key there must be. */
-const localKey = "tml-local";
-
-/** Null: neither an address nor a key is given, so Hone's own service in this process is meant. */
-export function tinkerService(
-  config: Config,
-  env: NodeJS.ProcessEnv = process.env,
-): { baseUrl: string; apiKey: string } | null {
-  const given = config.tinker_base_url ?? env.TINKER_BASE_URL ?? null;
-  const apiKey = env.TINKER_API_KEY;
-  if (given === null && !apiKey) return null;
-  if (given === null) return { baseUrl: hostedUrl, apiKey: apiKey! };
-  if (!URL.canParse(given)) {
-    throw new UserError(`tinker_base_url: ${given} is no address`, { hint: "tinker_base_url=http://127.0.0.1:8000" });
-  }
-  const { hostname } = new URL(given);
-  const loopback = ["127.0.0.1", "localhost", "[::1]"].includes(hostname);
-  if (!apiKey && !loopback)
-    throw new UserError("there is no API key for the Tinker service", { hint: "Set TINKER_API_KEY." });
-  return { baseUrl: given.replace(/\/+$/, ""), apiKey: apiKey ?? localKey };
-}
 
 export function tinkerEngineOptions(
   config: Config,

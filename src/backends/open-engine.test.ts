@@ -1,0 +1,39 @@
+import { afterEach, expect, it, vi } from "vitest";
+import { composeConfig } from "../config/compose.ts";
+import { adapterSpec, backendHolding, openEngine, requireBackend } from "./open-engine.ts";
+
+const config = (...overrides: string[]) => composeConfig({ overrides }).config;
+afterEach(() => vi.unstubAllEnvs());
+
+it.each([
+  ["a backend that is not built", ["rllm/backend=verl"], /rllm.backend=verl: .*not built/],
+  ["weights that the backend cannot train", ["rllm/backend=tinker", "model.lora_rank=0"], /LoRA adapters, not all/],
+  ["a service that is not a URL", ["rllm/backend=tinker", "tinker_base_url=nowhere"], /nowhere is not a URL/],
+  ["a service without its key", ["rllm/backend=tinker", "tinker_base_url=https://a.example"], /requires an API key/],
+])("refuses %s before anything is opened", async (_, overrides, message) => {
+  vi.stubEnv("TINKER_API_KEY", "");
+  expect(() => requireBackend(config(...overrides))).toThrow(message);
+  await expect(openEngine(config(...overrides))).rejects.toThrow(message);
+});
+
+it("knows what an engine can do from the configuration alone", () => {
+  expect(requireBackend(config()).capabilities(config())).toMatchObject({
+    engine: "local",
+    adapters: ["lora", "full", "none"],
+  });
+  const tinker = config("rllm/backend=tinker");
+  expect(requireBackend(tinker).capabilities(tinker)).toMatchObject({ engine: "tinker", sampleLogprobs: "raw" });
+});
+
+it("knows which backend's service holds a state", () => {
+  expect(backendHolding("tinker://run/weights/7")).toBe("tinker");
+  expect(backendHolding("runs/latest")).toBeUndefined();
+});
+
+it.each([
+  [["model.lora_rank=8", "model.train_unembed=true"], { kind: "lora", rank: 8, targets: ["attn", "mlp", "unembed"] }],
+  [["model.train_attn=false", "model.train_unembed=false"], { kind: "lora", targets: ["mlp"] }],
+  [["model.lora_rank=0"], { kind: "full" }],
+])("%j asks for the adapter %j", (overrides, adapter) => {
+  expect(adapterSpec(config(...overrides))).toMatchObject(adapter);
+});

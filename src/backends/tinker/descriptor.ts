@@ -1,0 +1,26 @@
+/** Training through a service with Tinker's protocol, or through Hone's own in this process. */
+import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import type { BackendDescriptor } from "../descriptor.ts";
+import { honeCapabilities } from "./capabilities.ts";
+import { tinkerService } from "./service.ts";
+
+export const tinker: BackendDescriptor = {
+  // A service says only after it was reached whether it is Hone's, which can return raw log-probabilities.
+  capabilities: () => honeCapabilities,
+  check(config) {
+    tinkerService(config);
+  },
+  holdsState: isTinkerPath,
+  async open(config, hooks) {
+    const service = tinkerService(config);
+    if (service === null) {
+      const { openOwnTinkerEngine } = await import("../../server/in-process.ts");
+      return openOwnTinkerEngine(config, hooks);
+    }
+    const [{ openTinkerEngine }, { tinkerEngineOptions }] = await Promise.all([
+      import("./engine.ts"),
+      import("./options.ts"),
+    ]);
+    return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
+  },
+};
