@@ -1,4 +1,4 @@
-/** Who may call the gateway: every process of this machine, or, where others can reach it, only clients with a key. */
+/** Who may call the gateway: every process of this machine, or, if other machines can reach it, only clients with a key. */
 import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import { UserError } from "../errors.ts";
 import { isLoopback, webRefusal } from "../http/web-guard.ts";
@@ -6,19 +6,19 @@ import type { CallSource } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
 
-/** The admin token of the reference's documents: everybody knows it. */
+/** The admin token of the reference's documents, which everybody knows. */
 export const defaultAdminToken = "my-shared-secret";
 
 export interface Access {
-  /** How other machines reach the gateway; undefined: they do not, and no key is required. */
+  /** Where other machines reach the gateway; undefined: they cannot, and no key is required. */
   readonly reachableAt: string | undefined;
   /** @throws GatewayError for requests of web pages */
   checkWeb(exchange: HttpExchange): void;
-  /** The key with which a session's agent calls. */
+  /** The key for a session's agent. */
   keyOf(source: Pick<CallSource, "session" | "attempt">): string;
-  /** @throws GatewayError when keys are needed and the client has none that opens this session */
+  /** @throws GatewayError when a key is required and the client has neither this session's nor the admin token */
   checkCall(exchange: HttpExchange, source: CallSource): void;
-  /** @throws GatewayError when the client does not hold the admin token */
+  /** @throws GatewayError when the client does not send the admin token */
   checkAdmin(exchange: HttpExchange): void;
 }
 
@@ -31,7 +31,7 @@ export function createAccess(host: string, adminToken: string, publicUrl?: strin
   const open = reachableAt === undefined;
   if (!open && (adminToken === defaultAdminToken || adminToken === "")) {
     throw new UserError(`the gateway can be reached at ${reachableAt} and has the default admin token`, {
-      hint: "Set rllm.sdk.proxy.admin_token to a secret of your own, or listen on 127.0.0.1 without rllm.gateway.tunnel.",
+      hint: "set rllm.sdk.proxy.admin_token to your own secret, or listen on 127.0.0.1 without rllm.gateway.tunnel",
     });
   }
   const keyOf: Access["keyOf"] = ({ session, attempt }) =>
@@ -49,12 +49,12 @@ export function createAccess(host: string, adminToken: string, publicUrl?: strin
       if (open) return;
       const key = keyFrom(exchange);
       if (key !== undefined && (equal(key, keyOf(source)) || equal(key, adminToken))) return;
-      throw new GatewayError("authentication", "this session requires the API key that it was given");
+      throw new GatewayError("authentication", "this session requires its API key; send it as bearer token");
     },
     checkAdmin(exchange) {
       const key = keyFrom(exchange);
       if (key !== undefined && equal(key, adminToken)) return;
-      throw new GatewayError("authentication", "this needs the admin token as bearer token");
+      throw new GatewayError("authentication", "this requires the admin token as bearer token");
     },
   };
 }
@@ -75,7 +75,7 @@ function keyFrom(exchange: HttpExchange): string | undefined {
   return bearer ?? exchange.header("x-api-key");
 }
 
-/** Takes the same time wherever the two differ, and whatever their lengths. */
+/** Takes the same time for all texts. */
 function equal(left: string, right: string): boolean {
   const digest = (text: string) => createHash("sha256").update(text).digest();
   return timingSafeEqual(digest(left), digest(right));

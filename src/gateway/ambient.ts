@@ -1,17 +1,17 @@
 /**
- * Attribution without an address: a client that was made anywhere, once, with `gatewayBaseURL()`, calls the model as the
- * rollout whose code is running. What passes through the global `fetch` is sent to that rollout's own address.
+ * Attribution without an address: a client that was created once with `gatewayBaseURL()` calls the model for the rollout
+ * whose code is running. The global `fetch` sends its calls to that rollout's own address.
  */
 import type { GatewayAddress } from "../agents/types.ts";
 import { ambientCalls } from "../rollout/ambient-calls.ts";
-import { metadataHeader } from "./call-source.ts";
+import { metadataHeader } from "./http-exchange.ts";
 
-/** No host has a name that ends so. */
+/** A name that no host can have. */
 const origin = "http://gateway.hone.invalid";
 
 /**
- * The base URL for clients that are made outside of rollouts. To be called before the client is made, since clients
- * remember the `fetch` that they found.
+ * The base URL for clients that are created outside of rollouts. Call it before creating the client, because clients
+ * keep the `fetch` that they find.
  *
  * @example
  * const client = new OpenAI({ baseURL: gatewayBaseURL(), apiKey: "any" });
@@ -28,30 +28,30 @@ export function gatewayBaseURL(): string {
   return `${origin}/v1`;
 }
 
-/** Likewise for Anthropic's clients, which add `/v1` themselves. */
+/** The same for Anthropic's clients, which add `/v1` themselves. */
 export function anthropicGatewayBaseURL(): string {
   patchFetch();
   return origin;
 }
 
 export interface GatewayContext {
-  /** Records calls under this role; roles are compared with themselves only. */
+  /** Records calls under this role. Trajectories are compared only with others of their role. */
   role?: string;
-  /** Tells several attempts of one role within a rollout apart. */
+  /** Distinguishes several trajectories of one role within a rollout. */
   instance?: number;
-  /** Kept with each call; `rllm.sdk.processing` may group trajectories by it. Inner contexts add to outer ones. */
+  /** Stored with each call; `rllm.sdk.processing` can group trajectories by it. Inner contexts add to outer ones. */
   metadata?: Readonly<Record<string, unknown>>;
 }
 
 /**
- * What `run` and all that it calls ask of the model is recorded so.
+ * Records the model calls that `run` makes, directly or not, in this context.
  *
  * @example
  * const verdict = await inGatewayContext({ role: "judge" }, () => judge.review(solution));
  */
 export function inGatewayContext<Result>(context: GatewayContext, run: () => Result): Result {
   const outer = ambientCalls.getStore();
-  // Outside of rollouts there is nobody to tell; the agent runs as it does without Hone.
+  // Outside of rollouts the agent runs as it does without Hone.
   if (outer === undefined) return run();
   const metadata = { ...outer.metadata, ...context.metadata };
   return ambientCalls.run({ ...outer, ...context, metadata }, run);
@@ -59,7 +59,7 @@ export function inGatewayContext<Result>(context: GatewayContext, run: () => Res
 
 let patched = false;
 
-/** From here on; what was given out before stays as it was. */
+/** Clients that already hold the former `fetch` keep it. */
 export function patchFetch(): void {
   if (patched) return;
   patched = true;
@@ -69,7 +69,7 @@ export function patchFetch(): void {
     if (!url.startsWith(`${origin}/`)) return plain(input, init);
     const own = ownAddress();
     const target = `${own.anthropicBaseURL}${url.slice(origin.length)}`;
-    // A Request keeps its body and headers when another is made of it.
+    // A Request that is created from another keeps its body and headers.
     const request = new Request(input instanceof Request ? new Request(target, input) : target, init);
     request.headers.set("authorization", `Bearer ${own.apiKey}`);
     if (own.metadata !== undefined) request.headers.set(metadataHeader, own.metadata);
@@ -77,16 +77,13 @@ export function patchFetch(): void {
   };
 }
 
-function ownAddress(): GatewayAddress & { metadata: string | undefined } {
+function ownAddress(): Pick<GatewayAddress, "anthropicBaseURL" | "apiKey"> & { metadata: string | undefined } {
   const ambient = ambientCalls.getStore();
   if (ambient === undefined) {
-    throw new Error("a model call through gatewayBaseURL() was made outside of any rollout, so nothing can answer it");
+    throw new Error("a model call through gatewayBaseURL() was made outside of a rollout, so no model can answer it");
   }
   const { gateway, role, instance, metadata } = ambient;
-  const address = role === undefined ? gateway : gateway.as(role, instance);
-  const known = metadata !== undefined && Object.keys(metadata).length > 0;
-  return {
-    ...{ baseURL: address.baseURL, anthropicBaseURL: address.anthropicBaseURL, apiKey: address.apiKey },
-    metadata: known ? encodeURIComponent(JSON.stringify(metadata)) : undefined,
-  };
+  const { anthropicBaseURL, apiKey } = role === undefined ? gateway : gateway.as(role, instance);
+  const hasMetadata = metadata !== undefined && Object.keys(metadata).length > 0;
+  return { anthropicBaseURL, apiKey, metadata: hasMetadata ? encodeURIComponent(JSON.stringify(metadata)) : undefined };
 }

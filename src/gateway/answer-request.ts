@@ -1,15 +1,14 @@
-/** From a request's path to the API that answers it. */
+/** Passes each request to the API that its path names. */
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
 import { SessionEnded } from "../rollout/failures.ts";
 import type { Access } from "./access.ts";
-import type { Address, CallSource } from "./address.ts";
+import { type Address, type CallSource, decodePart, parseAddress, sourceOf } from "./address.ts";
 import { answerAdmin } from "./admin.ts";
 import { anthropicCountTokens, anthropicMessages } from "./apis/anthropic-messages.ts";
 import { openaiChat } from "./apis/openai-chat.ts";
 import { openaiCompletions } from "./apis/openai-completions.ts";
 import { openaiResponses } from "./apis/openai-responses.ts";
-import { decodePart, readAddress, readMetadata, sourceOf } from "./call-source.ts";
 import { anthropicError, type ErrorShape, GatewayError, openaiError } from "./gateway-error.ts";
 import type { HttpExchange } from "./http-exchange.ts";
 import { type CallContext, toGatewayError } from "./model-call.ts";
@@ -20,7 +19,7 @@ import type { TraceStore } from "./traces/open-trace-store.ts";
 
 export interface Answering {
   chat: Chat;
-  /** The name that the model is listed by; calls may name any other. */
+  /** The name in the list of models; calls may use any other. */
   model: string;
   sessions: Sessions;
   access: Access;
@@ -28,7 +27,7 @@ export interface Answering {
   store: TraceStore | undefined;
   unenforceable: CallContext["unenforceable"];
   onTrace: CallContext["onTrace"];
-  /** Seconds that a model call may take; undefined: as long as its session lives. */
+  /** Of a model call; undefined: until its session ends. */
   callTimeoutSeconds: number | undefined;
 }
 
@@ -52,19 +51,18 @@ const apis: Readonly<Record<string, Api>> = {
   "/v1/messages/count_tokens": countTokens,
 };
 
-/** Never rejects: what goes wrong is what the client is told. */
+/** Never rejects: the client gets the error. */
 export async function answerRequest(exchange: HttpExchange, answering: Answering): Promise<void> {
   let shape: ErrorShape = openaiError;
   try {
-    const address = readAddress(exchange.path);
+    const address = parseAddress(exchange.path);
     const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
     shape = api?.error ?? openaiError;
     answering.access.checkWeb(exchange);
     if (api === undefined) return await answerOther(exchange, address, answering);
-    if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} is for POST`);
+    if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} supports only POST`);
     await answerCall(exchange, api, sourceOf(address), answering);
   } catch (error) {
-    // Nobody listens any more.
     if (exchange.gone) return;
     exchange.sendError(
       error instanceof SessionEnded ? new GatewayError("session_ended", error.message) : toGatewayError(error),
@@ -80,8 +78,6 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
   access.checkCall(exchange, source);
   const body = await exchange.readObject();
   const session = sessions.get(source);
-  const metadata = readMetadata(exchange);
-  // Written out here, and what every call makes is elsewhere too: objects made by spreading cost a multiple.
   const context: CallContext = {
     session,
     role: source.role,
@@ -90,7 +86,7 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
     notices: answering.notices,
     signal: exchange.signal,
     unenforceable: answering.unenforceable,
-    metadata,
+    metadata: exchange.readMetadata(),
     onTrace: answering.onTrace,
   };
   const late = () =>
@@ -108,7 +104,7 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
   }
 }
 
-/** What the request asks for is refused however often it is sent. What the session itself refused it knows already. */
+/** The request would be refused again. The session knows its own refusals, which are user errors. */
 const isRefusal = ({ kind, cause }: GatewayError) =>
   (kind === "invalid_request" || kind === "too_large") && !(cause instanceof UserError);
 
@@ -123,12 +119,12 @@ async function answerOther(exchange: HttpExchange, address: Address, answering: 
     if (endpoint === "/v1/models") return exchange.sendJson(200, { object: "list", data: [listed] });
     const id = decodePart(endpoint.slice("/v1/models/".length));
     if (id === model) return exchange.sendJson(200, listed);
-    throw new GatewayError("not_found", `there is no model ${id}; there is ${model}`);
+    throw new GatewayError("not_found", `the model ${id} does not exist; the model is ${model}`);
   }
   if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
     access.checkCall(exchange, source);
     sessions.postResult(source, await exchange.readObject());
     return exchange.sendJson(200, { ok: true });
   }
-  throw new GatewayError("not_found", `there is nothing at ${exchange.method} ${exchange.path}`);
+  throw new GatewayError("not_found", `${exchange.method} ${exchange.path} does not exist`);
 }

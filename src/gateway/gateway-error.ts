@@ -1,7 +1,7 @@
-/** What a client is told when its call cannot be answered; each API spells it in its own shape. */
+/** The error of a call that cannot be answered, in the shape of each API. */
 
 export type ErrorKind =
-  /** The request is wrong, or asks for something that cannot be promised. */
+  /** The request is wrong, or asks for something that cannot be guaranteed. */
   | "invalid_request"
   /** The prompt is longer than the limits allow. */
   | "prompt_too_long"
@@ -9,64 +9,29 @@ export type ErrorKind =
   /** A web page sent the request. */
   | "forbidden"
   | "not_found"
-  /** The rollout that this address belongs to is over. */
+  /** The rollout of this address has ended. */
   | "session_ended"
   | "too_large"
   /** The body is not declared as JSON. */
   | "wrong_type"
-  /** The engine did not answer, or answered something that is no sample. */
+  /** The engine did not answer with a sample. */
   | "engine_failed"
   | "timeout";
 
-interface Spelling {
-  status: number;
-  openai: { type: string; code: string | null };
-  anthropic: string;
-}
+type Spelling = [status: number, openaiType: string, openaiCode: string | null, anthropicType: string];
 
+const invalid = "invalid_request_error";
 const spellings: Record<ErrorKind, Spelling> = {
-  invalid_request: {
-    status: 400,
-    openai: { type: "invalid_request_error", code: null },
-    anthropic: "invalid_request_error",
-  },
-  prompt_too_long: {
-    status: 400,
-    openai: { type: "invalid_request_error", code: "context_length_exceeded" },
-    anthropic: "invalid_request_error",
-  },
-  authentication: {
-    status: 401,
-    openai: { type: "authentication_error", code: "invalid_api_key" },
-    anthropic: "authentication_error",
-  },
-  forbidden: {
-    status: 403,
-    openai: { type: "invalid_request_error", code: "forbidden" },
-    anthropic: "permission_error",
-  },
-  not_found: {
-    status: 404,
-    openai: { type: "invalid_request_error", code: "not_found" },
-    anthropic: "not_found_error",
-  },
-  session_ended: {
-    status: 410,
-    openai: { type: "invalid_request_error", code: "session_ended" },
-    anthropic: "invalid_request_error",
-  },
-  too_large: {
-    status: 413,
-    openai: { type: "invalid_request_error", code: "request_too_large" },
-    anthropic: "request_too_large",
-  },
-  wrong_type: {
-    status: 415,
-    openai: { type: "invalid_request_error", code: "unsupported_media_type" },
-    anthropic: "invalid_request_error",
-  },
-  engine_failed: { status: 500, openai: { type: "server_error", code: "engine_failed" }, anthropic: "api_error" },
-  timeout: { status: 504, openai: { type: "server_error", code: "timeout" }, anthropic: "timeout_error" },
+  invalid_request: [400, invalid, null, invalid],
+  prompt_too_long: [400, invalid, "context_length_exceeded", invalid],
+  authentication: [401, "authentication_error", "invalid_api_key", "authentication_error"],
+  forbidden: [403, invalid, "forbidden", "permission_error"],
+  not_found: [404, invalid, "not_found", "not_found_error"],
+  session_ended: [410, invalid, "session_ended", invalid],
+  too_large: [413, invalid, "request_too_large", "request_too_large"],
+  wrong_type: [415, invalid, "unsupported_media_type", invalid],
+  engine_failed: [500, "server_error", "engine_failed", "api_error"],
+  timeout: [504, "server_error", "timeout", "timeout_error"],
 };
 
 /** A message may repeat what a client sent. */
@@ -75,7 +40,7 @@ const longestMessage = 4000;
 export class GatewayError extends Error {
   override name = "GatewayError";
   readonly kind: ErrorKind;
-  /** The parameter at fault, as the client spelled it. */
+  /** The parameter that is wrong, as the client spelled it. */
   readonly parameter: string | null;
 
   constructor(kind: ErrorKind, message: string, options: { parameter?: string; cause?: unknown } = {}) {
@@ -88,19 +53,20 @@ export class GatewayError extends Error {
   }
 
   get status(): number {
-    return spellings[this.kind].status;
+    return spellings[this.kind][0];
   }
 }
 
 export type ErrorShape = (error: GatewayError) => unknown;
 
 /** `{ error: { message, type, param, code } }` */
-export const openaiError: ErrorShape = (error) => ({
-  error: { message: error.message, param: error.parameter, ...spellings[error.kind].openai },
-});
+export const openaiError: ErrorShape = ({ message, parameter, kind }) => {
+  const [, type, code] = spellings[kind];
+  return { error: { message, param: parameter, type, code } };
+};
 
 /** `{ type: "error", error: { type, message } }` */
-export const anthropicError: ErrorShape = (error) => ({
+export const anthropicError: ErrorShape = ({ message, kind }) => ({
   type: "error",
-  error: { type: spellings[error.kind].anthropic, message: error.message },
+  error: { type: spellings[kind][3], message },
 });

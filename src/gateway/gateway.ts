@@ -1,4 +1,4 @@
-/** Opens the gateway: an HTTP server whose model calls are answered by sessions and recorded by them. */
+/** Opens the gateway: an HTTP server whose sessions answer and record model calls. */
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Chat } from "../chat/types.ts";
@@ -14,22 +14,22 @@ import type { Trace } from "./traces/types.ts";
 
 export interface GatewayOptions {
   chat: Chat;
-  /** The name that the model is listed by; calls may name any other. */
+  /** The name in the list of models; calls may use any other. */
   model: string;
   /** Default 127.0.0.1. */
   host?: string;
-  /** Default 0: a free one. */
+  /** Default 0: any free port. */
   port?: number;
-  /** The address of a tunnel or proxy by which agents reach the gateway. Off loopback it makes keys required. */
+  /** The address of a tunnel or proxy through which agents reach the gateway. Off loopback, calls then need keys. */
   publicUrl?: string;
-  /** Needed for `/admin`, and off loopback the root of all keys. */
+  /** For `/admin`. Off loopback, all keys derive from it. */
   adminToken?: string;
-  /** What cannot be guaranteed without constrained decoding: refuse it, or answer what was sampled. Default "refuse". */
+  /** Refuse what only constrained decoding can guarantee, or answer with what was sampled. Default "refuse". */
   unenforceable?: "refuse" | "allow";
-  /** Makes a session of a name that nobody opened; without it such calls are refused. */
+  /** Opens a session for the first call to its name; without it such calls are refused. */
   openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
   store?: TraceStore;
-  /** Of one model call; default: as long as its session lives. */
+  /** Of one model call. Default: until its session ends. */
   callTimeoutSeconds?: number;
   log?: (line: string) => void;
 }
@@ -37,28 +37,28 @@ export interface GatewayOptions {
 export interface Gateway {
   /** The address for agents, e.g. `"http://127.0.0.1:4100"`. */
   readonly origin: string;
-  /** Where it listens, which differs from `origin` behind a tunnel. */
+  /** Where it listens; differs from `origin` behind a tunnel. */
   readonly localOrigin: string;
   readonly store: TraceStore | undefined;
   open(session: OpenSession): GatewaySession;
-  /** Calls by how they ended, and what was done otherwise than clients asked. */
+  /** How calls ended, and how often requests were not followed exactly. */
   counts(): Record<string, number>;
   /** Ends all connections. The store stays open. */
   close(): Promise<void>;
 }
 
-/** Where one session's agent finds the model. */
+/** The addresses of one session. */
 export interface GatewaySession {
-  /** For OpenAI's clients and those that speak like them; ends with `/v1`. */
+  /** For OpenAI's clients and compatible ones; ends with `/v1`. */
   readonly baseURL: string;
   /** For Anthropic's clients, which add `/v1` themselves. */
   readonly anthropicBaseURL: string;
   readonly apiKey: string;
-  /** The same session under another role. */
+  /** The same session in another role. */
   as(role: string): Pick<GatewaySession, "baseURL" | "anthropicBaseURL" | "apiKey">;
-  /** What an agent elsewhere posts to `result` beside its `/v1`. Rejects with the signal's reason. */
+  /** What an agent on another server posts to `result`, next to its `/v1`. Rejects with the signal's reason. */
   result(signal: AbortSignal): Promise<unknown>;
-  /** Calls after this are told that the session has ended. */
+  /** Later calls get the error `session_ended`. */
   close(): void;
 }
 
@@ -85,18 +85,24 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
     store?.trace(trace());
   };
   const answering: Answering = {
-    ...{ chat: options.chat, model: options.model, sessions, access, notices, store, onTrace },
+    chat: options.chat,
+    model: options.model,
+    sessions,
+    access,
+    notices,
+    store,
+    onTrace,
     unenforceable: options.unenforceable ?? "refuse",
     callTimeoutSeconds: options.callTimeoutSeconds,
   };
   const server = createServer({ noDelay: true }, (request, response) => {
     void answerRequest(new HttpExchange(request, response), answering);
   });
-  // Longer than clients keep an idle connection, so that none is closed under a request that is just being sent.
+  // Longer than clients keep idle connections: closing one could lose a request that is just being sent.
   server.keepAliveTimeout = 120_000;
   await new Promise<void>((resolve, reject) => {
     server.once("error", (error) => {
-      const hint = "choose another one with rllm.gateway.port; 0 takes a free one";
+      const hint = "choose another port with rllm.gateway.port; 0 takes any free one";
       reject(new UserError(`the gateway cannot listen on ${host}:${port}: ${error.message}`, { hint, cause: error }));
     });
     server.listen({ host, port, backlog: 4096 }, resolve);
@@ -123,10 +129,11 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
         close: () => sessions.close(opened.name, opened.attempt),
       };
     },
-    counts: () => ({
-      ...Object.fromEntries(Object.entries(calls).map(([name, count]) => [`gateway/calls_${name}`, count])),
-      ...notices.counts(),
-    }),
+    counts() {
+      const counts = notices.counts();
+      for (const [name, count] of Object.entries(calls)) counts[`gateway/calls_${name}`] = count;
+      return counts;
+    },
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
       server.closeAllConnections();

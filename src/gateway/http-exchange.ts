@@ -1,21 +1,21 @@
-/** One HTTP request and its answer: reading, answering once, streaming events, and noticing that the client has gone. */
+/** One HTTP request and its answer: reads the body, answers once or streams events, and notices when the client disconnects. */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { giveBackAbortController, takeAbortController } from "../concurrency/abort-controllers.ts";
 import { parseObject } from "../http/parse-object.ts";
 import { isJsonType } from "../http/web-guard.ts";
 import { type ErrorShape, GatewayError } from "./gateway-error.ts";
 
-/** Requests hold conversations as text; more than this is a mistake. */
-const longestBody = 32 * 2 ** 20;
+/** Requests contain conversations as text. More than this is a mistake. */
+const maxBody = 32 * 2 ** 20;
+
+/** Sent by agents in this process: the metadata of their ambient context, as percent-encoded JSON. */
+export const metadataHeader = "x-hone-metadata";
 
 class ClientGone extends Error {
   override name = "AbortError";
 }
 
-/**
- * A class, since an object that is written down with getters costs a hidden class each, which keeps all of its request from
- * being collected young.
- */
+/** A class: an object literal with getters gets its own hidden class, which keeps the whole request out of young collections. */
 export class HttpExchange {
   readonly method: string;
   /** Without query. */
@@ -34,7 +34,7 @@ export class HttpExchange {
     this.method = request.method ?? "GET";
     this.path = this.#queryAt < 0 ? url : url.slice(0, this.#queryAt);
     response.once("close", () => {
-      if (!response.writableFinished) this.abort(new ClientGone("the client went away"));
+      if (!response.writableFinished) this.abort(new ClientGone("the client disconnected"));
     });
   }
 
@@ -47,7 +47,7 @@ export class HttpExchange {
     return Array.isArray(value) ? value[0] : value;
   }
 
-  /** Aborted when the client goes before it is answered, or by `abort`. */
+  /** Aborted when the client disconnects before it is answered, or by `abort`. */
   get signal(): AbortSignal {
     if (this.#stop === undefined) {
       this.#stop = takeAbortController();
@@ -61,13 +61,13 @@ export class HttpExchange {
     this.#stop?.abort(reason);
   }
 
-  /** To be called when nothing hangs on `signal` any more. */
+  /** Call it when nothing uses `signal` any more. */
   release(): void {
     if (this.#stop) giveBackAbortController(this.#stop);
     this.#stop = undefined;
   }
 
-  /** The client has gone; there is nobody to answer. */
+  /** The client has disconnected. */
   get gone(): boolean {
     return this.#response.destroyed;
   }
@@ -75,6 +75,17 @@ export class HttpExchange {
   /** @throws GatewayError when the body is not a JSON object, is not declared as JSON, or is larger than the limit */
   readObject(): Promise<Record<string, unknown>> {
     return readObject(this.#request);
+  }
+
+  /** @throws GatewayError when the header is not a percent-encoded JSON object */
+  readMetadata(): Record<string, unknown> {
+    const text = this.header(metadataHeader);
+    if (text === undefined) return {};
+    try {
+      return parseObject(decodeURIComponent(text));
+    } catch {
+      throw new GatewayError("invalid_request", `${metadataHeader} must be a percent-encoded JSON object`);
+    }
   }
 
   sendJson(status: number, body: unknown): void {
@@ -88,7 +99,7 @@ export class HttpExchange {
     response.end(text);
   }
 
-  /** Answers with the error; once events have begun the last one tells it. */
+  /** Answers with the error. In a stream that has begun it is the last event. */
   sendError(error: GatewayError, shape: ErrorShape): void {
     const response = this.#response;
     const body = JSON.stringify(shape(error));
@@ -98,12 +109,12 @@ export class HttpExchange {
       return;
     }
     if (response.destroyed) return;
+    if (error.kind === "too_large") response.setHeader("connection", "close");
     response.writeHead(error.status, {
       "content-type": "application/json",
       "content-length": Buffer.byteLength(body),
-      // The clients' own retries would ask again behind the rollout's back; whether to retry is decided there.
+      // Only the rollout decides about retries; official clients obey this header.
       "x-should-retry": "false",
-      ...(error.kind === "too_large" ? { connection: "close" } : {}),
     });
     response.end(body);
   }
@@ -115,7 +126,7 @@ export class HttpExchange {
     return true;
   }
 
-  /** @param name the event's name, where the API names its events */
+  /** @param name of the event, for APIs that name their events */
   sendEvent(data: string, name?: string): void {
     if (this.#response.destroyed) return;
     this.#response.write(name === undefined ? `data: ${data}\n\n` : `event: ${name}\ndata: ${data}\n\n`);
@@ -131,10 +142,10 @@ async function readObject(request: IncomingMessage): Promise<Record<string, unkn
   if (!isJsonType(type)) {
     throw new GatewayError(
       "wrong_type",
-      `send JSON with the header Content-Type: application/json, not ${type ?? "none"}`,
+      `send JSON with the header Content-Type: application/json; it is ${type ?? "missing"}`,
     );
   }
-  if (Number(request.headers["content-length"] ?? 0) > longestBody) throw tooLarge();
+  if (Number(request.headers["content-length"] ?? 0) > maxBody) throw tooLarge();
   const text = await readText(request);
   try {
     return parseObject(text);
@@ -143,7 +154,7 @@ async function readObject(request: IncomingMessage): Promise<Record<string, unkn
   }
 }
 
-const tooLarge = () => new GatewayError("too_large", `the request is larger than ${longestBody / 2 ** 20} MiB`);
+const tooLarge = () => new GatewayError("too_large", `the request is larger than ${maxBody / 2 ** 20} MiB`);
 
 function readText(request: IncomingMessage): Promise<string> {
   return new Promise((resolve, reject) => {
@@ -151,13 +162,13 @@ function readText(request: IncomingMessage): Promise<string> {
     let length = 0;
     request.on("data", (chunk: Buffer) => {
       length += chunk.length;
-      if (length <= longestBody) chunks.push(chunk);
+      if (length <= maxBody) chunks.push(chunk);
       else {
         request.removeAllListeners("data").resume();
         reject(tooLarge());
       }
     });
-    request.on("end", () => resolve(chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString()));
-    request.on("error", () => reject(new ClientGone("the client went away")));
+    request.on("end", () => resolve(Buffer.concat(chunks).toString()));
+    request.on("error", () => reject(new ClientGone("the client disconnected")));
   });
 }

@@ -1,9 +1,9 @@
-/** What the gateway did otherwise than a client asked: counted every time, told once. */
+/** Requests that the gateway did not follow exactly: each is counted, the first of its kind is logged. */
 
 export interface Notices {
   /** @param name of the metric, e.g. `"ignored_parameter/user"` */
   add(name: string, text: string): void;
-  /** `"gateway/{name}"` to how often. */
+  /** How often, by `"gateway/{name}"`. */
   counts(): Record<string, number>;
 }
 
@@ -13,7 +13,7 @@ export function createNotices(log: (line: string) => void): Notices {
     add(name, text) {
       const before = counts.get(name) ?? 0;
       counts.set(name, before + 1);
-      if (before === 0) log(`gateway: ${text} (told once; counted as gateway/${name})`);
+      if (before === 0) log(`gateway: ${text} (logged once; counted as gateway/${name})`);
     },
     counts: () => Object.fromEntries([...counts].map(([name, count]) => [`gateway/${name}`, count])),
   };

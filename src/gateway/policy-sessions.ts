@@ -1,4 +1,4 @@
-/** Sessions for a gateway that stands alone: whoever calls by a new name has a session from then on. */
+/** Sessions for a gateway without a run: the first call to a name opens its session. */
 import type { Chat } from "../chat/types.ts";
 import { deriveSeed } from "../random.ts";
 import type { SamplingDefaults, SamplingLimits } from "../rollout/sample-limits.ts";
@@ -11,18 +11,20 @@ export interface PolicySessionsOptions {
   chat: Chat;
   limits: SamplingLimits;
   defaults?: Partial<SamplingDefaults>;
-  /** Calls that bring no seed of their own are sampled by one derived from it, their session and their position. */
+  /** Calls without a seed get one derived from this seed, their session and their position in it. */
   seed?: number;
 }
 
-/** @returns what `openGateway` takes as `openUnknown` */
+/** @returns the option `openUnknown` of `openGateway` */
 export function policySessions(options: PolicySessionsOptions) {
   const { sampler, chat, limits, defaults, seed = 0 } = options;
   const client = createSamplingClient({
-    ...{ sampler, chat, limits },
+    sampler,
+    chat,
+    limits,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0, ...defaults },
     seedFor: ({ taskId, attempt, turn }) => deriveSeed(seed, "gateway", taskId, attempt, turn),
-    // Callers come when they come: waiting for others would gain nothing.
+    // Calls are independent: waiting for others would gain nothing.
     flushMs: 0,
   });
   return ({ session: name, attempt }: { session: string; attempt: number }): OpenSession => {

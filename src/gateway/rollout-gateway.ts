@@ -1,41 +1,50 @@
-/** The gateway as rollouts use it: a session an attempt, whose end is told to the trace store. */
+/** The gateway for rollouts: each attempt is a session, and the trace store learns how it ended. */
 import type { OpenedGateway, RolloutGateway } from "../rollout/gateway-door.ts";
 import { labelOf } from "../rollout/label.ts";
 import { patchFetch } from "./ambient.ts";
 import type { Gateway } from "./gateway.ts";
 
 export interface RolloutGatewayOptions {
-  /** Goes before a session's name, which is `"{task}:{rollout}"` and comes again in every epoch, e.g. `"train-17/"`. */
+  /** Before a session's name, because `"{task}:{rollout}"` repeats in every epoch. E.g. `"train-17/"`. */
   prefix: string;
-  /** The run's own sampling parameters win over those that agents ask for. */
+  /** The run's own sampling parameters replace the agents'. */
   enforceSampling: boolean;
   metadata?: Readonly<Record<string, unknown>>;
 }
 
 export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions): RolloutGateway {
   const { prefix, enforceSampling, metadata = {} } = options;
-  // For workflows that ask for the ambient address and call it in one breath.
+  // Before a workflow asks for the ambient address.
   patchFetch();
   return {
     open({ taskId, rollout, attempt, purpose }, session, signal): OpenedGateway {
       const name = `${prefix}${taskId}:${rollout}`;
       const entry = gateway.open({ name, attempt, session, enforceSampling });
-      const startedMs = Date.now();
-      const known = { session: name, attempt, startedMs, taskId, metadata: { ...metadata, purpose, rollout } };
-      gateway.store?.session({
-        ...known,
-        ...{ endedMs: null, termination: null, reward: null, correct: null, failure: null },
-      });
+      const running = {
+        session: name,
+        attempt,
+        startedMs: Date.now(),
+        taskId,
+        metadata: { ...metadata, purpose, rollout },
+        endedMs: null,
+        termination: null,
+        reward: null,
+        correct: null,
+        failure: null,
+      };
+      gateway.store?.session(running);
       return {
         access: {
-          ...{ baseURL: entry.baseURL, anthropicBaseURL: entry.anthropicBaseURL, apiKey: entry.apiKey },
+          baseURL: entry.baseURL,
+          anthropicBaseURL: entry.anthropicBaseURL,
+          apiKey: entry.apiKey,
           as: (role, instance) => entry.as(labelOf({ name: role, instance })),
           result: () => entry.result(signal),
         },
         close(ended) {
           entry.close();
           gateway.store?.session({
-            ...known,
+            ...running,
             endedMs: Date.now(),
             termination: ended?.termination ?? "stopped",
             reward: ended?.outcome?.reward ?? null,

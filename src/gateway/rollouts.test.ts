@@ -80,7 +80,7 @@ describe("whose call it is", () => {
   test("nobody's, outside of rollouts", async () => {
     await expect(ask(shared, "hello", {})).rejects.toThrow();
     await expect(Promise.resolve().then(() => fetch(`${gatewayBaseURL()}/models`))).rejects.toThrow(
-      "outside of any rollout",
+      "outside of a rollout",
     );
   });
 });

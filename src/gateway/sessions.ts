@@ -1,6 +1,5 @@
-/** The sessions whose model calls the gateway answers: one attempt at one rollout each. */
-import type { RolloutSession } from "../rollout/rollout-session.ts";
-import { defaultRole } from "../rollout/rollout-session.ts";
+/** The sessions whose model calls the gateway answers. Each is one attempt of a rollout. */
+import { defaultRole, type RolloutSession } from "../rollout/rollout-session.ts";
 import type { CallSource } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 
@@ -12,10 +11,10 @@ export interface LiveSession {
   readonly defaultRole: string;
   /** Of every call. */
   readonly metadata: Readonly<Record<string, unknown>>;
-  /** The run's own sampling parameters win over what the client asks for. */
+  /** The run's own sampling parameters replace the client's. */
   readonly enforceSampling: boolean;
   readonly generate: RolloutSession["generate"];
-  /** Tells the rollout of a call that was refused before it came to `generate`. */
+  /** Reports a call that was refused before `generate`. */
   readonly reportProblem: RolloutSession["reportProblem"];
 }
 
@@ -25,54 +24,59 @@ export interface OpenSession {
   session: Pick<RolloutSession, "generate" | "reportProblem">;
   metadata?: Readonly<Record<string, unknown>>;
   enforceSampling?: boolean;
-  /** Of a session that nobody opened and nobody will close: told when it has been forgotten. */
+  /** For sessions that a call opened: called when the session is forgotten. */
   onForgotten?: () => void;
 }
 
+type SessionName = Pick<CallSource, "session" | "attempt">;
+
 export interface Sessions {
-  open(options: OpenSession): LiveSession;
-  /** Calls after this are told that the session has ended. */
+  open(options: OpenSession): void;
+  /** Later calls get the error `session_ended`. */
   close(name: string, attempt: number): void;
-  /** @throws GatewayError when there is none, or it has ended */
-  get(source: Pick<CallSource, "session" | "attempt">): LiveSession;
+  /** @throws GatewayError when the session does not exist or has ended */
+  get(source: SessionName): LiveSession;
   readonly live: readonly LiveSession[];
-  /** An agent that lives elsewhere tells what its session was worth. */
-  postResult(source: Pick<CallSource, "session" | "attempt">, result: unknown): void;
-  /** Resolves with what was posted, which may have been before. Rejects with the signal's reason. */
-  result(source: Pick<CallSource, "session" | "attempt">, signal: AbortSignal): Promise<unknown>;
+  /** Receives the result of an agent on another server. */
+  postResult(source: SessionName, result: unknown): void;
+  /** Resolves with the posted result, whenever it was posted. Rejects with the signal's reason. */
+  result(source: SessionName, signal: AbortSignal): Promise<unknown>;
 }
 
-/** Ended sessions that are still told from unknown ones. */
-const mostEnded = 10_000;
+/** Older ended sessions are reported as unknown. */
+const maxEnded = 10_000;
 
-/** Sessions that nobody opened are never closed: the one that was not called for the longest time makes room. */
-const mostUnknown = 10_000;
+/** Sessions that a call opened are never closed. The one without calls for the longest time is forgotten. */
+const maxUnknown = 10_000;
 
 interface Entry {
   session: LiveSession;
-  posted: { result: unknown } | undefined;
-  waiting: Set<(result: unknown) => void>;
+  isPosted: boolean;
+  post: (result: unknown) => void;
+  posted: Promise<unknown>;
 }
 
-/** @param openUnknown makes a session of a name that nobody opened; without it such a call is refused */
-export function createSessions(openUnknown?: (source: { session: string; attempt: number }) => OpenSession): Sessions {
+/** @param openUnknown opens a session for the first call to its name; without it such a call is refused */
+export function createSessions(openUnknown?: (source: SessionName) => OpenSession): Sessions {
   const entries = new Map<string, Entry>();
   const ended = new Set<string>();
-  /** Of those that nobody opened, what to do when they are forgotten; the one called last is last. */
+  /** The sessions that a call opened, with their `onForgotten`; the one called last is last. */
   const unknown = new Map<string, () => void>();
 
-  function open({ name, attempt, session, metadata = {}, enforceSampling = false }: OpenSession): LiveSession {
-    const live: LiveSession = {
-      ...{ name, attempt, metadata, enforceSampling, defaultRole },
-      startedMs: Date.now(),
-      generate: session.generate,
-      reportProblem: session.reportProblem,
-    };
-    entries.set(keyOf(name, attempt), { session: live, posted: undefined, waiting: new Set() });
-    return live;
+  function open({ name, attempt, session, metadata = {}, enforceSampling = false }: OpenSession): Entry {
+    const { generate, reportProblem } = session;
+    const startedMs = Date.now();
+    const live = { name, attempt, startedMs, defaultRole, metadata, enforceSampling, generate, reportProblem };
+    let post: Entry["post"] = () => {};
+    const posted = new Promise<unknown>((resolve) => {
+      post = resolve;
+    });
+    const entry = { session: live, isPosted: false, post, posted };
+    entries.set(keyOf(name, attempt), entry);
+    return entry;
   }
 
-  function entryOf({ session, attempt }: Pick<CallSource, "session" | "attempt">): Entry {
+  function entryOf({ session, attempt }: SessionName): Entry {
     const key = keyOf(session, attempt);
     const entry = entries.get(key);
     if (entry !== undefined) {
@@ -84,62 +88,59 @@ export function createSessions(openUnknown?: (source: { session: string; attempt
       throw new GatewayError("session_ended", `attempt ${attempt} of the session ${session} has ended`);
     }
     if (openUnknown === undefined) {
-      throw new GatewayError("not_found", `there is no attempt ${attempt} of a session ${session}`);
+      throw new GatewayError("not_found", `attempt ${attempt} of the session ${session} does not exist`);
     }
     const opened = openUnknown({ session, attempt });
-    open(opened);
     remember(key, opened.onForgotten ?? (() => {}));
-    return entries.get(key)!;
+    return open(opened);
   }
 
   function remember(key: string, onForgotten: () => void): void {
     unknown.delete(key);
     unknown.set(key, onForgotten);
-    if (unknown.size <= mostUnknown) return;
-    const [oldest, forget] = unknown.entries().next().value!;
-    unknown.delete(oldest);
-    entries.delete(oldest);
-    forget();
+    if (unknown.size <= maxUnknown) return;
+    for (const [oldest, forget] of unknown) {
+      unknown.delete(oldest);
+      entries.delete(oldest);
+      forget();
+      return;
+    }
   }
 
   return {
-    open,
+    open: (options) => void open(options),
     close(name, attempt) {
       const key = keyOf(name, attempt);
       if (!entries.delete(key)) return;
       unknown.delete(key);
       ended.add(key);
-      if (ended.size > mostEnded) ended.delete(ended.values().next().value!);
+      if (ended.size <= maxEnded) return;
+      for (const oldest of ended) {
+        ended.delete(oldest);
+        return;
+      }
     },
     get: (source) => entryOf(source).session,
     get live() {
-      return [...entries.values()].map(({ session }) => session);
+      return Array.from(entries.values(), ({ session }) => session);
     },
     postResult(source, result) {
       const entry = entryOf(source);
-      if (entry.posted) throw new GatewayError("invalid_request", "this session's result has been posted already");
-      entry.posted = { result };
-      for (const tell of entry.waiting) tell(result);
+      if (entry.isPosted) throw new GatewayError("invalid_request", "the result of this session was posted before");
+      entry.isPosted = true;
+      entry.post(result);
     },
     result(source, signal) {
-      const entry = entryOf(source);
-      if (entry.posted) return Promise.resolve(entry.posted.result);
+      const { isPosted, posted } = entryOf(source);
+      if (isPosted) return posted;
       return new Promise((resolve, reject) => {
-        const done = () => {
-          entry.waiting.delete(tell);
-          signal.removeEventListener("abort", stop);
-        };
-        const tell = (result: unknown) => {
-          done();
-          resolve(result);
-        };
-        const stop = () => {
-          done();
-          reject(signal.reason);
-        };
-        entry.waiting.add(tell);
+        const stop = () => reject(signal.reason);
         if (signal.aborted) stop();
-        else signal.addEventListener("abort", stop, { once: true });
+        signal.addEventListener("abort", stop, { once: true });
+        void posted.then((result) => {
+          signal.removeEventListener("abort", stop);
+          resolve(result);
+        });
       });
     },
   };

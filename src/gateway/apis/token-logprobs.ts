@@ -1,11 +1,11 @@
-/** Log-probabilities of sampled tokens in the shapes that OpenAI's APIs give them. */
+/** Log-probabilities of sampled tokens in the shapes of OpenAI's APIs. */
 import type { Chat } from "../../chat/types.ts";
 import type { Generated } from "../../rollout/generate.ts";
 
 interface TokenLogprob {
   token: string;
   logprob: number;
-  /** Null where the token is a part of a character. */
+  /** Null if the token is a part of a character. */
   bytes: number[] | null;
 }
 

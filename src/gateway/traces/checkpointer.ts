@@ -1,17 +1,14 @@
-/**
- * Copies the write-ahead log back into the database on a thread of its own: this waits for the disk (tens of milliseconds),
- * during which no call would be answered.
- */
+/** Copies the write-ahead log back into the database on another thread, because waiting for the disk would delay calls. */
 import { createRequire } from "node:module";
 import { Worker } from "node:worker_threads";
 
 export interface Checkpointer {
-  /** Told of what was written; every so often it copies, in the background. */
+  /** Counts the rows and starts copying from time to time. */
   wrote(rows: number): void;
   close(): void;
 }
 
-/** Some 4 MiB of short calls. */
+/** About 4 MiB of short calls. */
 const rowsBetween = 1000;
 
 const runner = `
@@ -35,14 +32,14 @@ parentPort.on("message", (message) => {
 });
 `;
 
-/** @param onProblem told once, when copying is left to the writer's own thread from then on */
+/** @param onProblem called once, if copying fails and so is left to the writer's thread */
 export function createCheckpointer(file: string, onProblem: (text: string) => void): Checkpointer {
   let worker: Worker | undefined;
   let broken = false;
   let rows = 0;
   let busy = false;
 
-  function give(problem: string): void {
+  function giveUp(problem: string): void {
     if (broken) return;
     broken = true;
     onProblem(`the trace store's log is not copied in the background: ${problem}`);
@@ -56,9 +53,9 @@ export function createCheckpointer(file: string, onProblem: (text: string) => vo
     started.unref();
     started.on("message", ({ problem }: { problem?: string }) => {
       busy = false;
-      if (problem !== undefined) give(problem);
+      if (problem !== undefined) giveUp(problem);
     });
-    started.on("error", (error) => give(error.message));
+    started.on("error", (error) => giveUp(error.message));
     return started;
   }
 

@@ -1,4 +1,4 @@
-/** The trace store's file: its tables, and how it is opened. */
+/** The trace store's file: its tables, and opening it. */
 import { closeSync, existsSync, openSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
@@ -9,7 +9,7 @@ import { makeFolder } from "../../files/make-folder.ts";
 
 export type TraceDatabase = Database.Database;
 
-/** Raised with every change of the tables; a file of another version is refused, never guessed at. */
+/** Increased with every change of the tables. Files of other versions are refused. */
 const schemaVersion = 1;
 
 const schema = `
@@ -33,23 +33,23 @@ CREATE INDEX traces_by_time ON traces (started_ms);
 PRAGMA user_version = ${schemaVersion};
 `;
 
-/** Where traces go when nobody says otherwise. */
+/** The default of `rllm.sdk.store.path`. */
 export const defaultTracePath = "~/.rllm/traces.db";
 
-/** `~` is the user's home, as the reference's own default is spelled. */
+/** Replaces `~` by the user's home. */
 export const expandHome = (path: string): string =>
   path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
 
 /**
- * The write-ahead log leaves a killed process's file sound and lets others read while this one writes.
+ * The write-ahead log keeps the file of a killed process intact and lets others read while this process writes.
  *
- * @throws UserError when the file cannot be opened, is no trace store, or is one of another version
+ * @throws UserError when the file cannot be opened, or is not a trace store of this version
  */
 export function openTraceDatabase(path: string, { create }: { create: boolean }): TraceDatabase {
   const file = path === ":memory:" ? path : expandHome(path);
   try {
     if (create && file !== ":memory:") makeFile(file);
-    if (!create && !existsSync(file)) throw new Error("there is no such file");
+    if (!create && !existsSync(file)) throw new Error("the file does not exist");
     const database = new Database(file);
     try {
       prepare(database, file);
@@ -62,13 +62,13 @@ export function openTraceDatabase(path: string, { create }: { create: boolean })
     if (error instanceof HoneError) throw error;
     const reason = error instanceof Error ? error.message : String(error);
     throw new UserError(`the trace store ${file} cannot be opened: ${reason}`, {
-      hint: "name another file with rllm.sdk.store.path (or --store)",
+      hint: "use another file with rllm.sdk.store.path (or --store)",
       cause: error,
     });
   }
 }
 
-/** For its owner alone: SQLite gives its log and index the database's permissions. */
+/** Readable by its owner only. SQLite gives its log and index the same permissions. */
 function makeFile(file: string): void {
   makeFolder(dirname(file), 0o700);
   closeSync(openSync(file, "a", 0o600));
@@ -78,20 +78,20 @@ function makeFile(file: string): void {
 function prepare(database: TraceDatabase, file: string): void {
   database.exec("PRAGMA busy_timeout = 20000");
   database.exec("PRAGMA journal_mode = WAL");
-  // Commits are not forced to the disk one by one: a killed process loses nothing by it, a power cut the last moments.
+  // Commits do not wait for the disk: a killed process loses nothing, a power failure the last moments.
   database.exec("PRAGMA synchronous = NORMAL");
-  // Copying the log back is done beside the writer (see checkpointer.ts), and here only if that falls far behind.
+  // checkpointer.ts copies the log back on another thread. This is the fallback if it falls far behind.
   database.exec("PRAGMA wal_autocheckpoint = 16000");
   const version = versionOf(database);
   if (version === schemaVersion) return;
   const tables = database.prepare("SELECT count(*) AS tables FROM sqlite_master").get() as { tables: number };
   if (version !== 0 || tables.tables > 0) {
-    throw new UserError(`${file} is no trace store of this version of Hone`, {
-      hint: "name another file with rllm.sdk.store.path (or --store), or move this one away",
+    throw new UserError(`${file} is not a trace store of this version of Hone`, {
+      hint: "use another file with rllm.sdk.store.path (or --store), or move this one away",
     });
   }
   database.exec("BEGIN IMMEDIATE");
-  // Another process may have been faster.
+  // Another process may have created the tables first.
   if (versionOf(database) === 0) database.exec(schema);
   database.exec("COMMIT");
 }

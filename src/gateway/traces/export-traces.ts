@@ -1,4 +1,4 @@
-/** Traces in forms that are trained on: everything, conversations for supervised fine-tuning, tasks for a dataset. */
+/** Exports traces: everything, conversations for supervised fine-tuning, or tasks for a dataset. */
 import { isDeepStrictEqual } from "node:util";
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { toOpenaiToolCalls } from "../apis/tools.ts";
@@ -7,14 +7,14 @@ import type { TraceFilter } from "./trace-reader.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
 /**
- * - `jsonl`: each call as it is stored, tokens and log-probabilities too
- * - `sft`: each conversation to its end, as `messages` and `tools` in OpenAI's form
+ * - `jsonl`: each call as it is stored, with tokens and log-probabilities
+ * - `sft`: each whole conversation, as `messages` and `tools` in OpenAI's form
  * - `rows`: each session as a task, with its first prompt, its last reply and its reward
  */
 export const exportForms = ["jsonl", "sft", "rows"] as const;
 export type ExportForm = (typeof exportForms)[number];
 
-/** @returns one JSON value a line; calls that were not answered are in `jsonl` only */
+/** @returns one JSON value per line. Only `jsonl` contains calls that were not answered. */
 export function* exportTraces(store: TraceStore, form: ExportForm, filter: TraceFilter): Generator<unknown> {
   for (const session of store.sessions(filter)) {
     const traces = store.traces(session);
@@ -32,55 +32,55 @@ export const traceJson = (trace: Trace) => ({
   logprobs: Array.from(trace.logprobs),
 });
 
-/** A call whose history goes on in a later call is told there. Calls by mere tokens are no conversations. */
+/** Leaves out calls that a later call continues, and calls with a prompt of tokens. */
 function* conversations(traces: readonly Trace[]): Generator<unknown> {
-  const whole = traces.flatMap((trace) => {
-    const { messages, reply } = trace;
-    return Array.isArray(messages) ? [{ trace, messages: [...messages, reply] as ChatMessage[] }] : [];
-  });
-  for (const [index, { trace, messages }] of whole.entries()) {
-    const goesOn = whole.some(
-      (later, at) =>
-        at > index &&
-        later.messages.length > messages.length &&
-        messages.every((message, position) => sameTurn(message, later.messages[position]!)),
-    );
-    if (goesOn) continue;
-    const tools = (trace.tools as ToolDefinition[] | null) ?? [];
+  const whole = traces.flatMap(({ messages, tools, reply }) =>
+    Array.isArray(messages) ? [{ messages: [...messages, reply] as ChatMessage[], tools: tools as Tools }] : [],
+  );
+  for (const [index, { messages, tools }] of whole.entries()) {
+    const isContinued = whole.slice(index + 1).some((later) => continues(later.messages, messages));
+    if (isContinued) continue;
     yield {
       messages: messages.map(toOpenaiMessage),
-      ...(tools.length === 0 ? {} : { tools: tools.map((tool) => ({ type: "function", function: tool })) }),
+      tools: tools?.length ? tools.map((tool) => ({ type: "function", function: tool })) : undefined,
     };
   }
 }
 
-/** Clients leave thinking out and write arguments anew. */
-function sameTurn(left: ChatMessage, right: ChatMessage): boolean {
-  const calls = ({ toolCalls = [] }: ChatMessage) => toolCalls.map(({ name, arguments: given }) => [name, given]);
+type Tools = readonly ToolDefinition[] | null;
+
+const continues = (longer: readonly ChatMessage[], start: readonly ChatMessage[]) =>
+  longer.length > start.length && start.every((message, index) => sameTurn(message, longer[index]));
+
+/** Clients leave thinking out and write arguments in another way. */
+function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
+  const callsOf = ({ toolCalls = [] }: ChatMessage) => toolCalls.map(({ name, arguments: given }) => [name, given]);
   return (
-    left.role === right.role &&
+    left.role === right?.role &&
     left.content.trim() === right.content.trim() &&
-    isDeepStrictEqual(calls(left), calls(right))
+    isDeepStrictEqual(callsOf(left), callsOf(right))
   );
 }
 
-function toOpenaiMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) {
-  return {
-    ...{ role, content },
-    ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
-    ...(toolCalls === undefined ? {} : { tool_calls: toOpenaiToolCalls([...toolCalls]) }),
-    ...(toolCallId === undefined ? {} : { tool_call_id: toolCallId }),
-    ...(name === undefined ? {} : { name }),
-  };
-}
+/** JSON leaves out what is undefined. */
+const toOpenaiMessage = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) => ({
+  role,
+  content,
+  reasoning_content: reasoning,
+  tool_calls: toolCalls && toOpenaiToolCalls(toolCalls),
+  tool_call_id: toolCallId,
+  name,
+});
 
 function toRow({ session, taskId, reward, correct }: SessionSummary, traces: readonly Trace[]) {
-  const prompt = traces[0]!.messages as ChatMessage[] | null;
-  const reply = traces.at(-1)!.reply as ChatMessage | string | null;
+  const prompt = traces[0]?.messages as ChatMessage[] | null | undefined;
+  const reply = traces.at(-1)?.reply as ChatMessage | string | null | undefined;
   return {
     id: taskId ?? session,
     messages: prompt?.map(toOpenaiMessage) ?? null,
     reply: typeof reply === "string" ? reply : (reply?.content ?? null),
-    ...{ reward, correct, session },
+    reward,
+    correct,
+    session,
   };
 }

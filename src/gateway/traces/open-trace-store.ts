@@ -1,16 +1,16 @@
-/** The trace store as the gateway and the `hone traces` command hold it. */
+/** The trace store of the gateway and of `hone traces`. */
 import { createCheckpointer } from "./checkpointer.ts";
-import { defaultTracePath, expandHome, openTraceDatabase } from "./database.ts";
+import { defaultTracePath, expandHome, openTraceDatabase, type TraceDatabase } from "./database.ts";
 import { deleteBefore, listSessions, readTrace, readTraces, type TraceFilter } from "./trace-reader.ts";
 import { createTraceWriter, type TraceWriter } from "./trace-writer.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
 export interface TraceStore extends TraceWriter {
   sessions(filter?: TraceFilter): SessionSummary[];
-  /** The calls of one attempt in the order in which they began. */
+  /** The calls of one attempt in the order of their start. */
   traces(of: { session: string; attempt: number; project?: string }): Trace[];
   find(id: string): Trace | undefined;
-  /** What began before it goes. */
+  /** Deletes what began before. */
   deleteBefore(beforeMs: number): { sessions: number; traces: number };
 }
 
@@ -21,15 +21,15 @@ export interface TraceStoreOptions {
   project?: string;
   /** False: a file that does not exist is an error. Default true. */
   create?: boolean;
-  /** At opening, what is older goes. Default: everything is kept. */
+  /** Older records are deleted when the store is opened. Default: all are kept. */
   retentionDays?: number | null;
   /** See `TraceWriterOptions`. */
-  flushMs?: number;
+  flushMs?: number | undefined;
   onProblem?: (text: string) => void;
 }
 
 /**
- * @throws UserError when the file cannot be opened or is no trace store
+ * @throws UserError when the file cannot be opened or is not a trace store
  *
  * @example
  * const store = openTraceStore({ path: "traces.db", create: false });
@@ -44,9 +44,16 @@ export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
   const writer = createTraceWriter(database, {
     project,
     onWritten: (rows) => checkpointer?.wrote(rows),
-    ...(options.flushMs === undefined ? {} : { flushMs: options.flushMs }),
+    flushMs: options.flushMs,
     onProblem,
   });
+  /** Queries include what was recorded just before. */
+  const afterFlush =
+    <Parameters extends unknown[], Result>(query: (database: TraceDatabase, ...parameters: Parameters) => Result) =>
+    (...parameters: Parameters): Result => {
+      writer.flush();
+      return query(database, ...parameters);
+    };
   return {
     trace: writer.trace,
     session: writer.session,
@@ -54,23 +61,10 @@ export function openTraceStore(options: TraceStoreOptions = {}): TraceStore {
     get counts() {
       return writer.counts;
     },
-    // What is asked for includes what was recorded just now.
-    sessions(filter) {
-      writer.flush();
-      return listSessions(database, filter);
-    },
-    traces(of) {
-      writer.flush();
-      return readTraces(database, of);
-    },
-    find(id) {
-      writer.flush();
-      return readTrace(database, id);
-    },
-    deleteBefore(beforeMs) {
-      writer.flush();
-      return deleteBefore(database, beforeMs);
-    },
+    sessions: afterFlush(listSessions),
+    traces: afterFlush(readTraces),
+    find: afterFlush(readTrace),
+    deleteBefore: afterFlush(deleteBefore),
     close() {
       writer.close();
       checkpointer?.close();

@@ -1,24 +1,24 @@
-/** Questions to the trace store. */
+/** Queries of the trace store. */
 import type { TraceDatabase } from "./database.ts";
 import type { SessionSummary, Trace } from "./types.ts";
 
 export interface TraceFilter {
-  /** A run's, or all of a project's: `"sums"` is also `"sums/2026-01-01-default"`. */
-  project?: string;
-  session?: string;
-  attempt?: number;
-  /** Milliseconds since 1970: what began at or after it. */
-  sinceMs?: number;
+  /** Of a run or of all runs of a project: `"sums"` includes `"sums/2026-01-01-default"`. */
+  project?: string | undefined;
+  session?: string | undefined;
+  attempt?: number | undefined;
+  /** Milliseconds since 1970: sessions that began then or later. */
+  sinceMs?: number | undefined;
   /** Sessions whose reward is known and at least this. */
-  minReward?: number;
-  /** At most so many sessions, the newest. */
-  limit?: number;
+  minReward?: number | undefined;
+  /** The number of sessions; the newest are returned. */
+  limit?: number | undefined;
 }
 
 type Row = Record<string, string | number | null | Buffer>;
 type Parameter = string | number;
 
-/** @returns the newest sessions, oldest first; calls of a session that was never announced make a session of their own */
+/** @returns the newest sessions, oldest first, including sessions that have only calls */
 export function listSessions(database: TraceDatabase, filter: TraceFilter = {}): SessionSummary[] {
   const { sql, parameters } = conditions(filter);
   const rows = database
@@ -58,15 +58,16 @@ export function listSessions(database: TraceDatabase, filter: TraceFilter = {}):
   }));
 }
 
-/** @returns the calls of one attempt in the order in which they began */
+/** @returns the calls of one attempt in the order of their start */
 export function readTraces(
   database: TraceDatabase,
   { session, attempt, project }: { session: string; attempt: number; project?: string },
 ): Trace[] {
-  const where = project === undefined ? "" : "AND project = ?";
   const rows = database
-    .prepare(`SELECT * FROM traces WHERE session = ? AND attempt = ? ${where} ORDER BY started_ms, number`)
-    .all(session, attempt, ...(project === undefined ? [] : [project])) as Row[];
+    .prepare(
+      "SELECT * FROM traces WHERE session = ? AND attempt = ? AND project = coalesce(?, project) ORDER BY started_ms, number",
+    )
+    .all(session, attempt, project ?? null) as Row[];
   return rows.map(toTrace);
 }
 
@@ -75,7 +76,7 @@ export function readTrace(database: TraceDatabase, id: string): Trace | undefine
   return row === undefined ? undefined : toTrace(row);
 }
 
-/** @returns how many sessions and calls went */
+/** @returns how many sessions and calls were deleted */
 export function deleteBefore(database: TraceDatabase, beforeMs: number): { sessions: number; traces: number } {
   const traces = database.prepare("DELETE FROM traces WHERE started_ms < ?").run(beforeMs).changes;
   const sessions = database.prepare("DELETE FROM sessions WHERE started_ms < ?").run(beforeMs).changes;
@@ -98,7 +99,7 @@ function conditions(filter: TraceFilter): { sql: string; parameters: Parameter[]
 }
 
 const parse = (text: unknown) => (text === null ? null : JSON.parse(String(text)));
-/** The driver gives an ArrayBuffer or a Buffer; copied, because the latter need not begin at a multiple of four. */
+/** Copies the driver's ArrayBuffer or Buffer, because a Buffer may not be aligned to four bytes. */
 const words = (bytes: unknown) => Uint8Array.from(new Uint8Array(bytes as ArrayBuffer)).buffer;
 
 function toTrace(row: Row): Trace {

@@ -1,36 +1,35 @@
 /**
- * Puts traces into the store without holding up the calls they tell of: what is recorded is kept in memory for at most
- * `flushMs` and then written in one transaction. A process that is killed loses at most that; what `flush` has answered
- * is never lost with it.
+ * Writes traces without delaying calls: records wait in memory for at most `flushMs` and are then written in one
+ * transaction. A killed process loses at most those, and nothing for which `flush` has returned.
  */
 import type { TraceDatabase } from "./database.ts";
 import type { Trace, TraceSession } from "./types.ts";
 
 export interface TraceWriter {
   trace(trace: Trace): void;
-  /** Tells of a session's beginning or end; the last that is told of an attempt holds. */
+  /** Records that a session began or ended. The last record of an attempt replaces earlier ones. */
   session(session: TraceSession): void;
-  /** Writes what waits. */
+  /** Writes all waiting records. */
   flush(): void;
-  /** Records in memory, and records given up because the file could not be written three times in a row. */
+  /** `lost`: dropped because the file could not be written three times in a row. */
   readonly counts: { waiting: number; written: number; lost: number };
   close(): void;
 }
 
 export interface TraceWriterOptions {
-  /** Named with every record; separates what several runs wrote to one file. */
+  /** Stored with every record, because several runs can share a file. */
   project: string;
   /** Default 50. */
-  flushMs?: number;
-  /** Told how many rows were committed. */
+  flushMs?: number | undefined;
+  /** Called with the number of rows after each commit. */
   onWritten?: (rows: number) => void;
-  /** Told once for each batch that could not be written. */
+  /** Called once for each batch that is lost. */
   onProblem: (text: string) => void;
 }
 
-/** Written at once when so many wait, so that memory stays bounded. */
-const mostWaiting = 2000;
-const mostTries = 3;
+/** This many records are written immediately, so memory is bounded. */
+const maxWaiting = 2000;
+const maxTries = 3;
 
 type Statement = ReturnType<TraceDatabase["prepare"]>;
 type Row = (string | number | bigint | Buffer | null)[];
@@ -80,21 +79,18 @@ export function createTraceWriter(
       onWritten?.(rows);
       tries = 0;
     } catch (error) {
-      const givenUp = ++tries >= mostTries;
-      if (givenUp) {
-        lose(waiting.length, error);
-        waiting.length = 0;
-        tries = 0;
-      } else {
+      tries++;
+      if (tries < maxTries) {
         timer = setTimeout(flush, flushMs * 10 ** tries).unref();
+        return;
       }
+      lose(waiting.length, error);
+      waiting.length = 0;
+      tries = 0;
     }
   }
 
-  /**
-   * A row is made when the call it tells of has been answered, and not later: what waits as objects costs the garbage
-   * collector more than writing it.
-   */
+  /** Soon after each call is answered: the garbage collector needs more time for waiting objects than writing takes. */
   function makeRows(): void {
     for (const { statement, toRow } of fresh.splice(0)) {
       try {
@@ -108,7 +104,7 @@ export function createTraceWriter(
   function add(statement: Statement, toRow: () => Row): void {
     fresh.push({ statement, toRow });
     if (fresh.length === 1) setImmediate(makeRows).unref();
-    if (waiting.length + fresh.length >= mostWaiting) flush();
+    if (waiting.length + fresh.length >= maxWaiting) flush();
     else timer ??= setTimeout(flush, flushMs).unref();
   }
 
@@ -116,7 +112,7 @@ export function createTraceWriter(
     trace: (trace) => add(insertTrace, () => traceRow(project, trace)),
     session: (session) => add(putSession, () => sessionRow(project, session)),
     flush() {
-      for (let attempt = 0; waiting.length + fresh.length > 0 && attempt < mostTries; attempt++) flush();
+      for (let attempt = 0; waiting.length + fresh.length > 0 && attempt < maxTries; attempt++) flush();
     },
     get counts() {
       return { waiting: waiting.length + fresh.length, ...counts };
