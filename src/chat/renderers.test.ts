@@ -65,9 +65,7 @@ describe("tools", () => {
       expect(chat.parse('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', { tools }).toolCalls).toEqual([
         { ...call, id: "call_0" },
       ]);
-      expect(said).toEqual([
-        expect.stringContaining("does not support tools: the system message describes them"),
-      ]);
+      expect(said).toEqual([expect.stringContaining("does not support tools: the system message describes them")]);
       // Nothing changes for calls without tools, whose prompts are the template's own.
       expect(chat.renderText(hello, { tools: [] })).toBe(chat.renderText(hello));
       expect(checkTemplate(chat)).toMatchObject({ rewrites: false, notContinuable: false });
