@@ -1,9 +1,9 @@
-"""Passes a run's figures on to Weights & Biases by its own SDK. Knows nothing of training.
+"""Sends a run's metrics to Weights & Biases through its SDK.
 
 Reads JSON lines from standard input: {"op": "init", ...}, {"op": "log", "step", "metrics"},
 {"op": "table", "step", "name", "columns", "data"}, {"op": "finish", "exit_code"}.
 Writes JSON lines to standard output: {"event": "ready", "mode", "url", "directory"}, {"event": "finished"} or
-{"event": "error", "kind": "missing" | "login" | "failed", "message"}. Whatever the SDK prints goes to standard error.
+{"event": "error", "kind": "missing" | "login" | "failed", "message"}. The SDK's prints go to standard error.
 """
 import json
 import os
@@ -15,14 +15,14 @@ NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float(
 
 
 def own_output() -> TextIO:
-    """Standard output for this program alone: anything a library prints ends up on standard error."""
+    """Reserves standard output for this program: a library's prints go to standard error."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return output
 
 
 class Refused(Exception):
-    """The run cannot begin; `kind` says whose turn it is."""
+    """The run cannot begin. `kind` is that of the `error` event."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -53,13 +53,13 @@ def start_run(message: dict[str, Any]) -> Any:
         )
     except (AuthenticationError, UsageError) as error:
         raise Refused("login", str(error)) from error
-    except Exception as error:  # Network, server, disk: the SDK has no common base for these.
+    except Exception as error:  # network, server, disk: the SDK's errors have no common base
         raise Refused("failed", f"{type(error).__name__}: {error}") from error
 
 
 def main() -> int:
     output = own_output()
-    # Ctrl-C is the trainer's to handle; it says "finish" when it is done.
+    # The trainer handles Ctrl-C, and sends "finish" when it has stopped.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def say(**message: Any) -> None:
@@ -67,7 +67,7 @@ def main() -> int:
         output.flush()
 
     run = None
-    exit_code = 1  # Of a trainer that ends without a word.
+    exit_code = 1  # if the trainer ends without "finish"
     for line in sys.stdin:
         message = json.loads(line)
         if message["op"] == "init":
@@ -78,8 +78,8 @@ def main() -> int:
                 return 1
             say(event="ready", mode=run.settings.mode, url=run.url, directory=run.settings.sync_dir)
         elif message["op"] == "log":
-            figures = {name: NOT_FINITE.get(value, value) for name, value in message["metrics"].items()}
-            run.log(figures, step=message["step"])
+            metrics = {name: NOT_FINITE.get(value, value) for name, value in message["metrics"].items()}
+            run.log(metrics, step=message["step"])
         elif message["op"] == "table":
             import wandb
 

@@ -1,15 +1,13 @@
 """`python -m hone_worker`: speaks worker/PROTOCOL.md over standard input and output until the input ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 
 
 def _claim_pipes() -> tuple[int, int]:
-    """Takes standard input and output for the protocol. What a library prints goes to the log, and what one
-    reads is empty, so that neither breaks a frame. Must come before anything else is imported."""
+    """Reserves standard input and output for the protocol: a library's prints go to the log, and its reads
+    get nothing. Must run before anything else is imported."""
     source, target = os.dup(0), os.dup(1)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -18,32 +16,33 @@ def _claim_pipes() -> tuple[int, int]:
     return source, target
 
 
+def _end(broken: Exception | None) -> None:
+    """Called by the reader thread. Does not wait for the main thread, which may be deep in a matrix
+    product."""
+    if broken is not None:
+        print(f"hone_worker: {broken}", file=sys.stderr, flush=True)
+    os._exit(0 if broken is None else 1)
+
+
 def main() -> None:
     source, target = _claim_pipes()
-    # Ctrl-C reaches everybody at the terminal; what it means is decided by who started this process.
+    # The terminal sends Ctrl-C to every process; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from .parent import die_with_parent
 
     die_with_parent()
-
     from .channel import Channel
-    from .server import Server
 
-    def end(broken: Exception | None) -> None:
-        if broken is not None:
-            print(f"hone_worker: {broken}", file=sys.stderr, flush=True)
-        # Without the others' consent: they may be deep in a matrix product, and nobody is left to hear of it.
-        os._exit(0 if broken is None else 1)
-
-    channel = Channel(os.fdopen(source, "rb", buffering=1 << 20), target, end)
+    channel = Channel(os.fdopen(source, "rb", buffering=1 << 20), target, _end)
     channel.start()
     try:
+        from .server import Server  # imports torch, which takes seconds: the reader already runs
+
         Server(channel).serve()
     except SystemExit:
-        # Unwinding is done; taking torch apart would take seconds and help nobody.
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(0)  # unloading torch would take seconds
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
-"""Frames over two pipes: bytes in and out, nothing about what the messages mean (worker/PROTOCOL.md).
+"""Frames over two pipes (worker/PROTOCOL.md), without their meaning.
 
-A reader thread takes frames off the input as they come, so the other side never blocks on a busy worker;
-writes go out whole, under a lock. Answers to a question that the worker itself asked (`gradient`, `cancel`)
-are kept apart from new requests, so that whoever waits for one finds it whatever else has arrived.
+A reader thread takes frames off the input as they arrive, so that the other side never blocks on a busy
+worker. Replies to the worker's own questions (`gradient`, `cancel`) have a queue apart from the requests.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -24,13 +21,13 @@ DTYPES = {"i32": np.dtype("<i4"), "f32": np.dtype("<f4"), "u8": np.dtype("u1"), 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNMENT = 8
 REPLIES = frozenset({"gradient", "cancel"})
-# No header comes near it: a longer one means that the stream is not made of frames.
+# A longer header means that the stream does not consist of frames.
 MAX_HEADER_BYTES = 1 << 26
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
 
 class BrokenStream(Exception):
-    """The bytes are no frames, or ended within one: there is nothing to resynchronise on."""
+    """The input is not a sequence of whole frames. There is no way to find the next one."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Message:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars as numbers, numbers that are not finite by name."""
+    """The value in JSON's types: numpy scalars become numbers, NaN and infinities become their names."""
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -63,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def encode(header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> list[bytes | memoryview]:
-    """The pieces of one frame, in order; arrays are not copied."""
+    """The pieces of one frame, in order, without copying arrays."""
     pieces: list[bytes | memoryview] = []
     described = []
     payload = 0
@@ -85,7 +82,7 @@ def encode(header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) 
 
 
 def decode(text: bytes, payload: bytes) -> Message:
-    """A frame's header and payload as a message. Raises BrokenStream when they do not fit together."""
+    """The message of a frame. Raises BrokenStream if header and payload do not match."""
     try:
         header = json.loads(text)
         described = header.pop("arrays", [])
@@ -103,7 +100,7 @@ def decode(text: bytes, payload: bytes) -> Message:
 
 
 class Channel:
-    """One side of the conversation. The reader calls `on_end` when the input ends or is broken."""
+    """The reader thread calls `on_end` when the input ends or is broken."""
 
     def __init__(self, source: BinaryIO, target: int, on_end: Callable[[BrokenStream | None], None]):
         self._source = source
@@ -118,7 +115,7 @@ class Channel:
         self._thread.start()
 
     def send(self, header: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
-        """One whole frame. Blocks while the pipe is full."""
+        """Writes one frame. Blocks while the pipe is full."""
         pieces = encode(header, arrays)
         with self._lock:
             for piece in pieces:
@@ -127,14 +124,14 @@ class Channel:
                     view = view[os.write(self._target, view) :]
 
     def receive(self, wait: bool) -> Message | None:
-        """The next request; None when there is none and `wait` is False."""
+        """The next request. Without `wait`, None if no request has arrived."""
         try:
             return self._requests.get(block=wait)
         except queue.Empty:
             return None
 
     def ask(self, request: int, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Message:
-        """Sends an event of `request` and waits for the reply with its id; requests meanwhile pile up."""
+        """Sends an event of `request` and waits for its reply; requests that arrive meanwhile are queued."""
         self.send({"id": request, **header}, arrays)
         while True:
             reply = self._replies.get()

@@ -1,11 +1,15 @@
-"""Errors that travel to the person: their mistakes, told apart from the worker's own."""
+"""The error that reports a user's mistake."""
 
 
 class UserMistake(Exception):
-    """Something the user can mend: a bad folder, argument or too little memory. Answered with `kind:
-    user`."""
+    """The user can fix this: a bad folder, a bad argument, too little memory. Answered with `kind: user`."""
 
     def __init__(self, message: str, hint: str | None = None):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Writes folders and files so that they exist complete or not at all: to a temporary name, to the disk, then
+"""Writes folders that are complete or do not exist: under a temporary name, synchronized to disk, then
 renamed."""
 
 import json
@@ -17,11 +17,11 @@ from .errors import UserMistake
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Calls `fill` with a temporary folder and renames that to `target`, which must not exist."""
+    """Calls `fill` with a temporary folder and renames it to `target`, which must not exist."""
     if target.exists():
-        raise UserMistake(f"{target} exists already", "name a folder that does not exist yet")
+        raise UserMistake(f"{target} exists already", "name a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The parent process cleans up after owners that are gone; without a parent that says so there is only this one.
+    # The parent process removes the temporary folders of owners that have ended.
     owner = os.environ.get("HONE_OWNER", str(os.getpid()))
     temporary = target.with_name(f".{target.name}.{owner}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -34,8 +34,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         os.rename(temporary, target)
         _sync(target.parent)
     except OSError as error:
-        # The temporary name would tell nobody anything.
-        error.filename = str(target)
+        error.filename = str(target)  # the user does not know the temporary name
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -47,12 +46,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file; views and tensors on a device are copied into contiguous host memory."""
+    """Writes a safetensors file. Views and tensors on a device are copied into contiguous host memory."""
     values = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(values, path, {"format": "pt"})
     except SafetensorError as error:
-        # The library gives the system's error number in its text alone.
+        # The library reports the system's error number only in its text.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

@@ -1,7 +1,4 @@
-"""The protocol's operations: what each message means, in terms of the rooms that do it. Holds the model, the
-policies and the sampler. Knows nothing of frames or of when an operation runs."""
-
-from __future__ import annotations
+"""The protocol's operations: what each message does to the model, the policies and the sampler."""
 
 import platform
 import time
@@ -9,35 +6,41 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer
 
 from .channel import Channel, Message
 from .errors import UserMistake
-
-if TYPE_CHECKING:
-    from .models.model import LanguageModel
-    from .policies.policy import Policy
-    from .policies.registry import Policies
-    from .sampling.sampler import Sampler
-    from .training.trainer import Trainer
+from .memory import memory_stats
+from .models.model import LanguageModel, load_model
+from .policies.adamw import AdamSettings
+from .policies.policy import Policy
+from .policies.registry import Policies
+from .sampling.packed_batch import PackedBatch
+from .sampling.padded_batch import PaddedBatch
+from .sampling.rows import parse_requests
+from .sampling.sampler import Sampler
+from .training.packing import Sequences
+from .training.trainer import Exchange, Trainer
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class Cancelled(Exception):
-    """The other side called off a backward: its loss failed."""
+    """The loss failed in the trainer's process."""
 
 
 class ProtocolError(Exception):
-    """The other side broke the protocol: a defect of Hone, not of its user."""
+    """The message breaks the protocol. This is a defect of Hone, not a mistake of its user."""
 
 
 class Operations:
-    """`run(message)` gives the answer's fields and arrays, or None where the answer comes later.
-    `fail(request, error)` answers a sample message that fails later. Torch and transformers are imported when
-    a model is loaded."""
+    """`run(message)` returns the answer's fields and arrays, or None if the answer follows later.
+    `fail(request, error)` answers a sample message that fails later. `on_NAME` runs the operation NAME."""
 
     def __init__(self, channel: Channel, fail: Callable[[int, BaseException], None]):
         self._channel = channel
@@ -47,38 +50,20 @@ class Operations:
         self._sampler: Sampler | None = None
         self._policies: Policies | None = None
         self._seconds: Counter[str] = Counter()
-        self._table: dict[str, Callable[[Message], Answer | None]] = {
-            "load": self._load,
-            "create_policy": self._create_policy,
-            "close_policy": self._close_policy,
-            "sample": self._sample,
-            "abort": self._abort,
-            "forward": self._forward,
-            "most_likely": self._most_likely,
-            "draws": self._draws,
-            "forward_backward": self._forward_backward,
-            "zero_grad": self._zero_grad,
-            "optim_step": self._optim_step,
-            "publish": self._publish,
-            "save_state": self._save_state,
-            "load_state": self._load_state,
-            "export": self._export,
-            "stats": self._stats,
-        }
 
     @property
     def sampling(self) -> bool:
-        """Whether there are samples to go on with."""
+        """Whether a decode step has rows to advance."""
         return self._sampler is not None and self._sampler.busy
 
     def sample_step(self) -> None:
-        """One token for every sample under way."""
+        """Samples one token for every running row."""
         self._sampler.step()
 
     def run(self, message: Message) -> Answer | None:
-        operation = self._table.get(message.op)
+        operation = getattr(self, f"on_{message.op}", None)
         if operation is None:
-            raise ProtocolError(f"there is no operation {message.op!r}; there are {', '.join(self._table)}")
+            raise ProtocolError(f"there is no operation {message.op!r}")
         if self._model is None and message.op not in ("load", "stats"):
             raise ProtocolError(f"{message.op} before load")
         begin = time.perf_counter()
@@ -87,18 +72,9 @@ class Operations:
         finally:
             self._seconds[message.op] += time.perf_counter() - begin
 
-    def _load(self, message: Message) -> Answer:
+    def on_load(self, message: Message) -> Answer:
         if self._model is not None:
             raise ProtocolError("a worker loads one model; start another worker for another model")
-        import torch
-
-        from .models.model import load_model
-        from .policies.registry import Policies
-        from .sampling.packed_batch import PackedBatch
-        from .sampling.padded_batch import PaddedBatch
-        from .sampling.sampler import Sampler
-        from .training.trainer import Trainer
-
         header = message.header
         if header.get("threads", 0) > 0:
             torch.set_num_threads(header["threads"])
@@ -112,113 +88,138 @@ class Operations:
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
         )
-        batch = PackedBatch if model.attention == "packed" else PaddedBatch
         self._policies = Policies(model)
         self._trainer = Trainer(header.get("chunk_size", 256), header.get("micro_batch_tokens", 0))
         self._sampler = Sampler(
             device=model.device,
             max_rows=max(1, header.get("max_sample_rows", 128)),
-            make_batch=lambda policy, counters: batch(policy.model, policy, counters),
+            make_batch=PackedBatch if model.attention == "packed" else PaddedBatch,
             open_tokenizer=cache(self._open_tokenizer),
             emit=self._channel.send,
             fail=self._fail,
         )
         self._model = model
-        return {"model": model.info(), "versions": _versions()}, {}
+        versions = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+        return {"model": model.info(), "versions": versions}, {}
 
-    def _open_tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        path = self._model.tokenizer_file
-        if path is None:
-            raise UserMistake(
-                f"stop strings need a tokenizer.json, and {self._model.directory} has none",
-                "Use stop ids instead.",
-            )
-        return Tokenizer.from_file(str(path))
-
-    def _policy(self, message: Message) -> Policy:
-        return self._policies[message.header["policy"]]
-
-    def _create_policy(self, message: Message) -> Answer:
+    def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))
         return {"policy": number, "trainable_parameters": self._policies[number].trainable_parameters}, {}
 
-    def _close_policy(self, message: Message) -> Answer:
+    def on_close_policy(self, message: Message) -> Answer:
         self._sampler.abort_policy(self._policy(message))
         self._policies.close(message.header["policy"])
         return {}, {}
 
-    def _sample(self, message: Message) -> None:
-        from .sampling.rows import parse_requests
-
-        model = self._model
-        facts = model.info()
+    def on_sample(self, message: Message) -> None:
         header, arrays = message.header, message.arrays
         policy = self._policy(message)
         policy.require_language_model()
+        model = self._model
         requests = parse_requests(
             header["requests"],
             arrays["tokens"],
             arrays["offsets"],
             model.vocabulary_size,
-            facts["max_length"],
-            facts["eos_token_ids"],
+            model.max_length,
+            model.eos_ids,
         )
         self._sampler.add(message.id, policy, requests, bool(header.get("stream", False)))
 
-    def _abort(self, message: Message) -> Answer:
+    def on_abort(self, message: Message) -> Answer:
         self._sampler.abort(message.header["sample"], message.header.get("requests"))
         return {}, {}
 
-    def _sequences(self, message: Message) -> Any:
-        from .training.packing import Sequences
-
-        arrays = message.arrays
-        return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
-
-    @staticmethod
-    def _wanted(message: Message, policy: Policy) -> list[str]:
-        outputs = message.header["outputs"]
-        if "values" in outputs and policy.value_head is None:
-            raise UserMistake("this policy has no value head and gives no values", "create it with head value")
-        return outputs
-
-    def _forward(self, message: Message) -> Answer:
+    def on_forward(self, message: Message) -> Answer:
         policy = self._policy(message)
-        outputs = self._wanted(message, policy)
-        found = self._trainer.forward(policy, self._sequences(message), outputs)
+        found = self._trainer.forward(policy, _sequences(message), _outputs(message, policy))
         return {}, {name: values.numpy() for name, values in found.items()}
 
-    def _most_likely(self, message: Message) -> Answer:
+    def on_most_likely(self, message: Message) -> Answer:
         policy, count = self._policy(message), int(message.header["count"])
-        tokens, logprobs = self._trainer.most_likely(policy, self._sequences(message), count)
+        tokens, logprobs = self._trainer.most_likely(policy, _sequences(message), count)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
-    def _draws(self, message: Message) -> Answer:
+    def on_draws(self, message: Message) -> Answer:
         policy, header = self._policy(message), message.header
         count, temperature, seed = int(header["count"]), float(header["temperature"]), int(header["seed"])
-        tokens, logprobs = self._trainer.draws(policy, self._sequences(message), count, temperature, seed)
+        tokens, logprobs = self._trainer.draws(policy, _sequences(message), count, temperature, seed)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
-    def _forward_backward(self, message: Message) -> Answer:
+    def on_forward_backward(self, message: Message) -> Answer:
         policy = self._policy(message)
-        outputs = self._wanted(message, policy)
+        outputs = _outputs(message, policy)
         if "concentration" in outputs:
-            raise UserMistake("the concentration has no gradient", "ask for it by forward")
+            raise UserMistake("concentration has no gradient", "request it with forward")
         try:
-            self._trainer.forward_backward(
-                policy, self._sequences(message), outputs, self._exchange(message.id)
-            )
+            self._trainer.forward_backward(policy, _sequences(message), outputs, self._exchange(message.id))
         except Cancelled:
             return {"cancelled": True}, {}
         return {}, {}
 
-    def _exchange(self, request: int) -> Callable[[list[int], dict[str, Any]], dict[str, Any]]:
-        """The trainer's way to ask for a gradient."""
-        import torch
+    def on_zero_grad(self, message: Message) -> Answer:
+        self._trained(message).zero_grad()
+        return {}, {}
 
-        def exchange(indices: list[int], outputs: dict[str, Any]) -> dict[str, Any]:
+    def on_optim_step(self, message: Message) -> Answer:
+        names = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
+        settings = AdamSettings(**{name: float(message.header[name]) for name in names})
+        norm, applied = self._trained(message).optim_step(settings)
+        return {"grad_norm": norm, "applied": applied}, {}
+
+    def on_publish(self, message: Message) -> Answer:
+        return {"version": self._policy(message).publish()}, {}
+
+    def on_save_state(self, message: Message) -> Answer:
+        header = message.header
+        self._trained(message).save_state(Path(header["dir"]), bool(header.get("optimizer", True)))
+        return {}, {}
+
+    def on_load_state(self, message: Message) -> Answer:
+        header, policy = message.header, self._trained(message)
+        policy.load_state(Path(header["dir"]), bool(header["optimizer"]))
+        return {"version": policy.version}, {}
+
+    def on_export(self, message: Message) -> Answer:
+        policy = self._policy(message)
+        policy.require_language_model()
+        policy.export(Path(message.header["dir"]), message.header["as"])
+        return {}, {}
+
+    def on_stats(self, _: Message) -> Answer:
+        stats = memory_stats(None if self._model is None else self._model.device)
+        stats |= {f"seconds/{op}": seconds for op, seconds in self._seconds.items() if op != "sample"}
+        if self._model is not None:
+            counters = self._sampler.counters
+            steps = counters["decode_steps"]
+            stats |= self._trainer.counters
+            stats |= {f"sample/{name}": count for name, count in counters.items()}
+            stats["seconds/sample"] = self._sampler.seconds
+            stats["sample/rows_per_step"] = counters["sampled_tokens"] / steps if steps else 0.0
+        return {"stats": stats}, {}
+
+    def _policy(self, message: Message) -> Policy:
+        return self._policies[message.header["policy"]]
+
+    def _trained(self, message: Message) -> Any:
+        policy = self._policy(message)
+        policy.require_trainable()
+        return policy
+
+    def _open_tokenizer(self) -> Tokenizer:
+        path = self._model.directory / "tokenizer.json"
+        if not path.exists():
+            raise UserMistake(f"stop strings need {path}, which does not exist", "Use stop ids instead.")
+        return Tokenizer.from_file(str(path))
+
+    def _exchange(self, request: int) -> Exchange:
+        """Sends the outputs of a micro-batch and waits for their gradient."""
+
+        def exchange(indices: list[int], outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             begin = time.perf_counter()
             arrays = {"sequences": np.array(indices, np.int32)}
             arrays |= {name: values.numpy() for name, values in outputs.items()}
@@ -240,64 +241,14 @@ class Operations:
 
         return exchange
 
-    def _zero_grad(self, message: Message) -> Answer:
-        policy = self._policy(message)
-        policy.require_trainable()
-        policy.zero_grad()
-        return {}, {}
 
-    def _optim_step(self, message: Message) -> Answer:
-        from .policies.adamw import AdamSettings
-
-        names = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
-        settings = AdamSettings(**{name: float(message.header[name]) for name in names})
-        policy = self._policy(message)
-        policy.require_trainable()
-        norm, applied = policy.optim_step(settings)
-        return {"grad_norm": norm, "applied": applied}, {}
-
-    def _publish(self, message: Message) -> Answer:
-        return {"version": self._policy(message).publish()}, {}
-
-    def _save_state(self, message: Message) -> Answer:
-        policy = self._policy(message)
-        policy.require_trainable()
-        header = message.header
-        policy.save_state(Path(header["dir"]), optimizer=bool(header.get("optimizer", True)))
-        return {}, {}
-
-    def _load_state(self, message: Message) -> Answer:
-        header, policy = message.header, self._policy(message)
-        policy.require_trainable()
-        policy.load_state(Path(header["dir"]), optimizer=bool(header["optimizer"]))
-        return {"version": policy.version}, {}
-
-    def _export(self, message: Message) -> Answer:
-        policy = self._policy(message)
-        policy.require_language_model()
-        policy.export(Path(message.header["dir"]), message.header["as"])
-        return {}, {}
-
-    def _stats(self, _: Message) -> Answer:
-        from .memory import memory_stats
-
-        stats: dict[str, float] = dict(memory_stats(None if self._model is None else self._model.device))
-        stats |= {f"seconds/{op}": seconds for op, seconds in self._seconds.items() if op != "sample"}
-        if self._model is not None:
-            stats |= self._trainer.counters
-            stats |= {f"sample/{name}": count for name, count in self._sampler.counters.items()}
-            stats["seconds/sample"] = self._sampler.seconds
-            steps = self._sampler.counters["decode_steps"]
-            stats["sample/rows_per_step"] = self._sampler.counters["sampled_tokens"] / steps if steps else 0.0
-        return {"stats": stats}, {}
+def _sequences(message: Message) -> Sequences:
+    arrays = message.arrays
+    return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
 
 
-def _versions() -> dict[str, str]:
-    import torch
-    import transformers
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+def _outputs(message: Message, policy: Policy) -> list[str]:
+    outputs = message.header["outputs"]
+    if "values" in outputs and policy.value_head is None:
+        raise UserMistake("this policy has no value head, so it has no values", 'create it with head "value"')
+    return outputs

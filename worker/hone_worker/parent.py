@@ -1,6 +1,4 @@
-"""Ends this process with the one that started it, also where that was killed and could not say so."""
-
-from __future__ import annotations
+"""Ends this process when the process that started it has ended, even if that was killed."""
 
 import os
 import select
@@ -15,10 +13,10 @@ _POLL_SECONDS = 0.25
 
 
 def die_with_parent() -> None:
-    """`HONE_PARENT_PID` names the process to end with; without it that is the direct parent.
+    """`HONE_PARENT_PID` names the process to end with; the default is the direct parent.
 
-    On Linux the kernel kills this process even while a library holds the interpreter's lock. The kernel does
-    so only if the direct parent dies after the call, so a thread watches as well."""
+    On Linux the kernel kills this process even while a library holds the interpreter's lock, but only if the
+    direct parent ends after this call. So a thread watches as well."""
     parent = int(os.environ.get("HONE_PARENT_PID") or os.getppid())
     if sys.platform == "linux":
         _ask_kernel()
@@ -36,16 +34,16 @@ def _ask_kernel() -> None:
 
     set_parent_death_signal = 1
     if ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL) != 0:
-        print("prctl failed: the worker watches its parent by a thread alone", file=sys.stderr)
+        print("prctl failed: only a thread watches the worker's parent", file=sys.stderr)
 
 
 def _death_of(pid: int) -> Callable[[], object]:
-    """A function that returns when the process has died. Ends this process if it has died already."""
+    """A function that returns when the process has ended. Ends this process if it already has."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         _end(pid)
-    except (AttributeError, OSError):  # Not Linux, or a system that forbids the call.
+    except (AttributeError, OSError):  # not Linux, or a system that forbids the call
         return lambda: _poll(pid)
     poll = select.poll()
     poll.register(handle, select.POLLIN)

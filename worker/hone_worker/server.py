@@ -1,6 +1,4 @@
-"""The worker's one loop: takes messages in order, and decodes a token for every sample between them."""
-
-from __future__ import annotations
+"""The worker's loop: runs requests in order, and a decode step of all samples between two of them."""
 
 import errno
 import sys
@@ -8,27 +6,26 @@ import traceback
 from typing import Any
 
 from .channel import Channel, Message
-from .errors import UserMistake
+from .errors import UserMistake, first_line
+from .memory import is_out_of_memory
+from .operations import Operations
 
-# These take no time, so all that have arrived are handled before the next decode step; others let one step
-# pass.
+# These take no time: all that have arrived run before the next decode step.
 _QUICK = frozenset({"sample", "abort", "stats"})
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """The error as an answer carries it."""
+    """The `error` field of an answer."""
     if isinstance(error, UserMistake):
         described = {"kind": "user", "message": error.message}
         return described if error.hint is None else {**described, "hint": error.hint}
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         described = {"kind": "system", "code": errno.errorcode[error.errno], "message": str(error)}
         return described if error.filename is None else {**described, "path": str(error.filename)}
-    from .memory import is_out_of_memory
-
     if is_out_of_memory(error):
         return {
             "kind": "user",
-            "message": f"not enough memory: {(str(error) or type(error).__name__).splitlines()[0]}",
+            "message": f"not enough memory: {first_line(error)}",
             "hint": "Lower local.max_sample_rows or local.micro_batch_tokens, or choose a smaller model.",
         }
     trace = "".join(traceback.format_exception(error))
@@ -39,13 +36,11 @@ class Server:
     """Answers requests until the process ends."""
 
     def __init__(self, channel: Channel):
-        from .operations import Operations
-
         self._channel = channel
         self._operations = Operations(channel, self.fail)
 
     def serve(self) -> None:
-        """Never returns; the end of input ends the process."""
+        """Never returns: the end of the input ends the process."""
         operations = self._operations
         while True:
             message = self._channel.receive(wait=not operations.sampling)
@@ -56,8 +51,7 @@ class Server:
                 operations.sample_step()
 
     def fail(self, request: int, error: BaseException) -> None:
-        """Answers a request with an error. The log gets the trace of those that are no mistake of the
-        user's."""
+        """Answers a request with an error. The traces of internal errors go to the log too."""
         described = describe_error(error)
         if described["kind"] == "internal":
             print(described["trace"], file=sys.stderr, flush=True)

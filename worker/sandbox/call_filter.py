@@ -1,4 +1,4 @@
-"""The filter of system calls (seccomp) that programs in a sandbox run under, for x86-64 and AArch64."""
+"""The system call filter (seccomp) of sandboxed programs, for x86-64 and AArch64."""
 
 import ctypes
 import errno
@@ -26,7 +26,7 @@ X86_64 = {
         101, 310, 311, 312, 434, 424, 438, 440, 448,
         # mounts and namespaces: mount, umount2, pivot_root, chroot, unshare, setns and the newer calls
         165, 166, 155, 161, 272, 308, 428, 429, 430, 431, 432, 433, 442, 457, 458,
-        # memory that belongs to no process: memfd_*, shm*, msgget, semget, mq_open, vmsplice, io_setup
+        # memory outside of any process: memfd_*, shm*, msgget, semget, mq_open, vmsplice, io_setup
         319, 447, 29, 30, 31, 68, 64, 240, 278, 206,
         # ways around this filter, and the kernel's own parts: io_uring_*, bpf, perf, userfaultfd, keys, modules, kexec, ...
         425, 426, 427, 321, 298, 323, 250, 248, 249, 175, 313, 176, 246, 320, 303, 304, 300, 301, 179, 443, 163, 167, 168,
@@ -62,18 +62,18 @@ def tables():
     machine = os.uname().machine
     found = {"x86_64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}.get(machine)
     if found is None or sys.maxsize < 2**32:
-        raise OSError(errno.ENOSYS, "no filter of system calls for %s" % machine)
+        raise OSError(errno.ENOSYS, "the system call filter does not support %s" % machine)
     return found
 
 
 def filter_program(guarded):
     """Instructions (code, jump if true, jump if false, value) over struct seccomp_data: nr 0, arch 4, arguments from 16.
 
-    `guarded`: processes that may not be signaled, at level `process`; there whole groups may not be either, and limits and
-    priorities can be set for the calling process alone.
+    `guarded`: at level `process`, the processes that the program must not signal. At that level it also cannot signal
+    process groups, and can set limits and priorities only for itself.
     """
     calls = tables()
-    argument = lambda index: (LOAD, 0, 0, 16 + 8 * index)  # The low half: what the kernel itself looks at in these.
+    argument = lambda index: (LOAD, 0, 0, 16 + 8 * index)  # The low half is all that the kernel reads of these arguments.
     give = lambda answer: (RETURN, 0, 0, answer)
     program = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, calls["architecture"]), give(KILL), (LOAD, 0, 0, 0)]
     # Calls newer than this table, and on x86 those of the x32 ABI.
@@ -97,7 +97,7 @@ def filter_program(guarded):
             tests += [(EQUAL, 0, 1, pid), give(refuse(errno.EPERM))]
         for number in calls["kill"]:
             when(number, [*tests, give(ALLOW)])
-        # A process limit of 0 seconds, or a file that signals its owner, would end another process as well.
+        # A CPU limit of 0 seconds, or a file that signals its owner, would also end another process.
         own = [(EQUAL, 1, 0, 0), give(refuse(errno.EPERM)), give(ALLOW)]
         for number in calls["of_process"]:
             when(number, [argument(0), *own])

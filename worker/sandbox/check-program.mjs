@@ -1,6 +1,6 @@
 /**
- * Runs test.mjs, in which every unknown name is one of a program that runs in another sandbox. No line of the program runs
- * here: its functions and objects are stand-ins that exchange plain data with it. Exits with 0 when test.mjs ran to its end.
+ * Runs test.mjs, in which every unknown name belongs to a program that runs in another sandbox. The program's code does not
+ * run here: its functions and objects are stand-ins that exchange plain data with it. Exits with 0 if test.mjs runs to its end.
  */
 import assert from "node:assert";
 import { readFileSync, readSync, writeSync } from "node:fs";
@@ -35,7 +35,7 @@ function readLine() {
 function pack(value, mayBePlain) {
   const number = stands.get(value);
   if (number !== undefined) return { object: [number, ""] };
-  if (!mayBePlain) throw new TypeError("a test can pass plain data and the program's own objects only");
+  if (!mayBePlain) throw new TypeError("a test can pass only plain data and the program's own objects");
   return undefined;
 }
 
@@ -63,7 +63,7 @@ function ask(operation, ...args) {
   return content;
 }
 
-/** A function that changes its arguments changed copies of the test's. */
+/** A function that modifies its arguments has modified copies; this repeats the changes in the test. */
 function update(old, changed) {
   if (stands.has(old)) return;
   if (Array.isArray(old) && Array.isArray(changed)) old.splice(0, old.length, ...changed);
@@ -74,10 +74,10 @@ function update(old, changed) {
   }
 }
 
-/** Something of the program that is not plain data. It is used, never compared. */
+/** Represents a value of the program that is not plain data. Tests can use it but not compare it. */
 function standIn([number, kind]) {
   const refuse = () => {
-    throw new TypeError(`${kind} of the program is not plain data, which alone can be compared`);
+    throw new TypeError(`${kind} of the program is not plain data, so it cannot be compared`);
   };
   const self = new Proxy(function standIn() {}, {
     apply: (_target, receiver, args) => ask("call", self, receiver, ...args),
@@ -88,14 +88,20 @@ function standIn([number, kind]) {
     },
     set: (_target, key, value) => ask("set", self, String(key), value),
     has: (_target, key) => ask("has", self, String(key)) === true,
-    ...{ getPrototypeOf: refuse, ownKeys: refuse, getOwnPropertyDescriptor: refuse, defineProperty: refuse },
-    ...{ deleteProperty: refuse, isExtensible: refuse, preventExtensions: refuse, setPrototypeOf: refuse },
+    getPrototypeOf: refuse,
+    setPrototypeOf: refuse,
+    isExtensible: refuse,
+    preventExtensions: refuse,
+    ownKeys: refuse,
+    getOwnPropertyDescriptor: refuse,
+    defineProperty: refuse,
+    deleteProperty: refuse,
   });
   stands.set(self, number);
   return self;
 }
 
-// A name of the language is never the program's, which could otherwise replace what the test checks with.
+// The program cannot replace a name of the language, with which the test checks.
 globalThis.assert = assert;
 for (const [name] of readFileSync("test.mjs", "utf8").matchAll(/[\p{ID_Start}$_][\p{ID_Continue}$]*/gu)) {
   if (name in globalThis) continue;

@@ -1,7 +1,7 @@
-"""Runs the lines of test.py, in which every unknown name is one of a program that runs in another sandbox.
+"""Runs test.py, in which every unknown name belongs to a program that runs in another sandbox.
 
-No line of the program runs here. Its functions and objects are stand-ins: a call sends plain data to the other process and
-returns the plain data that it answers with. Exits with 0 when test.py ran to its end, else with 1 and the reason on stderr.
+The program's code does not run here. Its functions and objects are stand-ins: a call sends plain data to the other process
+and returns the plain data of its answer. Exits with 0 if test.py runs to its end, else with 1 and the reason on stderr.
 """
 
 import ast
@@ -20,11 +20,11 @@ replies = open(CHANNEL, "rb", closefd=False)
 
 
 class ProgramEnded(BaseException):
-    """Not an Exception: a test cannot take it for an error of the program by accident."""
+    """A BaseException, so that a test does not catch it as an error of the program."""
 
 
 class ProgramError(Exception):
-    """The program raised an exception of a class that is not Python's own."""
+    """The program raised an exception of its own class."""
 
 
 class NotPlainData(TypeError):
@@ -34,7 +34,7 @@ class NotPlainData(TypeError):
 def pack(value):
     if isinstance(value, StandIn):
         return {"object": [object.__getattribute__(value, "_number"), ""]}
-    raise NotPlainData("a test can pass plain data and the program's own objects, not %r" % type(value).__name__)
+    raise NotPlainData("a test can pass only plain data and the program's own objects, not %r" % type(value).__name__)
 
 
 def ask(operation, *arguments, **keywords):
@@ -64,7 +64,7 @@ def ask(operation, *arguments, **keywords):
 
 
 def update(old, new):
-    """A function that changes its arguments changed copies of the test's."""
+    """A function that modifies its arguments has modified copies; this repeats the changes in the test."""
     if type(old) is not type(new) or old == new:
         return
     if isinstance(old, list):
@@ -81,12 +81,12 @@ def error_of(names, text):
             try:
                 return known(text)
             except TypeError:
-                break  # It needs more than a text.
+                break  # its constructor needs more than a text
     return ProgramError("%s: %s" % (names[0] if names else "error", text))
 
 
 class StandIn:
-    """Something of the program that is not plain data. It is used, never compared: its class could answer as it likes."""
+    """Represents a value of the program that is not plain data. Tests cannot compare it: its class could fake equality."""
 
     __slots__ = ("_number", "_kind")
 
@@ -111,7 +111,7 @@ def forward(operation):
 
 def refuse(self, *_arguments):
     kind = object.__getattribute__(self, "_kind")
-    raise NotPlainData("%s of the program is not plain data, which alone can be compared" % kind)
+    raise NotPlainData("%s of the program is not plain data, so it cannot be compared" % kind)
 
 
 FORWARDED = "getitem setitem delitem contains len iter next reversed str repr abs neg int float round"
@@ -123,7 +123,7 @@ for operation in "eq ne lt le gt ge bool hash format reduce_ex".split():
 
 
 class Names(dict):
-    """The names of the test. Python's own come before the program's, which could otherwise replace what the test checks with."""
+    """The test's names. Python's names come first, so that the program cannot replace those that the test checks with."""
 
     def __init__(self, modules):
         super().__init__(__name__="__main__", __builtins__=builtins)
@@ -138,7 +138,7 @@ class Names(dict):
 
 
 def modules_of(tree):
-    """Modules of the standard library that the test uses as `math.isclose` without an import: they are not the program's."""
+    """Modules of the standard library that the test uses without an import, as in `math.isclose`."""
     used = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     names = {value.id for value in used if isinstance(value, ast.Name)}
     return names & set(getattr(sys, "stdlib_module_names", sys.builtin_module_names))

@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import time
-import warnings  # noqa: F401  Loaded while the machine's files are still in sight.
+import warnings  # noqa: F401  Python needs it later, when the machine's files are hidden.
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from call_filter import check, filter_calls, libc, tables  # noqa: E402
@@ -26,9 +26,9 @@ NAMESPACES = CLONE_NEWNS | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_PATHS = SYSTEM_FOLDERS + ("/etc/alternatives", "/etc/ld.so.cache")
-# A closed file is an error to what would do without a missing one.
+# Libraries do without these files if they do not exist, but fail if they cannot read them.
 SETTINGS = ("/etc/passwd", "/etc/nsswitch.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
-DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # A shared mapping of /dev/zero would be memory that nobody counts.
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # not /dev/zero: a shared mapping of it is memory outside of all limits
 
 
 def prctl(option, *arguments):
@@ -115,11 +115,11 @@ def enter_namespaces(plan):
             file.write(text if "%" not in text else text % (inner, uid if name == "uid_map" else gid))
 
 
-# --- what the program gives up before it starts --------------------------------------------------------------------
+# --- rights and limits of the program ------------------------------------------------------------------------------
 
 
 def drop_rights(plan):
-    """All capabilities; with them goes root's right to look into other processes."""
+    """Drops all capabilities, and with them root's right to read other processes."""
     if os.geteuid() == 0 or plan["level"] == "namespaces":
         for capability in range(64):
             if prctl(PR_CAPBSET_DROP, capability) == -1:
@@ -154,14 +154,14 @@ def set_limits(plan):
 
 
 def restrict_files(plan):
-    """Landlock: reads of the system and the work folder, writes of the work folder, no look into other processes."""
+    """Landlock: the program can read the system and the work folder, write the work folder, and not read other processes."""
     version = libc.syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:
         return
     everything = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
     of_files = everything & 0b1100000000000111
     read = 0b1101  # execute, read a file, list a folder
-    # TCP from version 4, abstract sockets and signals from version 6; kernels refuse fields that they do not know.
+    # TCP from version 4, abstract sockets and signals from version 6; kernels refuse unknown fields.
     fields = (everything, 3, 3)[: 1 if version < 4 else 2 if version < 6 else 3]
     attributes = (ctypes.c_uint64 * len(fields))(*fields)
     ruleset = check(libc.syscall(444, attributes, ctypes.c_size_t(8 * len(fields)), 0), "landlock")
@@ -183,7 +183,7 @@ def restrict_files(plan):
 
 
 def start_program(plan, guarded, entrance):
-    """Returns the process id once the program runs; raises when it could not be isolated."""
+    """Returns the process id once the program runs. Raises OSError if it cannot be isolated."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -236,7 +236,7 @@ def descendants():
                 with open("/proc/%s/stat" % name, "rb") as file:
                     parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, IndexError):
-                pass  # It has just ended.
+                pass  # it has just ended
     found, added = {os.getpid()}, True
     while added:
         added = {pid for pid, parent in parents.items() if parent in found and pid not in found}
@@ -245,7 +245,7 @@ def descendants():
 
 
 def kill_all(child, level):
-    """A subreaper inherits what its descendants leave behind, so that none can leave its family."""
+    """A subreaper becomes the parent of orphaned descendants, so none can escape."""
     while True:
         for pid in descendants() if LINUX and level == "process" else (child, -child):
             try:
@@ -261,7 +261,7 @@ def kill_all(child, level):
 
 
 def supervise(child, tell):
-    """Returns when the child has ended, or when this process is asked to end, or its owner has."""
+    """Returns when the child has ended, or on SIGTERM, which also follows the end of the owner."""
     while True:
         if signal.sigwait([signal.SIGCHLD, signal.SIGTERM]) == signal.SIGTERM:
             return
@@ -280,7 +280,7 @@ def supervise(child, tell):
             return
 
 
-def let_go_of_streams():
+def close_streams():
     for descriptor in (0, 1, 2, CHANNEL):
         try:
             os.close(descriptor)
@@ -300,7 +300,7 @@ def run_as_first(plan, entrance, parent_gone):
     build_root(plan)
     child = start_program(plan, (), entrance)
     report(ready=True)
-    let_go_of_streams()
+    close_streams()
     supervise(child, True)
 
 
@@ -333,7 +333,7 @@ def main():
     except BaseException as error:
         report(failed=str(error))
         return
-    let_go_of_streams()
+    close_streams()
     if os.getppid() == owner:
         supervise(child, plan["level"] == "process")
     kill_all(child, plan["level"])

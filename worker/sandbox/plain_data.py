@@ -1,4 +1,4 @@
-"""Plain data as JSON: what passes between a program under test and the process that checks it. Nothing is unpickled."""
+"""Plain data as JSON, exchanged by a program under test and the process that checks it. Nothing is unpickled."""
 
 import json
 import math
@@ -11,7 +11,7 @@ class NotPlain(Exception):
 
 
 def encode(value, pack_object):
-    """`pack_object` turns what is not plain into JSON, or raises NotPlain."""
+    """`pack_object` turns other values into JSON, or raises NotPlain."""
     kind = type(value)
     again = lambda items: [encode(item, pack_object) for item in items]
     if value is None or kind in (bool, str):
@@ -33,7 +33,7 @@ def encode(value, pack_object):
     if issubclass(kind, str):
         return str.__str__(value)
     for base in (int, float, list, tuple, set, frozenset, dict, bytes):
-        if issubclass(kind, base):  # A named tuple, a counter, an enum of integers: its data passes, its class does not.
+        if issubclass(kind, base):  # a named tuple, a counter, an enum: only its data is sent
             return encode(base(value), pack_object)
     if hasattr(kind, "__index__"):
         return encode(int(value.__index__()), pack_object)

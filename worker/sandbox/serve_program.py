@@ -1,6 +1,6 @@
-"""Runs main.py and then its functions, as the process at the other end of descriptor 4 asks.
+"""Runs main.py, and then its functions when the process at the other end of descriptor 4 requests it.
 
-Nothing here is trusted: the program shares this process and may do with it as it likes.
+Nothing here is trusted: the program shares this process and can change it.
 """
 
 import builtins

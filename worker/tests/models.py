@@ -131,10 +131,9 @@ def sample_sequences(seed: int = 0) -> Sequences:
 def weighing(sequences: Sequences, weights: dict[str, Tensor]):
     """An exchange that answers with given dL/doutput `[N]`, sequence by sequence, whatever the micro-batches
     are."""
-    starts = np.concatenate([[0], np.cumsum(sequences.counts())])
 
     def exchange(indices: list[int], outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        where = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in indices])
+        where = sequences.outputs(indices)
         assert all(len(values) == len(where) for values in outputs.values())
         return {name: weights[name][where] for name in outputs}
 

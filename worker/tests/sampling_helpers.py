@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,9 +54,8 @@ class FixedPolicy:
         self.version = 0
         self.can_sample = True
 
-    @contextmanager
-    def published(self) -> Iterator[LanguageModel]:
-        yield self.model
+    def use_published(self) -> LanguageModel:
+        return self.model
 
 
 def request(
@@ -86,12 +83,11 @@ class Bench:
         self.policy = FixedPolicy(self.model)
         self.events: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
         self.failures: dict[int, BaseException] = {}
-        batch = PackedBatch if self.model.attention == "packed" else PaddedBatch
         self.sampler = Sampler(
             device=self.model.device,
             max_rows=max_rows,
-            make_batch=lambda policy, counters: batch(policy.model, policy, counters),
-            open_tokenizer=lambda: Tokenizer.from_file(str(self.model.tokenizer_file)),
+            make_batch=PackedBatch if self.model.attention == "packed" else PaddedBatch,
+            open_tokenizer=lambda: Tokenizer.from_file(str(self.model.directory / "tokenizer.json")),
             emit=lambda header, arrays: self.events.append((header, arrays)),
             fail=self.failures.__setitem__,
         )

@@ -4,6 +4,7 @@ tools."""
 import json
 
 import peft
+import numpy as np
 import pytest
 import torch
 from hone_worker.errors import UserMistake
@@ -42,14 +43,14 @@ def logprobs(policy) -> torch.Tensor:
 
 def sampled(policy) -> torch.Tensor:
     """What sampling would see: the log-probabilities under the published weights."""
-    current, policy.current = policy.current, policy.published
+    current, policy.use_current = policy.use_current, policy.use_published
     try:
         return logprobs(policy)
     finally:
-        policy.current = current
+        policy.use_current = current
 
 
-WEIGHT = torch.linspace(-1, 1, int(SEQUENCES.counts().sum()))
+WEIGHT = torch.linspace(-1, 1, int(SEQUENCES.starts[-1]))
 
 
 def backward(policy, exchange=None, trainer=None) -> None:
@@ -282,8 +283,7 @@ def test_full_weights_keep_the_reference_apart_and_have_no_frozen_sampler(polici
     backward(full)
     full.optim_step(ADAM)
     with pytest.raises(UserMistake, match="publish"):
-        with full.published():
-            pass
+        full.use_published()
     full.publish()
     assert torch.equal(logprobs(base), before) and not same(sampled(full), before, 1e-3)
     with pytest.raises(UserMistake, match="no adapter"):
@@ -328,7 +328,7 @@ def test_out_of_memory_halves_micro_batches_and_counts_nothing_twice(fails_in, p
     assert trainer.counters["train/out_of_memory"] == 1
     assert all(same(a, p.grad, 1e-4) for a, p in zip(expected, policy.parameters))
     counted = seen if fails_in == "forward" else [seen[0], *seen[2:]]
-    assert sorted(s for indices in counted for s in indices) == SEQUENCES.counts().nonzero()[0].tolist()
+    assert sorted(s for indices in counted for s in indices) == np.diff(SEQUENCES.starts).nonzero()[0].tolist()
     assert len(counted) == 3
 
 

@@ -82,10 +82,9 @@ def test_policies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__(model("llama"))
             self.name = name
 
-        @contextmanager
-        def published(self):
+        def use_published(self):
             used.append(self.name)
-            yield self.model
+            return self.model
 
     first, second = Watched("first"), Watched("second")
     bench.add(1, [request([5], seed=1, max_tokens=9)], policy=first)

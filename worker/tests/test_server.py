@@ -217,7 +217,7 @@ def test_wrong_gradients_are_told(client: Client, policy: int) -> None:
     [
         ("dance", {}, "internal", "no operation 'dance'"),
         ("load", {"model": "x"}, "internal", "loads one model"),
-        ("publish", {"policy": 99}, "user", "no policy 99"),
+        ("publish", {"policy": 99}, "user", "policy 99 does not exist"),
         ("publish", {}, "internal", "policy"),
         (
             "create_policy",

@@ -1,10 +1,9 @@
-"""Keys and values of several sequences, by layer, in memory that grows. Knows nothing of attention.
+"""Keys and values of several sequences, by layer, in memory that grows.
 
-A block is a rectangle: one row a sequence, one column a token. Rows and columns have room to spare, so that a
-token, or a sequence, is added without copying what is there. Layers show their shapes when they first write.
+A block is a rectangle with a row for each sequence and a column for each token. It reserves spare rows and
+columns, so that a token or a sequence is added without copying the others. A layer's first write defines its
+shape.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ _LEAST_COLUMNS = 64
 
 
 class Block:
-    """Tensors are `[rows, heads, columns, width]`; `keys(layer)` and `values(layer)` show the part in use."""
+    """Tensors are `[rows, heads, columns, width]`; `keys(layer)` and `values(layer)` are the part in use."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, rows: int = 0, columns: int = 0):
         self.dtype = dtype
@@ -37,7 +36,7 @@ class Block:
         return self._layers[layer][1][: self.rows, :, : self.columns]
 
     def write(self, layer: int, begin: int, keys: Tensor, values: Tensor) -> None:
-        """Fills columns from `begin` on, of all rows; `keys` `[rows, heads, count, width]`."""
+        """Fills the columns from `begin` on in all rows; `keys` `[rows, heads, count, width]`."""
         pair = self._layers.get(layer)
         if pair is None:
             pair = self._layers[layer] = [self._new(keys), self._new(values)]
@@ -46,7 +45,7 @@ class Block:
         pair[1][: self.rows, :, begin:end].copy_(values)
 
     def resize(self, rows: int, columns: int, most_columns: int | None = None) -> None:
-        """Makes the rectangle larger; new places hold anything. `most_columns` will never be exceeded."""
+        """Enlarges the rectangle, with new places uninitialized. It never needs more than `most_columns`."""
         row_room, column_room = self._room
         if columns > column_room:
             column_room = max(columns, _LEAST_COLUMNS, int(column_room * _GROWTH))
@@ -59,7 +58,7 @@ class Block:
         self.rows, self.columns = rows, columns
 
     def drop_columns(self, count: int) -> None:
-        """Forgets the first columns of all rows."""
+        """Drops the first columns of all rows."""
         self._rebuild(count)
         self.columns -= count
 
@@ -78,7 +77,7 @@ class Block:
             self._rebuild(0)
 
     def append(self, other: "Block", rows: Sequence[int], columns: int) -> None:
-        """Adds rows of another block with the same layers, their first `columns` columns."""
+        """Adds the first `columns` columns of these rows of another block."""
         before = self.rows
         self.resize(before + len(rows), max(self.columns, columns))
         index = torch.tensor(rows, device=self.device)
@@ -91,11 +90,11 @@ class Block:
 
     def _new(self, like: Tensor) -> Tensor:
         rows, columns = self._room
-        # Zeros, because a masked place must not be NaN: 0 * NaN is NaN.
+        # Zeros, because 0 * NaN is NaN in a masked place.
         return torch.zeros(rows, like.shape[1], columns, like.shape[3], dtype=self.dtype, device=self.device)
 
     def _rebuild(self, skip: int) -> None:
-        """Moves what is in use, less its first columns, into tensors of the present room, layer by layer."""
+        """Copies the part in use, without its first `skip` columns, into tensors of the current room."""
         for pair in self._layers.values():
             for place, old in enumerate(pair):
                 used = old[: self.rows, :, skip : self.columns]

@@ -1,6 +1,5 @@
-"""The one attention function that transformers' models call here. What attention means is decided by the
-context in use: a prompt being prefilled, a decode step, a packed tree of sequences in training. Knows nothing
-about tokens or weights."""
+"""The attention function that transformers' models call. The context in use computes it: for prompts, for a
+decode step, or for a packed tree of sequences in training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,32 +11,30 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "hone"
-"""The name of the attention implementation. No mask function has this name, so transformers builds and passes
-no mask."""
+"""The name of the attention implementation. No mask function has it, so transformers builds no mask."""
 
 MASKED = -1e30
-"""Score of a key that a query must not see. Finite, so that a row of padding gives no NaN."""
+"""The score of a hidden key. Finite, so that a row of padding does not become NaN."""
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """What one layer asks for beyond plain causal attention."""
+    """What one layer needs beyond plain causal attention."""
 
     scaling: float
     softcap: float | None
     """Scores become `softcap * tanh(scores / softcap)` after scaling."""
     sliding_window: int | None
-    """A query sees keys at a distance of less than this; None = all before it."""
+    """A query sees keys at a distance of less than this; None = all earlier keys."""
     sinks: Tensor | None
-    """`[H]`: per head, a score that takes part in the softmax and has no value."""
+    """`[H]`: for each head, a score in the softmax's denominator that has no value."""
 
 
 class AttentionContext(Protocol):
-    """Decides what attention means during one forward of one packed row."""
+    """Computes attention during one forward of one packed row."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]` -> `[T,H,Dv]` in the dtype of the query."""
-        ...
 
 
 _current: AttentionContext | None = None
@@ -46,7 +43,7 @@ _UNSET = object()
 
 @contextmanager
 def use(context: AttentionContext) -> Iterator[None]:
-    """Makes `context` the one that forwards within the block attend through; may be nested."""
+    """Forwards within the block attend through `context`. Can be nested."""
     global _current
     before, _current = _current, context
     try:
@@ -56,8 +53,8 @@ def use(context: AttentionContext) -> Iterator[None]:
 
 
 def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax over the last dimension of fp32 scores `[..., H, Q, K]`, whose denominator also counts the
-    sinks `[H]`."""
+    """Softmax over the last dimension of fp32 scores `[..., H, Q, K]`, with the sinks `[H]` in its
+    denominator."""
     if sinks is None:
         return torch.softmax(scores, -1)
     sink = sinks.to(scores.dtype)[:, None, None]
@@ -81,13 +78,12 @@ def _attention(
     is_causal=None,
     **_,
 ):
-    """transformers' signature: query `[1,H,T,D]`, key and value `[1,KH,T,D]` -> (`[1,T,H,Dv]`, no
-    weights)."""
+    """transformers' signature: query `[1,H,T,D]`, key and value `[1,KH,T,D]` -> (`[1,T,H,Dv]`, None)."""
     if _current is None:
-        raise RuntimeError("a forward ran outside of attention.use(context)")
+        raise RuntimeError("a forward ran outside of use(context)")
     if position_bias is not None or is_causal is False or not getattr(module, "is_causal", True):
-        raise NotImplementedError("attention with a position bias or without causal order")
-    if sliding_window is _UNSET:  # None given means "this layer has none"; not given means "ask the module"
+        raise NotImplementedError("attention with a position bias or without causal order is not supported")
+    if sliding_window is _UNSET:  # None means that the layer has no window
         sliding_window = getattr(module, "sliding_window", None)
     spec = AttentionSpec(
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),

@@ -1,13 +1,10 @@
-"""Attention of the sampler: prompts are read once, new tokens attend to their prompt and their sample.
+"""Attention of the sampler: prompts are read once, and new tokens attend to their prompt and their sample.
 
-A model's forward is one packed row of tokens; these contexts say what each of them sees and keep keys and
-values. A lane is a set of rows whose caches are kept as two rectangles: one row a prompt, shared by all
-samples of that prompt, and one row a sample. All rows of a lane write the same column at the same step; a row
-that joins late ignores the columns before its first. So joining, leaving and writing never move what other
-rows have stored.
+A lane is a set of rows with two rectangular caches: one with a row per prompt, shared by all samples of the
+prompt, and one with a row per sample. All rows of a lane write the same column at the same step; a row that
+joins late ignores the columns before its first. So joining, leaving and writing never move the data of other
+rows.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -18,19 +15,19 @@ from torch import Tensor
 from .cache import Block
 from .context import MASKED, AttentionContext, AttentionSpec, softmax_with_sinks
 
-# Scores that exist at the same time where attention is computed in the open (soft-cap, sinks).
+# Scores held at once by the attention for soft-caps and sinks.
 _SCORE_ELEMENTS = 1 << 24
 
 
 def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """On a CPU one query against a bf16 cache takes eight times as long as against an fp32 one."""
+    """On a CPU a query takes eight times as long with a bf16 cache as with an fp32 cache."""
     return torch.float32 if device.type == "cpu" else dtype
 
 
 class Prefill(AttentionContext):
     """Reads prompts of the given lengths, one after the other in the packed row, into `block`.
 
-    A single long prompt may be read in parts: `advance` says which of its tokens the next forward holds."""
+    A single long prompt can be read in parts: `advance` sets which of its tokens the next forward reads."""
 
     def __init__(self, lengths: Sequence[int], dtype: torch.dtype, device: torch.device):
         self.block = Block(dtype, device, len(lengths), max(lengths))
@@ -63,11 +60,11 @@ class Prefill(AttentionContext):
                 query_rows, keys, values, mask, is_causal=causal, scale=spec.scaling, enable_gqa=grouped
             )
         else:
-            out = self._open_attention(query_rows, keys, values, window, spec)
+            out = self._explicit_attention(query_rows, keys, values, window, spec)
         return self._pack(out).to(query.dtype)
 
     def _unpack(self, packed: Tensor) -> Tensor:
-        """`[T, H, D]` as `[P, H, L, D]` in the cache's dtype, zero after each prompt's end."""
+        """`[T, H, D]` as `[P, H, L, D]` in the cache's dtype, zero behind each prompt's end."""
         count, width = len(self._lengths), self._end - self._begin
         packed = packed.to(self.block.dtype)
         if self._places is not None:
@@ -79,14 +76,14 @@ class Prefill(AttentionContext):
         return flat if self._places is None else flat.index_select(0, self._places)
 
     def _mask(self, window: int | None) -> Tensor:
-        """`[L, K]`: which keys each query of this part sees."""
+        """`[L, K]`: which keys each query sees."""
         if window not in self._masks:
             positions = torch.arange(self._begin, self._end, device=self._device)
             distance = positions[:, None] - torch.arange(self._end, device=self._device)
             self._masks[window] = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
         return self._masks[window]
 
-    def _open_attention(
+    def _explicit_attention(
         self, query: Tensor, keys: Tensor, values: Tensor, window: int | None, spec: AttentionSpec
     ) -> Tensor:
         rows, heads, width, _ = query.shape
@@ -106,7 +103,7 @@ class Prefill(AttentionContext):
 
 
 class Lane:
-    """Rows that are decoded in one piece: row `r` belongs to prompt `owners[r]` and has tokens from column
+    """Rows that are decoded together: row `r` belongs to prompt `owners[r]` and has tokens from column
     `starts[r]` on. `prompts` is the block of a Prefill, or an empty one."""
 
     def __init__(self, prompts: Block, lengths: Sequence[int]):
@@ -126,22 +123,21 @@ class Lane:
         """The column after the last one written."""
         return self.own.columns
 
-    def add_prompt(self, length: int) -> int:
-        """Announces a prompt, and gives its index; `prompts.append` brings its keys before the next step."""
+    def add_prompt(self, length: int) -> None:
+        """Announces the next prompt. The caller appends its keys to `prompts` before the next step."""
         self.lengths.append(length)
         self._fresh = True
-        return len(self.lengths) - 1
 
     def add_rows(self, owners: Sequence[int]) -> None:
-        """New rows at the end; their first token will be written to the next column."""
+        """Appends rows, whose first token goes to the next column."""
         self.owners += owners
         self.starts += [self.column] * len(owners)
         self.own.resize(self.rows, self.column)
         self._fresh = True
 
     def remove(self, gone: Sequence[int]) -> list[tuple[int, int]]:
-        """Drops rows. The last rows move into the gaps: gives the moves as `(source, target)`, to be repeated
-        by whoever keeps a list in row order."""
+        """Drops rows and moves the last rows into the gaps. Returns the moves `(source, target)`, which the
+        caller repeats in its own lists."""
         moves, count = _fill_gaps(self.rows, gone)
         self.own.keep_rows(moves, count)
         for column in (self.owners, self.starts):
@@ -152,7 +148,7 @@ class Lane:
         return moves
 
     def remove_prompts(self, gone: Sequence[int]) -> list[tuple[int, int]]:
-        """Drops prompts without rows, in the same way."""
+        """Drops prompts without rows in the same way."""
         moves, count = _fill_gaps(len(self.lengths), gone)
         self.prompts.keep_rows(moves, count)
         renamed = dict(moves)
@@ -166,8 +162,8 @@ class Lane:
         return moves
 
     def begin_step(self, most_columns: int) -> None:
-        """Makes room for one token a row, and prepares what all layers share. `most_columns`: columns that
-        the rows may come to need."""
+        """Makes room for one token per row, and computes what all layers share. The rows never need more than
+        `most_columns` columns."""
         unused = min(self.starts)
         if unused >= 64 and unused * 2 > self.column:
             self.own.drop_columns(unused)
@@ -180,7 +176,8 @@ class Lane:
         self._biases: dict[int | None, Tensor | None] = {}
 
     def _arrange(self) -> None:
-        """Places rows in a `[prompt, turn]` grid: samples of a prompt meet its keys in one product."""
+        """Places rows in a grid `[prompt, turn]`: all samples of a prompt are multiplied with its keys at
+        once."""
         device = self.own.device
         turns = [0] * len(self.lengths)
         slots = []
@@ -189,30 +186,22 @@ class Lane:
             turns[owner] += 1
         self._turns = max(turns)
         places = [owner * self._turns + turn for owner, turn in slots]
-        self._slots = (
-            None
-            if places == list(range(len(self.lengths) * self._turns))
-            else torch.tensor(places, device=device)
-        )
+        full = places == list(range(len(self.lengths) * self._turns))
+        self._slots = None if full else torch.tensor(places, device=device)
         lengths = torch.tensor(self.lengths, device=device)
         self._row_lengths = lengths[torch.tensor(self.owners, device=device)]
         self._row_starts = torch.tensor(self.starts, device=device)
-        self._shortest = min(self.lengths)
 
     def _to_grid(self, rows: Tensor) -> Tensor:
         """`[N, KH, G, x]` as `[P, KH, turns * G, x]`."""
         prompts, (_, heads, groups, width) = len(self.lengths), rows.shape
         if self._slots is not None:
-            rows = rows.new_zeros(prompts * self._turns, heads, groups, width).index_copy_(
-                0, self._slots, rows
-            )
+            grid = rows.new_zeros(prompts * self._turns, heads, groups, width)
+            rows = grid.index_copy_(0, self._slots, rows)
         if self._turns == 1:
             return rows
-        return (
-            rows.reshape(prompts, self._turns, heads, groups, width)
-            .transpose(1, 2)
-            .reshape(prompts, heads, -1, width)
-        )
+        grid = rows.reshape(prompts, self._turns, heads, groups, width).transpose(1, 2)
+        return grid.reshape(prompts, heads, -1, width)
 
     def _from_grid(self, grid: Tensor, groups: int) -> Tensor:
         prompts, heads, _, width = grid.shape
@@ -222,10 +211,10 @@ class Lane:
         return grid if self._slots is None else grid.index_select(0, self._slots)
 
     def _bias(self, window: int | None) -> Tensor | None:
-        """`[N, 1, 1, prompt + own]`: what masked places get added; None when nothing is masked."""
+        """`[N, 1, 1, prompt + own]`: added to the scores to mask keys; None if no key is masked."""
         if window not in self._biases:
             device, column = self.own.device, self.column - 1
-            # Tokens of its own before this one, so also the token's distance from its prompt's end.
+            # The row's own tokens before this one: its distance from the prompt's end.
             behind = column - self._row_starts
             prompt = torch.arange(self.prompts.columns, device=device)
             own = torch.arange(self.column, device=device)
@@ -241,7 +230,7 @@ class Lane:
         return self._biases[window]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
-        """One new token a row: `[N, H, D]` to `[N, H, Dv]`."""
+        """One new token per row: `[N, H, D]` -> `[N, H, Dv]`."""
         count, heads, width = query.shape
         kv_heads = key.shape[1]
         groups = heads // kv_heads
@@ -273,7 +262,7 @@ class Lane:
 
 
 def _fill_gaps(count: int, gone: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """How the last of `count` entries move into the places of those gone, and how many are left."""
+    """The moves `(source, target)` that fill gaps with the last of `count` entries, and the new count."""
     missing = set(gone)
     left = count - len(missing)
     sources = (index for index in range(left, count) if index not in missing)

@@ -1,5 +1,5 @@
 """Attention of short segments by explicit batched products in fp32 (on accelerators: products in the model's
-own dtype, softmax in fp32), with its own backward that keeps no scores. At these sizes faster than one masked
+dtype, softmax in fp32), with a backward that recomputes the scores. At these sizes faster than one masked
 attention."""
 
 from dataclasses import dataclass
@@ -10,32 +10,33 @@ from torch import Tensor
 from .context import MASKED, AttentionSpec, softmax_with_sinks
 
 _KEPT_BIAS = 2**20
-"""Biases up to this size are kept for the other layers; larger ones together would outgrow the scores."""
+"""Biases up to this size are kept for the other layers; larger ones would need more memory than the
+scores."""
 
 
 @dataclass
 class _Rows:
-    """Where the vectors of a tile lie in a flat `[T * heads, D]`."""
+    """Rows of a flat `[T * heads, D]` that a tile uses."""
 
     query: Tensor
     """`[R * heads * Lq]`"""
     key: Tensor
     """`[R * heads * Lk]`"""
     padding: Tensor | None
-    """Entries of `query` that are padding; None if none are."""
+    """Entries of `query` that are padding; None if all are real."""
     real: Tensor | None
     """Entries of `query` that are not padding; None if all are real."""
     own: Tensor
-    """Entries of `key` behind the prefix that are not padding."""
+    """Entries of `key` after the prefix that are not padding."""
     prefix: Tensor
-    """Entries of the first of each `share` rows' prefixes that are not padding, counted in `[R / share *
-    heads * Lp]`."""
+    """Entries of `[R / share * heads * Lp]`, one prefix per `share` segments, that are not padding."""
     prefix_target: Tensor
+    """`[T * heads, D]`'s rows for these."""
 
 
 class Tile:
-    """R segments of at most Lq queries, each seeing a prefix of at most Lp keys and its own keys causally.
-    Each `share` adjacent segments have the same prefix. Indices count the packed row's tokens; -1 is
+    """R segments of at most Lq queries, each of which sees a prefix of at most Lp keys and its own keys
+    causally. `share` adjacent segments have the same prefix. Indices are tokens of the packed row; -1 is
     padding."""
 
     def __init__(self, queries: Tensor, keys: Tensor, prefix: int, share: int, positions: Tensor):
@@ -48,7 +49,7 @@ class Tile:
         self._rows: dict[int, _Rows] = {}
 
     def bias(self, window: int | None) -> Tensor:
-        """`[R,1,1,Lq,Lk]`: 0 where a query sees a key, else a number that the softmax turns to 0."""
+        """`[R,1,1,Lq,Lk]`: 0 if the query sees the key, else MASKED."""
         if window is not None and window > self._reach:
             window = None
         if window in self._biases:
@@ -61,13 +62,13 @@ class Tile:
         return bias
 
     def _geometry(self) -> tuple[Tensor, Tensor]:
-        """`[R,Lq,Lk]`: how far each key lies behind each query, and whether the query sees it."""
+        """`[R,Lq,Lk]`: the distance from each query to each key, and whether the query sees it."""
         distance = self._at[:, :, None] - self._to[:, None, :]
         real = (self.keys >= 0)[:, None, :] & (self.queries >= 0)[:, :, None]
         return distance, real & (distance >= 0)
 
     def rows(self, heads: int) -> _Rows:
-        """The tile's vectors in a row of `heads` heads."""
+        """The tile's rows if the packed row has `heads` heads."""
         if heads not in self._rows:
             self._rows[heads] = self._find_rows(heads)
         return self._rows[heads]
@@ -100,8 +101,8 @@ class Tile:
 
 
 class SegmentAttention(torch.autograd.Function):
-    """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]`, sinks `[H]` or None, tiles that cover each query
-    once -> `[T,H,Dv]`."""
+    """query `[T,H,D]`, key `[T,KH,D]`, value `[T,KH,Dv]`, sinks `[H]` or None -> `[T,H,Dv]`. The tiles
+    contain each query once."""
 
     @staticmethod
     def forward(
@@ -158,7 +159,7 @@ class SegmentAttention(torch.autograd.Function):
 def _softmax(
     tile: Tile, q: Tensor, k: Tensor, spec: AttentionSpec, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention weights `[R, KH, G*Lq, Lk]`, and the derivative of the soft-cap if there is one."""
+    """Attention weights `[R, KH, G*Lq, Lk]`, and the derivative of the soft-cap if the layer has one."""
     scores, bend = q @ k.mT, None
     scaling = spec.scaling
     if spec.softcap is not None:
@@ -197,7 +198,7 @@ def _scatter_queries(target: Tensor, tile: Tile, found: Tensor) -> None:
 
 
 def _add_keys(target: Tensor, tile: Tile, found: Tensor) -> None:
-    """Adds `[R, KH, Lk, D]` to its places in the fp32 `[T,KH,D]`; segments with a common prefix are summed
+    """Adds `[R, KH, Lk, D]` to the fp32 `[T,KH,D]`. Gradients of a shared prefix are summed over its segments
     first."""
     rows, width = tile.rows(target.shape[1]), found.shape[-1]
     flat = target.view(-1, width)

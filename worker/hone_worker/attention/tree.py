@@ -1,5 +1,5 @@
-"""Attention over packed rows that hold trees: prompts, and branches that continue them. Lays the row out in
-tiles of segments; segments.py does the arithmetic. Knows nothing about tokens."""
+"""Attention over packed rows of trees: prompts, and branches that continue them. Divides the row into tiles,
+which segments.py computes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .context import AttentionSpec
 from .segments import SegmentAttention, Tile
 
 _MIN_FILLED = 0.6
-"""A tile takes another family only while this share of its scores is not padding."""
+"""A tile accepts another family only while this share of its scores is not padding."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Family:
-    """A prompt and the branches that continue it; a branch sees the prompt and itself."""
+    """A prompt and the branches that continue it. A branch sees the prompt and itself."""
 
     prompt: Span
     branches: tuple[Span, ...]
@@ -32,7 +32,7 @@ class Family:
 
 @dataclass(frozen=True)
 class _Query:
-    """The tokens of a span from `first` on, which see the whole span up to themselves."""
+    """The tokens of a span from `first` on. Each sees the span up to itself."""
 
     span: Span
     first: int = 0
@@ -55,13 +55,12 @@ class _Bundle:
 
     @property
     def scores(self) -> int:
-        """Scores to be computed, for one head."""
+        """Scores that one head computes."""
         return sum((q.span.length - q.first) * (self.prefix.length + q.span.length) for q in self.queries)
 
 
 class Tree:
-    """The attention context of one packed row in training: any number of families, each token at its own
-    position."""
+    """The attention context of one packed row in training."""
 
     def __init__(self, families: list[Family], positions: Tensor):
         self._families, self._positions = families, positions
@@ -89,7 +88,7 @@ class Tree:
 
 
 def _fit(bundle: _Bundle, limit: int) -> Iterator[_Bundle]:
-    """Cuts a bundle, between its queries or inside a long one, until each part has at most `limit` scores."""
+    """Cuts a bundle, between its queries or within a long one, into parts of at most `limit` scores."""
     keys = bundle.prefix.length + bundle.own
     if bundle.rows * keys * len(bundle.queries) <= limit:
         yield bundle

@@ -1,4 +1,4 @@
-"""Turns a GGUF file, once, into a Hugging Face folder with safetensors and a tokenizer, kept in the cache."""
+"""Converts a GGUF file, once, into a Hugging Face folder with safetensors and a tokenizer in the cache."""
 
 import hashlib
 import json
@@ -10,31 +10,25 @@ from ..errors import UserMistake
 from ..folders import write_folder, write_json, write_tensors
 
 _LAYOUT = 1
-"""Counted up when the converted folder changes, so that old ones are not taken for new ones."""
+"""Increased when the conversion changes, so that folders in the cache are converted again."""
 
 _DIGIT_SPLITTING = frozenset({"smollm"})
-"""GGUF pre-tokenizers that cut numbers into digits; the conversion of the tokenizer loses that."""
+"""GGUF pre-tokenizers that split numbers into digits, which transformers' conversion loses."""
 
 
 def converted(file: Path, cache_dir: Path) -> Path:
-    """The folder that holds the model of `file`, made now if the cache does not have it."""
+    """The folder with the model of `file`. Converts the file if the cache does not have it."""
     if file.open("rb").read(4) != b"GGUF":
         raise UserMistake(f"{file} is not a GGUF file", "download or copy it again")
     facts = file.stat()
-    key = hashlib.sha256(f"{_LAYOUT} {file.name} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[
-        :16
-    ]
-    target = cache_dir / "gguf" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', file.stem)}-{key}"
+    digest = hashlib.sha256(f"{_LAYOUT} {file.name} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()
+    target = cache_dir / "gguf" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', file.stem)}-{digest[:16]}"
     if not (target / "config.json").exists():
-        print(
-            f"converting {file.name} (once; takes some 20 s for a small model) ...",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"converting {file.name} once (20 s for a small model) ...", file=sys.stderr, flush=True)
         try:
             write_folder(target, lambda folder: _convert(file, folder))
         except UserMistake:
-            if not (target / "config.json").exists():  # else another process was faster
+            if not (target / "config.json").exists():  # otherwise another process was faster
                 raise
     return target
 

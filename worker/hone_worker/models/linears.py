@@ -1,5 +1,5 @@
-"""The model's linear layers, grouped by the tensor they read and multiplied together, with or without an
-adapter's merged weights. Knows neither policies nor optimizers."""
+"""The model's linear layers. Layers that read the same tensor are one matrix product, which an adapter can
+replace."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from transformers.pytorch_utils import Conv1D
 
 from .weights import Weight
 
+_FEED_FORWARD = frozenset("mlp feed_forward ffn moe experts fc1 fc2 dense_h_to_4h dense_4h_to_h".split())
+
 
 class Overlay(Protocol):
-    """What an adapter puts over one group: takes the place of its weight."""
+    """An adapter's replacement of a group's product."""
 
     def linear(self, x: Tensor) -> Tensor:
         """x `[..., in]` -> the outputs of all members of the group, side by side."""
-        ...
 
 
 @dataclass(eq=False)
@@ -33,13 +34,13 @@ class Member:
 
     @property
     def weight(self) -> Tensor:
-        """`[out, in]`, whichever way round the module keeps it."""
+        """`[out, in]`; a Conv1D stores its transpose."""
         return self.module.weight.t() if isinstance(self.module, Conv1D) else self.module.weight
 
 
 class LinearGroup:
     """Linear layers that read the same tensor, computed by one matrix product. The modules' weights become
-    views of the joined weight, so nothing is held twice."""
+    views of the joined weight."""
 
     def __init__(self, members: list[Member], pack: bool = False):
         self.members = members
@@ -54,7 +55,7 @@ class LinearGroup:
         self._input: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
         self._taken: set[int] = set()
-        for position, member in enumerate(members):  # names and weights of the modules stay as they are
+        for position, member in enumerate(members):
             member.module.forward = partial(self._output, position)
 
     @property
@@ -63,18 +64,16 @@ class LinearGroup:
         return [sum(self.sizes[:i]) for i in range(len(self.sizes))]
 
     def forget(self) -> None:
-        """Lets go of a forward that was broken off."""
+        """Drops what an interrupted forward left behind."""
         self._input, self._outputs, self._taken = None, (), set()
 
-    def train_in_place(self, on: bool) -> None:
-        """While on, each member is the plain layer that autograd knows, and no copy of a weight can grow
-        stale."""
-        self.trained_in_place = on
-        if on:
-            self._packed = None
+    def train_in_place(self) -> None:
+        """Makes each member a plain layer for autograd, without copies of its weight."""
+        self.trained_in_place = True
+        self._packed = None
 
     def _output(self, position: int, x: Tensor) -> Tensor:
-        """Output of one member; the first that is asked with a tensor computes all."""
+        """The output of one member. The first member that is called with a tensor computes all."""
         if self.trained_in_place:
             member = self.members[position]
             return F.linear(x, member.weight, member.module.bias)
@@ -106,15 +105,15 @@ class LinearGroup:
 
 
 def find_members(body: nn.Module, prefix: str, run: Callable[[], object]) -> list[list[Member]]:
-    """Linear layers of the body (whose names begin with `prefix`) by the tensor they read, found by watching
-    one forward `run()`; those read alone, or called several times, stand alone. A linear whose weight is used
-    without calling it is left out: it cannot be adapted."""
+    """The linear layers of the body (whose names begin with `prefix`), grouped by the tensor that they read
+    in the forward `run()`. A layer that is called several times has a group of its own. A layer that is never
+    called cannot be adapted and is left out, unless it is an expert."""
     named = {
         module: prefix + name
         for name, module in body.named_modules()
         if type(module) in (nn.Linear, Conv1D) and not _is_router(name)
     }
-    seen: list[tuple[Tensor, nn.Module]] = []  # holds the tensors, so that no identity is used twice
+    seen: list[tuple[Tensor, nn.Module]] = []  # keeps the tensors alive, so that ids stay unique
     hooks = [m.register_forward_pre_hook(lambda m, inputs: seen.append((inputs[0], m))) for m in named]
     try:
         run()
@@ -143,16 +142,6 @@ def _is_router(name: str) -> bool:
 
 
 def _kind(name: str) -> str:
-    """`mlp` for the feed-forward part of a layer; whatever else mixes tokens counts as `attn`."""
-    feed_forward = (
-        "mlp",
-        "feed_forward",
-        "ffn",
-        "moe",
-        "experts",
-        "fc1",
-        "fc2",
-        "dense_h_to_4h",
-        "dense_4h_to_h",
-    )
-    return "mlp" if any(part in feed_forward or part.endswith("_mlp") for part in name.split(".")) else "attn"
+    """`mlp` for the feed-forward part of a layer, `attn` for everything that mixes tokens."""
+    parts = name.split(".")
+    return "mlp" if any(part in _FEED_FORWARD or part.endswith("_mlp") for part in parts) else "attn"

@@ -1,15 +1,14 @@
-"""From what a person calls a model (folder, GGUF file, name on the hub) to a transformers model in memory."""
+"""From a model's name (a folder, a GGUF file or a hub id) to a transformers model in memory."""
 
 import re
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from ..errors import UserMistake
+from ..errors import UserMistake, first_line
 from ..memory import available_bytes, is_out_of_memory
 from . import gguf
 from .checkpoint_files import check_model_folder, check_sizes, read_json
@@ -38,7 +37,7 @@ def find_folder(model: str, cache_dir: Path) -> Path:
 
 
 def choose_device(device: str) -> torch.device:
-    """`auto` is the GPU if there is one; a device that is not there is the person's mistake."""
+    """`auto` is the GPU if the machine has one. Raises UserMistake for a device that does not exist."""
     if device == "auto":
         has_mps = torch.backends.mps.is_available()
         return torch.device("cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu")
@@ -52,24 +51,24 @@ def choose_device(device: str) -> torch.device:
     }
     if not present.get(kind, False):
         raise UserMistake(
-            f"there is no device {device} here", "use cpu, cuda, cuda:N or mps; auto takes what there is"
+            f"this machine has no device {device}", "use cpu, cuda, cuda:N or mps; auto chooses one"
         )
     return torch.device(device)
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the hardware multiplies it, else float32."""
+    """`auto` is bfloat16 if the hardware multiplies it, else float32."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or _cpu_multiplies_bfloat16() else torch.float32
     if dtype not in known:
-        raise UserMistake(f"dtype {dtype} is not offered", "use float32, bfloat16 or auto")
+        raise UserMistake(f"dtype {dtype} is not supported", "use float32, bfloat16 or auto")
     return known[dtype]
 
 
 def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal language model of a folder, frozen and in evaluation mode; UserMistake for whatever the
-    folder lacks."""
+    """The causal language model of a folder, frozen and in evaluation mode. Raises UserMistake if the folder
+    is not complete."""
     files = check_model_folder(directory)
     needed, free = files.elements * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
@@ -91,17 +90,7 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
             output_loading_info=True,
         )
         model = model.to(device)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ImportError,
-        SafetensorError,
-        RuntimeError,
-        StrictDataclassError,
-    ) as error:
+    except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
         raise _explained(directory, error) from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
     if absent:
@@ -115,7 +104,7 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
 
 
 def end_tokens(directory: Path, model: PreTrainedModel) -> list[int]:
-    """Every id that the configuration or the generation configuration calls an end of sequence."""
+    """The end-of-sequence ids of the configuration and of the generation configuration."""
     generation = directory / "generation_config.json"
     sources = [
         getattr(model.config.get_text_config(), "eos_token_id", None),
@@ -133,21 +122,18 @@ def _explained(directory: Path, error: Exception) -> Exception:
         return UserMistake(f"not enough memory for {directory.name}", "use a smaller model or dtype bfloat16")
     if isinstance(error, StrictDataclassError):
         return UserMistake(
-            f"{directory / 'config.json'} is not valid: {_first_line(error.__cause__ or error)}",
+            f"{directory / 'config.json'} is not valid: {first_line(error.__cause__ or error)}",
             "compare it with the original model's, or copy the model again",
         )
     kind = read_json(directory / "config.json").get("model_type")
-    if (
-        "does not recognize this architecture" in text
-        or "Unrecognized configuration class" in text
-        or "remote code" in text
-    ):
+    unknown = ("does not recognize this architecture", "Unrecognized configuration class", "remote code")
+    if any(words in text for words in unknown):
         return UserMistake(
-            f"the architecture {kind} of {directory} is none of transformers' causal language models",
-            "use a model that transformers knows without code of its own",
+            f"{directory}: transformers has no causal language model of the architecture {kind}",
+            "use a model that needs no code of its own",
         )
     return UserMistake(
-        f"{directory} cannot be loaded: {_first_line(error)}",
+        f"{directory} cannot be loaded: {first_line(error)}",
         "check the folder, or download or copy the model again",
     )
 
@@ -160,30 +146,26 @@ def _download(name: str, cache_dir: Path) -> Path:
         folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(_HUB_FILES)))
     except GatedRepoError:
         raise UserMistake(
-            f"{name} is gated on the hub", "ask for access on its page, then set HF_TOKEN"
+            f"{name} is gated on the hub", "request access on its page, then set HF_TOKEN"
         ) from None
     except RepositoryNotFoundError:
         raise UserMistake(
-            f"there is no model {name}, neither as a folder nor on the hub", "check the spelling"
+            f"model {name} does not exist, neither as a folder nor on the hub", "check the spelling"
         ) from None
-    except Exception as error:  # the hub's client lets errors of several HTTP libraries through
+    except Exception as error:  # the hub's client raises errors of several HTTP libraries
         raise UserMistake(
-            f"{name} is neither a folder, nor in the cache, nor can it be downloaded: {_first_line(error)}",
+            f"{name} is neither a folder nor in the cache, and its download failed: {first_line(error)}",
             "check the spelling and the network, or name a model folder or a .gguf file",
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise UserMistake(
-            f"{name} has no safetensors on the hub", "choose a model that has; pickles are never opened"
+            f"{name} has no safetensors on the hub", "choose a model that has them; pickles are never read"
         )
     return folder
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def _switch_off_dropout(model: torch.nn.Module) -> None:
-    """Log-probabilities must not depend on chance, also where gradient checkpointing puts layers in training
+    """Log-probabilities must be deterministic, also in layers that gradient checkpointing sets to training
     mode."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

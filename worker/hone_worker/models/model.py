@@ -1,5 +1,4 @@
-"""A language model as the rest of the worker sees it: token ids to hidden states to logits, packed or
-padded."""
+"""A language model: token ids -> hidden states -> logits, packed or padded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,8 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from ..attention import context as attention
-from ..attention.context import AttentionContext
-from ..errors import UserMistake
+from ..attention.context import AttentionContext, use
+from ..errors import UserMistake, first_line
 from .linears import LinearGroup, Member, find_members
 from .loading import choose_device, choose_dtype, end_tokens, find_folder, load_pretrained
 from .selfcheck import causal_row, head_is_plain, why_not_packed
@@ -19,7 +17,7 @@ from .selfcheck import causal_row, head_is_plain, why_not_packed
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Enough to load the same model once more."""
+    """What is needed to load the same model again."""
 
     directory: Path
     name: str
@@ -37,7 +35,7 @@ def load_model(
     dtype: str = "auto",
     gradient_checkpointing: bool = False,
 ) -> "LanguageModel":
-    """Loads a folder, a GGUF file or a hub id; raises UserMistake for what the person can mend."""
+    """Loads a folder, a GGUF file or a hub id. Raises UserMistake for what the user can fix."""
     chosen = choose_device(device)
     folder = find_folder(model, Path(cache_dir).expanduser())
     return LanguageModel(
@@ -46,7 +44,7 @@ def load_model(
 
 
 class LanguageModel:
-    """One base model in memory. Its adapted weights are a cache of whatever policy used it last."""
+    """One base model in memory, with the merged weights of the LoRA policy that used it last."""
 
     def __init__(self, source: ModelSource):
         self.source = source
@@ -57,16 +55,14 @@ class LanguageModel:
         self.head = self.module.get_output_embeddings()
         if self.base is None or not isinstance(self.head, nn.Linear):
             raise UserMistake(
-                f"{type(self.module).__name__} has no body with a linear output layer on it",
+                f"{type(self.module).__name__} does not consist of a body and a linear output layer",
                 "use another architecture",
             )
         self.config = self.module.config.get_text_config()
         self.eos_ids = end_tokens(source.directory, self.module)
         self.parameters = sum(p.numel() for p in self.module.parameters())
-        self.owner: object | None = None
-        """The policy that trains these very weights, if one does."""
         self.installed: tuple | None = None
-        """Which policy's weights, at which revision, lie over the base weights now."""
+        """The LoRA policy whose weights are merged into the model now, and their revision."""
         plain_attention = self.module.config._attn_implementation
         self.attention_reason = self._try_packed()
         self.attention = "padded" if self.attention_reason else "packed"
@@ -74,45 +70,46 @@ class LanguageModel:
             self.module.set_attn_implementation(plain_attention)
         self.plain_head = head_is_plain(self)
         self.groups = self._group_linears()
-        self.head_group = LinearGroup([Member(self._name_of(self.head), self.head, "unembed")], pack=True)
+        head_name = next(name for name, module in self.module.named_modules() if module is self.head)
+        self.head_group = LinearGroup([Member(head_name, self.head, "unembed")], pack=True)
         if source.gradient_checkpointing:
             self._checkpoint_gradients()
-
-    @property
-    def tokenizer_file(self) -> Path | None:
-        """tokenizer.json, if the folder has one."""
-        path = self.directory / "tokenizer.json"
-        return path if path.exists() else None
 
     @property
     def vocabulary_size(self) -> int:
         return self.head.weight.shape[0]
 
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the model can attend over. Chunked attention is exact within one
+        chunk."""
+        names = (
+            "max_position_embeddings",
+            "n_positions",
+            "max_seq_len",
+            "seq_length",
+            "attention_chunk_size",
+        )
+        known = [getattr(self.config, name, None) for name in names]
+        return min([value for value in known if isinstance(value, int) and value > 0], default=2048)
+
     def hidden(self, context: AttentionContext, ids: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`; attention is the
-        context's."""
-        with attention.use(context):
+        """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`."""
+        with use(context):
             return self._body(input_ids=ids[None], position_ids=positions[None])[0]
 
     def padded_hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Last hidden states `[B,L,D]` of rows `[B,L]` padded on the right, by transformers' own
-        attention."""
+        """Last hidden states `[B,L,D]` of rows `[B,L]`, padded on the right, by transformers' attention."""
         return self._body(input_ids=ids, attention_mask=mask)
 
-    def plain(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options):
-        """transformers' own forward of the whole model (caches, logits): the way for models that cannot be
-        packed."""
-        return self.module(input_ids=input_ids, attention_mask=attention_mask, **options)
-
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states `[N,D]` -> logits `[N,V]`, with whatever soft-cap or scale the model puts on them."""
+        """Hidden states `[N,D]` -> logits `[N,V]`, including the model's soft-cap or scale."""
         return self.head(hidden) if self.plain_head else self.full_head(hidden)
 
     def full_head(self, hidden: Tensor) -> Tensor:
-        """The model's forward from the last hidden states `[N,D]` on: its body is replaced by their
-        bearer."""
+        """The model's own forward from the last hidden states `[N,D]` on."""
         prefix, body = self.module.base_model_prefix, self.base
-        self.module._modules[prefix] = _Bearer(hidden[None])
+        self.module._modules[prefix] = _GivenHidden(hidden[None])
         try:
             ids = torch.zeros(1, 1, dtype=torch.long, device=hidden.device)
             return self.module(input_ids=ids, use_cache=False).logits[0]
@@ -127,7 +124,7 @@ class LanguageModel:
             "architecture": type(self.module).__name__,
             "parameters": self.parameters,
             "vocabulary_size": self.vocabulary_size,
-            "max_length": self._max_length(),
+            "max_length": self.max_length,
             "eos_token_ids": self.eos_ids,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
@@ -136,7 +133,7 @@ class LanguageModel:
         return {**facts, "attention_reason": self.attention_reason} if self.attention_reason else facts
 
     def forget(self) -> None:
-        """Lets go of whatever a forward that was broken off left behind."""
+        """Drops what an interrupted forward left behind."""
         for group in self.groups:
             group.forget()
 
@@ -149,16 +146,15 @@ class LanguageModel:
 
     @torch.no_grad()
     def _try_packed(self) -> str | None:
-        """Switches to packed rows and checks them; the reason if they are not possible."""
+        """Switches to packed rows and checks them. Returns the reason if they are not possible."""
         try:
             return why_not_packed(self)
-        except Exception as error:  # noqa: BLE001 - an architecture may fail in any way, and then has the padded form
-            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+        except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
+            return f"{type(error).__name__}: {first_line(error)}"
 
     def _group_linears(self) -> list[LinearGroup]:
-        """Every linear layer of the body, joined where several read one tensor. Joined layers lean on being
-        called in one go, which a recomputed checkpoint does not promise: with checkpoints each stands
-        alone."""
+        """All linear layers of the body. Layers that read one tensor are joined, which requires that they are
+        called in sequence; a recomputed checkpoint does not promise that."""
         ids = torch.arange(3, device=self.device)
 
         @torch.no_grad()
@@ -175,26 +171,17 @@ class LanguageModel:
 
     def _checkpoint_gradients(self) -> None:
         if not self.module.supports_gradient_checkpointing:
-            raise UserMistake(f"{type(self.module).__name__} has no gradient checkpointing", "switch it off")
+            raise UserMistake(
+                f"{type(self.module).__name__} does not support gradient checkpointing", "switch it off"
+            )
         self.module.activation_checkpointing_enable({"use_reentrant": False})
         for module in self.module.modules():
             if isinstance(module, GradientCheckpointingLayer):
-                module.training = (
-                    True  # of the layer alone: checkpoints ask for it; dropout is off everywhere
-                )
-
-    def _max_length(self) -> int:
-        """Longest sequence that the model can attend over; chunked attention is exact within one chunk."""
-        names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-        known = [getattr(self.config, name, None) for name in (*names, "attention_chunk_size")]
-        return min([value for value in known if isinstance(value, int) and value > 0], default=2048)
-
-    def _name_of(self, wanted: nn.Module) -> str:
-        return next(name for name, module in self.module.named_modules() if module is wanted)
+                module.training = True  # required for checkpoints; dropout is off everywhere
 
 
-class _Bearer(nn.Module):
-    """Stands in for the body of a model and answers with given hidden states."""
+class _GivenHidden(nn.Module):
+    """Replaces the body of a model and returns given hidden states."""
 
     def __init__(self, hidden: Tensor):
         super().__init__()
@@ -205,7 +192,7 @@ class _Bearer(nn.Module):
 
 
 class _BodyOutput(BaseModelOutputWithPast):
-    """Has nothing but hidden states, and says None to whatever else a head looks for (router logits, ...)."""
+    """Has only hidden states; every other field that a head reads (router logits, ...) is None."""
 
     def __getattr__(self, name: str):
         if name.startswith("_"):

@@ -1,17 +1,18 @@
-"""Tests, when a model is loaded, whether packed trees give what transformers' own attention gives."""
+"""Checks, when a model is loaded, that packed trees give the same results as transformers' own attention."""
+
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention import context as attention
-from ..attention.context import AttentionContext, AttentionSpec
+from ..attention.context import NAME, AttentionContext, AttentionSpec, use
 from ..attention.tree import Family, Span, Tree
 from ..errors import UserMistake
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
-"""Largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a
-window where there is none, 0.3."""
+"""The largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a
+wrong window, 0.3."""
 
 
 def causal_row(length: int, device: torch.device) -> Tree:
@@ -20,8 +21,7 @@ def causal_row(length: int, device: torch.device) -> Tree:
 
 
 def why_not_packed(model) -> str | None:
-    """Leaves the model (a LanguageModel) in its packed form and gives None, or gives the reason why it cannot
-    be packed."""
+    """Switches the model (a LanguageModel) to packed rows. Returns the reason if that is not possible."""
     generator = torch.Generator().manual_seed(0)
     sequences = [
         torch.randint(3, model.vocabulary_size, (n,), generator=generator).to(model.device)
@@ -31,20 +31,18 @@ def why_not_packed(model) -> str | None:
     expected = torch.cat(
         [model.base(input_ids=s[None], use_cache=False).last_hidden_state[0] for s in sequences]
     )
-    # One row: a prompt of five tokens with two branches, then a prompt of its own length with none.
+    # One row: a prompt of five tokens with two branches, then a prompt without branches.
     ids = torch.cat([sequences[0], sequences[1][5:], sequences[2]])
     positions = torch.cat([torch.arange(11), torch.arange(5, 8), torch.arange(9)]).to(model.device)
     families = [Family(Span(0, 5), (Span(5, 6), Span(11, 3))), Family(Span(14, 9), ())]
-    model.module.set_attn_implementation(attention.NAME)
-    if model.module.config._attn_implementation != attention.NAME:
-        return f"{type(model.module).__name__} does not call transformers' attention registry"
+    model.module.set_attn_implementation(NAME)
     watch = _Watch(Tree(families, positions))
-    packed = model.hidden(watch, ids, positions)
+    packed = model.hidden(watch, ids, positions) if model.module.config._attn_implementation == NAME else None
     if not watch.windows:
         return f"{type(model.module).__name__} does not call transformers' attention registry"
     unannounced = _unannounced_window(model.config, watch.windows)
     if unannounced is not None:
-        return f"layer {unannounced} has a sliding window that it does not announce"
+        return f"layer {unannounced} does not pass its sliding window to the attention"
     rows = torch.cat([torch.arange(11), torch.arange(5), torch.arange(11, 23)]).to(model.device)
     error = float((packed[rows].float() - expected.float()).norm() / expected.float().norm())
     if not error <= _TOLERANCE[model.dtype]:
@@ -54,37 +52,29 @@ def why_not_packed(model) -> str | None:
 
 @torch.no_grad()
 def head_is_plain(model) -> bool:
-    """Whether logits are the output layer's product and no more; UserMistake if they cannot be had from
-    hidden states."""
-    ids = torch.arange(1, 5, device=model.device)
-    positions = torch.arange(4, device=model.device)
-    with attention.use(causal_row(4, model.device)):
-        hidden = (
-            model.base(input_ids=ids[None], position_ids=positions[None], use_cache=False).last_hidden_state[
-                0
-            ]
-            if model.attention == "packed"
-            else model.base(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        )
-        expected = model.module(input_ids=ids[None], use_cache=False).logits[0].float()
+    """Whether logits are the output layer's product and nothing else. Raises UserMistake if they cannot be
+    computed from hidden states."""
+    ids = torch.arange(1, 5, device=model.device)[None]
+    with use(causal_row(4, model.device)) if model.attention == "packed" else nullcontext():
+        hidden = model.base(input_ids=ids, use_cache=False).last_hidden_state[0]
+        expected = model.module(input_ids=ids, use_cache=False).logits[0].float()
 
     def agrees(logits: Tensor) -> bool:
         difference = (logits.float() - expected).norm() / expected.norm()
         return bool(difference < (1e-4 if model.dtype == torch.float32 else 2e-2))
 
-    if hidden.shape[-1] == model.head.in_features and agrees(
-        F.linear(hidden, model.head.weight, model.head.bias)
-    ):
+    fits = hidden.shape[-1] == model.head.in_features
+    if fits and agrees(F.linear(hidden, model.head.weight, model.head.bias)):
         return True
     if not agrees(model.full_head(hidden)):
         raise UserMistake(
-            f"the output layer of {type(model.module).__name__} is of an unknown form", "use another model"
+            f"the output layer of {type(model.module).__name__} has an unknown form", "use another model"
         )
     return False
 
 
 class _Watch:
-    """Passes attention on and notes each layer's window."""
+    """Passes attention on and records each layer's window."""
 
     def __init__(self, context: AttentionContext):
         self._context = context
@@ -96,8 +86,8 @@ class _Watch:
 
 
 def _unannounced_window(config, windows: dict[int, int | None]) -> int | None:
-    """A layer that the configuration gives a window longer than this test's rows, and that calls attention
-    without it."""
+    """A layer that has a window, longer than this test's rows, according to the configuration, but calls
+    attention without it."""
     kinds = getattr(config, "layer_types", None) or ()
     return next(
         (i for i, kind in enumerate(kinds) if kind == "sliding_attention" and windows.get(i, 1) is None), None

@@ -1,4 +1,4 @@
-"""A weight that is only multiplied with, held in the layout in which this machine multiplies fastest."""
+"""A frozen weight in the layout that this machine multiplies fastest."""
 
 from functools import cache
 
@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _TYPICAL_ROWS = 256
-"""Rows that the packed layout is made for: between those of a decode step and of a training row."""
+"""The number of rows that the packed layout is for: between a decode step's and a training row's."""
 
 
 class Weight:
-    """`[out, in]`. Packed by oneDNN for bfloat16 on CPUs (20% faster at 128 rows, 35% at 16), plain
-    elsewhere. A packed weight takes as much memory as a plain one, which it replaces."""
+    """`[out, in]`. Packed by oneDNN for bfloat16 on CPUs (20% faster at 128 rows, 35% at 16), which needs no
+    more memory; plain otherwise."""
 
     def __init__(self, weight: Tensor, pack: bool):
         self.packed = pack and can_pack(weight.dtype, weight.device.type)
@@ -23,7 +23,7 @@ class Weight:
         )
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x `[..., in]` -> `[..., out]`; no gradient."""
+        """x `[..., in]` -> `[..., out]`, without a gradient."""
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._stored, bias, "none", [], "")
         return F.linear(x, self._stored, bias)
@@ -31,7 +31,7 @@ class Weight:
 
 @cache
 def can_pack(dtype: torch.dtype, device: str) -> bool:
-    """Whether this build of torch packs weights of this kind, found by trying."""
+    """Whether this build of torch can pack weights of this kind. Tries it."""
     if device != "cpu" or dtype != torch.bfloat16 or not torch.backends.mkldnn.is_available():
         return False
     try:

@@ -34,7 +34,7 @@ class AdamW:
         return bool(self.mean)
 
     def begin(self) -> None:
-        """Allocates the moments, which who never trains does not need."""
+        """Allocates the moments. A policy that is never trained does not need them."""
         if not self.begun:
             self.mean = [torch.zeros_like(p) for p in self._parameters]
             self.square = [torch.zeros_like(p) for p in self._parameters]
@@ -43,13 +43,13 @@ class AdamW:
         self.steps, self.mean, self.square = 0, [], []
 
     def gradient_norm(self) -> float:
-        """Norm of all gradients together; not finite if any of them is not."""
+        """The norm of all gradients together; not finite if one of them is not."""
         norms = torch._foreach_norm([p.grad for p in self._parameters])
         return float(torch.linalg.vector_norm(torch.stack(norms).cpu().double()))
 
     @torch.no_grad()
     def step(self, settings: AdamSettings, norm: float) -> None:
-        """One update with the gradients, whose norm is given."""
+        """One update with gradients of this norm."""
         self.begin()
         self.steps += 1
         clip = settings.max_grad_norm

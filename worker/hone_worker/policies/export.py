@@ -1,4 +1,4 @@
-"""Weights in the forms that other tools read: PEFT's adapter files, and whole Hugging Face folders."""
+"""Exports weights for other tools: as PEFT's adapter files, or as a Hugging Face folder."""
 
 import os
 import shutil
@@ -13,7 +13,6 @@ from ..folders import write_folder, write_json, write_tensors
 from ..models.checkpoint_files import read_json
 from ..models.linears import LinearGroup
 from ..models.model import LanguageModel
-from .lora_policy import LoraPolicy
 
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -26,8 +25,9 @@ _TOKENIZER_FILES = (
 )
 
 
-def export_adapter(policy: LoraPolicy, directory: Path) -> None:
-    """adapter_config.json and adapter_model.safetensors, as PEFT loads them over the same base model."""
+def export_adapter(policy, directory: Path) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors, which PEFT loads over the same base model.
+    `policy` is a LoraPolicy."""
     model, adapter = policy.model, policy.adapter
     members = [member for overlay in policy.overlays for member in overlay.group.members]
     config = {
@@ -52,7 +52,7 @@ def export_adapter(policy: LoraPolicy, directory: Path) -> None:
 
 
 def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], directory: Path) -> None:
-    """A folder that plain transformers loads: the model's weights, in place of some of them `merged`, and its
+    """Writes a folder that transformers loads: the model's weights, some replaced by `merged`, and its
     tokenizer."""
     weights = model.module.state_dict()
     for group, joined in merged.items():
@@ -83,7 +83,7 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
 
 
 def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """safetensors writes files that only their owner can read; an export has the mode that the umask gives."""
+    """Makes the file as readable as the umask allows: safetensors makes it readable only for its owner."""
     write_tensors(path, tensors)
     umask = os.umask(0)
     os.umask(umask)
@@ -91,8 +91,7 @@ def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _targets(model: LanguageModel, adapted: list[str]) -> list[str]:
-    """The adapted modules' last names, where those mean these modules and no others; else their full
-    names."""
+    """The adapted modules' last names if no other module has them, else their full names."""
     last = {name.rsplit(".", 1)[-1] for name in adapted}
-    meant = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}
-    return sorted(last) if meant == set(adapted) else sorted(adapted)
+    named = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}
+    return sorted(last) if named == set(adapted) else sorted(adapted)

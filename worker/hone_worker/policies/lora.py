@@ -1,6 +1,5 @@
-"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, the same one that sampling
-uses; the backward computes no more than the gradients of A, B and the input. Knows neither versions nor
-optimizers.
+"""Low-rank adapters. The forward multiplies with the merged weight W + s B A, as sampling does; the backward
+computes the gradients of A, B and the input.
 
 With y = x (W + s B A)': dx = dy W + s (dy B) A, dA = s (dy B)' x, dB = s dy' (x A').
 """
@@ -16,7 +15,7 @@ from ..models.weights import Weight
 
 
 class LoraOverlay:
-    """One policy's adapters of one group of linears, as the group's forward and backward use them."""
+    """One policy's adapters of one group of linear layers."""
 
     def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int):
         self.group, self.rank, self.scale = group, rank, alpha / rank
@@ -38,7 +37,7 @@ class LoraOverlay:
         return [self.a, *self.b]
 
     def named(self, values: list[Tensor]) -> dict[str, Tensor]:
-        """Tensors shaped like `parameters`, as views under the names that PEFT gives them."""
+        """Tensors in the shapes of `parameters`, as views with PEFT's names."""
         a, b, found = values[0], values[1:], {}
         for i, member in enumerate(self.group.members):
             found[f"{member.name}.lora_A.weight"] = a[i * self.rank : (i + 1) * self.rank]
@@ -46,16 +45,15 @@ class LoraOverlay:
         return found
 
     def merge(self, values: list[Tensor]) -> None:
-        """Makes the values of A and B (shaped like `parameters`) the ones that the forward multiplies
-        with."""
-        self.merged = None  # room for the new one
+        """The forward now uses these values of A and B (in the shapes of `parameters`)."""
+        self.merged = None  # frees its memory first
         self.merged = Weight(self.merged_weight(values), pack=True)
         dtype = self.group.weight.dtype
         self.low = (values[0].to(dtype), [b.to(dtype) for b in values[1:]])
         self.group.overlay = self
 
     def merged_weight(self, values: list[Tensor]) -> Tensor:
-        """`[sum of out, in]` in the dtype of the model, computed in fp32."""
+        """`[sum of out, in]` in the model's dtype, computed in fp32."""
         a, b, group = values[0], values[1:], self.group
         merged = torch.empty_like(group.weight, memory_format=torch.contiguous_format)
         for i, (start, size) in enumerate(zip(group.starts, group.sizes)):
@@ -65,7 +63,7 @@ class LoraOverlay:
         return merged
 
     def remove(self) -> None:
-        """Gives the group back to the base model and frees the merged weight."""
+        """Restores the base weight and frees the merged one."""
         self.merged = self.low = None
         if self.group.overlay is self:
             self.group.overlay = None
@@ -77,7 +75,8 @@ class LoraOverlay:
 
 
 class _LoraProduct(torch.autograd.Function):
-    """The anchor makes the output require a gradient where the input, being the first layer's, does not."""
+    """The anchor makes the output require a gradient even if the input, such as the first layer's, does
+    not."""
 
     @staticmethod
     def forward(ctx, x: Tensor, anchor: Tensor, overlay: LoraOverlay) -> Tensor:
@@ -106,8 +105,8 @@ class _LoraProduct(torch.autograd.Function):
 
 
 def _initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
-    """Uniform within 1 / sqrt(in), as PEFT begins; drawn from (seed, name), so the order of layers does not
-    matter."""
+    """Uniform within 1 / sqrt(in), PEFT's default. Depends only on (seed, name), not on the order of
+    layers."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return (torch.rand(rank, inputs, generator=generator) * 2 - 1) / math.sqrt(inputs)

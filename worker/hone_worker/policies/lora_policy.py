@@ -1,8 +1,7 @@
-"""A policy of low-rank adapters. Several can share one base model: the merged weights in memory are a cache
-of one policy at one revision, made when it is next used."""
+"""A policy of low-rank adapters. Several can share one base model, which has the merged weights of one policy
+at one revision at a time."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..models.model import LanguageModel
+from .export import export_adapter, export_merged
 from .lora import LoraOverlay
 from .policy import TrainedPolicy
 from .value_head import ValueHead
@@ -24,8 +24,8 @@ class LoraPolicy(TrainedPolicy):
         rank, targets = adapter["rank"], set(adapter["targets"])
         if rank < 1 or not targets or not targets <= set(_TARGETS):
             raise UserMistake(
-                f"an adapter of rank {rank} on {sorted(targets)}",
-                f"rank >= 1, targets from {', '.join(_TARGETS)}",
+                f"an adapter cannot have rank {rank} and targets {sorted(targets)}",
+                f"use rank >= 1 and targets from {', '.join(_TARGETS)}",
             )
         groups = [group for group in [*model.groups, model.head_group] if group.members[0].kind in targets]
         if not groups:
@@ -39,23 +39,12 @@ class LoraPolicy(TrainedPolicy):
         self.trains_head = any(overlay.group is model.head_group for overlay in self.overlays)
         self._kept: list[Tensor] | None = None
         """The published parameters, while they differ from the current ones."""
-        self._published_revision = 0
 
-    @contextmanager
-    def published(self) -> Iterator[LanguageModel]:
-        kept = self._kept if self._kept is not None else self.parameters
-        self._install(self._published_revision, kept)
-        yield self.model
+    def use_published(self) -> LanguageModel:
+        return self._install(self.published_revision, self._kept or self.parameters)
 
-    @contextmanager
-    def current(self) -> Iterator[LanguageModel]:
-        self._install(self.revision, self.parameters)
-        yield self.model
-
-    def publish(self) -> int:
-        self.version += 1
-        self._kept, self._published_revision = None, self.revision
-        return self.version
+    def use_current(self) -> LanguageModel:
+        return self._install(self.revision, self.parameters)
 
     def named_weights(self, values: list[Tensor]) -> dict[str, Tensor]:
         return {
@@ -68,43 +57,43 @@ class LoraPolicy(TrainedPolicy):
         if self._kept is None:
             self._kept = [parameter.detach().clone() for parameter in self.parameters]
 
-    def after_change(self, as_published: bool) -> None:
-        if as_published:
-            self._kept, self._published_revision = None, self.revision
+    def mark_published(self) -> None:
+        super().mark_published()
+        self._kept = None
 
     def export(self, directory: Path, form: str) -> None:
-        from .export import export_adapter, export_merged
-
         if form == "adapter":
-            export_adapter(self, Path(directory))
+            export_adapter(self, directory)
         else:
             merged = {
                 overlay.group: overlay.merged_weight(part)
                 for overlay, part in self._by_overlay(self.parameters)
             }
-            export_merged(self.model, merged, Path(directory))
+            export_merged(self.model, merged, directory)
 
     def close(self) -> None:
         if self.model.installed is not None and self.model.installed[0] is self:
             self.uninstall()
 
     def uninstall(self) -> None:
-        """Gives the model back its base weights."""
+        """Restores the model's base weights."""
         for overlay in self.overlays:
             overlay.remove()
         self.model.installed = None
 
-    def _install(self, revision: int, values: list[Tensor]) -> None:
+    def _install(self, revision: int, values: list[Tensor]) -> LanguageModel:
+        """Merges a revision into the model, unless it is the one merged last."""
         installed = self.model.installed
         if installed == (self, revision):
-            return
+            return self.model
         with torch.inference_mode(False), torch.no_grad():
             if installed is not None and installed[0] is not self:
                 installed[0].uninstall()
-            self.model.installed = None  # if merging fails half-way, nothing is taken for installed
+            self.model.installed = None  # correct even if merging fails half-way
             for overlay, part in self._by_overlay(values):
                 overlay.merge(part)
             self.model.installed = (self, revision)
+        return self.model
 
     def _by_overlay(self, values: list[Tensor]) -> Iterator[tuple[LoraOverlay, list[Tensor]]]:
         start = 0

@@ -1,4 +1,4 @@
-"""Makes policies: adapters share the loaded base model; full weights take a model for themselves."""
+"""Creates policies: LoRA policies share the loaded base model, full weights have a model of their own."""
 
 from ..errors import UserMistake
 from ..memory import trim_heap
@@ -10,7 +10,7 @@ from .value_head import ValueHead
 
 
 class Policies:
-    """All policies of one worker, by number."""
+    """All policies of the worker, by number."""
 
     def __init__(self, model: LanguageModel):
         self._base: LanguageModel | None = model
@@ -19,41 +19,40 @@ class Policies:
         self._next = 0
 
     def create(self, adapter: dict, head: str | None = None) -> int:
-        """`adapter` and `head` as in the protocol. The base is loaded again if full weights took it."""
+        """`adapter` and `head` as in the protocol. Loads the base model again if full weights took it."""
         kind = adapter["kind"]
+        if kind not in ("lora", "full", "none"):
+            raise UserMistake(f"adapter kind {kind} does not exist", "use lora, full or none")
         if head not in (None, "value"):
-            raise UserMistake(f"there is no head {head}", "use value, or none")
+            raise UserMistake(f"head {head} does not exist", "use value, or omit it")
         if head is not None and kind == "none":
             raise UserMistake(
-                "the base model as it is has no value head: it is never trained",
+                "the base model is never trained, so it cannot have a value head",
                 "create the critic with lora or full",
             )
         model = self._base or LanguageModel(self._source)
+        self._base = model
         if kind == "full":
             if any(policy.model is model for policy in self._alive.values()):
                 model = LanguageModel(self._source)
             else:
                 self._base = None
-            policy: Policy = FullPolicy(model, adapter, ValueHead(model) if head else None)
-        elif kind in ("lora", "none"):
-            self._base = model
-            if kind == "lora":
-                policy = LoraPolicy(model, adapter, ValueHead(model) if head else None)
-            else:
-                policy = BasePolicy(model, adapter)
+        value_head = ValueHead(model) if head else None
+        if kind == "none":
+            policy: Policy = BasePolicy(model, adapter)
         else:
-            raise UserMistake(f"there is no adapter of kind {kind}", "use lora, full or none")
-        trim_heap()  # what loading and joining weights left behind
+            policy = (FullPolicy if kind == "full" else LoraPolicy)(model, adapter, value_head)
+        trim_heap()  # frees what loading and joining weights left behind
         self._next += 1
         self._alive[self._next] = policy
         return self._next
 
     def __getitem__(self, number: int) -> Policy:
         if number not in self._alive:
-            raise UserMistake(f"there is no policy {number}", "create it first; a closed one is gone")
+            raise UserMistake(f"policy {number} does not exist", "it was never created, or was closed")
         return self._alive[number]
 
     def close(self, number: int) -> None:
-        """The model of full weights goes with its policy."""
+        """Frees the policy, and with full weights its model."""
         self[number].close()
         del self._alive[number]

@@ -1,4 +1,4 @@
-"""From hidden states to values: what a critic has on top of the base model instead of a sampler."""
+"""A critic's head: from hidden states to values."""
 
 import torch
 from torch import Tensor
@@ -7,8 +7,8 @@ from ..models.model import LanguageModel
 
 
 class ValueHead:
-    """A linear layer from a hidden state to one figure, in fp32. It begins at zero, so that all first values are
-    0 and the first step trains the head alone."""
+    """A linear layer from a hidden state to one value, in fp32. It starts at zero, so that all first values
+    are 0 and the first step trains only the head."""
 
     def __init__(self, model: LanguageModel):
         self.weight = torch.zeros(1, model.head.in_features, device=model.device, requires_grad=True)
@@ -23,10 +23,10 @@ class ValueHead:
 
     @staticmethod
     def named(values: list[Tensor]) -> dict[str, Tensor]:
-        """Tensors shaped like `parameters` under the names that files use."""
+        """Tensors in the shapes of `parameters`, with their names in files."""
         return dict(zip(("value_head.weight", "value_head.bias"), values, strict=True))
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """hidden `[N,D]` -> fp32 `[N]`: the values of the states before the tokens that these hidden states
+        """hidden `[N,D]` -> fp32 `[N]`: values of the states before the tokens that these hidden states
         predict."""
         return torch.nn.functional.linear(hidden.float(), self.weight, self.bias)[:, 0]

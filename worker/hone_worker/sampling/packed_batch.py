@@ -1,7 +1,5 @@
-"""Rows of one policy that are sampled together, on models whose attention goes through ours: prompts are read
-once, finished rows leave at once, new rows join at any step."""
-
-from __future__ import annotations
+"""Sampling for models with packed attention: prompts are read once, ended rows leave at once, and new rows
+join at any step."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -14,19 +12,20 @@ from torch import Tensor
 from ..attention.cache import Block
 from ..attention.decode import Decode, Lane, Prefill, cache_dtype
 from ..memory import available_bytes
+from ..policies.policy import Policy
 from .prompt_scores import score, with_nan_first
 from .rows import Row
 
-# How much of the memory that is free the caches may come to fill.
+# The share of free memory that caches may use.
 _CACHE_SHARE = 0.7
 
 
 @dataclass(eq=False)
 class _Prompt:
-    """A prompt whose keys and values are held: in row `place` of a prefilled `block`, or by a crew."""
+    """A prompt whose keys and values are kept: in row `place` of a prefilled `block`, or by a crew."""
 
-    key: tuple[int, bytes, bool]
     tokens: list[int]
+    scored: bool
     block: Block | None = None
     crew: "_Crew | None" = None
     place: int = 0
@@ -37,15 +36,15 @@ class _Prompt:
 
 @dataclass(eq=False)
 class _Crew:
-    """A lane with whoever owns its rows and prompts, in the lane's order."""
+    """A lane with its rows and prompts, in the lane's order."""
 
     lane: Lane
     rows: list[Row] = field(default_factory=list)
     prompts: list[_Prompt] = field(default_factory=list)
 
     def takes(self, length: int, rows: int, slack: int) -> bool:
-        """Whether the rectangles stay well filled with a prompt more. A lane apart costs a fixed effort a
-        layer, worth `slack` masked places."""
+        """Whether the rectangles stay well filled with another prompt. Each lane has a fixed cost per layer,
+        equal to that of `slack` masked places."""
         lane = self.lane
         turns = max([rows, *Counter(lane.owners).values()])
         column = lane.column
@@ -63,32 +62,37 @@ class _Crew:
 
 
 class PackedBatch:
-    """`rows` is in the order of `logits()`. `counters` are added to."""
+    """A Batch (sampler.py)."""
 
-    # The tokens of one forward that reads prompts, and so the memory that it takes.
+    # The tokens of one forward that reads prompts, which bounds its memory.
     prefill_tokens = 2048
-    # Masked places whose cost is about that of a lane more.
+    # Masked places that cost as much as another lane.
     slack = 2048
 
-    def __init__(self, model: Any, policy: Any, counters: Counter[str]):
-        self._model = model
+    def __init__(self, policy: Policy, counters: Counter[str]):
+        self._model = policy.model
+        self._device = policy.model.device
         self._policy = policy
         self._counters = counters
-        on_cpu = model.device.type == "cpu"
-        self._dtype = cache_dtype(model.device, model.dtype)
-        if not on_cpu:
+        self._dtype = cache_dtype(self._device, policy.model.dtype)
+        if self._device.type != "cpu":
             self.prefill_tokens, self.slack = 16384, 65536
         self._crews: list[_Crew] = []
         self._fresh: list[tuple[Row, _Prompt]] = []
+        # By version of the weights, tokens, and whether the prompt's own tokens are scored.
         self._known: dict[tuple[int, bytes, bool], _Prompt] = {}
         self._bytes_per_token = 0.0
 
     @property
     def rows(self) -> list[Row]:
-        return [row for crew in self._crews for row in crew.rows] + [row for row, _ in self._fresh]
+        return self._seated + [row for row, _ in self._fresh]
+
+    @property
+    def _seated(self) -> list[Row]:
+        return [row for crew in self._crews for row in crew.rows]
 
     def admit(self, waiting: deque[Row], room: int) -> None:
-        """Takes rows from the front: at most `room`, and no more new prompts than one forward reads."""
+        """Takes at most `room` rows, and no more new prompts than one forward reads."""
         new: list[_Prompt] = []
         free = self._free_tokens()
         tokens = 0
@@ -98,17 +102,16 @@ class PackedBatch:
             need = len(context) + row.request.max_tokens - len(row.tokens)
             if free is not None and need > free and (self._crews or self._fresh):
                 break
-            wants_logprobs = row.request.prompt_logprobs and row.prompt_logprobs is None
-            key = (self._policy.version, np.array(context, np.int32).tobytes(), wants_logprobs)
+            scored = row.lacks_prompt_logprobs
+            key = (self._policy.version, np.array(context, np.int32).tobytes(), scored)
             prompt = self._known.get(key)
             if prompt is None:
                 tokens += len(context)
                 longest = max([len(context), *(len(other.tokens) for other in new)])
-                if new and (
-                    tokens > self.prefill_tokens or longest * (len(new) + 1) > 2 * self.prefill_tokens
-                ):
+                reserved = longest * (len(new) + 1)
+                if new and (tokens > self.prefill_tokens or reserved > 2 * self.prefill_tokens):
                     break
-                prompt = self._known[key] = _Prompt(key, context)
+                prompt = self._known[key] = _Prompt(context, scored)
                 new.append(prompt)
             else:
                 self._counters["prompts_shared"] += 1
@@ -124,26 +127,24 @@ class PackedBatch:
                 row.prompt_logprobs = prompt.logprobs
 
     def logits(self) -> Tensor:
-        """Logits of the next token of every row, `[N, V]`: one forward for the rows that have tokens."""
+        """One forward of the rows that have tokens; a new row's hidden state is its prompt's last."""
         parts = []
-        with self._policy.published():
-            if self._crews:
-                rows = [row for crew in self._crews for row in crew.rows]
-                for crew in self._crews:
-                    ends = [start + row.request.max_tokens for start, row in zip(crew.lane.starts, crew.rows)]
-                    crew.lane.begin_step(max(ends))
-                ids = torch.tensor([row.tokens[-1] for row in rows], device=self._model.device)
-                positions = [len(row.request.prompt) + len(row.tokens) - 1 for row in rows]
-                context = Decode([crew.lane for crew in self._crews])
-                parts.append(
-                    self._model.hidden(context, ids, torch.tensor(positions, device=self._model.device))
-                )
-            if self._fresh:
-                parts.append(torch.stack([prompt.hidden for _, prompt in self._fresh]))
-            return self._model.logits(parts[0] if len(parts) == 1 else torch.cat(parts))
+        self._policy.use_published()
+        if self._crews:
+            for crew in self._crews:
+                ends = [start + row.request.max_tokens for start, row in zip(crew.lane.starts, crew.rows)]
+                crew.lane.begin_step(max(ends))
+            rows = self._seated
+            ids = torch.tensor([row.tokens[-1] for row in rows], device=self._device)
+            positions = [len(row.request.prompt) + len(row.tokens) - 1 for row in rows]
+            context = Decode([crew.lane for crew in self._crews])
+            parts.append(self._model.hidden(context, ids, torch.tensor(positions, device=self._device)))
+        if self._fresh:
+            parts.append(torch.stack([prompt.hidden for _, prompt in self._fresh]))
+        return self._model.logits(torch.cat(parts))
 
     def remove(self, gone: list[int]) -> None:
-        """Drops rows by their place in `rows`; those that are new find their place among the others."""
+        """Drops rows, and gives the new ones that stay their places in lanes."""
         leaving = set(gone)
         begin = 0
         for crew in self._crews:
@@ -154,8 +155,8 @@ class PackedBatch:
             if here:
                 _move(crew.rows, crew.lane.remove(here), len(crew.rows) - len(here))
         staying = []
-        for offset, (row, prompt) in enumerate(self._fresh):
-            if begin + offset in leaving:
+        for place, (row, prompt) in enumerate(self._fresh, begin):
+            if place in leaving:
                 prompt.users -= 1
             else:
                 staying.append((row, prompt))
@@ -164,23 +165,21 @@ class PackedBatch:
         self._forget_prompts()
 
     def _prefill(self, prompts: list[_Prompt]) -> None:
-        """Reads prompts: all of them in one forward, or a long one in several."""
+        """Reads prompts: all in one forward, or a single long one in several."""
         lengths = [len(prompt.tokens) for prompt in prompts]
-        context = Prefill(lengths, self._dtype, self._model.device)
+        context = Prefill(lengths, self._dtype, self._device)
         self._counters["prompt_tokens"] += sum(lengths)
-        ids = torch.tensor(
-            [token for prompt in prompts for token in prompt.tokens], device=self._model.device
-        )
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(self._model.device)
-        with self._policy.published():
-            if len(prompts) == 1:
-                self._read_alone(prompts[0], context, ids, positions)
-            else:
-                hidden = self._model.hidden(context, ids, positions)
-                for prompt, part in zip(prompts, hidden.split(lengths)):
-                    prompt.hidden = part[-1].clone()
-                    if prompt.key[2]:
-                        prompt.logprobs = with_nan_first([score(self._model, part[:-1], prompt.tokens[1:])])
+        ids = torch.tensor([token for prompt in prompts for token in prompt.tokens], device=self._device)
+        positions = torch.cat([torch.arange(length) for length in lengths]).to(self._device)
+        self._policy.use_published()
+        if len(prompts) == 1:
+            self._read_alone(prompts[0], context, ids, positions)
+        else:
+            hidden = self._model.hidden(context, ids, positions)
+            for prompt, part in zip(prompts, hidden.split(lengths)):
+                prompt.hidden = part[-1].clone()
+                if prompt.scored:
+                    prompt.logprobs = with_nan_first([score(self._model, part[:-1], prompt.tokens[1:])])
         for place, prompt in enumerate(prompts):
             prompt.block, prompt.place = context.block, place
         self._bytes_per_token = context.block.bytes / (len(prompts) * max(lengths))
@@ -192,14 +191,14 @@ class PackedBatch:
             context.advance(begin, end)
             hidden = self._model.hidden(context, ids[begin:end], positions[begin:end])
             prompt.hidden = hidden[-1].clone()
-            if prompt.key[2]:
+            if prompt.scored:
                 following = prompt.tokens[begin + 1 : end + 1]
                 scores.append(score(self._model, hidden[: len(following)], following))
-        if prompt.key[2]:
+        if prompt.scored:
             prompt.logprobs = with_nan_first(scores)
 
     def _settle(self, fresh: list[tuple[Row, _Prompt]]) -> None:
-        """Gives new rows their lanes: their prompt's, the first that stays well filled, or a new one."""
+        """Seats new rows: with their prompt, in the first lane that stays well filled, or in a new lane."""
         by_prompt: dict[_Prompt, list[Row]] = {}
         for row, prompt in fresh:
             by_prompt.setdefault(prompt, []).append(row)
@@ -213,7 +212,7 @@ class PackedBatch:
                 prompt.crew = crew
             prompt.crew.seat(prompt, rows)
         for crew, prompts in arrivals.items():
-            # All new prompts were read together, so they are in one block.
+            # All new prompts were read together, so they share a block.
             picks = [prompt.place for prompt in prompts]
             crew.lane.prompts.append(prompts[0].block, picks, max(len(prompt.tokens) for prompt in prompts))
             for prompt in prompts:
@@ -223,7 +222,7 @@ class PackedBatch:
         for crew in self._crews:
             if crew.takes(length, rows, self.slack):
                 return crew
-        self._crews.append(_Crew(Lane(Block(self._dtype, self._model.device), [])))
+        self._crews.append(_Crew(Lane(Block(self._dtype, self._device), [])))
         return self._crews[-1]
 
     def _forget_prompts(self) -> None:
@@ -234,18 +233,17 @@ class PackedBatch:
                 _move(crew.prompts, moves, len(crew.prompts) - len(gone))
             if not crew.rows:
                 for prompt in crew.prompts:
-                    prompt.crew = None  # so that the caches go now, and not at the next garbage collection
+                    prompt.crew = None  # frees the caches now, not at the next garbage collection
         self._crews = [crew for crew in self._crews if crew.rows]
         self._known = {key: prompt for key, prompt in self._known.items() if prompt.users > 0}
 
     def _free_tokens(self) -> float | None:
-        """Tokens that the caches may still take, if all rows under way sample as much as they may."""
-        device = self._model.device
-        available = available_bytes(device)
+        """Tokens that still fit into the caches if all running rows sample as many as they may."""
+        available = available_bytes(self._device)
         if available is None or self._bytes_per_token == 0:
             return None
-        if device.type == "cuda":  # what torch keeps for later is free for the caches
-            available += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if self._device.type == "cuda":  # torch's own cache of memory is free for them too
+            available += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         promised = sum(row.request.max_tokens - len(row.tokens) for row in self.rows)
         return _CACHE_SHARE * available / self._bytes_per_token - promised
 

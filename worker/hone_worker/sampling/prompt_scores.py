@@ -1,19 +1,18 @@
-"""Log-probabilities of a prompt's own tokens, without ever holding the logits of all of them."""
-
-from __future__ import annotations
+"""Log-probabilities of a prompt's own tokens, computed without the logits of all of them at once."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..models.model import LanguageModel
+
 _LOGIT_ELEMENTS = 1 << 24
 
 
-def score(model: Any, hidden: Tensor, following: Sequence[int]) -> Tensor:
-    """fp32 `[N]`: log-probability of `following[i]` after the position that gave `hidden[i]` `[N, D]`."""
+def score(model: LanguageModel, hidden: Tensor, following: Sequence[int]) -> Tensor:
+    """fp32 `[N]`: the log-probability of `following[i]` after the position of `hidden[i]` `[N, D]`."""
     targets = torch.tensor(following, dtype=torch.long, device=hidden.device)
     scores = torch.empty(len(following), dtype=torch.float32, device=hidden.device)
     step = max(1, _LOGIT_ELEMENTS // model.vocabulary_size)
@@ -25,5 +24,5 @@ def score(model: Any, hidden: Tensor, following: Sequence[int]) -> Tensor:
 
 
 def with_nan_first(scores: Sequence[Tensor]) -> np.ndarray:
-    """The parts' scores end to end, `[P]`; the first token of a prompt has none."""
+    """The scores end to end, `[P]`. The first token of a prompt has no log-probability."""
     return np.concatenate([np.full(1, np.nan, np.float32), *(part.cpu().numpy() for part in scores)])

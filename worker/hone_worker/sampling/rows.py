@@ -1,9 +1,8 @@
-"""What is asked of the sampler, and what has been sampled so far. Knows nothing of models or caches."""
-
-from __future__ import annotations
+"""Requests to the sampler, and what has been sampled for them so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy as np
 from ..errors import UserMistake
 from .draw import Draw
 from .stopping import StopStrings
+
+LEAST_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Request:
 
 @dataclass(eq=False)
 class Row:
-    """One sequence under way. `job` is the message that asked for it, `index` its place there."""
+    """One running sequence: request `index` of the sample message `job`."""
 
     job: int
     index: int
@@ -39,16 +40,20 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     top: list[tuple[list[int], list[float]]] = field(default_factory=list)
     prompt_logprobs: np.ndarray | None = None
-    # (number of the first token, version of the weights that it was sampled with), in order.
+    # (index of the first token, version of the weights that sampled it), in order.
     versions: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def context(self) -> list[int]:
-        """All that the next token depends on."""
+        """The tokens that the next one depends on."""
         return self.request.prompt + self.tokens if self.tokens else self.request.prompt
 
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        return self.request.prompt_logprobs and self.prompt_logprobs is None
+
     def add(self, token: int, logprob: float, version: int) -> str | None:
-        """Takes the next token; gives the reason why the sequence ends with it, if it does."""
+        """Appends a token. Returns the stop reason if the sequence ends with it."""
         if not self.versions or self.versions[-1][1] != version:
             self.versions.append((len(self.tokens), version))
         self.tokens.append(token)
@@ -58,42 +63,19 @@ class Row:
         return "length" if len(self.tokens) >= self.request.max_tokens else None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The sample as it travels."""
+        """The arrays of a `sample` event."""
         arrays = {"tokens": np.array(self.tokens, np.int32), "logprobs": np.array(self.logprobs, np.float32)}
         if self.prompt_logprobs is not None:
             arrays["prompt_logprobs"] = self.prompt_logprobs
         if self.request.top_logprobs > 0:
-            width = self.request.top_logprobs
-            arrays["top_tokens"] = np.array([ids for ids, _ in self.top], np.int32).reshape(-1, width)
-            arrays["top_logprobs"] = np.array([values for _, values in self.top], np.float32).reshape(
-                -1, width
-            )
+            shape = (-1, self.request.top_logprobs)
+            arrays["top_tokens"] = np.array([ids for ids, _ in self.top], np.int32).reshape(shape)
+            arrays["top_logprobs"] = np.array([values for _, values in self.top], np.float32).reshape(shape)
         if len(self.versions) > 1:
-            ends = [start for start, _ in self.versions[1:]] + [len(self.tokens)]
-            lengths = [end - start for (start, _), end in zip(self.versions, ends)]
-            arrays["token_versions"] = np.repeat(
-                np.array([version for _, version in self.versions], np.int32), lengths
-            )
+            starts, versions = zip(*self.versions)
+            lengths = np.diff([*starts, len(self.tokens)])
+            arrays["token_versions"] = np.repeat(np.array(versions, np.int32), lengths)
         return arrays
-
-
-LEAST_TEMPERATURE = 0.01
-
-
-def _number(fields: dict[str, Any], name: str, default: float, least: float, most: float, what: str) -> float:
-    value = fields.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise UserMistake(f"{name} is {value!r}; it must be {what}")
-    return value
-
-
-def _temperature(fields: dict[str, Any]) -> float:
-    """0 or at least LEAST_TEMPERATURE: logits divided by less lose their precision, and overflow."""
-    what = f"0 (greedy) or at least {LEAST_TEMPERATURE}"
-    value = float(_number(fields, "temperature", 1.0, 0, float("inf"), what))
-    if 0 < value < LEAST_TEMPERATURE:
-        raise UserMistake(f"temperature is {value!r}; it must be {what}")
-    return value
 
 
 def parse_requests(
@@ -115,7 +97,7 @@ def parse_requests(
         raise UserMistake(f"the offsets of {len(described)} prompts do not fit {len(tokens)} tokens")
     if len(tokens) and not (0 <= tokens.min() and tokens.max() < vocabulary):
         wrong = int(tokens.max() if tokens.max() >= vocabulary else tokens.min())
-        raise UserMistake(f"a prompt holds token {wrong}; this model's vocabulary has {vocabulary} tokens")
+        raise UserMistake(f"a prompt contains token {wrong}; this model's vocabulary has {vocabulary} tokens")
     requests = []
     for index, fields in enumerate(described):
         prompt = tokens[offsets[index] : offsets[index + 1]].tolist()
@@ -131,25 +113,23 @@ def _parse(
 ) -> Request:
     if not prompt:
         raise UserMistake("the prompt has no tokens")
-    infinite = float("inf")
-    max_tokens = int(_number(fields, "max_tokens", 1, 1, infinite, "at least 1"))
+    max_tokens = int(_number(fields, "max_tokens", 1, 1, inf, "at least 1"))
     if len(prompt) + max_tokens > max_length:
         raise UserMistake(
             f"a prompt of {len(prompt)} tokens and max_tokens {max_tokens} make {len(prompt) + max_tokens}; "
             f"this model takes {max_length}",
             "Shorten the prompt, or lower max_tokens.",
         )
-    draw = Draw(
-        temperature=_temperature(fields),
-        top_p=float(_number(fields, "top_p", 1.0, 0, 1, "between 0 and 1")),
-        top_k=int(_number(fields, "top_k", -1, -1, infinite, "-1 (off) or more")),
-        min_p=float(_number(fields, "min_p", 0.0, 0, 1, "between 0 and 1")),
-        tempered_logprobs=bool(fields.get("tempered_logprobs", False)),
-    )
     stop_ids = frozenset(fields.get("stop_ids") or ())
     return Request(
         prompt=prompt,
-        draw=draw,
+        draw=Draw(
+            temperature=_temperature(fields),
+            top_p=float(_number(fields, "top_p", 1.0, 0, 1, "between 0 and 1")),
+            top_k=int(_number(fields, "top_k", -1, -1, inf, "-1 (off) or more")),
+            min_p=float(_number(fields, "min_p", 0.0, 0, 1, "between 0 and 1")),
+            tempered_logprobs=bool(fields.get("tempered_logprobs", False)),
+        ),
         max_tokens=max_tokens,
         stop_ids=stop_ids if fields.get("ignore_eos") else stop_ids | frozenset(eos_ids),
         stop_strings=tuple(fields.get("stop_strings") or ()),
@@ -157,3 +137,19 @@ def _parse(
         prompt_logprobs=bool(fields.get("prompt_logprobs", False)),
         top_logprobs=int(_number(fields, "top_logprobs", 0, 0, vocabulary, f"between 0 and {vocabulary}")),
     )
+
+
+def _temperature(fields: dict[str, Any]) -> float:
+    """Logits that are divided by less than LEAST_TEMPERATURE lose their precision and overflow."""
+    what = f"0 (greedy) or at least {LEAST_TEMPERATURE}"
+    value = float(_number(fields, "temperature", 1.0, 0, inf, what))
+    if 0 < value < LEAST_TEMPERATURE:
+        raise UserMistake(f"temperature is {value!r}; it must be {what}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, default: float, least: float, most: float, what: str) -> float:
+    value = fields.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise UserMistake(f"{name} is {value!r}; it must be {what}")
+    return value

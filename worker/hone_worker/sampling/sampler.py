@@ -1,8 +1,5 @@
-"""Continuous batching: sample messages become rows, rows advance together a token at a time, each sequence is
-answered as it ends. Knows nothing of how a model is run; that is the batch's part (packed_sampling,
-padded_sampling)."""
-
-from __future__ import annotations
+"""Continuous batching: sample messages become rows, all rows advance by one token at a time, and each
+sequence is answered when it ends. The batch runs the model (packed_batch.py, padded_batch.py)."""
 
 import gc
 import time
@@ -22,7 +19,7 @@ from .randoms import uniforms
 from .rows import Request, Row
 from .stopping import StopStrings
 
-# Decode steps before another policy's rows get their turn: switching weights may cost a merge.
+# Decode steps before another policy's rows get their turn. Switching policies can cost a merge of weights.
 _SLICE = 32
 
 Emit = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
@@ -30,22 +27,19 @@ Fail = Callable[[int, BaseException], None]
 
 
 class Batch(Protocol):
-    """Rows of one policy under way."""
+    """The running rows of one policy."""
 
     @property
     def rows(self) -> list[Row]: ...
 
     def admit(self, waiting: deque[Row], room: int) -> None:
-        """Takes rows from the front of `waiting`; at least one where there is none under way."""
-        ...
+        """Takes up to `room` rows from the front of `waiting`; at least one if no row is running."""
 
     def logits(self) -> Tensor:
-        """Of the next token of each row, in the order of `rows`: `[N, V]`."""
-        ...
+        """`[N, V]`: logits of the next token of each row, in the order of `rows`."""
 
     def remove(self, gone: list[int]) -> None:
-        """Drops rows by their place. Called after each draw, also with none."""
-        ...
+        """Drops the rows at these indices. Called after each draw, even if `gone` is empty."""
 
 
 @dataclass
@@ -54,13 +48,13 @@ class _Job:
 
     policy: Any
     stream: bool
-    # Sequences that have not ended, by their place in the message.
+    # Sequences that have not ended, by their index in the message.
     open: dict[int, Row]
 
 
 @dataclass
 class _Queue:
-    """What one policy has to sample."""
+    """The rows of one policy."""
 
     policy: Any
     batch: Batch
@@ -70,9 +64,8 @@ class _Queue:
 class Sampler:
     """`emit(header, arrays)` sends a message, `fail(job, error)` answers a sample message with an error.
 
-    `make_batch(policy, counters)` gives a new, empty Batch. `open_tokenizer` is called when a stop string
-    first needs one. Rows of several policies take turns; those of a policy that cannot be sampled from until
-    it is published wait."""
+    `make_batch(policy, counters)` returns an empty Batch. `open_tokenizer` is called for each request with
+    stop strings. Policies take turns; rows of a policy that must be published first wait."""
 
     def __init__(
         self,
@@ -90,7 +83,7 @@ class Sampler:
         self._fail = fail
         self._drawer = Drawer(device)
         self._jobs: dict[int, _Job] = {}
-        # The first queue that can has its turn: `_current`, for `_turn` steps so far.
+        # `_current` has had `_turn` steps of its turn.
         self._queues: list[_Queue] = []
         self._current: _Queue | None = None
         self._turn = 0
@@ -100,11 +93,11 @@ class Sampler:
 
     @property
     def busy(self) -> bool:
-        """Whether there are rows that can go on."""
+        """Whether a step has rows to advance."""
         return any(queue.policy.can_sample for queue in self._queues)
 
     def add(self, job: int, policy: Any, requests: list[Request], stream: bool) -> None:
-        """Takes a sample message; its rows join the batch as there is room."""
+        """Queues the rows of a sample message; they join the batch when it has room."""
         if not requests:
             self._emit({"id": job, "ok": True}, {})
             return
@@ -117,16 +110,15 @@ class Sampler:
         self._queues.append(_Queue(policy, self._make_batch(policy, self.counters), deque(rows)))
 
     def abort(self, job: int, requests: list[int] | None = None) -> None:
-        """Answers each unfinished sequence of the message, or those named, with what it has. One that has
-        ended already is left be."""
+        """Ends the running sequences of the message, or those of `requests`, with the tokens they have."""
         self._abort(lambda queue, row: row.job == job and (requests is None or row.index in requests))
 
     def abort_policy(self, policy: Any) -> None:
-        """The same for all sequences of a policy."""
+        """Ends all sequences of a policy with the tokens they have."""
         self._abort(lambda queue, row: queue.policy is policy)
 
     def step(self) -> None:
-        """One token for every row under way. Errors end the sample messages concerned."""
+        """Samples one token for every running row. An error ends the sample messages it concerns."""
         begin = time.perf_counter()
         queue = self._next_queue()
         try:
@@ -143,7 +135,7 @@ class Sampler:
         self.seconds += time.perf_counter() - begin
 
     def _next_queue(self) -> _Queue:
-        """The queue whose turn it is, which stays or comes to the front."""
+        """Brings the queue whose turn it is to the front."""
         if self._turn >= _SLICE:
             self._queues.append(self._queues.pop(0))
         while not self._queues[0].policy.can_sample:
@@ -219,7 +211,7 @@ class Sampler:
         self._close_idle_queues()
 
     def _take(self, chosen: Callable[[_Queue, Row], bool]) -> list[Row]:
-        """Takes the chosen rows out of their queues."""
+        """Removes the chosen rows from their queues."""
         taken = []
         for queue in self._queues:
             rows = queue.batch.rows
@@ -237,18 +229,18 @@ class Sampler:
             self._fail(job, error)
 
     def _restart(self, queue: _Queue) -> int:
-        """Nothing in a batch can be trusted after an error within it: its rows begin anew with the tokens
-        they have. Gives their number."""
+        """After an error nothing in a batch can be trusted: its rows restart with the tokens they have.
+        Returns their number."""
         waiting = set(queue.waiting)
         rows = [row for job in self._jobs.values() if job.policy is queue.policy for row in job.open.values()]
         rows = [row for row in rows if row not in waiting]
         queue.batch = self._make_batch(queue.policy, self.counters)
-        gc.collect()  # the old batch holds caches, and may hold itself
+        gc.collect()  # the old batch holds caches, possibly in a reference cycle
         queue.waiting.extendleft(reversed(rows))
         return len(rows)
 
     def _recover(self, queue: _Queue, error: Exception) -> None:
-        """When memory ran out, fewer rows are sampled at a time; other errors answer their messages."""
+        """Out of memory: samples fewer rows at a time. Other errors are the answer to their messages."""
         count = self._restart(queue)
         if is_out_of_memory(error) and count > 1:
             self._max_rows = count // 2

@@ -1,22 +1,19 @@
-"""Finds stop strings in a growing list of tokens, decoding only what is new."""
-
-from __future__ import annotations
+"""Finds stop strings in a growing list of tokens. Decodes only the new ones."""
 
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-# What a decoder writes for bytes that are no character, so also for the first bytes of one that is not
-# complete.
+# What a decoder writes for invalid bytes, so also for the first bytes of an incomplete character.
 _INCOMPLETE = "\ufffd"
-# A character has at most four bytes: what is still incomplete after this many tokens never will be complete.
+# A character has at most four bytes: what is incomplete after this many tokens is invalid.
 _MOST_PENDING = 8
 
 
 class StopStrings:
-    """Watches one sample. Tokens decode differently at the start of a text (a leading space may be dropped)
-    and characters may be split over tokens, so new text is what the last settled tokens and the new ones
-    decode to together, beyond what the settled ones decode to alone."""
+    """Watches one sample. Tokens decode differently at the start of a text (a leading space may be dropped),
+    and a character may span tokens. So the new text is the decoded last settled tokens plus the new ones,
+    minus the decoded settled tokens."""
 
     def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]):
         self._tokenizer = tokenizer

@@ -1,9 +1,8 @@
-"""From hidden states to log-probabilities and entropies of the trained positions, a chunk of logits at a
-time.
+"""From hidden states to log-probabilities and entropies, a chunk of logits at a time.
 
-A position's outputs depend on its hidden state alone, so where the output layer is frozen the forward keeps
-their derivatives by it, `[D]` a position, instead of logits; the backward is then a scaling. With logits l =
-W h, p = softmax(l), target t and entropy H: dlogp_t/dh = W'(e_t - p), dH/dh = -W'(p (log p + H)).
+If the output layer is frozen, the forward keeps the derivatives of each position's outputs by its hidden
+state, `[D]` per position, instead of logits, and the backward scales them. With logits l = W h, p =
+softmax(l), target t and entropy H: dlogp_t/dh = W'(e_t - p), dH/dh = -W'(p (log p + H)).
 """
 
 import torch
@@ -13,9 +12,9 @@ from torch import Tensor
 def token_outputs(
     model, hidden: Tensor, targets: Tensor, names: list[str], chunk: int, trained_head: bool
 ) -> Tensor:
-    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`; a name is `logprobs`, `entropy` or, where no
-    gradient is wanted, `concentration`. `model` is a LanguageModel; `trained_head` says that its output layer
-    gets gradients too."""
+    """hidden `[N,D]`, targets `[N]` -> fp32 `[len(names), N]`. Names are `logprobs`, `entropy` and, without a
+    gradient, `concentration`. `model` is a LanguageModel; with `trained_head` its output layer gets
+    gradients."""
     if not torch.is_grad_enabled():
         parts = [
             _outputs(model.logits(hidden[i : i + chunk]), targets[i : i + chunk], names)
@@ -28,7 +27,7 @@ def token_outputs(
 
 
 def _outputs(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
-    """`[len(names), n]` from logits `[n,V]`, in a form that autograd follows."""
+    """`[len(names), n]` from logits `[n,V]`, differentiable by autograd."""
     logits = logits.float()
     total = torch.logsumexp(logits, -1)
     found = {"logprobs": logits.gather(1, targets[:, None])[:, 0] - total}
@@ -82,7 +81,7 @@ def _plain_slopes(model, hidden: Tensor, targets: Tensor, names: list[str]) -> t
 def _slopes_by_autograd(
     model, hidden: Tensor, targets: Tensor, names: list[str]
 ) -> tuple[Tensor, list[Tensor]]:
-    """For output layers with a soft-cap, a scale or a form of their own."""
+    """For output layers with a soft-cap, a scale or an unknown form."""
     with torch.enable_grad():
         x = hidden.detach().requires_grad_()
         outputs = _outputs(model.logits(x), targets, names)
@@ -94,8 +93,7 @@ def _slopes_by_autograd(
 
 
 class _TrainedHead(torch.autograd.Function):
-    """Where the output layer is trained its gradient needs the logits: the backward computes each chunk once
-    more."""
+    """A trained output layer needs the logits for its gradient: the backward recomputes each chunk."""
 
     @staticmethod
     def forward(
@@ -110,7 +108,7 @@ class _TrainedHead(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         hidden, targets = ctx.saved_tensors
         dh = torch.zeros_like(hidden)
-        # Often only a reply's places carry a gradient, and a prompt's outputs were asked for to be looked at.
+        # Often only a reply's places have a gradient.
         (places,) = torch.nonzero((gradient != 0).any(0), as_tuple=True)
         for part in places.split(ctx.chunk) if len(places) > 0 else ():
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Sequences of a training call, and how they share packed rows: what they begin with alike is computed once."""
+"""Sequences of a training request, and packed rows in which their common beginnings are computed once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +13,8 @@ from ..errors import UserMistake
 
 @dataclass(frozen=True)
 class Sequences:
-    """S sequences, flat. A sequence of L tokens has L - 1 flags: flag i says that token i + 1 is an
-    output. With `targets`, flag i is the number of outputs at place i instead, and `targets` says of which
-    tokens."""
+    """S sequences, flat. A sequence of L tokens has L - 1 flags: flag i says that token i + 1 is an output.
+    With `targets`, flag i is the number of outputs at place i, and `targets` has their tokens."""
 
     tokens: np.ndarray
     """int32, all sequences' tokens."""
@@ -43,49 +42,44 @@ class Sequences:
         """The token of each output."""
         if self.targets is None:
             return self.ids(s)[self.places(s) + 1]
-        return self.targets[self._starts[s] : self._starts[s + 1]]
+        return self.targets[self.starts[s] : self.starts[s + 1]]
 
     @cached_property
-    def _starts(self) -> np.ndarray:
-        """`[S+1]` the first output of each sequence."""
-        return np.concatenate([[0], np.cumsum(self.counts())])
+    def starts(self) -> np.ndarray:
+        """`[S+1]` the first output of each sequence among all outputs."""
+        counts = [len(self.places(s)) for s in range(len(self))]
+        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
-    def counts(self) -> np.ndarray:
-        """Number of outputs of each sequence."""
-        return np.array([len(self.places(s)) for s in range(len(self))], dtype=np.int64)
+    def outputs(self, indices: list[int]) -> np.ndarray:
+        """The outputs of these sequences, in their order, as indices among all outputs."""
+        return np.concatenate([np.arange(self.starts[s], self.starts[s + 1]) for s in indices])
 
     def check(self, vocabulary_size: int) -> None:
-        """Raises UserMistake for arrays that do not fit together or ids that the model does not know."""
+        """Raises UserMistake for arrays that do not match and for tokens outside of the vocabulary."""
         lengths = np.diff(self.offsets)
         fits = len(self.offsets) > 0 and self.offsets[0] == 0 and self.offsets[-1] == len(self.tokens)
         if not fits or (lengths < 1).any() or len(self.trained) != len(self.tokens) - len(self):
             raise UserMistake(
-                "the arrays of the sequences do not fit together",
-                "each needs a token and a flag less than tokens",
+                "the arrays of the sequences do not match",
+                "each sequence needs at least one token, and one flag less than tokens",
             )
-        if len(self.tokens) and not 0 <= self.tokens.min() <= self.tokens.max() < vocabulary_size:
+        outputs = int(self.trained.sum(dtype=np.int64))
+        if self.targets is not None and len(self.targets) != outputs:
             raise UserMistake(
-                f"a token id lies outside of the vocabulary of {vocabulary_size}",
-                "use the tokenizer of this model",
+                f"{len(self.targets)} targets for {outputs} outputs", "give each output a target"
             )
-        if self.targets is None:
-            return
-        if len(self.targets) != int(self.trained.sum(dtype=np.int64)):
-            raise UserMistake(
-                f"{len(self.targets)} targets for {int(self.trained.sum(dtype=np.int64))} outputs",
-                "give each output a target",
-            )
-        if len(self.targets) and not 0 <= self.targets.min() <= self.targets.max() < vocabulary_size:
-            raise UserMistake(
-                f"a target lies outside of the vocabulary of {vocabulary_size}",
-                "use the tokenizer of this model",
-            )
+        for what, ids in (("token", self.tokens), ("target", self.targets)):
+            if ids is not None and len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary_size:
+                raise UserMistake(
+                    f"a {what} is outside of the vocabulary of {vocabulary_size} tokens",
+                    "use the tokenizer of this model",
+                )
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One row of tokens: families of a prompt and its branches, and the places that give outputs. What several
-    sequences want of the same place is computed once."""
+    """One row of tokens: prompts and their branches, and the places of outputs. Equal outputs of several
+    sequences are computed once."""
 
     ids: Tensor
     positions: Tensor
@@ -93,42 +87,47 @@ class PackedRow:
     sources: Tensor
     """`[U]` tokens of the row whose hidden states give outputs."""
     targets: Tensor
-    """`[U]` the token whose output each is."""
+    """`[U]` the token of each output."""
     outputs: Tensor | None
-    """`[N]` which of them is each output of the sequences; None: they are the outputs, in order."""
+    """`[N]` for each output of the sequences its index among these; None if they are the same."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What of a sequence has to be computed: up to the last place that gives an output."""
+    """The part of a sequence that must be computed: up to its last output."""
 
     ids: np.ndarray
     first: int
-    """The first place that gives an output."""
+    """The place of the first output."""
 
 
 @dataclass
 class _Shared:
-    """Sequences that begin alike, and the best way found to compute them: as one family, or as several."""
+    """Sequences with a common prefix, and the best way found to compute them: as one family or as several."""
 
     prefix: int
-    """Tokens that all of them have in common."""
+    """The length of the common prefix."""
     members: list[int]
     families: list[tuple[int, list[int]]]
     """Prefix and members of each."""
     saved: int
     """Tokens that these families do not compute again."""
 
+    def join(self, child: "_Shared") -> None:
+        self.members += child.members
+        self.families += child.families
+        self.saved += child.saved
+
 
 def plan_packed(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
-    """Micro-batches of at most `budget` computed tokens (a longer sequence stands alone), sequences with a
-    common beginning together. Sequences without outputs are left out."""
+    """Micro-batches of at most `budget` computed tokens (a longer sequence is alone), with common beginnings
+    together. Omits sequences without outputs."""
     parts = {s: part for s in indices if (part := _part(sequences, s)) is not None}
     batches: list[list[int]] = []
     room = 0
     for prompt, members in _families(parts):
         branches = {s: len(parts[s].ids) - prompt for s in members}
-        open_ = prompt + sum(branches.values()) <= room  # a family is cut only if larger than a micro-batch
+        open_ = prompt + sum(branches.values()) <= room  # only a family larger than a micro-batch is split
         if open_:
             room -= prompt
         for s in members:
@@ -141,12 +140,12 @@ def plan_packed(sequences: Sequences, indices: list[int], budget: int) -> list[l
 
 
 def pack(sequences: Sequences, indices: list[int], device: torch.device) -> PackedRow:
-    """One row of these sequences; its outputs are in the order of `indices`, places ascending."""
+    """One row of these sequences. Its outputs are in the order of `indices`, places ascending."""
     parts = {s: _part(sequences, s) for s in indices}
     ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     sources: dict[int, np.ndarray] = {}
-    trees: list[Family] = []
+    families: list[Family] = []
     at = 0
     for length, members in _families(parts):
         prompt, branches = Span(at, length), []
@@ -161,7 +160,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
             places = sequences.places(s)
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
             at += span.length
-        trees.append(Family(prompt, tuple(branches)))
+        families.append(Family(prompt, tuple(branches)))
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.int64)).to(device)
@@ -177,7 +176,7 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
     return PackedRow(
         tensor(np.concatenate(ids)),
         tensor(np.concatenate(positions)),
-        trees,
+        families,
         *map(tensor, distinct if repeats else wanted),
         tensor(outputs.reshape(-1)) if repeats else None,
     )
@@ -189,9 +188,9 @@ def _part(sequences: Sequences, s: int) -> _Part | None:
 
 
 def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
-    """Prompt length and sequences of each family, so that few tokens are computed more than once, and in the
-    order of the sequences. Sorted sequences that begin alike are neighbours: those with a common prefix form a
-    tree by its length, in which each node is one family or what its children are."""
+    """Prompt length and sequences of each family, in the order of the sequences, chosen so that few tokens
+    are computed repeatedly. In sorted order, sequences with a common prefix are neighbors: they form a tree
+    by the length of their prefix, in which a node is computed as one family or as its children are."""
     order = sorted(parts, key=lambda s: parts[s].ids.astype(">i4").tobytes())
     open_ = [_Shared(0, [], [], 0)]
     for place, s in enumerate(order):
@@ -199,27 +198,21 @@ def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:
         common = _common(parts[s].ids, following)
         closed = _Shared(len(parts[s].ids), [s], [(parts[s].first + 1, [s])], 0)
         while open_[-1].prefix > common:
-            closed = _join(open_.pop(), closed)
+            parent = open_.pop()
+            parent.join(closed)
+            closed = parent
             saved = closed.prefix * (len(closed.members) - 1)
             if saved > closed.saved:
                 closed.families, closed.saved = [(closed.prefix, closed.members)], saved
-        if open_[-1].prefix == common:
-            _join(open_[-1], closed)
-        else:
-            open_.append(_join(_Shared(common, [], [], 0), closed))
+        if open_[-1].prefix < common:
+            open_.append(_Shared(common, [], [], 0))
+        open_[-1].join(closed)
     families = [(prompt, sorted(members)) for prompt, members in open_[0].families]
     return sorted(families, key=lambda family: family[1][0])
 
 
-def _join(parent: _Shared, child: _Shared) -> _Shared:
-    parent.members += child.members
-    parent.families += child.families
-    parent.saved += child.saved
-    return parent
-
-
 def _common(left: np.ndarray, right: np.ndarray) -> int:
-    """How many tokens both begin with."""
+    """The length of the common prefix."""
     length = min(len(left), len(right))
     differing = np.flatnonzero(left[:length] != right[:length])
     return int(differing[0]) if len(differing) > 0 else length

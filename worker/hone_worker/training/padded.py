@@ -1,16 +1,17 @@
-"""Training rows for models that cannot be packed: transformers' own attention over rows padded on the
-right."""
+"""Training rows for models that cannot be packed: rows padded on the right, with transformers' own
+attention."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..models.model import LanguageModel
 from .packing import Sequences
 
 
 def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[list[int]]:
-    """Micro-batches of at most `budget` tokens with padding, of similar lengths. Sequences without outputs
-    are left out."""
+    """Micro-batches of at most `budget` tokens including padding, of similar lengths. Omits sequences without
+    outputs."""
     lengths = {s: int(places[-1]) + 1 for s in indices if len(places := sequences.places(s))}
     batches: list[list[int]] = []
     longest = 0
@@ -22,16 +23,15 @@ def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[l
     return batches
 
 
-def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
-    """Hidden states `[N,D]` of the places that give outputs, and the tokens `[N]` of those outputs, in the
-    order of `indices`."""
-    lengths = [int(sequences.places(s)[-1]) + 1 for s in indices]
+def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
+    """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
+    places = [sequences.places(s) for s in indices]
+    lengths = [int(at[-1]) + 1 for at in places]
     ids = np.zeros((len(indices), max(lengths)), np.int64)
     mask = np.zeros_like(ids)
     for row, (s, length) in enumerate(zip(indices, lengths)):
         ids[row, :length] = sequences.ids(s)[:length]
         mask[row, :length] = 1
-    places = [sequences.places(s) for s in indices]
     sources = np.concatenate([row * ids.shape[1] + at for row, at in enumerate(places)])
     targets = np.concatenate([sequences.wanted(s) for s in indices]).astype(np.int64)
 
@@ -39,4 +39,4 @@ def padded_hidden(model, sequences: Sequences, indices: list[int]) -> tuple[Tens
         return torch.from_numpy(values).to(model.device)
 
     hidden = model.padded_hidden(tensor(ids), tensor(mask))
-    return hidden.reshape(-1, hidden.shape[-1])[tensor(sources)], tensor(targets)
+    return hidden.flatten(0, 1)[tensor(sources)], tensor(targets)
