@@ -3,8 +3,8 @@ tools."""
 
 import json
 
-import peft
 import numpy as np
+import peft
 import pytest
 import torch
 from hone_worker.errors import UserMistake

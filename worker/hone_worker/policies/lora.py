@@ -20,7 +20,7 @@ class LoraOverlay:
     def __init__(self, group: LinearGroup, rank: int, alpha: float, seed: int):
         self.group, self.rank, self.scale = group, rank, alpha / rank
         device, inputs = group.weight.device, group.weight.shape[1]
-        self.a = torch.cat([_initial_a(seed, member.name, rank, inputs) for member in group.members]).to(
+        self.a = torch.cat([initial_a(seed, member.name, rank, inputs) for member in group.members]).to(
             device
         )
         """`[members * rank, in]`, fp32."""
@@ -104,7 +104,7 @@ class _LoraProduct(torch.autograd.Function):
         return dx, None, None
 
 
-def _initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
+def initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
     """Uniform within 1 / sqrt(in), PEFT's default. Depends only on (seed, name), not on the order of
     layers."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
