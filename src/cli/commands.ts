@@ -1,72 +1,24 @@
-/** The commands of `hone`. A command's own file has its options, help and work; it is loaded only if the command is named. */
+/** The commands of `hone`. Each has a file with its options, help and work, loaded only if the command is named. */
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
 
-interface Listed {
-  name: string;
-  description: string;
-  load: () => Promise<{ register: (command: Command) => void }>;
-}
+type Load = () => Promise<{ register: (command: Command) => void }>;
 
-const commands: readonly Listed[] = [
-  {
-    name: "train",
-    description: "Train a model on the experiment of a TypeScript file.",
-    load: () => import("./commands/train.ts"),
-  },
-  {
-    name: "eval",
-    description: "Measure models and checkpoints on an experiment's validation tasks and compare them.",
-    load: () => import("./commands/eval.ts"),
-  },
-  {
-    name: "lightrft",
-    description: "Train with LightRFT's flags.",
-    load: () => import("./commands/lightrft.ts"),
-  },
-  {
-    name: "view",
-    description: "Browse a run: rewards, episodes turn by turn, tokens colored by advantage.",
-    load: () => import("./commands/view.ts"),
-  },
-  {
-    name: "chat",
-    description: "Chat with a model or a checkpoint.",
-    load: () => import("./commands/chat.ts"),
-  },
-  {
-    name: "serve",
-    description: "Serve models to clients of Tinker's SDK, for training and sampling.",
-    load: () => import("./commands/serve.ts"),
-  },
-  {
-    name: "export",
-    description: "Write a checkpoint's weights as files that other programs load.",
-    load: () => import("./commands/export.ts"),
-  },
-  {
-    name: "doctor",
-    description: "Check versions, devices and memory, train on one batch, and report what is wrong.",
-    load: () => import("./commands/doctor.ts"),
-  },
-  {
-    name: "gateway",
-    description: "Serve a model to OpenAI's and Anthropic's clients and record every call with its tokens.",
-    load: () => import("./commands/gateway.ts"),
-  },
-  {
-    name: "traces",
-    description: "List, show and export the model calls that the gateway recorded.",
-    load: () => import("./commands/traces.ts"),
-  },
-  {
-    name: "config",
-    description: "Print the composed configuration, explain its keys, or compare two configurations.",
-    load: () => import("./commands/config.ts"),
-  },
+const commands: readonly (readonly [name: string, description: string, Load])[] = [
+  ["train", "Train a model on the experiment of a TypeScript file.", () => import("./commands/train.ts")],
+  ["eval", "Measure models and checkpoints, and compare them.", () => import("./commands/eval.ts")],
+  ["lightrft", "Train with LightRFT's flags.", () => import("./commands/lightrft.ts")],
+  ["view", "Browse a run: rewards, episodes, tokens colored by advantage.", () => import("./commands/view.ts")],
+  ["chat", "Chat with a model or a checkpoint.", () => import("./commands/chat.ts")],
+  ["serve", "Serve models for training and sampling with Tinker's SDK.", () => import("./commands/serve.ts")],
+  ["export", "Write a checkpoint as an adapter or a whole model.", () => import("./commands/export.ts")],
+  ["doctor", "Check this machine, train on one batch, report problems.", () => import("./commands/doctor.ts")],
+  ["gateway", "Serve a model to OpenAI's and Anthropic's clients.", () => import("./commands/gateway.ts")],
+  ["traces", "List, show and export the calls that a gateway recorded.", () => import("./commands/traces.ts")],
+  ["config", "Print, explain and compare configurations.", () => import("./commands/config.ts")],
 ];
 
-export const commandNames = commands.map(({ name }) => name);
+export const commandNames = commands.map(([name]) => name);
 
 const version = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")).version as string;
 
@@ -87,7 +39,7 @@ Examples:
 
 \`hone <command> --help\` lists a command's options.`,
     );
-  for (const { name, description, load } of commands) {
+  for (const [name, description, load] of commands) {
     const command = hone.command(name).description(description);
     if (words.includes(name)) (await load()).register(command);
   }

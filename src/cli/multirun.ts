@@ -48,63 +48,53 @@ export async function multirun(script: string, overrides: string[], options: Mul
       hint: "resume one run by its folder: hone train ./train.ts --resume FOLDER/0",
     });
   }
-  const { search } = options;
-  const folders = [...(search.configPath === undefined ? [] : [search.configPath]), ...(search.configDirs ?? [])];
-  const groupOptions = (group: string) => searchPath([...folders, shippedFolder]).options(group);
+  const { search, files } = options;
+  const folders = [search.configPath ?? [], search.configDirs ?? [], shippedFolder].flat();
   const sets = expandSweep(
     overrides.filter((text) => text !== "hydra.mode=MULTIRUN"),
-    { groupOptions },
+    { groupOptions: (group) => searchPath(folders).options(group) },
   );
-  const given = sets[0]!.find((text) => keyOf(text) === "rllm.trainer.run_dir" || keyOf(text) === "hydra.run.dir");
+  const given = sets[0]?.find((text) => ["rllm.trainer.run_dir", "hydra.run.dir"].includes(keyOf(text) ?? ""));
   if (given !== undefined) {
     throw new UserError(`${given}: each run of a multirun has a folder of its own`, {
       hint: "set the folder that contains them: hydra.sweep.dir=FOLDER",
     });
   }
-  const settings = sets.map((set) => composeHydraSettings({ ...search, files: options.files, overrides: set }));
-  const varying = sets.map((set) =>
-    set.filter((text, index) => sets.some((other) => other[index] !== text)).map(maskOverride),
-  );
-  if (options.cfg !== undefined || options.dryRun) return printEach(script, sets, varying, options);
+  const [settings] = sets.map((set) => composeHydraSettings({ ...search, files, overrides: set }));
+  const runs = sets.map((set) => ({
+    set,
+    varying: set.filter((text, index) => sets.some((other) => other[index] !== text)).map(maskOverride),
+  }));
+  const title = (index: number) => `run ${index + 1} of ${runs.length}: ${runs[index]?.varying.join(" ")}`;
+  if (options.cfg !== undefined || options.dryRun) {
+    for (const [index, { set }] of runs.entries()) {
+      process.stdout.write(`${index > 0 ? "---\n" : ""}# ${title(index)}\n`);
+      const exitCode = await start(script, set, options);
+      if (exitCode !== 0) return exitCode;
+    }
+    return 0;
+  }
 
-  const root = sweepFolder(settings[0]!.sweepDir?.value as string | undefined);
-  writeFileSync(
-    join(root, "multirun.yaml"),
-    stringify({ script, runs: varying.map((set, index) => ({ folder: String(index), overrides: set })) }),
-  );
+  const root = sweepFolder(settings?.sweepDir?.value as string | undefined);
+  const listed = runs.map(({ varying }, index) => ({ folder: String(index), overrides: varying }));
+  writeFileSync(join(root, "multirun.yaml"), stringify({ script, runs: listed }));
   const results: RunResult[] = [];
-  for (const [index, set] of sets.entries()) {
+  for (const [index, { set, varying }] of runs.entries()) {
     const folder = join(root, String(index));
-    process.stderr.write(`\nrun ${index + 1} of ${sets.length}: ${varying[index]!.join(" ")}\n`);
+    process.stderr.write(`\n${title(index)}\n`);
     const exitCode = await start(script, [...set, `++rllm.trainer.run_dir=${JSON.stringify(folder)}`], options);
-    results.push({ overrides: varying[index]!, folder, exitCode });
+    results.push({ overrides: varying, folder, exitCode });
     if (exitCode === stopped) break;
   }
   process.stdout.write(`\n${resultTable(results)}\n`);
-  const left = sets.length - results.length;
-  if (left > 0) process.stderr.write(`stopped: ${left} of ${sets.length} runs were not started\n`);
+  const left = runs.length - results.length;
+  if (left > 0) process.stderr.write(`stopped: ${left} of ${runs.length} runs were not started\n`);
   return results.find(({ exitCode }) => exitCode !== 0)?.exitCode ?? 0;
 }
 
 function keyOf(text: string): string | undefined {
   const parsed = parseOverride(text);
   return isMistake(parsed) ? undefined : parsed.key;
-}
-
-async function printEach(
-  script: string,
-  sets: readonly string[][],
-  varying: readonly string[][],
-  options: MultirunOptions,
-): Promise<number> {
-  for (const [index, set] of sets.entries()) {
-    process.stdout.write(
-      `${index > 0 ? "---\n" : ""}# run ${index + 1} of ${sets.length}: ${varying[index]!.join(" ")}\n`,
-    );
-    const exitCode = await start(script, set, options);
-    if (exitCode !== 0) return exitCode;
-  }
-  return 0;
 }
 
 function sweepFolder(given: string | undefined): string {
@@ -164,11 +154,11 @@ function resultTable(results: readonly RunResult[]): string {
     ];
   });
   const table = [["run", "overrides", "steps", "reward", "val/reward", "ended", "folder"], ...rows];
-  const widths = table[0]!.map((_, column) => Math.max(...table.map((row) => row[column]!.length)));
+  const width = (column: number) => Math.max(...table.map((row) => row[column]?.length ?? 0));
   return table
     .map((row) =>
       row
-        .map((cell, column) => cell.padEnd(widths[column]!))
+        .map((cell, column) => cell.padEnd(width(column)))
         .join("  ")
         .trimEnd(),
     )
