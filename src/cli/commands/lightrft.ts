@@ -1,5 +1,6 @@
 /** `hone lightrft`: trains with LightRFT's flags. */
-import type { Command } from "commander";
+import { type Command, Help } from "commander";
+import type { KeyDescription } from "../../config/describe.ts";
 import { composeLightRft, readLightRft } from "../../config/lightrft/compose-lightrft.ts";
 import { aliases, flagSections } from "../../config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../../config/lightrft/parse-flags.ts";
@@ -50,33 +51,29 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
 }
 
 /** Lists every flag with its type, default and meaning, by the sections of LightRFT's documentation. */
-function flagsHelp(width = 100): string {
-  const spelled = (name: string) =>
-    Object.keys(aliases).filter((alias) => aliases[alias] === name && !alias.startsWith("disable_"));
-  return Object.entries(flagSections)
-    .map(([section, flags]) => {
-      const lines = Object.keys(flags).map((name) => {
-        const known = flagDescriptions.get(name)!;
-        const names = [name, ...spelled(name)].map((one) => `--${one}`).join(", ");
-        const type = isSwitch(known) ? "" : ` <${known.type}>`;
-        const fallback = known.about.written ?? (known.default === null ? "none" : JSON.stringify(known.default));
-        const note =
-          isSwitch(known) && known.default === false
-            ? ""
-            : ` (${fallback === "required" ? "" : "default "}${fallback})`;
-        return [`  ${names}${type}`, ...wrap(`${known.description}${note}`, width - 6).map((line) => `      ${line}`)];
-      });
-      return [`${section}:`, ...lines.flat()].join("\n");
-    })
-    .join("\n\n");
+function flagsHelp(): string {
+  const layout = new Help();
+  const sections = Object.entries(flagSections).map(([section, flags]) => {
+    const lines = [...flagDescriptions].flatMap(([name, flag]) => {
+      if (!Object.hasOwn(flags, name)) return [];
+      return [
+        `  ${spellFlag(name, flag)}`,
+        `      ${layout.boxWrap(describeFlag(flag), 94).replaceAll("\n", "\n      ")}`,
+      ];
+    });
+    return [`${section}:`, ...lines].join("\n");
+  });
+  return sections.join("\n\n");
 }
 
-function wrap(text: string, width: number): string[] {
-  const lines = [""];
-  for (const word of text.split(" ")) {
-    const last = lines.at(-1)!;
-    if (last !== "" && last.length + 1 + word.length > width) lines.push(word);
-    else lines[lines.length - 1] = last === "" ? word : `${last} ${word}`;
-  }
-  return lines;
+function spellFlag(name: string, flag: KeyDescription): string {
+  const others = Object.keys(aliases).filter((alias) => aliases[alias] === name && !alias.startsWith("disable_"));
+  const names = [name, ...others].map((one) => `--${one}`).join(", ");
+  return isSwitch(flag) ? names : `${names} <${flag.type}>`;
+}
+
+function describeFlag(flag: KeyDescription): string {
+  if (isSwitch(flag) && flag.default === false) return flag.description;
+  const fallback = flag.about.written ?? (flag.default === null ? "none" : JSON.stringify(flag.default));
+  return `${flag.description} (${fallback === "required" ? "" : "default "}${fallback})`;
 }

@@ -119,15 +119,7 @@ function withStore({ store: path }: StoreFlags, work: (store: TraceStore) => voi
   }
 }
 
-function toFilter({ project, session, since, minReward, limit }: FilterFlags): TraceFilter {
-  const filter: TraceFilter = {};
-  if (project !== undefined) filter.project = project;
-  if (session !== undefined) filter.session = session;
-  if (since !== undefined) filter.sinceMs = since;
-  if (minReward !== undefined) filter.minReward = minReward;
-  if (limit !== undefined) filter.limit = limit;
-  return filter;
-}
+const toFilter = ({ since: sinceMs, ...filter }: FilterFlags): TraceFilter => ({ ...filter, sinceMs });
 
 function parseNumber(text: string): number {
   const value = Number(text);
@@ -182,18 +174,10 @@ const describeMessage = ({ role, content, reasoning, toolCalls = [] }: ChatMessa
 const endOf = ({ termination, failure, endedMs }: SessionSummary): string =>
   failure ?? termination ?? (endedMs === null ? "running or killed" : "");
 
-const columns = (
-  begun: string,
-  session: string,
-  attempt: string,
-  calls: string,
-  tokens: string,
-  reward: string,
-  end: string,
-) =>
-  printable(
-    `${begun.padEnd(20)} ${session.padEnd(36)} ${attempt.padEnd(7)} ${calls.padEnd(6)} ${tokens.padStart(7)}  ${reward.padEnd(8)} ${end}`,
-  );
+const widths = [20, 36, 7, 6, 7, 8];
+
+const columns = (...cells: string[]) =>
+  printable(cells.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join(" "));
 
 const print = (lines: readonly string[]): void => {
   process.stdout.write(lines.map((line) => `${line}\n`).join(""));
