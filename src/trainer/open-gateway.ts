@@ -4,6 +4,7 @@ import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import { maskedSecret } from "../config/without-secrets.ts";
 import { UserError } from "../errors.ts";
+import { createAccess } from "../gateway/access.ts";
 import { type Gateway, type GatewayOptions, openGateway } from "../gateway/gateway.ts";
 import type { TraceStore } from "../gateway/traces/open-trace-store.ts";
 import type { RunFolder } from "../tracking/run-folder.ts";
@@ -22,19 +23,25 @@ export interface OpenRunGatewayOptions {
 /** The document's default; another port is the user's choice. */
 const defaultPort = 4000;
 
-export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
-  const { config, chat, model, warn, alone = {} } = options;
-  const { gateway, sdk } = config.rllm;
-  const { proxy } = sdk;
-  // Agents that Hone starts are told the port; those that live elsewhere must know it.
-  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
-  if (proxy.admin_token === maskedSecret) {
+/** @throws UserError for settings that the gateway would refuse, before anything is loaded */
+export function checkRunGateway({ rllm: { gateway, sdk } }: Config): void {
+  const { host, admin_token: token } = sdk.proxy;
+  if (token === maskedSecret) {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
     const reference = "'${oc.env:HONE_ADMIN_TOKEN}'";
     throw new UserError("rllm.sdk.proxy.admin_token was not saved with the run, and is needed to continue it", {
       hint: `Add it to the command: rllm.sdk.proxy.admin_token=..., best as ${reference}, which is saved.`,
     });
   }
+  createAccess(gateway.host ?? host, token, gateway.tunnel ?? undefined);
+}
+
+export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
+  const { config, chat, model, warn, alone = {} } = options;
+  const { gateway, sdk } = config.rllm;
+  const { proxy } = sdk;
+  // Agents that Hone starts are told the port; those that live elsewhere must know it.
+  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
   const store = await openStore(options);
   try {
     const opened = await openGateway({

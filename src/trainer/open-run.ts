@@ -1,9 +1,10 @@
 /** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
 import { relative } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../agents/types.ts";
 import type { Engine, Learner, LearnerSpec } from "../backends/engine.ts";
-import { openEngine } from "../backends/open-engine.ts";
+import { openEngine, requireBackend } from "../backends/open-engine.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig } from "../config/compose.ts";
@@ -18,7 +19,7 @@ import { watchOutage } from "./failing-rollouts.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
 import { checkSamplerLogprobs } from "./loss-options.ts";
-import { openRunGateway } from "./open-gateway.ts";
+import { checkRunGateway, openRunGateway } from "./open-gateway.ts";
 import { compileRecipe, type Recipe } from "./recipe.ts";
 import { createRecorder } from "./record.ts";
 import { restore } from "./restore.ts";
@@ -70,6 +71,9 @@ async function open(
   closers: Closer[],
 ): Promise<Run> {
   const { config, storedConfig } = composed;
+  const expected = options.engine?.engine.capabilities ?? requireBackend(config).capabilities(config);
+  let recipe = compileRecipe(composed, expected, experiment);
+  checkRunGateway(config);
   const trains = !config.rllm.trainer.val_only;
   const abort = new AbortController();
   const { signal } = abort;
@@ -108,10 +112,15 @@ async function open(
   const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
   engine = opened.engine;
   const { chat } = opened;
-  const recipe = compileRecipe(composed, engine.capabilities, experiment);
+  // A remote service may be able to do less than its backend in general.
+  if (!isDeepStrictEqual(engine.capabilities, expected)) {
+    recipe = compileRecipe(composed, engine.capabilities, experiment);
+  }
   for (const text of recipe.warnings) warn(text);
   const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
-  for (const text of checkSamplerLogprobs(config, recipe.update.prepare.engine, models.sampler.logprobs)) warn(text);
+  if (models.sampler.logprobs !== engine.capabilities.sampleLogprobs) {
+    for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, models.sampler.logprobs)) warn(text);
+  }
   const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
   closers.push(() => gateway.close());
 

@@ -15,7 +15,7 @@ import type { CheckpointOptions } from "./checkpoint-keeper.ts";
 import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
 import type { Experiment } from "./experiment.ts";
 import type { GatheringOptions, GroupingOptions } from "./group-episodes.ts";
-import { requireOutputs } from "./loss-options.ts";
+import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
 import { type Plan, planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
 import type { RecordOptions } from "./record.ts";
 import { type ResumeOptions, resumeOptions } from "./restore.ts";
@@ -122,7 +122,10 @@ export function compileRecipe(
       maxResponseLength: data.max_response_length,
     },
     maxBadSteps: rllm.trainer.max_bad_steps,
-    warnings: checkAsync(composed, experiment, capabilities),
+    warnings: [
+      ...checkAsync(composed, experiment, capabilities),
+      ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),
+    ],
   };
 }
 

@@ -1,9 +1,9 @@
 /** Where a run begins: fresh, from given weights, or where an earlier process left it. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { backendHolding } from "../backends/open-engine.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
-import { isTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import { forgetCheckpoint } from "./checkpoint-keeper.ts";
 import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
@@ -23,10 +23,11 @@ export function resumeOptions({ training, rllm }: Config): ResumeOptions {
       hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",
     });
   }
-  if (!isTinkerPath(path)) return { mode, path };
-  if (rllm.backend === "tinker") return { mode: "service", path };
-  throw new UserError(`training.resume_from_path=${path} is held by a Tinker service`, {
-    hint: "train with rllm/backend=tinker, or name a checkpoint's folder",
+  const holder = backendHolding(path);
+  if (holder === undefined) return { mode, path };
+  if (rllm.backend === holder) return { mode: "service", path };
+  throw new UserError(`training.resume_from_path=${path} is held by a service of the ${holder} backend`, {
+    hint: `train with rllm/backend=${holder}, or name a checkpoint's folder`,
   });
 }
 

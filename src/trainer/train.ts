@@ -156,6 +156,7 @@ function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, 
     requireFeasible(composed.config);
   }
   const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
+  for (const note of options.dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
   for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
     process.stderr.write(`${warningLine(warning)}\n`);
   }

@@ -11,7 +11,7 @@ import { policySessions } from "../../gateway/policy-sessions.ts";
 import { printable } from "../../printable.ts";
 import type { SampleSource } from "../../rollout/sample-queue.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
-import { openRunGateway } from "../../trainer/open-gateway.ts";
+import { checkRunGateway, openRunGateway } from "../../trainer/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";
 import { openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
@@ -63,6 +63,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   const { config } = composeSupported(overrides, checkpoint);
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
+  checkRunGateway(config);
   const { sampler, chat, name, close } =
     flags.upstream !== undefined ? openUpstream(config, flags) : await openOwn(config, checkpoint);
   try {
