@@ -4,7 +4,7 @@ import { runCommandLine } from "./cli/run-command-line.ts";
 import { composeConfig } from "./config/compose.ts";
 import { UserError } from "./errors.ts";
 import { own } from "./own.ts";
-import { toFailure } from "./rollout/failures.ts";
+import { toFailure } from "./rollout/attempt/failures.ts";
 import { checkExperiment } from "./trainer/check-experiment.ts";
 import { toy } from "./trainer/toy-experiment.fixture.ts";
 import { episodeMetrics } from "./trajectories/episode-metrics.ts";

@@ -1,6 +1,6 @@
 /** The plain agent: all that was seen and said, in order. */
 import type { ChatMessage } from "../chat/messages.ts";
-import { BadOutcome } from "../rollout/failures.ts";
+import { BadOutcome } from "./control-flow.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {

@@ -1,5 +1,5 @@
 /** Whether what an environment answered is a step: scripts run without a compiler that would have said so. */
-import { BadOutcome } from "../rollout/failures.ts";
+import { BadOutcome } from "./control-flow.ts";
 import type { EnvironmentStep } from "./types.ts";
 
 const form = "a step is { observation, reward, done }";

@@ -1,8 +1,9 @@
 /** An agent that is a program: started for each rollout, told where the model is, asked at its end what it was worth. */
 import { spawn } from "node:child_process";
+import type { Task } from "../data/task.ts";
 import { RunError, UserError } from "../errors.ts";
 import { guardGroup } from "./group-guard.ts";
-import type { GatewayAccess, Outcome, Task, Workflow } from "./types.ts";
+import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
 
 export interface AgentResult {
   /** What the program wrote to its standard output. */

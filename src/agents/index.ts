@@ -1,3 +1,4 @@
+export type { Task } from "../data/task.ts";
 export { type ChatAgentOptions, chatAgent } from "./chat-agent.ts";
 export { type AgentResult, type CommandAgentOptions, commandAgent } from "./command-agent.ts";
 export { defineTool, ToolArgumentError, type ToolOptions } from "./define-tool.ts";
@@ -25,7 +26,6 @@ export type {
   Reply,
   Reward,
   RewardContext,
-  Task,
   Tool,
   Workflow,
   WorkflowContext,

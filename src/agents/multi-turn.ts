@@ -1,7 +1,9 @@
 /** Agent and environment by turns, until the environment is done or a limit is met. */
-import { RolloutEnded } from "../rollout/failures.ts";
+
+import type { Task } from "../data/task.ts";
 import { chatAgent } from "./chat-agent.ts";
 import { checkStep } from "./check-step.ts";
+import { RolloutEnded } from "./control-flow.ts";
 import type {
   Agent,
   CallParams,
@@ -10,7 +12,6 @@ import type {
   EnvironmentStep,
   Outcome,
   Reply,
-  Task,
   Workflow,
 } from "./types.ts";
 

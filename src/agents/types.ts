@@ -1,16 +1,8 @@
 /** What users implement: how a task becomes model calls and what the outcome is worth. */
 import type { CallOptions } from "../chat/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+import type { Task } from "../data/task.ts";
 import type { TerminationReason } from "../trajectories/types.ts";
-
-/** One row of a dataset. */
-export interface Task<Row = unknown> {
-  /** Stable across runs and resumes: `"{dataset}/{index}"` unless the row has an `id`. */
-  id: string;
-  row: Row;
-  /** Where the row came from, for messages: `"train.jsonl:17"`. */
-  origin: string;
-}
 
 export interface CallParams extends CallOptions {
   /** Of this reply; `data.max_response_length` bounds it in any case. */

@@ -1,10 +1,11 @@
 /** A conversation in which the model may call tools before it answers. */
 import type { ChatMessage, ToolCall } from "../chat/messages.ts";
+import type { Task } from "../data/task.ts";
 import { nearest } from "../nearest.ts";
 import { chatAgent } from "./chat-agent.ts";
 import { multiTurn } from "./multi-turn.ts";
 import { type PromptOptions, promptMessages } from "./prompt.ts";
-import type { CallParams, Environment, Reply, Reward, Task, Tool, Workflow } from "./types.ts";
+import type { CallParams, Environment, Reply, Reward, Tool, Workflow } from "./types.ts";
 
 export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   /** For all tasks, or opened for one attempt: `close` is called at its end. */

@@ -4,7 +4,7 @@
  * Node 20 gives each new signal a hidden class of its own among the long-lived objects. Everything that the signal refers
  * to (the whole request) then survives until the next full garbage collection.
  */
-import { getEventListeners } from "node:events";
+import { getEventListeners, setMaxListeners } from "node:events";
 
 const idle: AbortController[] = [];
 const mostIdle = 1024;
@@ -26,3 +26,25 @@ export function giveBackAbortController(controller: AbortController): void {
   if (signal.aborted || idle.length >= mostIdle || getEventListeners(signal, "abort").length > 1) return;
   idle.push(controller);
 }
+
+/** Joins two signals. Call `release` when the work is over. */
+export function abortedByEither(
+  left: AbortSignal | undefined,
+  right: AbortSignal | undefined,
+): { signal: AbortSignal; release: () => void } {
+  if (left === undefined || right === undefined) return { signal: left ?? right ?? never, release: () => {} };
+  const either = takeAbortController();
+  const stop = () => either.abort(left.aborted ? left.reason : right.reason);
+  for (const each of [left, right]) {
+    if (each.aborted) stop();
+    else each.addEventListener("abort", stop, { once: true });
+  }
+  const release = () => {
+    for (const each of [left, right]) each.removeEventListener("abort", stop);
+    giveBackAbortController(either);
+  };
+  return { signal: either.signal, release };
+}
+
+const never = new AbortController().signal;
+setMaxListeners(0, never);

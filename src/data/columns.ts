@@ -1,8 +1,8 @@
 /** Types the columns that an experiment uses and checks them in every row before the run starts. */
 import { z } from "zod";
-import type { Task } from "../agents/types.ts";
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
+import type { Task } from "./task.ts";
 import type { Dataset } from "./types.ts";
 
 /**

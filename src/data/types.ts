@@ -1,5 +1,5 @@
 /** Datasets: rows by index. Kept minimal, so that a generated dataset can be a function and a file an array. */
-import type { Task } from "../agents/types.ts";
+import type { Task } from "./task.ts";
 
 export interface Dataset<Row> {
   name: string;

@@ -3,7 +3,7 @@
  * whose code is running. The global `fetch` sends its calls to that rollout's own address.
  */
 import type { GatewayAddress } from "../agents/types.ts";
-import { ambientCalls } from "../rollout/ambient-calls.ts";
+import { ambientCalls } from "../rollout/attempt/ambient-calls.ts";
 import { metadataHeader } from "./http-exchange.ts";
 
 /** A name that no host can have. */

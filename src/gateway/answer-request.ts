@@ -1,7 +1,7 @@
 /** Passes each request to the API that its path names. */
+import { SessionEnded } from "../agents/control-flow.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import { SessionEnded } from "../rollout/failures.ts";
 import type { Access } from "./access.ts";
 import { type Address, type CallSource, decodePart, parseAddress, sourceOf } from "./address.ts";
 import { answerAdmin } from "./admin.ts";

@@ -2,7 +2,7 @@
 import { expect, test } from "vitest";
 import type { Sample } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
-import type { SampleSource } from "../rollout/sample-queue.ts";
+import type { SampleSource } from "../rollout/session/sample-queue.ts";
 import { characterChat } from "../testing/character-chat.ts";
 import { openGateway } from "./gateway.ts";
 import { policySessions } from "./policy-sessions.ts";

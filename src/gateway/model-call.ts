@@ -1,9 +1,9 @@
 /** Carries out a model call, whichever API it came from: sampled, recorded and traced. */
+import { RolloutEnded } from "../agents/control-flow.ts";
 import { type ChatMessage, toMessage } from "../chat/messages.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import { RolloutEnded } from "../rollout/failures.ts";
-import type { Generated, GenerateParams, GenerateRequest } from "../rollout/generate.ts";
+import type { Generated, GenerateParams, GenerateRequest } from "../rollout/session/types.ts";
 import { GatewayError } from "./gateway-error.ts";
 import type { Notices } from "./notices.ts";
 import type { LiveSession } from "./sessions.ts";

@@ -1,8 +1,8 @@
 /** A gateway over a scripted model, for tests: real HTTP, real clients, no weights. */
 
 import type { Chat } from "../chat/types.ts";
-import type { SampleSource } from "../rollout/sample-queue.ts";
-import { createSamplingClient } from "../rollout/sampling-client.ts";
+import type { SampleSource } from "../rollout/session/sample-queue.ts";
+import { createSamplingClient } from "../rollout/session/sampling-client.ts";
 import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { GatewayOptions } from "./gateway.ts";
 import { openGateway } from "./gateway.ts";

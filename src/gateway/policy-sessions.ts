@@ -1,9 +1,9 @@
 /** Sessions for a gateway without a run: the first call to a name opens its session. */
 import type { Chat } from "../chat/types.ts";
 import { deriveSeed } from "../random.ts";
-import type { SamplingDefaults, SamplingLimits } from "../rollout/sample-limits.ts";
-import type { SampleSource } from "../rollout/sample-queue.ts";
-import { createSamplingClient } from "../rollout/sampling-client.ts";
+import type { SampleSource } from "../rollout/session/sample-queue.ts";
+import { createSamplingClient } from "../rollout/session/sampling-client.ts";
+import type { SamplingDefaults, SamplingLimits } from "../rollout/session/types.ts";
 import type { OpenSession } from "./sessions.ts";
 
 export interface PolicySessionsOptions {

@@ -3,7 +3,7 @@ import OpenAI from "openai";
 import { afterAll, describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
-import { createSamplingClient } from "../rollout/sampling-client.ts";
+import { createSamplingClient } from "../rollout/session/sampling-client.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import { groupTrajectories } from "../trajectories/group-trajectories.ts";

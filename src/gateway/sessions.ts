@@ -1,5 +1,5 @@
 /** The sessions whose model calls the gateway answers. Each is one attempt of a rollout. */
-import { defaultRole, type RolloutSession } from "../rollout/rollout-session.ts";
+import { defaultRole, type RolloutSession } from "../rollout/session/types.ts";
 import type { CallSource } from "./address.ts";
 import { GatewayError } from "./gateway-error.ts";
 

@@ -1,13 +1,14 @@
 import { expect, test } from "vitest";
-import type { Task, Workflow } from "../agents/types.ts";
+import type { Workflow } from "../agents/types.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import type { Task } from "../data/task.ts";
 import { uniforms } from "../random.ts";
 import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { rolloutSeed } from "./rollout-seed.ts";
 import { runRollouts } from "./run-rollouts.ts";
-import type { SampleSource } from "./sample-queue.ts";
-import { createSamplingClient } from "./sampling-client.ts";
+import { rolloutSeed } from "./session/rollout-seed.ts";
+import type { SampleSource } from "./session/sample-queue.ts";
+import { createSamplingClient } from "./session/sampling-client.ts";
 
 const misdeeds = [
   "throws",

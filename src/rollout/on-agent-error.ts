@@ -1,8 +1,8 @@
-/** What a rollout is worth whose agent throws after the model has answered (`rllm.workflow.on_agent_error`). */
+/** The end of a rollout whose agent throws after the model has answered (`rllm.workflow.on_agent_error`). */
 
 /**
- * - a reward: the rollout keeps its tokens and gets it. The only choice that does not favor the replies that the agent
- *   can use.
+ * - a reward: the rollout keeps its tokens and gets this reward. The only choice that does not favor replies that the
+ *   agent can use.
  * - `retry`: another attempt, which samples new replies
  * - `drop`: the reward is unknown, and the rollout is not trained on
  * - `fail`: the run stops

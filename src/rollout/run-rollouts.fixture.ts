@@ -1,13 +1,14 @@
 /** What the tests of rollouts share: rows of one word, a model that echoes, and a run with ordinary settings. */
 import { singleTurn } from "../agents/single-turn.ts";
-import type { Task } from "../agents/types.ts";
 import type { SampleRequest } from "../backends/engine.ts";
+import type { Task } from "../data/task.ts";
 import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { rolloutSeed } from "./rollout-seed.ts";
 import { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
-import type { SampleSource } from "./sample-queue.ts";
-import { createSamplingClient, type SamplingClientOptions } from "./sampling-client.ts";
+import { rolloutSeed } from "./session/rollout-seed.ts";
+import type { SampleSource } from "./session/sample-queue.ts";
+import { createSamplingClient } from "./session/sampling-client.ts";
+import type { SamplingClientOptions } from "./session/types.ts";
 
 export interface Row {
   word: string;

@@ -5,9 +5,9 @@ import type { Workflow } from "../agents/types.ts";
 import type { SampleRequest } from "../backends/engine.ts";
 import type { Script } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
-import { rolloutSeed } from "./rollout-seed.ts";
 import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";
-import type { SamplingClientOptions } from "./sampling-client.ts";
+import { rolloutSeed } from "./session/rollout-seed.ts";
+import type { SamplingClientOptions } from "./session/types.ts";
 
 test("an episode holds what was sent, sampled and earned, by task and rollout", async () => {
   const calls: (readonly SampleRequest[])[] = [];

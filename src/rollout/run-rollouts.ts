@@ -1,20 +1,19 @@
-/** Many attempts at many tasks, side by side: order, concurrency, retries. What one attempt is, is run-attempt.ts's. */
-import type { Task, Workflow } from "../agents/types.ts";
+/** Runs many attempts at many tasks concurrently: order, concurrency, retries. */
+
+import { ModelCallError } from "../agents/control-flow.ts";
+import type { Workflow } from "../agents/types.ts";
 import { yieldIfDue } from "../concurrency/yield-if-due.ts";
+import type { Task } from "../data/task.ts";
 import { HoneError, RunError, UserError } from "../errors.ts";
-import { own } from "../own.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
-import { isMistake } from "./failure-kind.ts";
-import { ModelCallError } from "./failures.ts";
-import type { RolloutGateway } from "./gateway-door.ts";
-import { keptRow } from "./kept-row.ts";
-import { labelOf } from "./label.ts";
+import { isMistake } from "./attempt/failures.ts";
+import type { RolloutGateway } from "./attempt/gateway-door.ts";
+import { type AttemptLimits, runAttempt } from "./attempt/run-attempt.ts";
 import { defaultOnAgentError, type OnAgentError } from "./on-agent-error.ts";
-import { defaultRole } from "./rollout-session.ts";
-import { type Attempt, type AttemptLimits, runAttempt } from "./run-attempt.ts";
-import type { SamplingClient } from "./sampling-client.ts";
+import type { SamplingClient } from "./session/sampling-client.ts";
 import { type RewardShaping, shapeStepRewards } from "./shape-step-rewards.ts";
+import { toEpisode } from "./to-episode.ts";
 
 export interface RunRolloutsOptions<Row> {
   tasks: readonly Task<Row>[];
@@ -22,7 +21,7 @@ export interface RunRolloutsOptions<Row> {
   n: number;
   /** Number of each task's first rollout; default 0. */
   firstRollout?: number;
-  /** Position of the first task among all those that run at the same time; default 0. */
+  /** Position of the first task among all that run at the same time; default 0. */
   firstOrder?: number;
   workflow: Workflow<Row>;
   client: SamplingClient;
@@ -30,35 +29,35 @@ export interface RunRolloutsOptions<Row> {
   /** Rollouts that run at the same time. */
   nParallelTasks: number;
   /**
-   * Further attempts after a failed one. Not after a timeout, which would cost as long again, nor after a `UserError`, which
-   * would be the same, nor after a reward's error or an agent's (see `onAgentError`), which would favor other replies.
+   * Attempts after a failed one. Not after a timeout, which would take as long again; nor after a `UserError`, which would
+   * happen again; nor after an error of a reward or an agent (see `onAgentError`), which would favor other replies.
    */
   retryLimit: number;
-  /** What becomes of a rollout whose agent throws after the model has answered. Default: a reward of 0. */
+  /** How a rollout ends whose agent throws after the model has answered. Default: with a reward of 0. */
   onAgentError?: OnAgentError;
   /** Of one attempt until its outcome. */
   timeoutSeconds: number;
-  /** Of its parts. */
+  /** Of its phases. */
   limits?: AttemptLimits;
   /** Model calls that each role of a rollout may make; default: any number. */
   maxSteps?: number;
-  /** What is done to the rewards of single steps; default: nothing. */
+  /** Changes the rewards of single steps. */
   shaping?: RewardShaping;
-  /** The rollouts' own random draws derive from it; default 0. */
+  /** For the rollouts' own random draws; default 0. */
   seed?: number;
   /** Gives rollouts an HTTP address of the model. */
   gateway?: RolloutGateway;
-  /** Throw when a rollout has failed for good. Timeouts are data, not errors. */
+  /** Whether to throw when a rollout has failed after its retries. Timeouts are data, not errors. */
   raiseOnError: boolean;
-  /** Told of each episode as it ends, in no fixed order. */
+  /** Called for each episode as it ends, in no fixed order. */
   onEpisode?: (episode: Episode) => void;
   /** Called for each failed attempt that is retried. */
   onRetry?: (retry: { taskId: string; rollout: number; attempt: number; failure: Failure }) => void;
-  /** Called for each rollout that failed for good without ending the run. `reward`: null if it is unknown. */
+  /** Called for each rollout that failed after its retries without ending the run. `reward`: null if unknown. */
   onFailure?: (failed: { taskId: string; rollout: number; failure: Failure; reward: number | null }) => void;
   /** Called with each line that a workflow logs. */
   onLog?: (line: { taskId: string; rollout: number; text: string }) => void;
-  /** Told of what went wrong in tearing an attempt down. */
+  /** Called for each problem in tearing an attempt down. */
   onTearDownProblem?: (problem: { taskId: string; rollout: number; attempt: number; message: string }) => void;
   /** Stops everything: the promise rejects with the signal's reason. */
   signal?: AbortSignal;
@@ -75,9 +74,9 @@ interface Rollout<Row> {
  * Runs `n` rollouts of every task. A failed rollout is an episode with `failure`.
  *
  * @returns episodes ordered by task, then rollout
- * @throws RunError when a rollout fails for good and `raiseOnError` (or `onAgentError`) says so, naming the task and where
- * it came from; UserError for a mistake of the user's
- * @throws the engine's own UserError or RunError as it is, whatever `raiseOnError` says: no rollout can go on then
+ * @throws RunError when a rollout fails after its retries and `raiseOnError` or `onAgentError` demands it, naming the task
+ * and its origin; UserError when the failure is a mistake of the user
+ * @throws the engine's own errors, regardless of `raiseOnError`: no rollout can continue then
  */
 export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promise<Episode[]> {
   const rollouts = listRollouts(options);
@@ -106,7 +105,7 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
     const workers: Promise<void>[] = [];
     const parallel = Math.min(options.nParallelTasks, rollouts.length);
     while (workers.length < parallel) {
-      // The first failure stops the others; they end at once, so that nothing runs on behind the caller's back.
+      // The first failure stops the others, so nothing runs after this function has returned.
       workers.push(work().catch((error: unknown) => run.abort(error)));
       const pause = workers.length % 16 === 0 ? yieldIfDue() : undefined;
       if (pause) await pause;
@@ -120,7 +119,7 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
   return episodes;
 }
 
-/** A task that occurs twice gets rollouts 0..2n-1, so that ids and seeds stay distinct. */
+/** A task that occurs twice gets rollouts 0..2n-1, so ids and seeds stay distinct. */
 function listRollouts<Row>(options: RunRolloutsOptions<Row>): Rollout<Row>[] {
   const { tasks, n, firstRollout = 0, firstOrder = 0 } = options;
   const seen = new Map<string, number>();
@@ -147,11 +146,19 @@ async function runRollout<Row>(
     const abort = new AbortController();
     live.add(abort);
     const result = await runAttempt({
-      ...{ task, workflow, client, purpose, order, rollout, attempt, timeoutSeconds, abort },
-      ...(limits === undefined ? {} : { limits }),
-      ...(maxSteps === undefined ? {} : { maxSteps }),
-      ...(seed === undefined ? {} : { seed }),
-      ...(gateway === undefined ? {} : { gateway }),
+      task,
+      workflow,
+      client,
+      purpose,
+      order,
+      rollout,
+      attempt,
+      timeoutSeconds,
+      abort,
+      limits,
+      maxSteps,
+      seed,
+      gateway,
       log: (text) => options.onLog?.({ taskId: task.id, rollout, text }),
     }).finally(() => live.delete(abort));
     const { failure, error } = result;
@@ -163,8 +170,8 @@ async function runRollout<Row>(
     if (failure && result.termination === "error") {
       const rule = result.agentError ? onAgentError : "retry";
       if (rule === "retry" && attempt < retryLimit && failure.kind !== "reward" && !isMistake(error)) {
-        const { stack: _, ...told } = failure;
-        retriedAfter.push(told);
+        const { stack: _, ...rest } = failure;
+        retriedAfter.push(rest);
         onRetry?.({ taskId: task.id, rollout, attempt, failure });
         continue;
       }
@@ -182,45 +189,6 @@ async function runRollout<Row>(
       for (const trajectory of episode.trajectories) shapeStepRewards(trajectory.steps, options.shaping);
     return episode;
   }
-}
-
-function toEpisode(
-  task: Task,
-  rollout: number,
-  retriedAfter: NonNullable<Episode["retriedAfter"]>,
-  attempt: Attempt,
-  seconds: number,
-): Episode {
-  const { outcome, failure, termination, ended } = attempt;
-  const explanation = outcome?.explanation ?? ended;
-  const recorded = attempt.trajectories;
-  // An outcome without a model call still counts when rewards are averaged.
-  const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
-  for (const trajectory of trajectories) {
-    const names = [labelOf(trajectory), trajectory.name];
-    const ofRole = names.map((name) => own(outcome?.rewards, name)).find((reward) => reward !== undefined);
-    trajectory.reward = ofRole === undefined ? (outcome?.reward ?? null) : ofRole;
-    const steps = own(outcome?.stepRewards, labelOf(trajectory));
-    for (const [index, step] of trajectory.steps.entries()) step.reward = steps?.[index] ?? null;
-    own(outcome?.advantages, labelOf(trajectory))?.forEach((advantage, index) => {
-      trajectory.steps[index]!.advantage = advantage;
-    });
-  }
-  return {
-    id: `${task.id}:${rollout}`,
-    taskId: task.id,
-    rollout,
-    row: keptRow(task.row),
-    trajectories,
-    termination,
-    correct: outcome?.correct ?? null,
-    metrics: { ...outcome?.metrics },
-    ...(explanation === undefined ? {} : { explanation }),
-    ...(failure ? { failure } : {}),
-    retries: retriedAfter.length,
-    ...(retriedAfter.length === 0 ? {} : { retriedAfter }),
-    seconds,
-  };
 }
 
 function rolloutError(task: Task, rollout: number, retries: number, failure: Failure, error: unknown): HoneError {

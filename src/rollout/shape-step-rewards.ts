@@ -1,4 +1,4 @@
-/** rLLM's shaping of the rewards of single steps. Trajectories' own rewards are left alone. */
+/** rLLM's shaping of step rewards. Rewards of trajectories do not change. */
 import type { Step } from "../trajectories/types.ts";
 
 export interface RewardShaping {
@@ -8,17 +8,14 @@ export interface RewardShaping {
   gamma: number;
 }
 
-/** Changes the steps. Steps of unknown rewards, and with them all of their trajectory, stay as they are. */
+/** Changes the steps, unless one of their rewards is unknown. */
 export function shapeStepRewards(steps: readonly Step[], { rewardBonus, gamma }: RewardShaping): void {
-  const raw = steps.map(({ reward }) => reward);
-  if (steps.length < 2 || raw.includes(null)) return;
-  const rewards = (raw as number[]).map((reward, index) =>
-    index === 0 ? reward : reward + rewardBonus * (reward - (raw as number[])[index - 1]!),
-  );
-  if (gamma > 0) {
-    for (let index = rewards.length - 2; index >= 0; index--) rewards[index]! += gamma * rewards[index + 1]!;
+  const raw = steps.flatMap(({ reward }) => reward ?? []);
+  if (steps.length < 2 || raw.length < steps.length) return;
+  const rewards = raw.map((reward, index) => reward + rewardBonus * (reward - (raw[index - 1] ?? reward)));
+  let later = 0;
+  for (const [index, step] of [...steps.entries()].reverse()) {
+    later = (rewards[index] ?? 0) + gamma * later;
+    step.reward = later;
   }
-  steps.forEach((step, index) => {
-    step.reward = rewards[index]!;
-  });
 }

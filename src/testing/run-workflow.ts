@@ -1,11 +1,13 @@
 /** Runs a workflow against a script the way training runs it against a model, for users' own tests. */
-import type { Task, Workflow } from "../agents/types.ts";
+
+import type { Workflow } from "../agents/types.ts";
+import type { Task } from "../data/task.ts";
 import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/rollout-gateway.ts";
 import type { OnAgentError } from "../rollout/on-agent-error.ts";
-import { rolloutSeed } from "../rollout/rollout-seed.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
-import { createSamplingClient } from "../rollout/sampling-client.ts";
+import { rolloutSeed } from "../rollout/session/rollout-seed.ts";
+import { createSamplingClient } from "../rollout/session/sampling-client.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type Script, scriptedSampler } from "./scripted-sampler.ts";
 

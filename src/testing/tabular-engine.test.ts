@@ -6,9 +6,9 @@ import { singleTurn } from "../agents/single-turn.ts";
 import type { Loss } from "../algorithms/types.ts";
 import type { AdamParams, Policy, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
 import { deriveSeed, uniforms } from "../random.ts";
-import { rolloutSeed } from "../rollout/rollout-seed.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
-import { createSamplingClient } from "../rollout/sampling-client.ts";
+import { rolloutSeed } from "../rollout/session/rollout-seed.ts";
+import { createSamplingClient } from "../rollout/session/sampling-client.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 

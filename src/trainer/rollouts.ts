@@ -1,6 +1,8 @@
 /** Runs the experiment's workflow on tasks and collects the episodes. */
-import type { Task, Workflow } from "../agents/types.ts";
+
+import type { Workflow } from "../agents/types.ts";
 import type { Chat } from "../chat/types.ts";
+import type { Task } from "../data/task.ts";
 import { UserError } from "../errors.ts";
 import type { Gateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/rollout-gateway.ts";
@@ -12,7 +14,7 @@ import {
   type SamplingClient,
 } from "../rollout/index.ts";
 import type { RunRolloutsOptions } from "../rollout/run-rollouts.ts";
-import type { SamplingClientOptions } from "../rollout/sampling-client.ts";
+import type { SamplingClientOptions } from "../rollout/session/types.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";

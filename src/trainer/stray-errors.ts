@@ -4,7 +4,7 @@
  */
 import { relative } from "node:path";
 import { RunError } from "../errors.ts";
-import { ambientCalls } from "../rollout/ambient-calls.ts";
+import { ambientCalls } from "../rollout/attempt/ambient-calls.ts";
 import { isThrownByHone, userFrames } from "../stack-frames.ts";
 import { summarizeWarnings } from "./warning-summary.ts";
 

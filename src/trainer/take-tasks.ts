@@ -1,6 +1,7 @@
 /** The tasks of a draw: a pure function of its number, so that a resumed run takes the same ones. */
-import type { Task } from "../agents/types.ts";
+
 import { type SamplerOptions, taskIndices } from "../data/sampler.ts";
+import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";
 
 export type TaskOptions = Omit<SamplerOptions, "size">;

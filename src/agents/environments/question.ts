@@ -1,6 +1,8 @@
 /** One question, one answer. */
+
+import type { Task } from "../../data/task.ts";
 import { type PromptOptions, promptMessages } from "../prompt.ts";
-import type { Environment, Outcome, Reply, Reward, Task } from "../types.ts";
+import type { Environment, Outcome, Reply, Reward } from "../types.ts";
 
 export interface QuestionOptions<Row> extends Pick<PromptOptions<Row>, "prompt"> {
   reward: Reward<Row>;

@@ -1,4 +1,6 @@
 /** Environments by name. Arguments win over the row's own fields; a field that is missing is told with the row's origin. */
+
+import type { Task } from "../../data/task.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { type CodeTest, codeTests } from "../../rewards/code/code-tests.ts";
 import { countdown } from "../../rewards/countdown.ts";
@@ -8,7 +10,7 @@ import { type GridWorldRow, gridWorld } from "../environments/grid-world.ts";
 import { type GuessNumberRow, guessNumber } from "../environments/guess-number.ts";
 import { questionEnvironment } from "../environments/question.ts";
 import type { PromptOptions } from "../prompt.ts";
-import type { Reward, Task } from "../types.ts";
+import type { Reward } from "../types.ts";
 import { toolEnvironment } from "../use-tools.ts";
 import { checkArguments } from "./arguments.ts";
 import type { EnvironmentFactory, NamedParts } from "./parts.ts";

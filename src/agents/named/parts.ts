@@ -1,6 +1,8 @@
 /** What a script gives to agents, environments and workflows that the configuration names. */
+
+import type { Task } from "../../data/task.ts";
 import type { PromptOptions } from "../prompt.ts";
-import type { Agent, Environment, Reward, Task, Tool, Workflow } from "../types.ts";
+import type { Agent, Environment, Reward, Tool, Workflow } from "../types.ts";
 
 /** `rllm.agent.agent_args` and the like. */
 export type NamedArguments = Readonly<Record<string, unknown>>;

@@ -1,10 +1,12 @@
 /** The workflow that a run makes its episodes with: the script's own, else what the configuration names. */
+
+import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import { remoteReward } from "../../rewards/remote-reward.ts";
 import { cumulative, multiTurn } from "../multi-turn.ts";
-import type { Agent, Task, Workflow } from "../types.ts";
+import type { Agent, Workflow } from "../types.ts";
 import { builtInAgents } from "./agents.ts";
 import { checkArguments } from "./arguments.ts";
 import { builtInEnvironments, gradedByReward } from "./environments.ts";

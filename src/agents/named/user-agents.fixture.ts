@@ -1,7 +1,8 @@
 /** For resolve-workflow.test.ts: what a user's own module may export. */
 
+import type { Task } from "../../data/task.ts";
 import { chatAgent } from "../chat-agent.ts";
-import type { Agent, Environment, EnvironmentStep, Observation, Reply, Task, Workflow } from "../types.ts";
+import type { Agent, Environment, EnvironmentStep, Observation, Reply, Workflow } from "../types.ts";
 
 export class Shouting implements Agent {
   readonly #chat = chatAgent();

@@ -2,7 +2,7 @@
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { createSampleQueue } from "../../rollout/sample-queue.ts";
+import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 import { type ServerSamplerOptions, serverSampler } from "./server-sampler.ts";
 

@@ -9,7 +9,7 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { policySessions } from "../../gateway/policy-sessions.ts";
 import { printable } from "../../printable.ts";
-import type { SampleSource } from "../../rollout/sample-queue.ts";
+import type { SampleSource } from "../../rollout/session/sample-queue.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
 import { checkRunGateway, openRunGateway } from "../../trainer/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";

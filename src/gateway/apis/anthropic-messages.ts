@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 import { cutAtStop } from "../../chat/cut-at-stop.ts";
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { Generated } from "../../rollout/generate.ts";
+import type { Generated } from "../../rollout/session/types.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
 import type { Notices } from "../notices.ts";

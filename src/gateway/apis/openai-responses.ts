@@ -1,7 +1,7 @@
 /** `POST /v1/responses` */
 import { randomUUID } from "node:crypto";
 import { isObject } from "../../is-object.ts";
-import type { Generated } from "../../rollout/generate.ts";
+import type { Generated } from "../../rollout/session/types.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
 import {

@@ -1,6 +1,6 @@
 /** The sampling parameters of all APIs and of the extensions by inference servers. */
 import { isTemperature, leastTemperature } from "../../backends/engine.ts";
-import type { GenerateParams } from "../../rollout/generate.ts";
+import type { GenerateParams } from "../../rollout/session/types.ts";
 import {
   type Body,
   badParameter,

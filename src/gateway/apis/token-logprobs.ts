@@ -1,6 +1,6 @@
 /** Log-probabilities of sampled tokens in the shapes of OpenAI's APIs. */
 import type { Chat } from "../../chat/types.ts";
-import type { Generated } from "../../rollout/generate.ts";
+import type { Generated } from "../../rollout/session/types.ts";
 
 interface TokenLogprob {
   token: string;

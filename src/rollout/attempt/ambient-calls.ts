@@ -1,6 +1,6 @@
 /** Which rollout the code that is running belongs to, however deep in libraries it is. */
 import { AsyncLocalStorage } from "node:async_hooks";
-import type { GatewayAccess } from "../agents/types.ts";
+import type { GatewayAccess } from "../../agents/types.ts";
 
 export interface AmbientCalls {
   gateway: GatewayAccess;

@@ -1,7 +1,6 @@
-/** Which of a rollout's model calls belong together. */
-
-import { own } from "../own.ts";
-import type { Step, Trajectory } from "../trajectories/types.ts";
+/** Groups a rollout's model calls into trajectories. */
+import { own } from "../../own.ts";
+import type { Step, Trajectory } from "../../trajectories/types.ts";
 import { labelOf } from "./label.ts";
 
 export interface RecordedCall {
@@ -9,22 +8,21 @@ export interface RecordedCall {
   role: string;
   instance: number | undefined;
   metadata: Readonly<Record<string, unknown>>;
-  /** What is wrong with the reply, where something is. */
+  /** What is wrong with the reply, if anything. */
   fault: string | undefined;
   step: Step;
 }
 
 /**
- * Names of metadata that calls carry. Calls with the same value of `groupBy` are one trajectory, and a call without it
- * is one of its own; `nameBy` names a trajectory, and trajectories of the same name are compared with each other. Null:
- * the role decides.
+ * Keys of the calls' metadata. Calls with the same value of `groupBy` are one trajectory; a call without it is a trajectory
+ * of its own. `nameBy` names trajectories, and those of the same name are compared with each other. Null: by role.
  */
 export interface TrajectoryGrouping {
   groupBy: string | null;
   nameBy: string | null;
 }
 
-/** @returns trajectories in the order of their first calls; rewards are not known here and stay null */
+/** @returns trajectories in the order of their first calls, with rewards of null */
 export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy }: TrajectoryGrouping): Trajectory[] {
   const trajectories = new Map<unknown, Trajectory>();
   for (const { role, instance, metadata, step } of calls) {
@@ -38,5 +36,5 @@ export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy
   return [...trajectories.values()];
 }
 
-/** Metadata comes from anywhere: 1 and "1" name the same. */
+/** 1 and "1" are the same key. */
 const keyOf = (value: unknown) => (value === undefined || value === null ? undefined : String(value));

@@ -1,10 +1,10 @@
-/** The seed of a model call, so that a resumed run samples what the uninterrupted one would have. */
-import { deriveSeed } from "../random.ts";
-import type { CallIdentity } from "./sampling-client.ts";
+/** Seeds of model calls: a resumed run samples what the uninterrupted one would have. */
+import { deriveSeed } from "../../random.ts";
+import type { CallIdentity } from "./types.ts";
 
 /**
  * For `createSamplingClient`: `rolloutSeed(seed, step)` gives each call `deriveSeed(seed, step, task, rollout, turn)`.
- * A retry draws anew: with the same seed it would only fail the same way again.
+ * A retry gets another seed; with the same one it would fail the same way.
  */
 export function rolloutSeed(...run: readonly (string | number)[]): (call: CallIdentity) => number {
   return ({ taskId, rollout, turn, attempt }) =>

@@ -1,6 +1,6 @@
-/** The time limits of an attempt: one of each phase, none of which eats another's, and one of all together. */
+/** The time limits of an attempt: one for each phase, and one for all of them together. */
 
-/** In seconds; a phase without a limit has none of its own. */
+/** In seconds. Default: no limit. */
 export interface PhaseLimits {
   /** From the stage "set-up" to the next one. */
   setUpSeconds?: number;
@@ -14,7 +14,7 @@ type Phase = "set-up" | "run" | "score";
 
 const phaseOf = (stage: string): Phase => (stage === "set-up" ? "set-up" : stage === "reward" ? "score" : "run");
 
-/** Timers beyond this fire at once; such a limit is as good as none. */
+/** Longer timers fire at once, so longer limits are ignored. */
 const longestTimerMs = 2 ** 31 - 1;
 
 export interface Phases {
@@ -22,7 +22,7 @@ export interface Phases {
   end(): void;
 }
 
-/** @param onTimeUp told which limit was met, once */
+/** @param onTimeUp called once, with the limit that was reached */
 export function startPhases(
   { setUpSeconds, runSeconds, scoreSeconds, totalSeconds }: PhaseLimits & { totalSeconds: number },
   onTimeUp: (message: string) => void,

@@ -1,8 +1,8 @@
-/** How an attempt gets an HTTP address: opened when its workflow first asks for it, closed with the attempt. */
-import type { GatewayAccess } from "../agents/types.ts";
-import { UserError } from "../errors.ts";
-import type { RolloutSession } from "./rollout-session.ts";
-import type { Attempt } from "./run-attempt.ts";
+/** Opens an HTTP address for an attempt when its workflow first asks for one, and closes it with the attempt. */
+import type { GatewayAccess, Outcome } from "../../agents/types.ts";
+import { UserError } from "../../errors.ts";
+import type { Failure, TerminationReason, Trajectory } from "../../trajectories/types.ts";
+import type { RolloutSession } from "../session/types.ts";
 
 export interface AttemptIdentity {
   taskId: string;
@@ -12,21 +12,36 @@ export interface AttemptIdentity {
   purpose: "train" | "validate";
 }
 
-/** What a gateway does for rollouts. */
+/** How an attempt ended. */
+export interface EndedAttempt {
+  /** The limit that ended it, in words. */
+  ended?: string;
+  trajectories: Trajectory[];
+  termination: TerminationReason;
+  /** Undefined when the attempt ended before there was one. */
+  outcome?: Outcome;
+  failure?: Failure;
+  /** What was thrown, when the attempt failed. */
+  error?: unknown;
+  /** The agent threw after the model had answered, so the error may be due to the reply. */
+  agentError?: boolean;
+}
+
+/** Gives rollouts HTTP addresses. */
 export interface RolloutGateway {
   open(identity: AttemptIdentity, session: RolloutSession, signal: AbortSignal): OpenedGateway;
 }
 
 export interface OpenedGateway {
   access: GatewayAccess;
-  /** @param attempt how it ended; undefined where the run was stopped */
-  close(attempt: Omit<Attempt, "tearDownProblems"> | undefined): void;
+  /** @param attempt undefined when the run was stopped */
+  close(attempt: EndedAttempt | undefined): void;
 }
 
 export interface GatewayDoor {
   access(session: RolloutSession): GatewayAccess;
-  /** Again, it does nothing. */
-  close(attempt: Omit<Attempt, "tearDownProblems"> | undefined): void;
+  /** Only the first call counts. */
+  close(attempt: EndedAttempt | undefined): void;
 }
 
 export function openDoor(

@@ -1,9 +1,9 @@
-/** The gate between users' rewards and training: what passes is a finite number or an honest `null`. */
+/** Checks what workflows return before it is trained on: each reward is a finite number or null. */
 import { inspect } from "node:util";
-import type { Outcome } from "../agents/types.ts";
-import type { Step, Trajectory } from "../trajectories/types.ts";
-import { BadOutcome } from "./failures.ts";
-import { labelOf } from "./label.ts";
+import { BadOutcome } from "../../agents/control-flow.ts";
+import type { Outcome } from "../../agents/types.ts";
+import type { Step, Trajectory } from "../../trajectories/types.ts";
+import { labelOf } from "../session/label.ts";
 
 const numberHint = "a reward is a finite number, or { reward: null } if unknown";
 
@@ -61,7 +61,7 @@ export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): O
   return value as Outcome;
 }
 
-/** One entry for each of the role's model calls. */
+/** Checks lists with one entry for each of the role's model calls. */
 function checkSteps(
   name: "stepRewards" | "advantages",
   role: string,
@@ -90,7 +90,7 @@ function checkAdvantage(advantage: unknown, what: string, { tokens }: Step): voi
   );
 }
 
-/** The reasons that a workflow may give; time-outs and errors are found out by the engine. */
+/** The terminations that a workflow may return. */
 const endings = [
   "env_done",
   "max_turns_exceeded",
@@ -99,7 +99,7 @@ const endings = [
   "unknown",
 ];
 
-/** A reward by role is for each of its instances. */
+/** A reward of a role holds for each of its instances. */
 function checkRole(role: string, recorded: readonly Trajectory[]): void {
   const labels = recorded.map(labelOf);
   if (labels.includes(role) || recorded.some(({ name }) => name === role)) return;
@@ -134,7 +134,7 @@ function json(value: unknown): string {
   try {
     return JSON.stringify(value);
   } catch {
-    // A circular object, say.
+    // For example a circular object.
     return inspect(value);
   }
 }

@@ -1,9 +1,9 @@
-/** What an attempt wants done at its end: all of it, in the opposite order, each within a time limit. */
+/** Runs what an attempt registered for its end: in reverse order, each within a time limit. */
 
 export interface TearDown {
-  /** After the end it is done at once: what was set up too late is not left standing. */
+  /** After the end, `clean` runs at once. */
   register(clean: () => void | Promise<void>): void;
-  /** @returns what went wrong, in words; never throws */
+  /** @returns what went wrong; never throws */
   run(): Promise<string[]>;
 }
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Step } from "../trajectories/types.ts";
+import type { Step } from "../../trajectories/types.ts";
 import { checkOutcome } from "./check-outcome.ts";
 
 const recorded = [

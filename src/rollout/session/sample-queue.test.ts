@@ -1,6 +1,6 @@
 import { setImmediate } from "node:timers/promises";
 import { expect, test } from "vitest";
-import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts";
+import type { Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
 import { createSampleQueue } from "./sample-queue.ts";
 
 const never = new AbortController().signal;

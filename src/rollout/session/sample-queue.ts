@@ -1,29 +1,29 @@
 /**
- * Gathers the model calls of many rollouts into few engine calls. Knows tokens and rollouts' order, nothing of text.
+ * Batches the model calls of many rollouts into few engine calls.
  *
- * An engine call is made when every live rollout waits for a sample, or `flushMs` after the first waiter; requests
- * are sorted, so that what is sampled together does not hang on timing as long as rollouts keep step.
+ * An engine call is made when every live rollout waits for a sample, or `flushMs` after the first one began to wait.
+ * Requests are sorted, so a batch does not depend on timing as long as rollouts keep step.
  */
 import { setMaxListeners } from "node:events";
-import type { Sample, SampleOptions, SampleRequest, Sampler } from "../backends/engine.ts";
-import { yieldIfDue } from "../concurrency/yield-if-due.ts";
+import type { Sample, SampleOptions, SampleRequest, Sampler } from "../../backends/engine.ts";
+import { yieldIfDue } from "../../concurrency/yield-if-due.ts";
 
 /** The part of a sampler that rollouts use. */
 export type SampleSource = Pick<Sampler, "sample" | "separate">;
 
-/** Told of each token of one request as it is sampled, by engines that can tell. */
+/** Called for each sampled token of one request, by engines that support it. */
 type TokenListener = (token: number, logprob: number) => void;
 
 /** One rollout's place in the queue. */
 export interface Participant {
   /** @throws the signal's reason when aborted, else what the engine threw */
   sample(request: SampleRequest, turn: number, signal: AbortSignal, onToken?: TokenListener): Promise<Sample>;
-  /** The rollout has ended: nobody waits for it any more. */
+  /** The rollout has ended: the others do not wait for it any more. */
   leave(): void;
 }
 
 export interface SampleQueue {
-  /** Until released, no call is made because nobody is busy: more rollouts are about to join. */
+  /** More rollouts are about to join: until released, no call is made before its `flushMs` are over. */
   hold(): () => void;
   /** @param order sorts the requests of one call: position of the task, rollout */
   join(order: readonly [task: number, rollout: number]): Participant;
@@ -34,7 +34,7 @@ interface Call {
   request: SampleRequest;
   onToken: TokenListener | undefined;
   settle(result: { sample: Sample } | { error: unknown }): void;
-  /** Told when the caller gave up; set once the call is in an engine's hands. */
+  /** Called when the caller gives up; set once the engine has the call. */
   abandoned?: () => void;
 }
 
@@ -43,12 +43,12 @@ const byOrder = (left: Call, right: Call) => {
   return at < 0 ? 0 : left.order[at]! - right.order[at]!;
 };
 
-/** @param flushMs 0: calls are made as they come, only those of one turn of the event loop together */
+/** @param flushMs 0: only calls of the same turn of the event loop are batched */
 export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQueue {
-  // A new one for each engine call. One that is emptied and filled again for ever leaves behind, with each table that it
-  // outgrows, the calls that were in it, and the garbage collector takes those for alive until it looks at everything.
+  // A new set for each engine call: one that is emptied and filled again keeps old calls alive in its outgrown tables
+  // until the next full garbage collection.
   let pending = new Set<Call>();
-  /** Live rollouts that wait for no sample. */
+  /** Live rollouts that are not waiting for a sample. */
   let busy = 0;
   let timer: NodeJS.Timeout | undefined;
   let checking = false;
@@ -60,7 +60,7 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
       return;
     }
     timer ??= setTimeout(flush, flushMs);
-    // Looked at again once this turn of the event loop is over: a rollout may be about to make a second call.
+    // Decided after this turn of the event loop: a rollout may be about to make a second call.
     if (checking) return;
     checking = true;
     setImmediate(() => {
@@ -132,7 +132,7 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
   };
 }
 
-/** Hands each caller its sample as it finishes. Ends the engine's work when nobody waits for it any more. */
+/** Gives each caller its sample as it finishes. Stops the engine's work when no caller waits any more. */
 async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
   // One call alone ends with its own signal.
@@ -151,7 +151,7 @@ async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<v
   let failure: unknown = new Error("the engine ended the call without answering it");
   try {
     const requests = calls.map((call) => call.request);
-    // Telling of each token costs the engine a message a step: only where somebody listens.
+    // Reporting tokens costs the engine a message per step, so only where a caller listens.
     const onToken: SampleOptions["onToken"] = (index, token, logprob) => {
       const call = calls[index];
       if (call && waiting.has(call)) call.onToken?.(token, logprob);

@@ -2,11 +2,11 @@
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { Sample, SampleRequest } from "../backends/engine.ts";
-import { type LoadChatOptions, loadChat } from "../chat/chat.ts";
-import type { ChatMessage, ToolCall, ToolDefinition } from "../chat/messages.ts";
-import type { Chat } from "../chat/types.ts";
-import { toSequences } from "../trajectories/to-sequences.ts";
+import type { Sample, SampleRequest } from "../../backends/engine.ts";
+import { type LoadChatOptions, loadChat } from "../../chat/chat.ts";
+import type { ChatMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
+import type { Chat } from "../../chat/types.ts";
+import { toSequences } from "../../trajectories/to-sequences.ts";
 import { createSamplingClient } from "./sampling-client.ts";
 
 const folder = (family: string) => fileURLToPath(new URL(`../chat/fixtures/${family}`, import.meta.url));

@@ -1,36 +1,26 @@
-/** One attempt at one task: a fresh session, time limits, and whatever happened told as data. */
+/** Runs one attempt at one task: a fresh session, time limits, and a result as data, whatever happened. */
 import { setMaxListeners } from "node:events";
-import type { Outcome, Task, Workflow } from "../agents/types.ts";
-import { deriveSeed, uniforms } from "../random.ts";
-import type { Failure, TerminationReason, Trajectory } from "../trajectories/types.ts";
+import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
+import type { Workflow } from "../../agents/types.ts";
+import type { Task } from "../../data/task.ts";
+import { deriveSeed, uniforms } from "../../random.ts";
+import type { Failure } from "../../trajectories/types.ts";
+import type { SamplingClient } from "../session/sampling-client.ts";
+import type { RolloutSession, SessionOptions } from "../session/types.ts";
 import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
-import { causes, isMistake } from "./failure-kind.ts";
-import { ModelCallError, RolloutEnded, toFailure } from "./failures.ts";
-import { type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
+import { causes, isMistake, toFailure } from "./failures.ts";
+import { type EndedAttempt, type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
 import { type PhaseLimits, startPhases } from "./phases.ts";
-import type { RolloutSession } from "./rollout-session.ts";
-import type { SamplingClient, SessionOptions } from "./sampling-client.ts";
 import { createTearDown } from "./tear-down.ts";
 
-export interface Attempt {
-  /** Which limit ended it, in words, where one did. */
-  ended?: string;
-  trajectories: Trajectory[];
-  termination: TerminationReason;
-  /** Undefined when the attempt ended before there was one. */
-  outcome?: Outcome;
-  failure?: Failure;
-  /** What was thrown, when the attempt failed. */
-  error?: unknown;
-  /** The agent threw after the model had answered, so that what it threw tells something of the policy. */
-  agentError?: boolean;
-  /** What went wrong in tearing down; no part of the outcome. */
+export interface Attempt extends EndedAttempt {
+  /** What went wrong in tearing down; not a part of the outcome. */
   tearDownProblems: string[];
 }
 
 export interface AttemptLimits extends PhaseLimits {
-  /** Of what each `tearDown` registered. Default 60. */
+  /** Of each function that `tearDown` registered. Default 60. */
   tearDownSeconds?: number;
 }
 
@@ -39,14 +29,14 @@ export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "si
   workflow: Workflow<Row>;
   client: SamplingClient;
   purpose: "train" | "validate";
-  /** Of the attempt until its outcome; tearing down comes on top. */
+  /** Of the attempt until its outcome, without tearing down. */
   timeoutSeconds: number;
-  limits?: AttemptLimits;
+  limits?: AttemptLimits | undefined;
   /** Of the rollout's own random draws; default 0. */
-  seed?: number;
-  /** Without one, a workflow that asks for its address is told so. */
-  gateway?: RolloutGateway;
-  /** Called with each line that the workflow logs. Default: they are dropped. */
+  seed?: number | undefined;
+  /** Without one, a workflow that asks for its address fails. */
+  gateway?: RolloutGateway | undefined;
+  /** Called with each line that the workflow logs. */
   log?: (text: string) => void;
   /** Aborted by the caller to stop the attempt. */
   abort: AbortController;
@@ -56,37 +46,33 @@ class TimeIsUp extends Error {
   override name = "TimeoutError";
 }
 
-/** @throws the reason of `abort` when the caller aborts it; everything else is in the answer */
+/** @throws the reason of `abort` when the caller aborts it; everything else is in the result */
 export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Attempt> {
   const tearDown = createTearDown(options.limits?.tearDownSeconds ?? 60);
-  let attempt: Omit<Attempt, "tearDownProblems">;
+  const { task, rollout, attempt, purpose, abort } = options;
+  const door = openDoor(options.gateway, { taskId: task.id, rollout, attempt, purpose }, abort.signal);
+  let ended: EndedAttempt;
   let tearDownProblems: string[] = [];
-  const { task, rollout, attempt: retry, purpose, abort } = options;
-  const identity = { taskId: task.id, rollout, attempt: retry, purpose };
-  const door = openDoor(options.gateway, identity, abort.signal);
   try {
-    attempt = await untilOutcome(options, door, tearDown.register);
-    door.close(attempt);
+    ended = await untilOutcome(options, door, tearDown.register);
+    door.close(ended);
   } finally {
     door.close(undefined);
     tearDownProblems = await tearDown.run();
   }
-  return { ...attempt, tearDownProblems };
+  return { ...ended, tearDownProblems };
 }
 
 async function untilOutcome<Row>(
   options: AttemptOptions<Row>,
   door: GatewayDoor,
   tearDown: (clean: () => void | Promise<void>) => void,
-): Promise<Omit<Attempt, "tearDownProblems">> {
+): Promise<EndedAttempt> {
   const { task, workflow, client, purpose, order, rollout, attempt, maxSteps, timeoutSeconds, limits, abort } = options;
   const signal = abort.signal;
-  // A workflow may make any number of model calls side by side, each of which listens.
+  // Each concurrent model call listens.
   setMaxListeners(0, signal);
-  const session = client.open({
-    ...{ taskId: task.id, order, rollout, attempt, signal },
-    ...(maxSteps === undefined ? {} : { maxSteps }),
-  });
+  const session = client.open({ taskId: task.id, order, rollout, attempt, signal, maxSteps });
   const phases = startPhases({ ...limits, totalSeconds: timeoutSeconds }, (message) =>
     abort.abort(new TimeIsUp(message)),
   );
@@ -111,7 +97,15 @@ async function untilOutcome<Row>(
     const random = uniforms(deriveSeed(options.seed ?? 0, "rollout", task.id, rollout, attempt));
     const gateway = door.access(session);
     const context = {
-      ...{ model: session.model, gateway, signal, rollout, attempt, purpose, random, stage, tearDown },
+      model: session.model,
+      gateway,
+      signal,
+      rollout,
+      attempt,
+      purpose,
+      random,
+      stage,
+      tearDown,
       log: options.log ?? (() => {}),
       maxSteps: maxSteps ?? Number.POSITIVE_INFINITY,
     };
@@ -135,7 +129,7 @@ async function untilOutcome<Row>(
     if (signal.aborted && stray === undefined) throw signal.reason;
     const cause = stray ? stray.error : behind(error, session);
     if (cause instanceof RolloutEnded) return { trajectories, termination: cause.reason, ended: cause.message };
-    // An error that nothing awaited has nothing to do with what the model said.
+    // An error that nothing awaited is not due to the model's reply.
     const failure = toFailure(cause, session.stage, stray ? undefined : session.fault());
     const agentError = trajectories.length > 0 && isAgentError(failure, cause);
     const atLimit = agentError && stray === undefined && session.truncated();
@@ -151,12 +145,12 @@ async function untilOutcome<Row>(
 const isAgentError = ({ kind }: Failure, error: unknown) => (kind === "model" || kind === "agent") && !isMistake(error);
 
 /**
- * A model call that fails behind an HTTP client reaches the workflow as that client's own error. The call was why the
- * workflow failed if the error repeats its message, or if no later call was answered.
+ * The model call behind a workflow's error, if any. HTTP clients throw errors of their own for a failed call: it is the
+ * cause if the error repeats its message, or if no later call was answered.
  */
 function behind(error: unknown, { problems, lastProblem, stage }: RolloutSession): unknown {
   if (stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded) return error;
-  const told = causes(error).map((each) => (each instanceof Error ? each.message : String(each)));
-  const repeated = problems.findLast(({ message }) => told.some((text) => text.includes(message)));
+  const messages = causes(error).map((each) => (each instanceof Error ? each.message : String(each)));
+  const repeated = problems.findLast(({ message }) => messages.some((text) => text.includes(message)));
   return repeated ?? lastProblem ?? error;
 }

@@ -1,30 +1,13 @@
-/** What a model call asks of the engine: limits and defaults applied, and the answer checked to be one. */
-import type { Sample, SamplingParams } from "../backends/engine.ts";
-import type { LengthLimit } from "../trajectories/types.ts";
-import { RolloutEnded } from "./failures.ts";
-import type { GenerateParams } from "./generate.ts";
+/** Applies limits and defaults to a model call, and checks the engine's answer. */
 
-export interface SamplingLimits {
-  /** In tokens. A longer prompt ends its rollout. */
-  maxPromptLength: number;
-  maxResponseLength: number;
-  /** Of prompt and reply together. */
-  maxLength?: number;
-  /** Of prompt and reply together, by the model itself. Default: none. */
-  contextWindow?: number;
-}
-
-/** For calls that do not say otherwise. */
-export interface SamplingDefaults {
-  temperature: number;
-  topP: number;
-  topK: number;
-  minP: number;
-}
+import { RolloutEnded } from "../../agents/control-flow.ts";
+import type { Sample, SamplingParams } from "../../backends/engine.ts";
+import type { LengthLimit } from "../../trajectories/types.ts";
+import type { GenerateParams, SamplingDefaults, SamplingLimits } from "./types.ts";
 
 /**
- * Tokens that a reply to a prompt of this length may have, at least 1.
- * @param spent of the response's tokens already, by earlier turns
+ * The most tokens of a reply to a prompt of this length; at least 1.
+ * @param spent tokens of the response so far, in earlier turns
  * @throws RolloutEnded when the limits leave none
  */
 export function responseRoom(promptLength: number, limits: SamplingLimits, spent = 0): number {
@@ -37,12 +20,12 @@ export function responseRoom(promptLength: number, limits: SamplingLimits, spent
     );
   }
   const room = Math.min(maxResponseLength - spent, maxLength - promptLength);
-  // What grew within the response's budget is no longer prompt.
+  // Tokens within the response's budget do not count as prompt.
   if (promptLength - spent <= maxPromptLength && room >= 1) return room;
   throw promptTooLong(`${promptLength}`, limits);
 }
 
-/** No prompt of more tokens is answered, whatever came before it. */
+/** No longer prompt is answered, regardless of earlier turns. */
 export function mostPromptTokens(limits: SamplingLimits, budget: GenerateParams["budget"]): number {
   const grown = budget === "conversation" ? limits.maxResponseLength : 0;
   return Math.min(limits.maxPromptLength + grown, longestSequence(limits) - 1);
@@ -61,8 +44,8 @@ const longestSequence = ({ maxLength = Infinity, contextWindow = Infinity }: Sam
   Math.min(maxLength, contextWindow);
 
 /**
- * Which limit a reply of `maxTokens` tokens has reached.
- * @param asked the call's own limit, where it has one
+ * The limit that a reply of `maxTokens` tokens has reached.
+ * @param asked the call's own limit, if any
  */
 export function reachedLimit(
   promptLength: number,
@@ -96,7 +79,7 @@ export function toSamplingParams(
   return complete;
 }
 
-/** @throws Error when the engine answered something that is no sample: it must never be trained on */
+/** @throws Error when the engine's answer is not a valid sample, which must never be trained on */
 export function checkSample({ tokens, logprobs }: Sample): void {
   if (logprobs.length !== tokens.length) {
     throw new Error(`the engine answered ${tokens.length} tokens with ${logprobs.length} log-probabilities`);

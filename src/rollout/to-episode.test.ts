@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { keptRow } from "./kept-row.ts";
+import { keptRow } from "./to-episode.ts";
 
 const circular: { self?: unknown } = {};
 circular.self = circular;
