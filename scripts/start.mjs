@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /**
- * `npm start`: sets up what is missing and trains the first example. Further arguments go to the training,
- * e.g. `npm start -- rllm.trainer.total_batches=4`. Python is prepared when the local engine is first used.
+ * `npm start`: installs what is missing and trains the first example. Arguments are passed to the training, e.g.
+ * `npm start -- rllm.trainer.total_batches=4`. Python is prepared when the local engine is first used.
  */
 import { spawn } from "node:child_process";
 import { constants } from "node:os";
@@ -15,7 +15,7 @@ try {
   await setUpNode();
   const args = [join(packageRoot, "bin/hone.js"), "train", example, ...process.argv.slice(2)];
   const child = spawn(process.execPath, args, { cwd: packageRoot, stdio: "inherit" });
-  // Ctrl-C reaches the training by itself, which then saves; this process only waits for it. Others are passed on.
+  // Ctrl-C also reaches the training, which saves its state; this process waits. Other signals are passed on.
   process.on("SIGINT", () => {});
   for (const signal of /** @type {const} */ (["SIGTERM", "SIGHUP"])) process.on(signal, () => child.kill(signal));
   child.on("close", (code, signal) => {

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** `npm run bench -- NAME [flags]`: runs bench/NAME/run.ts. Without a name it lists what there is. */
+/** `npm run bench -- NAME [flags]`: runs bench/NAME/run.ts. Without a name it lists the benchmarks. */
 import { spawn } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ const [name = "", ...flags] = process.argv.slice(2);
 const script = join(packageRoot, "bench", name, "run.ts");
 if (name === "" || !existsSync(script)) {
   const names = readdirSync(join(packageRoot, "bench"), { withFileTypes: true }).filter((entry) => entry.isDirectory());
-  console.error(`npm run bench -- NAME [flags]; there is ${names.map((entry) => entry.name).join(", ")}`);
+  console.error(`npm run bench -- NAME [flags]; benchmarks: ${names.map((entry) => entry.name).join(", ")}`);
   process.exitCode = 2;
 } else {
   try {

@@ -1,8 +1,7 @@
 #!/usr/bin/env node
 /**
- * Writes the lock files of worker/ anew from its *.in files; for maintainers, after a version is changed there.
- * torch and what only torch's ordinary Linux wheel needs go into a lock of their own, since a machine without a GPU
- * may take torch's CPU build instead.
+ * Rewrites the lock files of worker/ from its *.in files, after a version was changed there. torch and the packages that
+ * only its standard Linux wheel needs have a lock of their own, since a machine without a GPU may use torch's CPU build.
  */
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -44,7 +43,7 @@ async function compile(name, ...more) {
 }
 
 /**
- * One entry a requirement, its hashes included.
+ * Splits a lock file into its requirements, each with its hashes.
  * @param {string} file
  */
 const entries = (file) =>
@@ -81,7 +80,7 @@ write(
   entries(dev).filter((entry) => !known.has(entry.split("==")[0])),
 );
 
-// Beside the environment, which has the rest.
+// Used together with the environment, which has the other packages.
 const tinker = join(home, "tinker.lock");
 await compile("requirements-tinker", "-c", whole, "-o", tinker);
 write(
@@ -90,7 +89,7 @@ write(
 );
 rmSync(tinker);
 
-// Its own folder beside the environment, with all that it needs, in the versions that the environment has.
+// In a folder of its own with all its dependencies, in the versions of the environment.
 await compile("requirements-wandb", "-c", whole, "-o", workerFile("requirements-wandb.lock"));
 for (const name of ["requirements-uv", "requirements-smollm2"]) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));

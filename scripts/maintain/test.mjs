@@ -55,7 +55,7 @@ async function main() {
   const asked = process.argv.slice(2);
   const unknown = asked.filter((name) => !names.includes(name));
   if (unknown.length > 0)
-    throw new SetupError(`no check is called ${unknown.join(", ")}`, {
+    throw new SetupError(`unknown check: ${unknown.join(", ")}`, {
       hint: `Checks: ${names.join(", ")}.`,
       exitCode: 2,
     });
@@ -63,7 +63,7 @@ async function main() {
 
   await setUpNode();
   const python = chosen.some((name) => needPython.includes(name)) ? await preparePython({ dev: true }) : "";
-  if (chosen.includes("e2e")) await preparePackage("tinker"); // The client that drives the server's tests.
+  if (chosen.includes("e2e")) await preparePackage("tinker"); // The client of the server's tests.
   const results = [];
   for (const [name, command] of Object.entries(checksWith(python))) {
     if (!chosen.includes(name)) continue;

@@ -8,13 +8,13 @@ describe("explain", () => {
   it.each([
     ["npm error code ENOSPC", /the disk is full \(.* left/, "Free some space"],
     ["error: failed to write: No space left on device (os error 28)", /the disk is full/, "Free some space"],
-    ["cause: dns error", /registry could not be reached/, "Check the network"],
+    ["cause: dns error", /registry is not reachable/, "Check the network"],
     [
       "npm error network request failed, reason: getaddrinfo EAI_AGAIN",
-      /registry could not be reached/,
+      /registry is not reachable/,
       "Check the network",
     ],
-    ["× Hash mismatch for `torch==2.15.0`", /not the file that the lock file names/, "Clear the package cache"],
+    ["× Hash mismatch for `torch==2.15.0`", /differs from the lock file's hash/, "Clear the package cache"],
     ["error TS2307: Cannot find module", /^the step failed\n {4}error TS2307/, undefined],
   ])("%s", (output, message, hint) => {
     const error = explain("the step", output, tmpdir());

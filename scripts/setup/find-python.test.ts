@@ -25,7 +25,7 @@ describe("findPython", () => {
     fake("future", "3.99.0"),
   ];
 
-  it("takes the first that runs and suits", async () => {
+  it("returns the first that runs and has a supported version", async () => {
     expect(await findPython([join(folder, "none"), shim, old, future, good])).toEqual({
       executable: good,
       version: "3.12.1",
@@ -34,8 +34,8 @@ describe("findPython", () => {
 
   it.each([
     [[shim, old, future], /old is 3\.9\.18, .*future is 3\.99\.0/],
-    [[shim], /there is none/],
-  ])("says what there is instead and what to install", async (candidates, message) => {
+    [[shim], /found: no Python/],
+  ])("lists what it found and what to install", async (candidates, message) => {
     await expect(findPython(candidates)).rejects.toMatchObject({
       exitCode: 2,
       hint: expect.stringContaining("apt install python3"),
@@ -53,7 +53,7 @@ describe("findPython", () => {
     expect(suits(version)).toBe(answer);
   });
 
-  it("asks the user's own Python first, then the newest", () => {
+  it("tries HONE_PYTHON first, then the newest", () => {
     expect(pythonCandidates({ HONE_PYTHON: "/opt/python" }).slice(0, 4)).toEqual([
       "/opt/python",
       "python3",

@@ -1,4 +1,4 @@
-/** One set-up at a time in a folder: the others wait, and a dead one's lock is taken over. */
+/** Allows one set-up at a time: others wait. The lock of a dead process is taken over. */
 import { closeSync, openSync, readFileSync, rmSync, statSync, utimesSync, writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { say } from "./report.mjs";
@@ -31,8 +31,8 @@ function alive(pid) {
 }
 
 /**
- * The process that holds the lock, or null when nobody does any more: it is gone, or its number now belongs to a
- * process that does not renew the lock.
+ * Returns the process that holds the lock, or null if it has ended: its number is free, or belongs to another process
+ * that does not renew the lock.
  * @param {string} file
  * @returns {{pid: number} | null}
  */
@@ -40,7 +40,7 @@ export function lockHolder(file) {
   try {
     const pid = Number(readFileSync(file, "utf8"));
     const ageMs = Date.now() - statSync(file).mtimeMs;
-    // An empty file is a lock that is just being written.
+    // An empty file is a lock that is being written.
     if (pid === 0 ? ageMs > pollMs * 5 : ageMs > staleMs || !alive(pid)) return null;
     return { pid };
   } catch (error) {
@@ -56,17 +56,17 @@ export function lockHolder(file) {
  * @returns {Promise<T>}
  */
 export async function withLock(file, task) {
-  for (let told = false; !take(file); ) {
+  for (let reported = false; !take(file); ) {
     const holder = lockHolder(file);
     if (holder === null) {
       rmSync(file, { force: true });
-      // Of two that find the same dead lock, the slower may remove the faster one's: whose it is, is read after a pause.
+      // If two processes find the same dead lock, the slower may remove the faster one's: read the owner after a pause.
       if (take(file)) await sleep(pollMs);
       if (readOwner(file) === process.pid) break;
       continue;
     }
-    if (!told) say(`waiting for another set-up (process ${holder.pid})`);
-    told = true;
+    if (!reported) say(`waiting for another set-up (process ${holder.pid})`);
+    reported = true;
     await sleep(pollMs);
   }
   const heartbeat = setInterval(() => renew(file), heartbeatMs);
@@ -83,7 +83,7 @@ function renew(file) {
   try {
     utimesSync(file, new Date(), new Date());
   } catch {
-    // Somebody removed the lock by hand: what goes on here must not end for it.
+    // The lock was removed by hand; the task continues.
   }
 }
 
@@ -92,6 +92,6 @@ function readOwner(file) {
   try {
     return Number(readFileSync(file, "utf8"));
   } catch {
-    return null; // Removed by another that waits.
+    return null; // Removed by another waiting process.
   }
 }

@@ -1,4 +1,4 @@
-/** The Node side of a checkout: node modules of exactly the lock file, and the build. Installed packages need neither. */
+/** Installs the node modules of a checkout and builds it. An installed package needs neither. */
 import { existsSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { packageRoot } from "./paths.mjs";
@@ -27,7 +27,7 @@ function sourcesHash() {
 const modulesReady = () => readStamp(modulesStamp)?.lock === lockHash();
 const buildReady = () => readStamp(buildStamp)?.sources === sourcesHash();
 
-/** Whether nothing is to be done. */
+/** Whether modules and build are up to date. */
 export const nodeReady = () => !isCheckout() || (modulesReady() && buildReady());
 
 export async function prepareNode() {
@@ -36,12 +36,11 @@ export async function prepareNode() {
   if (!buildReady()) await compile();
 }
 
-/** The modules alone, for who checks sources and needs no build. */
 async function installModules() {
   if (modulesReady()) return;
   const start = performance.now();
   say("installing the node modules of package-lock.json");
-  // Removed first: an interrupted `npm ci` must not leave the old stamp beside half of the new modules.
+  // An interrupted `npm ci` must not leave the old stamp with a part of the new modules.
   rmSync(modulesStamp, { force: true });
   await run("npm ci", "npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"], { cwd: packageRoot });
   writeStamp(modulesStamp, { lock: lockHash() });

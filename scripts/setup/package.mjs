@@ -1,4 +1,4 @@
-/** Python packages of which only the data is used (model weights), each in a folder of its own under `.hone/packages`. */
+/** Installs Python packages, such as model weights and clients, each into a folder of its own in `.hone/packages`. */
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { findPython } from "./find-python.mjs";
@@ -6,9 +6,8 @@ import { withLock } from "./lock.mjs";
 import { workerFile } from "./paths.mjs";
 import { homeOf } from "./python.mjs";
 import { SetupError, say, secondsSince } from "./report.mjs";
-import { run } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
-import { prepareUv } from "./uv.mjs";
+import { installLock, prepareUv } from "./uv.mjs";
 
 /**
  * @param {string} name `worker/requirements-{name}.lock` pins it
@@ -17,7 +16,7 @@ import { prepareUv } from "./uv.mjs";
  */
 export async function preparePackage(name, home = homeOf()) {
   const lock = workerFile(`requirements-${name}.lock`);
-  if (!existsSync(lock)) throw new SetupError(`there is no ${lock}`, { exitCode: 2 });
+  if (!existsSync(lock)) throw new SetupError(`${lock} does not exist`, { exitCode: 2 });
   const folder = join(home, "packages", name);
   const stamp = { lock: hashFiles([lock]) };
   const ready = () => readStamp(join(folder, ".stamp.json"))?.lock === stamp.lock;
@@ -26,25 +25,11 @@ export async function preparePackage(name, home = homeOf()) {
   await withLock(join(home, "setup.lock"), async () => {
     if (ready()) return;
     const start = performance.now();
-    say(`fetching the package of ${name}`);
+    say(`installing the package of ${name}`);
     const { executable } = await findPython();
     const uv = await prepareUv(home, executable);
     await replaceFolder(folder, async (partial) => {
-      const args = [
-        "pip",
-        "install",
-        "--python",
-        executable,
-        "--target",
-        partial,
-        "--no-deps",
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
-        "-r",
-        lock,
-      ];
-      await run(`installing ${name}`, uv.command, args, { env: uv.env });
+      await installLock(uv, ["--python", executable, "--target", partial], lock, name);
       writeStamp(join(partial, ".stamp.json"), stamp);
     });
     say(`${name} ready in ${secondsSince(start)}`);

@@ -1,4 +1,4 @@
-/** Where things are: the package itself, the project that uses it, and the project's `.hone` folder. */
+/** Paths of the package itself and of the project that uses it. */
 import { existsSync } from "node:fs";
 import { dirname, join, sep } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 export const packageRoot = fileURLToPath(new URL("../..", import.meta.url)).replace(/[\\/]$/, "");
 
 /**
- * Hone's own folder when it is a checkout; the nearest folder with a package.json above `cwd` when it is a dependency.
+ * A checkout is its own project. For a dependency, it is the nearest folder above `cwd` with a package.json.
  * @param {string} cwd
  * @param {string} root
  */

@@ -1,6 +1,6 @@
 /**
- * The worker's Python environment, `.hone/python`: built by uv from lock files with hashes, complete or absent, and
- * never the user's own. The environment variable HONE_PYTHON names a Python to use instead.
+ * Builds the worker's Python environment in `.hone/python`, with uv and from lock files with hashes. It is either complete
+ * or absent. The environment variable HONE_PYTHON names another Python to use.
  */
 import { existsSync, mkdirSync, readFileSync } from "node:fs";
 import { delimiter, join } from "node:path";
@@ -10,7 +10,7 @@ import { packageRoot, projectRoot, pythonIn, workerFile } from "./paths.mjs";
 import { SetupError, say, secondsSince, size } from "./report.mjs";
 import { attempt, freeBytes, run } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
-import { prepareUv } from "./uv.mjs";
+import { installLock, prepareUv } from "./uv.mjs";
 
 const locks = {
   base: workerFile("requirements.lock"),
@@ -18,13 +18,13 @@ const locks = {
   dev: workerFile("requirements-dev.lock"),
 };
 
-/** What an ordinary torch wheel for Linux brings along, its CUDA packages included. */
+/** Bytes of the standard torch wheel for Linux and its CUDA packages. */
 const ordinary = { download: 3.0e9, disk: 5.4e9 };
 const cpuSeconds = 20;
 
 export const homeOf = (project = projectRoot()) => join(project, ".hone");
 
-/** A driver without a working nvidia-smi still counts: torch asks the driver. */
+/** A driver without nvidia-smi is enough for torch. */
 function hasNvidiaGpu(environment = process.env) {
   if (process.platform !== "linux") return false;
   if (existsSync("/proc/driver/nvidia/version")) return true;
@@ -33,13 +33,13 @@ function hasNvidiaGpu(environment = process.env) {
 
 /**
  * @param {string} home
- * @param {boolean} dev with what only the tests import
+ * @param {boolean} dev with the packages of the tests
  */
 function pythonReady(home, dev) {
   const folder = join(home, "python");
   const stamp = readStamp(join(folder, ".stamp.json"));
   if (stamp?.locks !== hashFiles([locks.base, locks.torch]) || !existsSync(pythonIn(folder))) return false;
-  if (stamp.torch === "cpu" && hasNvidiaGpu()) return false; // A GPU has been added since.
+  if (stamp.torch === "cpu" && hasNvidiaGpu()) return false; // A GPU was added later.
   return !dev || readStamp(join(folder, ".dev.json"))?.locks === hashFiles([locks.dev]);
 }
 
@@ -51,8 +51,8 @@ export async function preparePython({ dev = false, home = homeOf() } = {}) {
   const own = process.env.HONE_PYTHON;
   if (own) {
     if ((await attempt(own, ["-c", ""])).code === 0) return own;
-    throw new SetupError(`HONE_PYTHON is ${own}, which does not run`, {
-      hint: "Name a Python executable, or unset it.",
+    throw new SetupError(`HONE_PYTHON=${own} does not run`, {
+      hint: "Set it to a Python executable, or unset it.",
       exitCode: 2,
     });
   }
@@ -75,10 +75,10 @@ async function build(home, folder) {
   const base = await findPython();
   say(`preparing the local engine's Python ${base.version} in ${folder} (once)`);
   if (freeBytes(home) < ordinary.disk)
-    say(`only ${size(freeBytes(home))} are free here; up to ${size(ordinary.disk)} may be needed`);
+    say(`only ${size(freeBytes(home))} of disk are free; up to ${size(ordinary.disk)} may be needed`);
   const uv = await prepareUv(home, base.executable);
   await replaceFolder(folder, async (partial) => {
-    await run("making the environment", uv.command, ["venv", "--python", base.executable, partial], { env: uv.env });
+    await run("creating the environment", uv.command, ["venv", "--python", base.executable, partial], { env: uv.env });
     const python = pythonIn(partial);
     await install(uv, python, locks.base);
     const torch = await installTorch(uv, python);
@@ -100,48 +100,32 @@ async function addDev(home, folder) {
 }
 
 /**
- * @typedef {{command: string, env: NodeJS.ProcessEnv}} Uv
- * @param {Uv} uv
+ * @param {import("./uv.mjs").Uv} uv
  * @param {string} python
  * @param {string} lock
  */
 async function install(uv, python, lock) {
-  const args = [
-    "pip",
-    "install",
-    "--python",
-    python,
-    "--no-deps",
-    "--require-hashes",
-    "--only-binary",
-    ":all:",
-    "-r",
-    lock,
-  ];
-  await run(`installing ${lock.slice(packageRoot.length + 1)}`, uv.command, args, {
-    env: uv.env,
-    onLine: tellProgress,
-  });
+  await installLock(uv, ["--python", python], lock, lock.slice(packageRoot.length + 1), showProgress);
 }
 
 /** @param {string} line */
-function tellProgress(line) {
+function showProgress(line) {
   if (/^(Downloading|Prepared|Installed|warning)/.test(line.trim())) say(`  ${line.trim()}`);
 }
 
 /**
- * Linux without a GPU wants torch's small CPU build, which is in an index of torch's own; where that cannot be reached
- * the ordinary wheel does, and needs its CUDA packages even then.
- * @param {Uv} uv
+ * On Linux without a GPU, torch's small CPU build is enough. It is in torch's own index; if that is not reachable, the
+ * standard wheel is installed, which does not import without its CUDA packages.
+ * @param {import("./uv.mjs").Uv} uv
  * @param {string} python
  * @returns {Promise<"cpu" | "ordinary">}
  */
 async function installTorch(uv, python) {
   if (process.platform === "linux") {
-    if (hasNvidiaGpu()) say("an NVIDIA GPU is here: installing torch for it");
+    if (hasNvidiaGpu()) say("found an NVIDIA GPU: installing torch with CUDA");
     else if (await installCpuTorch(uv, python)) return "cpu";
     say(
-      `about ${size(ordinary.download)} to download where nothing is cached, ${size(ordinary.disk)} on disk (hard links from uv's cache where that is on the same disk)`,
+      `downloading up to ${size(ordinary.download)}; ${size(ordinary.disk)} on disk, shared with uv's cache on the same disk`,
     );
   }
   await install(uv, python, locks.torch);
@@ -149,12 +133,12 @@ async function installTorch(uv, python) {
 }
 
 /**
- * @param {Uv} uv
+ * @param {import("./uv.mjs").Uv} uv
  * @param {string} python
  */
 async function installCpuTorch(uv, python) {
   const torch = /^torch==\S+/m.exec(readFileSync(locks.torch, "utf8"))?.[0];
-  if (torch === undefined) throw new SetupError(`${locks.torch} names no torch`);
+  if (torch === undefined) throw new SetupError(`${locks.torch} does not contain torch`);
   const args = ["pip", "install", "--python", python, "--no-deps", "--torch-backend", "cpu", torch];
   const quick = { UV_HTTP_RETRIES: "0", UV_HTTP_TIMEOUT: "8" };
   const asked = await attempt(uv.command, [...args, "--dry-run"], {
@@ -162,10 +146,12 @@ async function installCpuTorch(uv, python) {
     timeoutMs: cpuSeconds * 1000,
   });
   if (asked.code === 0) {
-    const installed = await attempt(uv.command, args, { env: uv.env, onLine: tellProgress });
+    const installed = await attempt(uv.command, args, { env: uv.env, onLine: showProgress });
     if (installed.code === 0) return true;
   }
-  say("torch's index of CPU builds cannot be reached: taking the ordinary wheel, which works the same but is larger");
+  say(
+    "torch's index of CPU builds is not reachable: installing the standard wheel, which computes the same but is larger",
+  );
   return false;
 }
 

@@ -1,10 +1,10 @@
-/** What the set-up says and how it fails. Everything goes to standard error, so that standard output stays a result. */
+/** Messages and errors of set-up. All messages go to standard error; standard output has only the result. */
 
 /** A failure that a person can act on. */
 export class SetupError extends Error {
   /**
    * @param {string} message
-   * @param {{hint?: string | undefined, exitCode?: 1 | 2, cause?: unknown}} options exit code 2: the user's to mend
+   * @param {{hint?: string | undefined, exitCode?: 1 | 2, cause?: unknown}} options exit code 2: the user can fix it
    */
   constructor(message, { hint, exitCode = 1, cause } = {}) {
     super(message, { cause });

@@ -1,4 +1,4 @@
-/** Runs another program to its end; its output is kept, and turned into one readable error when it fails. */
+/** Runs another program, and turns its output into one readable error if it fails. */
 import { spawn } from "node:child_process";
 import { statfsSync } from "node:fs";
 import { SetupError, size } from "./report.mjs";
@@ -7,14 +7,14 @@ import { SetupError, size } from "./report.mjs";
  * @typedef {object} RunOptions
  * @property {string} [cwd]
  * @property {NodeJS.ProcessEnv} [env] added to the environment
- * @property {number} [timeoutMs] ends the program after so long
- * @property {(line: string) => void} [onLine] called for each line of its output
+ * @property {number} [timeoutMs] kills the program after this time
+ * @property {(line: string) => void} [onLine] called with each line of its output
  */
 
 /** @type {Set<import("node:child_process").ChildProcess>} */
 const running = new Set();
 
-/** Ends what is still running, e.g. when the set-up itself is asked to end. */
+/** Stops the programs that are running. */
 export function stopAll() {
   for (const child of running) child.kill("SIGTERM");
 }
@@ -23,7 +23,7 @@ export function stopAll() {
  * @param {string} command
  * @param {string[]} args
  * @param {RunOptions} options
- * @returns {Promise<{code: number, output: string}>} code 127: it could not be started; 124: it ran out of time
+ * @returns {Promise<{code: number, output: string}>} code 127: it could not be started; 124: it was killed by `timeoutMs`
  */
 export function attempt(command, args, { cwd, env, timeoutMs, onLine } = {}) {
   return new Promise((resolve) => {
@@ -62,7 +62,7 @@ export function attempt(command, args, { cwd, env, timeoutMs, onLine } = {}) {
 }
 
 /**
- * @param {string} what what it was to do, for the error
+ * @param {string} what its task, for the error message
  * @param {string} command
  * @param {string[]} args
  * @param {RunOptions} options
@@ -83,14 +83,14 @@ const causes = [
   },
   {
     pattern: /hash(es)? (mismatch|do not match)|THESE PACKAGES DO NOT MATCH|EINTEGRITY/i,
-    message: "a download is not the file that the lock file names",
-    hint: "A proxy or mirror changed it, or it is damaged. Clear the package cache and try again, or use the registry itself.",
+    message: "a downloaded file differs from the lock file's hash",
+    hint: "A proxy or mirror changed it, or it is damaged. Clear the package cache and try again, or use another registry.",
   },
   {
     pattern:
       /dns error|error sending request|timed? ?out|ENOTFOUND|ECONNREFUSED|ECONNRESET|EAI_AGAIN|temporary failure|network|connection/i,
-    message: "the package registry could not be reached",
-    hint: "Check the network. Behind a mirror or proxy, set it for npm (npm config set registry) and for pip (pip config set global.index-url); both are honoured here.",
+    message: "the package registry is not reachable",
+    hint: "Check the network. Behind a mirror or proxy, set it for npm (npm config set registry) and for pip (pip config set global.index-url); both settings are used.",
   },
 ];
 
@@ -101,12 +101,12 @@ const causes = [
  */
 export function explain(what, output, folder) {
   const lines = output.split("\n").filter((line) => line.trim() !== "");
-  // npm ends with its usage and uv with causes: the lines that name an error say more than the last ones.
-  const telling = lines.filter((line) => /error|cause|missing/i.test(line));
-  const said = (telling.length > 0 ? telling.slice(0, 8) : lines.slice(-8)).map((line) => `    ${line}`).join("\n");
+  // npm prints its usage last: lines that name an error are more useful than the last lines.
+  const errors = lines.filter((line) => /error|cause|missing/i.test(line));
+  const quoted = (errors.length > 0 ? errors.slice(0, 8) : lines.slice(-8)).map((line) => `    ${line}`).join("\n");
   const cause = causes.find(({ pattern }) => pattern.test(output));
   const room = cause === causes[0] ? ` (${size(freeBytes(folder))} left at ${folder})` : "";
-  return new SetupError(`${what} failed${cause === undefined ? "" : `: ${cause.message}${room}`}\n${said}`, {
+  return new SetupError(`${what} failed${cause === undefined ? "" : `: ${cause.message}${room}`}\n${quoted}`, {
     hint: cause?.hint,
   });
 }

@@ -1,10 +1,10 @@
-/** Stamps: a small file that says from which inputs a folder was made. No stamp or another one: make it again. */
+/** A stamp is a file with the hash of the inputs of a folder. A folder with no stamp or an old one is built again. */
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 
 /**
- * One hash of the names and contents of files, in the order given.
+ * Hashes the names and contents of files, in this order.
  * @param {string[]} files
  */
 export function hashFiles(files) {
@@ -26,7 +26,7 @@ export function readStamp(file) {
   try {
     return JSON.parse(readFileSync(file, "utf8"));
   } catch {
-    return null; // Half written by a set-up that was interrupted: the same as none.
+    return null; // Half-written by an interrupted set-up: the same as a missing stamp.
   }
 }
 
@@ -41,11 +41,11 @@ export function writeStamp(file, stamp) {
 }
 
 /**
- * Makes a folder under another name and gives it its own only when it is complete, so that an interruption anywhere
- * leaves either the old folder, none, or the new one. Leftovers of earlier interruptions are removed.
+ * Builds a folder under a temporary name and renames it when it is complete, so that an interruption leaves the old
+ * folder, the new one, or no folder. Removes the leftovers of earlier interruptions.
  * @param {string} folder
  * @param {(partial: string) => Promise<void>} make
- * @param {string} scratch where it is made, on the same disk
+ * @param {string} scratch the folder to build it in, on the same disk
  */
 export async function replaceFolder(folder, make, scratch = dirname(folder)) {
   mkdirSync(scratch, { recursive: true });
@@ -55,7 +55,7 @@ export async function replaceFolder(folder, make, scratch = dirname(folder)) {
   const old = join(scratch, `${basename(folder)}.old-${process.pid}`);
   if (existsSync(folder)) renameSync(folder, old);
   renameSync(partial, folder);
-  // Once more: the installer of a set-up that was killed may have gone on for a while.
+  // Again: the installer of a killed set-up may have continued for a while.
   removeLeftovers(basename(folder), scratch);
 }
 

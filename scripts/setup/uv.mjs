@@ -1,15 +1,17 @@
-/** The installer: uv at a pinned version, from the package registry by pip, in the project's own `.hone/uv`. */
+/** Installs uv at a pinned version into the project's `.hone/uv`, with pip. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { pythonIn, workerFile } from "./paths.mjs";
 import { SetupError, say, secondsSince } from "./report.mjs";
-import { attempt, explain } from "./run.mjs";
+import { attempt, explain, run } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
+
+/** @typedef {{command: string, env: NodeJS.ProcessEnv}} Uv the program and the environment to run it in */
 
 /**
  * @param {string} home the project's `.hone`
  * @param {string} python a suitable Python
- * @returns {Promise<{command: string, env: NodeJS.ProcessEnv}>} uv and the environment to run it in
+ * @returns {Promise<Uv>}
  */
 export async function prepareUv(home, python) {
   const folder = join(home, "uv");
@@ -27,31 +29,22 @@ export async function prepareUv(home, python) {
   return { command, env: { ...(await pipSettings(python)), UV_PYTHON_DOWNLOADS: "never", UV_NO_PROGRESS: "1" } };
 }
 
+const exact = ["--require-hashes", "--only-binary", ":all:", "-r"];
+
 /**
  * @param {string} python
  * @param {string} folder
  * @param {string} lock
  */
 async function installUv(python, folder, lock) {
-  const install = [
-    "-m",
-    "pip",
-    "install",
-    "--disable-pip-version-check",
-    "--quiet",
-    "--only-binary",
-    ":all:",
-    "--require-hashes",
-    "-r",
-    lock,
-  ];
+  const install = ["-m", "pip", "install", "--disable-pip-version-check", "--quiet", ...exact, lock];
   const venv = await attempt(python, ["-m", "venv", folder]);
-  // Debian keeps venv in a package of its own; a pip that installs into a folder does as well.
+  // Debian has venv in a separate package; pip can install into a folder without it.
   const [pip, args] = venv.code === 0 ? [pythonIn(folder), install] : [python, [...install, "--target", folder]];
   const installed = await attempt(pip, args);
   if (installed.code === 0) return;
   if (venv.code !== 0 && /No module named pip/.test(installed.output)) {
-    throw new SetupError(`${python} can make no virtual environments and has no pip`, {
+    throw new SetupError(`${python} has neither venv nor pip`, {
       hint: 'On Debian or Ubuntu: "apt install python3-venv", then run this again.',
       exitCode: 2,
     });
@@ -60,7 +53,20 @@ async function installUv(python, folder, lock) {
 }
 
 /**
- * uv does not read pip's settings; a mirror or certificate that is set for pip has to hold for uv as well.
+ * Installs exactly the packages of a lock file.
+ * @param {Uv} uv
+ * @param {string[]} target flags that say where to install
+ * @param {string} lock
+ * @param {string} name for the error message
+ * @param {(line: string) => void} [onLine]
+ */
+export async function installLock(uv, target, lock, name, onLine = () => {}) {
+  const args = ["pip", "install", ...target, "--no-deps", ...exact, lock];
+  await run(`installing ${name}`, uv.command, args, { env: uv.env, onLine });
+}
+
+/**
+ * uv does not read pip's settings, so a mirror or certificate set for pip is passed on.
  * @param {string} python
  * @returns {Promise<NodeJS.ProcessEnv>}
  */
