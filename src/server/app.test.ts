@@ -136,7 +136,7 @@ test("silent sessions give their memory back and say what is lost", async () => 
   now = new Date("2030-01-01T00:11:00Z");
   await client.sweep();
   expect(client.service.sessions.counts.models).toBe(0);
-  expect(lines.join("")).toMatch(/not heard of for 11 minutes; what was not saved is lost/);
+  expect(lines.join("")).toMatch(/no request came from its client for 11 minutes; unsaved changes are lost/);
   expect((await client.failure("optim_step", { model_id: id, seq_id: 3 })).error).toMatch(/adam_params/);
   expect((await client.failure("optim_step", { model_id: id, seq_id: 4, ...step })).error).toMatch(
     /never saved: create a new/,

@@ -112,7 +112,7 @@ export function tinkerLoss(name: string): TinkerLoss {
   if (loss) return loss;
   const names = Object.keys(tinkerLosses);
   if (Object.hasOwn(notOffered, name)) {
-    throw new UserError(`loss_fn "${name}" is not offered: ${notOffered[name]}. There are ${names.join(", ")}`);
+    throw new UserError(`loss_fn "${name}" is not supported: ${notOffered[name]}. There are ${names.join(", ")}`);
   }
   const near = nearest(name, names);
   const meant = near.length > 0 ? `; did you mean ${near.join(" or ")}` : "";

@@ -1,4 +1,4 @@
-/** Sessions: who is there, with which models, and who has gone. */
+/** The sessions of clients, and their models in memory. */
 import { randomUUID } from "node:crypto";
 import { z } from "zod";
 import { clientMetadata, clientName, clientTags } from "./client-names.ts";
@@ -17,28 +17,30 @@ const createSchema = z.looseObject({
 
 export interface Sessions {
   create(body: unknown): SessionRecord;
-  /** @throws HttpError 404 for one that never was, 410 for one that is over */
+  /** @throws HttpError 404 when it does not exist */
   require(id: unknown): SessionRecord;
-  /** The same, and notes that it is alive. */
+  /** Notes that the session is alive. @throws HttpError 404 when it does not exist, 410 when it is finished */
   touch(id: unknown): SessionRecord;
-  /** First reason wins. */
+  /** The first reason counts. */
   finish(id: string, reason: string, detail: string | null): Promise<void>;
-  /** Undefined for a model that there never was. */
+  /** Undefined if there is no such model. */
   findModel(id: string): LiveModel | undefined;
+  /** @throws HttpError 404 when it does not exist */
+  requireModel(id: unknown): LiveModel;
   /** Undefined for a model that has not been used since the server started. */
   liveModel(id: string): LiveModel | undefined;
-  /** Of a model that could not be made. */
+  /** For a model that could not be created. */
   forgetModel(id: string): void;
-  /** Gives back the memory of sessions that nobody has been heard of for long. */
+  /** Frees the memory of sessions without a sign of life. */
   closeIdle(): Promise<void>;
-  /** Moves models that no request has come for to disk, but for the newest few. */
+  /** Moves unused models to disk, except for the newest few. */
   evictIdle(): Promise<void>;
   /** Whether the session is over or has been silent for long. */
   isOver(session: SessionRecord): boolean;
   readonly counts: { active: number; models: number };
 }
 
-/** A model that is used this often stays in memory, however many there are. */
+/** Models that were used since then stay in memory, regardless of their number. */
 const evictAfterMs = 30_000;
 
 export function createSessions(context: ServerContext): Sessions {
@@ -60,7 +62,7 @@ export function createSessions(context: ServerContext): Sessions {
       await model.close();
       log.info(
         model.id,
-        `closed: ${why}${model.record.dirty || model.record.unstepped ? "; what was not saved is lost" : ""}`,
+        `closed: ${why}${model.record.dirty || model.record.unstepped ? "; unsaved changes are lost" : ""}`,
       );
     }
   }
@@ -109,12 +111,17 @@ export function createSessions(context: ServerContext): Sessions {
     findModel(id) {
       const existing = live.get(id);
       if (existing) return existing;
-      const parts = /^(.+):train:(\d+)$/.exec(id);
-      const session = parts ? store.sessions.get(parts[1]!) : undefined;
-      const record = session?.models.find(({ number }) => number === Number(parts![2]));
+      const [, sessionId = "", number] = /^(.+):train:(\d+)$/.exec(id) ?? [];
+      const session = store.sessions.get(sessionId);
+      const record = session?.models.find((model) => model.number === Number(number));
       if (!session || !record) return undefined;
       const model = createLiveModel(context, session, record);
       live.set(id, model);
+      return model;
+    },
+    requireModel(id) {
+      const model = typeof id === "string" ? sessions.findModel(id) : undefined;
+      if (!model) throw new HttpError(404, `there is no model ${JSON.stringify(id)}`);
       return model;
     },
     liveModel: (id) => live.get(id),
@@ -125,7 +132,7 @@ export function createSessions(context: ServerContext): Sessions {
         if (modelsOf(session).some((model) => !model.sequencer.idle)) continue;
         await closeModels(
           session,
-          `its client was not heard of for ${Math.round(silentMs(session.id) / 60_000)} minutes`,
+          `no request came from its client for ${Math.round(silentMs(session.id) / 60_000)} minutes`,
         );
       }
     },

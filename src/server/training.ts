@@ -128,7 +128,7 @@ function readAdam(body: Record<string, unknown>): AdamParams {
   if (body.optimizer_params !== undefined) {
     const { type } = body.optimizer_params as { type?: unknown };
     throw new UserError(
-      `the optimizer ${JSON.stringify(type)} is not offered; models here are trained with AdamW: AdamParams`,
+      `the optimizer ${JSON.stringify(type)} is not supported: models here are trained with AdamW (AdamParams)`,
     );
   }
   const parsed = adamSchema.safeParse(body.adam_params);

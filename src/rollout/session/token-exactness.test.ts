@@ -9,7 +9,7 @@ import type { Chat } from "../../chat/types.ts";
 import { toSequences } from "../../trajectories/to-sequences.ts";
 import { createSamplingClient } from "./sampling-client.ts";
 
-const folder = (family: string) => fileURLToPath(new URL(`../chat/fixtures/${family}`, import.meta.url));
+const folder = (family: string) => fileURLToPath(new URL(`../../chat/fixtures/${family}`, import.meta.url));
 const open = (family: string, options: LoadChatOptions = {}) => loadChat(folder(family), options);
 
 const hermesCall = ({ name, arguments: given }: WrittenCall) =>

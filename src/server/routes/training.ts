@@ -27,7 +27,7 @@ export function trainingRoutes(service: Service): Hono {
   const routes = new Hono()
     .post("/create_model", async (c) => c.json(service.createModel(await jsonBody(c))))
     .post("/get_info", async (c) => {
-      const { id, record, base } = service.requireModel((await jsonBody(c)).model_id);
+      const { id, record, base } = service.sessions.requireModel((await jsonBody(c)).model_id);
       const { architecture, directory } = base.engine.model;
       return c.json({
         type: "get_info",
