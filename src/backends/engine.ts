@@ -17,7 +17,16 @@ export interface Capabilities {
    * `values`: learners with a value head (`LearnerSpec.head`); `targets`: outputs of any token at a position
    * (`Sequence.targets`); `most_likely`: `Learner.mostLikely`; `draws`: `Learner.draws`.
    */
-  outputs: readonly ("logprobs" | "entropy" | "values" | "concentration" | "targets" | "most_likely" | "draws")[];
+  outputs: readonly (
+    | "logprobs"
+    | "entropy"
+    | "values"
+    | "concentration"
+    | "targets"
+    | "most_likely"
+    | "draws"
+    | "scores"
+  )[];
   sampling: readonly (
     | "top_p"
     | "top_k"
@@ -33,6 +42,8 @@ export interface Capabilities {
   )[];
   /** Several trainable adapters over one base model at once. */
   multiplePolicies: boolean;
+  /** Learners over another model than the engine's (`LearnerSpec.model`). */
+  otherModels: boolean;
   /** With full weights: `sample` still answers from the last published weights after an `optimStep`. */
   frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
   /** Losses this engine also runs by name (`Loss.hosted`), in one pass. */
@@ -52,12 +63,17 @@ export interface PolicySpec {
 }
 
 export interface LearnerSpec extends PolicySpec {
+  /** Another model than the engine's, for a critic, a reward model or a reference; requires `Capabilities.otherModels`. */
+  model?: string;
   /**
    * `value` makes a critic: over the adapted model one value per position instead of a distribution, 0 everywhere
    * before the first step. Each value is that of the state before the trained token, and the only output: `logprobs` are
    * empty. A critic cannot be exported; its head is trained and saved with the adapter.
+   *
+   * `score` is the classification head of a model that has one, such as a reward model: one value per sequence. No engine
+   * supports it so far.
    */
-  head?: "value";
+  head?: "value" | "score";
 }
 
 /**

@@ -1,8 +1,8 @@
 /** The tabular engine's critic: one value for each previous token, trained alone. */
 
 import { checkLossValue } from "../backends/check-loss-value.ts";
-import { requireFitting } from "../backends/critic.ts";
 import type { Learner } from "../backends/engine.ts";
+import { requireFitting } from "../backends/learner-spec.ts";
 import { UserError } from "../errors.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 import { clippedAdamStep, freshAdam } from "./adam.ts";

@@ -1,5 +1,6 @@
 /** A whole engine without Python: a bigram model over characters, for tests of trainers, losses and rewards that learn. */
 import type { Capabilities, Engine } from "../backends/engine.ts";
+import { requireCreatable } from "../backends/learner-spec.ts";
 import { UserError } from "../errors.ts";
 import { type CharacterChat, characterChat } from "./character-chat.ts";
 import { tabularCritic } from "./tabular-critic.ts";
@@ -25,6 +26,7 @@ const capabilities: Capabilities = {
     ...(["abort", "tokens_streamed"] as const),
   ],
   multiplePolicies: true,
+  otherModels: false,
   frozenSampler: { lora: true, full: true },
   hostedLosses: [],
   exports: [],
@@ -63,7 +65,9 @@ export function tabularEngine({
       attention: "packed",
     },
     createPolicy: async ({ adapter }) => tabularPolicy(base, chat, adapter),
-    async createLearner({ adapter, head }) {
+    async createLearner(spec) {
+      const { adapter, head } = spec;
+      requireCreatable(capabilities, spec);
       if (head === undefined) return tabularPolicy(base, chat, adapter).learner;
       if (adapter.kind !== "none") return tabularCritic(size);
       throw new UserError("the base model as it is has no value head: it is never trained");

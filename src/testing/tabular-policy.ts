@@ -1,7 +1,7 @@
 /** A bigram table that learns: exact outputs and gradients, AdamW, published weights. */
 import { checkLossValue } from "../backends/check-loss-value.ts";
-import { requireFitting } from "../backends/critic.ts";
 import type { AdapterSpec, Learner, Policy, Published, Sampler } from "../backends/engine.ts";
+import { requireFitting } from "../backends/learner-spec.ts";
 import { requireOwn } from "../backends/published.ts";
 import { UserError } from "../errors.ts";
 import { clippedAdamStep, freshAdam } from "./adam.ts";

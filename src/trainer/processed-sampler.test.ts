@@ -1,8 +1,7 @@
 /** Training on the samples of an SGLang server, whose log-probabilities are of the tempered distribution. */
-import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import type { Engine, Sampler } from "../backends/engine.ts";
+import { fakeServer } from "../backends/servers/fake-server.fixture.ts";
 import { serverSampler } from "../backends/servers/server-sampler.ts";
 import { figures, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
@@ -11,34 +10,10 @@ const { newFolder, remove } = temporaryFolders("hone-processed-");
 const { engine, chat } = openToy();
 /** What the server samples from. */
 let behind: Sampler;
-let server: Server;
-let url: string;
+let server: Awaited<ReturnType<typeof fakeServer>>;
 
-/** An SGLang server in front of the toy engine. */
 beforeAll(async () => {
-  server = createServer(async (request, response) => {
-    let text = "";
-    for await (const chunk of request) text += chunk;
-    const { input_ids, sampling_params: asked } = JSON.parse(text);
-    const params = {
-      maxTokens: asked.max_new_tokens,
-      temperature: asked.temperature,
-      topP: asked.top_p,
-      topK: asked.top_k,
-      minP: asked.min_p,
-      stopIds: asked.stop_token_ids ?? [],
-      stopStrings: asked.stop ?? [],
-      seed: asked.sampling_seed,
-    };
-    const wanted = { prompt: Int32Array.from(input_ids), params, temperedLogprobs: true };
-    for await (const { tokens, logprobs, stopReason, policyVersion } of behind.sample([wanted])) {
-      const entries = Array.from(tokens, (token, index) => [logprobs[index], token, null]);
-      const info = { finish_reason: { type: stopReason }, weight_version: `${policyVersion}` };
-      response.end(JSON.stringify({ meta_info: { ...info, output_token_logprobs: entries } }));
-    }
-  });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  server = await fakeServer("sglang", () => behind);
 });
 afterAll(() => {
   server.close();
@@ -51,7 +26,7 @@ const throughServer: Engine = {
   async createPolicy(spec) {
     const { sampler, learner } = await engine.createPolicy(spec);
     behind = sampler;
-    const remote = serverSampler({ url, kind: "sglang" });
+    const remote = serverSampler({ url: server.url, kind: "sglang" });
     return { sampler: { ...remote, load: sampler.load }, learner };
   },
 };

@@ -1,7 +1,7 @@
 /** What forward, forwardBackward and optimStep promise: the loss's gradient, whole, and nothing else. */
 import assert from "node:assert/strict";
 import { NonFiniteLossError } from "../check-loss-value.ts";
-import type { Engine, Policy } from "../engine.ts";
+import type { Engine, Learner } from "../engine.ts";
 import {
   added,
   assertClose,
@@ -19,22 +19,22 @@ import {
   scaled,
   step,
   type Weights,
-  withPolicy,
+  withLearner,
 } from "./tools.ts";
 
-/** Runs `use` with a policy that can return to one trained point again and again. */
+/** Runs `use` with a learner that can return to one trained point again and again. */
 async function atOnePoint<T>(
   engine: Engine,
   { path }: ConformanceHelpers,
-  use: (policy: Policy, back: () => Promise<void>) => Promise<T>,
+  use: (learner: Learner, back: () => Promise<void>) => Promise<T>,
 ): Promise<T> {
-  return withPolicy(engine, lora(), async (policy) => {
+  return withLearner(engine, { adapter: lora() }, async (learner) => {
     const sequences = madeUpSequences(engine, 2);
-    for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+    for (const seed of [1, 2]) await step(learner, sequences, madeUpWeights(numTrained(sequences), seed));
     const point = path("point");
-    await policy.learner.saveState(point);
-    return use(policy, async () => {
-      await policy.learner.loadState(point, { optimizer: false });
+    await learner.saveState(point);
+    return use(learner, async () => {
+      await learner.loadState(point, { optimizer: false });
     });
   });
 }
@@ -47,16 +47,16 @@ const stepLength = 0.005;
 
 /** Compares the pull-back with finite differences, for these outputs. */
 async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelpers, entropy: boolean): Promise<void> {
-  await atOnePoint(engine, helpers, async (policy, back) => {
+  await atOnePoint(engine, helpers, async (learner, back) => {
     const sequences = madeUpSequences(engine, 3);
     const [a, b] = [11, 12].map((seed) => madeUpWeights(numTrained(sequences), seed, entropy)) as [Weights, Weights];
     const value = async (weights: Weights): Promise<number> => {
-      const outputs = await policy.learner.forward(sequences, entropy ? { entropy: true } : {});
+      const outputs = await learner.forward(sequences, entropy ? { entropy: true } : {});
       return linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
     };
     const norm = async (weights: Weights): Promise<number> => {
       await back();
-      return (await step(policy, sequences, weights, plainDescent(0))).gradNorm;
+      return (await step(learner, sequences, weights, plainDescent(0))).gradNorm;
     };
     const [normA, normB, normSum] = [await norm(a), await norm(b), await norm(added(a, b))];
     const inner = (normSum ** 2 - normA ** 2 - normB ** 2) / 2;
@@ -65,7 +65,7 @@ async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelp
     const rate = stepLength / normA;
     const moved = async (sign: number): Promise<[number, number]> => {
       await back();
-      await step(policy, sequences, scaled(a, sign), plainDescent(rate));
+      await step(learner, sequences, scaled(a, sign), plainDescent(rate));
       return [await value(a), await value(b)];
     };
     const [down, up] = [await moved(1), await moved(-1)];
@@ -88,23 +88,23 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "gradients are linear in the loss and add up over calls",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
+      atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 4);
         const [a, b] = [21, 22].map((seed) => madeUpWeights(numTrained(sequences), seed)) as [Weights, Weights];
-        const single = await step(policy, sequences, a, plainDescent(0));
+        const single = await step(learner, sequences, a, plainDescent(0));
         await back();
-        const tripled = await step(policy, sequences, scaled(a, 3), plainDescent(0));
+        const tripled = await step(learner, sequences, scaled(a, 3), plainDescent(0));
         assertRatio(tripled.gradNorm, 3 * single.gradNorm, 1e-4, "three times the loss");
         await back();
         const rate = stepLength / single.gradNorm;
-        const sum = await step(policy, sequences, added(a, b), plainDescent(rate));
-        const afterSum = await policy.learner.forward(sequences, {});
+        const sum = await step(learner, sequences, added(a, b), plainDescent(rate));
+        const afterSum = await learner.forward(sequences, {});
         await back();
-        await policy.learner.forwardBackward(sequences, linearLoss(sequences, a));
-        const twoCalls = await step(policy, sequences, b, plainDescent(rate));
+        await learner.forwardBackward(sequences, linearLoss(sequences, a));
+        const twoCalls = await step(learner, sequences, b, plainDescent(rate));
         assertRatio(twoCalls.gradNorm, sum.gradNorm, 1e-4, "two losses in two calls");
         assertClose(
-          (await policy.learner.forward(sequences, {})).logprobs,
+          (await learner.forward(sequences, {})).logprobs,
           afterSum.logprobs,
           helpers.tolerance,
           "weights after two calls",
@@ -114,33 +114,28 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "sequences together give what they give one by one",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
+      atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 5);
         const weights = madeUpWeights(numTrained(sequences), 31);
         const loss = linearLoss(sequences, weights);
-        const together = await policy.learner.forward(sequences, {});
-        const { gradNorm } = await step(policy, sequences, weights, plainDescent(0));
+        const together = await learner.forward(sequences, {});
+        const { gradNorm } = await step(learner, sequences, weights, plainDescent(0));
         const small = plainDescent(stepLength / gradNorm);
         await back();
-        await step(policy, sequences, weights, small);
-        const after = await policy.learner.forward(sequences, {});
+        await step(learner, sequences, weights, small);
+        const after = await learner.forward(sequences, {});
         await back();
         for (const [index, sequence] of sequences.entries()) {
           const own = together.logprobs.subarray(together.offsets[index]!, together.offsets[index + 1]!);
-          assertClose(
-            (await policy.learner.forward([sequence], {})).logprobs,
-            own,
-            helpers.tolerance,
-            `sequence ${index}`,
-          );
-          await policy.learner.forwardBackward([sequence], {
+          assertClose((await learner.forward([sequence], {})).logprobs, own, helpers.tolerance, `sequence ${index}`);
+          await learner.forwardBackward([sequence], {
             ...loss,
             evaluate: (outputs) => loss.evaluate(outputs, Int32Array.of(index)),
           });
         }
-        assertRatio((await policy.learner.optimStep(small)).gradNorm, gradNorm, 1e-4, "the gradient's norm");
+        assertRatio((await learner.optimStep(small)).gradNorm, gradNorm, 1e-4, "the gradient's norm");
         assertClose(
-          (await policy.learner.forward(sequences, {})).logprobs,
+          (await learner.forward(sequences, {})).logprobs,
           after.logprobs,
           helpers.tolerance,
           "weights after the step",
@@ -150,20 +145,20 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "forwardBackward gives forward's outputs and the loss's value and metrics",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
+      atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 6);
         const weights = madeUpWeights(numTrained(sequences), 41);
-        const outputs = await policy.learner.forward(sequences, {});
+        const outputs = await learner.forward(sequences, {});
         const expected = linearLoss(sequences, weights).evaluate(outputs, Int32Array.from(sequences.keys())).loss;
         const norms: number[] = [];
         for (const coupled of [false, true]) {
           await back();
-          const result = await policy.learner.forwardBackward(sequences, linearLoss(sequences, weights, { coupled }));
+          const result = await learner.forwardBackward(sequences, linearLoss(sequences, weights, { coupled }));
           assertClose(result.outputs.logprobs, outputs.logprobs, helpers.tolerance, "outputs");
           assert.deepEqual(result.outputs.offsets, outputs.offsets);
           assertClose([result.loss], [expected], helpers.tolerance * 10, "the loss");
           assert.equal(result.metrics.tokens?.sum, numTrained(sequences));
-          norms.push((await policy.learner.optimStep(plainDescent(0))).gradNorm);
+          norms.push((await learner.optimStep(plainDescent(0))).gradNorm);
         }
         assertRatio(norms[1]!, norms[0]!, 1e-4, "a loss that needs the whole batch first");
       }),
@@ -171,22 +166,22 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "trainStep is forwardBackward and optimStep",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
-        if (!policy.learner.trainStep) return;
+      atOnePoint(engine, helpers, async (learner, back) => {
+        if (!learner.trainStep) return;
         const sequences = madeUpSequences(engine, 6);
         const loss = linearLoss(sequences, madeUpWeights(numTrained(sequences), 42));
         await back();
-        const result = await policy.learner.forwardBackward(sequences, loss);
-        const taken = await policy.learner.optimStep(ordinary);
-        const expected = await policy.learner.forward(sequences, {});
+        const result = await learner.forwardBackward(sequences, loss);
+        const taken = await learner.optimStep(ordinary);
+        const expected = await learner.forward(sequences, {});
         await back();
-        const both = await policy.learner.trainStep(sequences, loss, ordinary);
+        const both = await learner.trainStep(sequences, loss, ordinary);
         assert.deepEqual([both.result.loss, both.result.metrics], [result.loss, result.metrics]);
         assertClose(both.result.outputs.logprobs, result.outputs.logprobs, helpers.tolerance, "outputs");
         assertRatio(both.step.gradNorm, taken.gradNorm, 1e-4, "the norm");
         assert.equal(both.step.applied, true);
         assertClose(
-          (await policy.learner.forward(sequences, {})).logprobs,
+          (await learner.forward(sequences, {})).logprobs,
           expected.logprobs,
           helpers.tolerance,
           "weights after the step",
@@ -196,42 +191,39 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "zeroGrad and optimStep clear the gradient; a step without one moves nothing",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy) => {
+      atOnePoint(engine, helpers, async (learner) => {
         const sequences = madeUpSequences(engine, 7);
-        const before = await policy.learner.forward(sequences, {});
-        await policy.learner.forwardBackward(
-          sequences,
-          linearLoss(sequences, madeUpWeights(numTrained(sequences), 51)),
-        );
-        await policy.learner.zeroGrad();
-        assert.equal((await policy.learner.optimStep(plainDescent(0.1))).gradNorm, 0);
-        assert.deepEqual((await policy.learner.forward(sequences, {})).logprobs, before.logprobs);
+        const before = await learner.forward(sequences, {});
+        await learner.forwardBackward(sequences, linearLoss(sequences, madeUpWeights(numTrained(sequences), 51)));
+        await learner.zeroGrad();
+        assert.equal((await learner.optimStep(plainDescent(0.1))).gradNorm, 0);
+        assert.deepEqual((await learner.forward(sequences, {})).logprobs, before.logprobs);
         assert.ok(
-          (await step(policy, sequences, madeUpWeights(numTrained(sequences), 51), plainDescent(0))).gradNorm > 0,
+          (await step(learner, sequences, madeUpWeights(numTrained(sequences), 51), plainDescent(0))).gradNorm > 0,
         );
-        assert.equal((await policy.learner.optimStep(plainDescent(0.1))).gradNorm, 0);
+        assert.equal((await learner.optimStep(plainDescent(0.1))).gradNorm, 0);
       }),
   },
   {
     name: "clipping scales the step and reports the norm from before it",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
+      atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 8);
         const weights = madeUpWeights(numTrained(sequences), 61);
-        const before = await policy.learner.forward(sequences, {});
-        const whole = await step(policy, sequences, weights, plainDescent(0));
+        const before = await learner.forward(sequences, {});
+        const whole = await step(learner, sequences, weights, plainDescent(0));
         const rate = stepLength / whole.gradNorm;
         await back();
-        const half = await step(policy, sequences, weights, plainDescent(rate / 2));
-        const halfway = await policy.learner.forward(sequences, {});
+        const half = await step(learner, sequences, weights, plainDescent(rate / 2));
+        const halfway = await learner.forward(sequences, {});
         await back();
-        const clipped = await step(policy, sequences, weights, {
+        const clipped = await step(learner, sequences, weights, {
           ...plainDescent(rate),
           maxGradNorm: whole.gradNorm / 2,
         });
         assertRatio(clipped.gradNorm, half.gradNorm, 1e-4, "the norm");
         assertClose(
-          (await policy.learner.forward(sequences, {})).logprobs,
+          (await learner.forward(sequences, {})).logprobs,
           halfway.logprobs,
           helpers.tolerance,
           "clipped to half",
@@ -242,25 +234,25 @@ export const gradientChecks: ConformanceCheck[] = [
   {
     name: "a gradient that is not finite is dropped, and the next step is as if it had not been",
     check: (engine, helpers) =>
-      atOnePoint(engine, helpers, async (policy, back) => {
+      atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 9);
         const weights = madeUpWeights(numTrained(sequences), 71);
         await back();
-        await step(policy, sequences, weights, ordinary);
-        const expected = await policy.learner.forward(sequences, {});
+        await step(learner, sequences, weights, ordinary);
+        const expected = await learner.forward(sequences, {});
         await back();
-        const overflow = await step(policy, sequences, scaled(weights, 3e38));
+        const overflow = await step(learner, sequences, scaled(weights, 3e38));
         assert.deepEqual([overflow.applied, Number.isFinite(overflow.gradNorm)], [false, false]);
         const loss = linearLoss(sequences, weights);
-        const nan = policy.learner.forwardBackward(sequences, {
+        const nan = learner.forwardBackward(sequences, {
           ...loss,
           evaluate: (...given) => ({ ...loss.evaluate(...given), loss: Number.NaN }),
         });
         await assert.rejects(nan, NonFiniteLossError);
-        await policy.learner.zeroGrad();
-        assert.equal((await step(policy, sequences, weights, ordinary)).applied, true);
+        await learner.zeroGrad();
+        assert.equal((await step(learner, sequences, weights, ordinary)).applied, true);
         assertClose(
-          (await policy.learner.forward(sequences, {})).logprobs,
+          (await learner.forward(sequences, {})).logprobs,
           expected.logprobs,
           helpers.tolerance,
           "the next step",

@@ -8,9 +8,13 @@ import type {
   AdapterSpec,
   Capabilities,
   Engine,
+  Learner,
+  LearnerSpec,
+  ModelInfo,
   Policy,
   Sample,
   SampleRequest,
+  Sampler,
   SamplingParams,
 } from "../engine.ts";
 
@@ -21,12 +25,25 @@ export interface ConformanceHelpers {
   tolerance: number;
 }
 
-/** One property that any engine must have. Throws when the engine lacks it. */
+/** One property that any engine must have. Throws if the engine lacks it. */
 export interface ConformanceCheck {
   name: string;
-  /** Engines without these capabilities are not asked. */
+  /** The check does not apply to engines without these capabilities. */
   needs?: (capabilities: Capabilities) => boolean;
   check(engine: Engine, helpers: ConformanceHelpers): Promise<void>;
+}
+
+/** A sampler, and the facts about its model from which requests are made. */
+export interface SamplerSubject {
+  sampler: Sampler;
+  model: Pick<ModelInfo, "vocabularySize" | "eosTokenIds">;
+}
+
+/** One property that any sampler must have, whether or not a learner comes with it. */
+export interface SamplerCheck {
+  name: string;
+  needs?: (capabilities: Pick<Capabilities, "sampling">) => boolean;
+  check(subject: SamplerSubject, helpers: Pick<ConformanceHelpers, "tolerance">): Promise<void>;
 }
 
 export const lora = (seed = 1): AdapterSpec => ({ kind: "lora", rank: 4, alpha: 8, targets: ["attn", "mlp"], seed });
@@ -45,8 +62,32 @@ export async function withPolicy<T>(
   }
 }
 
+/** Runs `use` with a new learner and closes it, whatever happens. */
+export async function withLearner<T>(
+  engine: Engine,
+  spec: LearnerSpec,
+  use: (learner: Learner) => Promise<T>,
+): Promise<T> {
+  const learner = await engine.createLearner(spec);
+  try {
+    return await use(learner);
+  } finally {
+    await learner.close();
+  }
+}
+
+/** Runs `use` with a policy whose adapter does something and whose weights are published. */
+export async function withTrainedPolicy<T>(engine: Engine, use: (policy: Policy) => Promise<T>): Promise<T> {
+  return withPolicy(engine, lora(), async (policy) => {
+    const sequences = madeUpSequences(engine);
+    for (const seed of [1, 2]) await step(policy.learner, sequences, madeUpWeights(numTrained(sequences), seed));
+    await policy.sampler.load(await policy.learner.publish());
+    return use(policy);
+  });
+}
+
 /** `[length]` ids that every vocabulary has and that end no sequence. */
-export function madeUpTokens(engine: Engine, seed: number, length: number): Int32Array {
+export function madeUpTokens(engine: Pick<SamplerSubject, "model">, seed: number, length: number): Int32Array {
   const next = uniforms(seed);
   const end = new Set(engine.model.eosTokenIds);
   const limit = Math.min(engine.model.vocabularySize, 1000);
@@ -170,9 +211,9 @@ export const plainDescent = (rate: number): AdamParams => ({
 });
 
 /** One step of a linear loss. */
-export async function step(policy: Policy, sequences: readonly Sequence[], weights: Weights, adam = ordinary) {
-  const { loss } = await policy.learner.forwardBackward(sequences, linearLoss(sequences, weights));
-  return { loss, ...(await policy.learner.optimStep(adam)) };
+export async function step(learner: Learner, sequences: readonly Sequence[], weights: Weights, adam = ordinary) {
+  const { loss } = await learner.forwardBackward(sequences, linearLoss(sequences, weights));
+  return { loss, ...(await learner.optimStep(adam)) };
 }
 
 export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
@@ -186,6 +227,17 @@ export const params = (more: Partial<SamplingParams> = {}): SamplingParams => ({
   seed: 1,
   ...more,
 });
+
+/** Three prompts, four samples each, of different lengths, so that rows leave the batch one after another. */
+export function groups(subject: Pick<SamplerSubject, "model">, more: Partial<SampleRequest> = {}): SampleRequest[] {
+  return [5, 1, 17].flatMap((length, group) =>
+    [3, 8, 14, 30].map((maxTokens, index) => ({
+      prompt: madeUpTokens(subject, 50 + group, length),
+      params: params({ maxTokens, seed: group * 10 + index }),
+      ...more,
+    })),
+  );
+}
 
 /** All samples of a call, in the order of their requests. */
 export async function sampleAll(

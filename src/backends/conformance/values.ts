@@ -17,18 +17,13 @@ import {
   numTrained,
   ordinary,
   plainDescent,
+  withLearner,
 } from "./tools.ts";
 
 const needs = ({ outputs }: Capabilities): boolean => outputs.includes("values");
 
-async function withCritic<T>(engine: Engine, use: (critic: Learner) => Promise<T>): Promise<T> {
-  const critic = await engine.createLearner({ adapter: lora(), head: "value" });
-  try {
-    return await use(critic);
-  } finally {
-    await critic.close();
-  }
-}
+const withCritic = <T>(engine: Engine, use: (critic: Learner) => Promise<T>): Promise<T> =>
+  withLearner(engine, { adapter: lora(), head: "value" }, use);
 
 /** `sum(weights * values)`: the linear loss of ./tools.ts by values. */
 function linearValueLoss(sequences: readonly Sequence[], weights: Float32Array): Loss {
@@ -128,15 +123,15 @@ export const valueChecks: ConformanceCheck[] = [
     needs,
     check: async (engine) => {
       const sequences = madeUpSequences(engine);
-      const policy = await engine.createPolicy({ adapter: lora(5) });
-      const before = await policy.learner.forward(sequences, {});
+      const policy = await engine.createLearner({ adapter: lora(5) });
+      const before = await policy.forward(sequences, {});
       await withCritic(engine, async (critic) => {
         for (const seed of [1, 2]) await step(critic, sequences, seed);
-        assert.deepEqual((await policy.learner.forward(sequences, {})).logprobs, before.logprobs);
+        assert.deepEqual((await policy.forward(sequences, {})).logprobs, before.logprobs);
         await assert.rejects(critic.forward(sequences, {}), /values/);
       });
-      await assert.rejects(policy.learner.forward(sequences, { values: true }), /value head/);
-      await policy.learner.close();
+      await assert.rejects(policy.forward(sequences, { values: true }), /value head/);
+      await policy.close();
       await assert.rejects(engine.createLearner({ adapter: { kind: "none" }, head: "value" }), /value head/);
     },
   },

@@ -20,7 +20,7 @@ import {
 
 async function trainABit(engine: Engine, policy: Policy, ...seeds: number[]): Promise<void> {
   const sequences = madeUpSequences(engine);
-  for (const seed of seeds) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+  for (const seed of seeds) await step(policy.learner, sequences, madeUpWeights(numTrained(sequences), seed));
 }
 
 const outputs = async (engine: Engine, policy: Policy): Promise<Float32Array> =>
@@ -93,7 +93,10 @@ export const weightChecks: ConformanceCheck[] = [
           const sequences = madeUpSequences(engine);
           const weights = madeUpWeights(numTrained(sequences), 6);
           // b's optimizer, too, is its own: a step of b is that of a policy that was alone.
-          const [together, alone] = await Promise.all([step(b, sequences, weights), trainedAlone(engine, weights)]);
+          const [together, alone] = await Promise.all([
+            step(b.learner, sequences, weights),
+            trainedAlone(engine, weights),
+          ]);
           assertClose([together.gradNorm], [alone.gradNorm], 1e-4, "the gradient");
           assertClose(await outputs(engine, b), alone.after, 1e-4, "the step");
         }),
@@ -178,7 +181,7 @@ export const weightChecks: ConformanceCheck[] = [
 async function trainedAlone(engine: Engine, weights: ReturnType<typeof madeUpWeights>) {
   return withPolicy(engine, lora(2), async (policy) => {
     await trainABit(engine, policy, 5);
-    const { gradNorm } = await step(policy, madeUpSequences(engine), weights);
+    const { gradNorm } = await step(policy.learner, madeUpSequences(engine), weights);
     return { gradNorm, after: await outputs(engine, policy) };
   });
 }

@@ -30,7 +30,7 @@ afterAll(() => engine?.close());
 
 async function train(policy: Policy, ...seeds: number[]): Promise<void> {
   const sequences = madeUpSequences(engine);
-  for (const seed of seeds) await step(policy, sequences, madeUpWeights(numTrained(sequences), seed));
+  for (const seed of seeds) await step(policy.learner, sequences, madeUpWeights(numTrained(sequences), seed));
 }
 
 /** Every token but the first is trained. */

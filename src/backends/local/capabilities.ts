@@ -21,6 +21,7 @@ export const capabilities: Capabilities = {
     "tokens_streamed",
   ],
   multiplePolicies: true,
+  otherModels: false,
   frozenSampler: { lora: true, full: false },
   hostedLosses: [],
   exports: ["adapter", "merged"],

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { preparePython } from "../../python/prepare.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
+import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
 import { connect } from "./connection.ts";
 import { threadCount, usableCores } from "./cores.ts";
@@ -52,7 +53,10 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       model: modelInfo(options.model, header.model as Record<string, unknown>),
       versions: header.versions as Record<string, string>,
       createPolicy: (spec) => createPolicy(connection, spec),
-      createLearner: async (spec) => (await createPolicy(connection, spec)).learner,
+      async createLearner(spec) {
+        requireCreatable(capabilities, spec);
+        return (await createPolicy(connection, spec)).learner;
+      },
       stats: () => stats(connection),
       waitingFor: connection.waitingFor,
       died: worker.ended,

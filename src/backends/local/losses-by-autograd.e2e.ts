@@ -67,7 +67,7 @@ it("each loss, its gradient's norm and the step it makes are autograd's", async 
   const sequences = madeUpSequences(engine, 5);
   const count = numTrained(sequences);
   await withPolicy(engine, lora(), async (policy) => {
-    for (const seed of [1, 2]) await step(policy, sequences, madeUpWeights(count, seed));
+    for (const seed of [1, 2]) await step(policy.learner, sequences, madeUpWeights(count, seed));
     await policy.learner.export(at("before"), "adapter");
     await policy.learner.saveState(at("state"));
     const { logprobs, offsets } = await policy.learner.forward(sequences, {});

@@ -1,7 +1,7 @@
 /** The local engine's sampler and learner: the interfaces of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
-import { requireFitting } from "../critic.ts";
 import type { Learner, LearnerSpec, Policy, Published, Sampler } from "../engine.ts";
+import { requireFitting } from "../learner-spec.ts";
 import { requireOwn } from "../published.ts";
 import type { Connection } from "./connection.ts";
 import { forward, forwardBackward, tokensAtEach } from "./forward-backward.ts";

@@ -10,10 +10,22 @@ import type { ServerReply } from "./dialect.ts";
 export function gatherEvents(
   read: (event: Record<string, unknown>) => ServerReply,
   onPiece: (piece: ServerReply) => void,
-): { push(text: string): void; end(): ServerReply } {
+): { push(text: string): void; soFar(): ServerReply; end(): ServerReply } {
   const pieces: ServerReply[] = [];
   let rest = "";
   let ended = false;
+
+  function soFar(): ServerReply {
+    const top = pieces.flatMap(({ topLogprobs }) => topLogprobs ?? []);
+    const reply: ServerReply = {
+      tokens: Int32Array.from(pieces.flatMap(({ tokens }) => Array.from(tokens))),
+      logprobs: Float32Array.from(pieces.flatMap(({ logprobs }) => Array.from(logprobs))),
+      stopReason: pieces.findLast(({ stopReason }) => stopReason !== undefined)?.stopReason,
+      versions: pieces.findLast(({ versions }) => versions !== undefined)?.versions,
+    };
+    if (top.length > 0) reply.topLogprobs = top;
+    return reply;
+  }
 
   return {
     push(text) {
@@ -29,23 +41,15 @@ export function gatherEvents(
         const event = JSON.parse(data) as Record<string, unknown>;
         if (isObject(event.error)) throw new RunError(`the inference server's stream failed: ${event.error.message}`);
         const piece = read(event);
-        onPiece(piece);
         pieces.push(piece);
+        onPiece(piece);
       }
     },
+    soFar,
     end() {
-      const last = pieces.findLast(({ stopReason }) => stopReason !== undefined);
-      if (!ended || last === undefined)
-        throw new RunError("the inference server's stream ended before the reply was complete");
-      const top = pieces.flatMap(({ topLogprobs }) => topLogprobs ?? []);
-      const reply: ServerReply = {
-        tokens: Int32Array.from(pieces.flatMap(({ tokens }) => Array.from(tokens))),
-        logprobs: Float32Array.from(pieces.flatMap(({ logprobs }) => Array.from(logprobs))),
-        stopReason: last.stopReason,
-        versions: pieces.findLast(({ versions }) => versions !== undefined)?.versions,
-      };
-      if (top.length > 0) reply.topLogprobs = top;
-      return reply;
+      const reply = soFar();
+      if (ended && reply.stopReason !== undefined) return reply;
+      throw new RunError("the inference server's stream ended before the reply was complete");
     },
   };
 }

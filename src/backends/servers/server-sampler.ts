@@ -45,19 +45,18 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
 
   async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
     const stop = request.signal ?? signal;
-    const stream = onToken !== undefined;
+    const report = (piece: ServerReply) => {
+      for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
+    };
+    const events = onToken && gatherEvents(dialect.openStream(request), report);
     try {
-      const body = JSON.stringify(dialect.write(request, options.model, stream));
-      const report = (piece: ServerReply) => {
-        for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
-      };
-      const events = stream ? gatherEvents(dialect.openStream(request), report) : undefined;
+      const body = JSON.stringify(dialect.write(request, options.model, events !== undefined));
       const answer = await post({ pool, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
       return toSample(index, request, reply);
     } catch (error) {
-      if (stop?.aborted) return aborted(index);
+      if (stop?.aborted) return toSample(index, request, { ...nothing, ...events?.soFar(), stopReason: "aborted" });
       if (!(error instanceof MissingTokens)) throw error;
       throw new UserError(`the inference server at ${options.url} does not return token ids: ${error.message}`, {
         hint: "Hone trains on tokens, not on text: use vLLM 0.10.2 or newer (return_token_ids), or SGLang",
@@ -115,10 +114,4 @@ function spread(versions: readonly VersionSpan[], length: number): Int32Array {
   return spreadOut;
 }
 
-const aborted = (request: number): Sample => ({
-  request,
-  tokens: new Int32Array(0),
-  logprobs: new Float32Array(0),
-  stopReason: "aborted",
-  policyVersion: 0,
-});
+const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0), versions: undefined };

@@ -23,6 +23,7 @@ export const capabilities: Capabilities = {
     "abort",
   ],
   multiplePolicies: true,
+  otherModels: false,
   frozenSampler: { lora: true, full: false },
   hostedLosses,
   exports: ["adapter"],

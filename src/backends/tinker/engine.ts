@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, honeCapabilities } from "./capabilities.ts";
 import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
@@ -69,6 +70,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     ...(onStatus ? { onStatus } : {}),
   });
   const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
+  const declared = session.isHone ? honeCapabilities : capabilities;
   async function createPolicy({ adapter }: PolicySpec): Promise<Policy> {
     if (adapter.kind === "none") return createBasePolicy(session, servedModel);
     if (adapter.kind === "lora") return createTinkerPolicy(session, servedModel, adapter, options);
@@ -77,13 +79,13 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     });
   }
   return {
-    capabilities: session.isHone ? honeCapabilities : capabilities,
+    capabilities: declared,
     model,
     versions: { "tinker protocol": sdkVersion },
     createPolicy,
-    async createLearner({ adapter, head }) {
-      if (head === undefined) return (await createPolicy({ adapter })).learner;
-      throw new UserError("Tinker has no value heads, so no critics", { hint: "rllm.backend=local" });
+    async createLearner(spec) {
+      requireCreatable(declared, spec);
+      return (await createPolicy(spec)).learner;
     },
     stats: async () => ({
       "tinker/requests": connection.counts.requests,

@@ -1,0 +1,102 @@
+/** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies are a real model's. */
+import { createServer, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+
+export type ServerKind = "vllm" | "sglang";
+
+interface Asked {
+  request: SampleRequest;
+  stream: boolean;
+}
+
+/** @param sampler what the server samples from, asked anew for each request */
+export async function fakeServer(kind: ServerKind, sampler: () => Sampler): Promise<{ url: string; close(): void }> {
+  const { read, write } = dialects[kind];
+  const server = createServer(async (incoming, response) => {
+    let text = "";
+    for await (const chunk of incoming) text += chunk;
+    const { request, stream } = read(JSON.parse(text));
+    const gone = new AbortController();
+    response.on("close", () => gone.abort());
+    const tokens: [number, number][] = [];
+    const onToken = (_: number, token: number, logprob: number) => {
+      tokens.push([token, logprob]);
+      event(
+        response,
+        write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length),
+      );
+    };
+    const options = stream ? { signal: gone.signal, onToken } : { signal: gone.signal };
+    for await (const sample of sampler().sample([request], options)) {
+      if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length)));
+      else {
+        event(response, write({ ...sample, tokens: new Int32Array(), logprobs: new Float32Array() }, tokens.length));
+        response.end("data: [DONE]\n\n");
+      }
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    close() {
+      server.closeAllConnections();
+      server.close();
+    },
+  };
+}
+
+const empty = { request: 0, policyVersion: 0, stopReason: undefined };
+type Piece = Omit<Sample, "stopReason"> & { stopReason: Sample["stopReason"] | undefined };
+
+const event = (response: ServerResponse, body: object) => response.write(`data: ${JSON.stringify(body)}\n\n`);
+
+/** What both kinds call the same. */
+const common = (asked: Record<string, unknown>) => ({
+  temperature: asked.temperature as number,
+  topP: asked.top_p as number,
+  topK: asked.top_k as number,
+  minP: asked.min_p as number,
+  stopStrings: (asked.stop ?? []) as string[],
+  stopIds: (asked.stop_token_ids ?? []) as number[],
+  ignoreEos: asked.ignore_eos === true,
+});
+
+const dialects = {
+  vllm: {
+    read(body: Record<string, unknown>): Asked {
+      const params = { ...common(body), maxTokens: body.max_tokens as number, seed: body.seed as number };
+      const prompt = Int32Array.from(body.prompt as number[]);
+      return { request: { prompt, params, topLogprobs: body.logprobs as number }, stream: body.stream === true };
+    },
+    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, _end: number): object {
+      const top_logprobs = topLogprobs?.map((row) =>
+        Object.fromEntries(Array.from(row.tokens, (token, index) => [`token_id:${token}`, row.logprobs[index]])),
+      );
+      const choice = { token_ids: [...tokens], logprobs: { token_logprobs: [...logprobs], top_logprobs } };
+      return { choices: [{ ...choice, finish_reason: stopReason ?? null }], weight_version: `${policyVersion}` };
+    },
+  },
+  sglang: {
+    read(body: Record<string, unknown>): Asked {
+      const asked = body.sampling_params as Record<string, unknown>;
+      const params = {
+        ...common(asked),
+        maxTokens: asked.max_new_tokens as number,
+        seed: asked.sampling_seed as number,
+      };
+      const prompt = Int32Array.from(body.input_ids as number[]);
+      const topLogprobs = (body.top_logprobs_num ?? 0) as number;
+      return { request: { prompt, params, topLogprobs, temperedLogprobs: true }, stream: body.stream === true };
+    },
+    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, end: number): object {
+      const entries = Array.from(tokens, (token, index) => [logprobs[index], token, null]);
+      const top = topLogprobs?.map((row) =>
+        Array.from(row.tokens, (token, index) => [row.logprobs[index], token, null]),
+      );
+      const info = { output_token_logprobs: entries, output_token_logprobs_length: end, output_top_logprobs: top };
+      const reason = stopReason === undefined ? null : { type: stopReason };
+      return { meta_info: { ...info, finish_reason: reason, weight_version: `${policyVersion}` } };
+    },
+  },
+};
