@@ -1,6 +1,6 @@
 /**
- * Colours for what a command writes: on a terminal, or where `FORCE_COLOR` asks for them. Standard output and standard error
- * are asked apart, so that a piped or redirected one stays plain while the other is on the screen, on build servers too.
+ * Colors of a command's output: on a terminal, or if `FORCE_COLOR` is set. Standard output and standard error are checked
+ * separately, since one may be redirected.
  */
 import pc from "picocolors";
 

@@ -49,8 +49,8 @@ test.each<[string, Record<string, string>, string, string]>([
   [
     "an import that waits although it is no module",
     { "train.ts": 'import "./side";\nexport default {};', "side.ts": "await null; export {};", "package.json": "{}" },
-    "train.ts imports a file that awaits at its top level but is no ES module",
-    '"type": "module" in the package.json',
+    "train.ts imports a file that awaits at its top level but is not an ES module",
+    '"type": "module" to the package.json',
   ],
   [
     "a package that is not there",
@@ -69,7 +69,7 @@ test.each<[string, Record<string, string>, string, string]>([
   [
     "a wait at the top level that never ends",
     { "train.ts": "await new Promise(() => {});" },
-    "train.ts awaits something at its top level that never happens",
+    "train.ts awaits a promise at its top level that never settles",
     "never resolved",
   ],
   [

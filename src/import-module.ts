@@ -1,40 +1,37 @@
-/** Loads a file of the user's, TypeScript or not, without a build step. Knows nothing of what it exports. */
+/** Loads a user's file, in TypeScript or JavaScript, without a build step. */
 import * as nodeModule from "node:module";
 import { extname, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { HoneError, UserError } from "./errors.ts";
 import { nearest } from "./nearest.ts";
+import { own } from "./own.ts";
 import { isThrownByHone } from "./stack-frames.ts";
 
-/** The module of this copy that scripts import by this name, in src/ and in dist/. */
+/** The address of a module of this copy of Hone, in src/ or dist/. */
 const ownModule = (path: string) => new URL(`${path}${extname(import.meta.url)}`, import.meta.url).href;
 
 const renamed = { hone: ownModule("./index"), "hone/testing": ownModule("./testing/index") };
 
 /**
- * Loads the file as an ES module regardless of its package.json, so that `await` works at
- * its top level; what it imports is what that package says. `hone` is the copy that is running: a second one, such as
- * the sources of a checkout, would have errors and state of its own.
+ * Loads the file as an ES module regardless of its package.json, so that top-level `await` works. Its imports follow that
+ * package.json. `hone` is the running copy, since another copy would have its own errors and state.
  *
  * @param path absolute
- * @throws UserError for a file that cannot be read as code, imports what is missing, throws while it is loaded, or
- * awaits something that never happens
+ * @throws UserError if the file is not valid code, imports a missing module, throws while loading, or awaits a promise that
+ * never settles
  */
 export async function importModule(path: string): Promise<Record<string, unknown>> {
   const { href } = pathToFileURL(path);
   const isTypeScript = /\.[cm]?tsx?$/.test(path);
   if (isTypeScript) (await import("tsx/esm/api")).register();
-  register({
-    renamed,
-    module: /\.tsx?$/.test(path) ? href : undefined,
-  });
+  register({ renamed, module: /\.tsx?$/.test(path) ? href : undefined });
   const file = relative(process.cwd(), path);
   let stuck = () => {};
   const settled = new Promise<never>((_, reject) => {
     stuck = () =>
       reject(
-        new UserError(`${file} awaits something at its top level that never happens`, {
-          hint: "look for a promise that is never resolved, or a connection that was closed",
+        new UserError(`${file} awaits a promise at its top level that never settles`, {
+          hint: "look for a promise that is never resolved, or a closed connection",
         }),
       );
   });
@@ -42,7 +39,7 @@ export async function importModule(path: string): Promise<Record<string, unknown
   try {
     return await Promise.race([import(href), settled]);
   } catch (error) {
-    // What a file that was required threw is rejected once more by Node, where nobody listens.
+    // Node rejects the error of a required file a second time, without a handler.
     process.once("unhandledRejection", (again) => {
       if (String(again) !== String(error)) throw again;
     });
@@ -57,15 +54,15 @@ interface Resolved {
   format?: string;
 }
 interface Hooks {
-  /** What these names stand for. */
+  /** The addresses of these module names. */
   renamed: Readonly<Record<string, string>>;
-  /** The file that is an ES module in any case. */
+  /** The file that is always an ES module. */
   module: string | undefined;
 }
 
-/** Registered after tsx, so that these hooks have the last word on the format. */
+/** Call it after tsx is registered, so that these hooks decide the format. */
 function register(data: Hooks): void {
-  // Node's newer hooks, which its types of the oldest version that Hone runs on do not have.
+  // The types of the oldest supported Node do not have these newer hooks.
   type Next = (specifier: string, context: object) => Resolved;
   const { registerHooks } = nodeModule as {
     registerHooks?: (hooks: { resolve: (specifier: string, context: object, next: Next) => Resolved }) => void;
@@ -73,8 +70,7 @@ function register(data: Hooks): void {
   if (registerHooks) {
     registerHooks({
       resolve(specifier, context, next) {
-        const url = Object.hasOwn(data.renamed, specifier) ? data.renamed[specifier] : undefined;
-        const resolved = next(url ?? specifier, context);
+        const resolved = next(own(data.renamed, specifier) ?? specifier, context);
         return resolved.url === data.module ? { ...resolved, format: "module" } : resolved;
       },
     });
@@ -93,10 +89,10 @@ function register(data: Hooks): void {
 async function explain(error: unknown, file: string): Promise<unknown> {
   if (!(error instanceof Error)) {
     return new UserError(`${file} threw a value that is not an Error: ${String(error)}`, {
-      hint: "throw an Error: its stack says where",
+      hint: "throw an Error, whose stack shows the location",
     });
   }
-  // What follows the frame of the import itself is who asked for it.
+  // The frames after that of the import belong to its caller.
   const lines = (error.stack ?? "").split("\n");
   const asked = lines.findIndex((line) => line.includes(fileURLToPath(import.meta.url)));
   const inside = lines.slice(0, asked === -1 ? undefined : asked);
@@ -116,15 +112,18 @@ async function explain(error: unknown, file: string): Promise<unknown> {
   const known = notExported ? Object.keys(await import(renamed[notExported[1] as keyof typeof renamed])) : [];
   const [near] = nearest(notExported?.[2] ?? "", known, 1);
   if (code === "ERR_REQUIRE_CYCLE_MODULE" || /ERROR: Top-level await/.test(error.message)) {
-    return new UserError(`${file} imports a file that awaits at its top level but is no ES module: ${error.message}`, {
-      hint: 'write "type": "module" in the package.json beside that file, or let its name end with .mts',
-      cause: error,
-    });
+    return new UserError(
+      `${file} imports a file that awaits at its top level but is not an ES module: ${error.message}`,
+      {
+        hint: 'add "type": "module" to the package.json of that file, or rename it to .mts',
+        cause: error,
+      },
+    );
   }
   const place = inside.filter((line) => /^\s+at |^(file:|\/|\w:\\).*:\d+$/.test(line) && !line.includes("node:"));
   const where = place.filter((line) => !line.includes("node_modules")).slice(0, 4);
   return new UserError([`${file} could not be loaded: ${error.name}: ${error.message}`, ...where].join("\n"), {
-    ...(near === undefined ? {} : { hint: `did you mean ${near}?` }),
+    hint: near && `did you mean ${near}?`,
     cause: error,
   });
 }

@@ -8,7 +8,7 @@ const plain = (name: string) =>
     .replace(/-/g, "_")
     .toLowerCase();
 
-/** Longer than any real name: not a typing mistake, and a distance costs the product of both lengths. */
+/** Longer than any real name. Computing a distance costs the product of both lengths. */
 const longestName = 100;
 
 /**

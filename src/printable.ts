@@ -1,4 +1,4 @@
-/** Text of models and clients, made safe for terminals and logs: control characters and marks that reorder text are escaped. */
+/** Escapes control characters and marks that reorder text, so that terminals and logs can show untrusted text. */
 
 /** C0, DEL and C1 controls, line and paragraph separators, and the marks of Unicode's bidirectional algorithm. */
 const unsafe = /[\p{Cc}\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
@@ -13,12 +13,12 @@ const escapeOne = (character: string) =>
 /** Text that stays on one line. */
 export const printable = (text: string): string => text.replace(unsafe, escapeOne);
 
-/** The same with line breaks and tabs left in. */
+/** Keeps line breaks and tabs. */
 export const printableLines = (text: string): string =>
   text.replace(unsafe, (character) => (character === "\n" || character === "\t" ? character : escapeOne(character)));
 
-/** JSON text of the same value: `JSON.stringify` leaves some of these characters as they are. */
+/** Escapes JSON text without changing its value. `JSON.stringify` does not escape some of these characters. */
 export const printableJson = (json: string): string => json.replace(unsafe, (character) => `\\u${hex(character, 4)}`);
 
-/** One column wide for each, where a layout must not change. */
+/** Replaces each character by one column, for fixed layouts. */
 export const dotted = (text: string): string => text.replace(unsafe, "\u00b7");

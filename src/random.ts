@@ -1,15 +1,15 @@
-/** Seeds: every random draw of a run derives from (seed, step, task, rollout, turn), so a resumed run repeats it. */
+/** Seeds. Every random draw of a run derives from (seed, step, task, rollout, turn), so a resumed run repeats it. */
 import { hash } from "node:crypto";
 
 /**
  * One 48-bit seed from any mix of names and numbers, e.g. `deriveSeed(seed, "rollout", step, task, rollout, turn)`.
- * The parts are hashed (SHA-256), so near seeds give unrelated streams.
+ * The parts are hashed (SHA-256), so similar parts give unrelated seeds.
  */
 export function deriveSeed(...parts: readonly (string | number)[]): number {
   return Number.parseInt(hash("sha256", JSON.stringify(parts)).slice(0, 12), 16);
 }
 
-/** A small generator of uniforms in [0, 1) (mulberry32) for shuffles and choices; not for sampling tokens. */
+/** A generator of uniforms in [0, 1) (mulberry32) for shuffles and choices; not for sampling tokens. */
 export function uniforms(seed: number): () => number {
   let state = (seed ^ Math.floor(seed / 2 ** 32)) >>> 0;
   return () => {
@@ -21,7 +21,7 @@ export function uniforms(seed: number): () => number {
 }
 
 /**
- * A whole number from `low` to `high`, both of them possible.
+ * An integer from `low` to `high`, both included.
  *
  * @example
  * const sums = generated("sums", 1000, (_index, random) => ({ left: randomInteger(random, 10, 99) }));

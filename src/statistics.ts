@@ -1,6 +1,6 @@
 /** Means, deviations and percentiles of plain numbers, in float64. */
 
-/** NaN of an empty array: callers omit the metric rather than report 0. */
+/** NaN for an empty array, so that callers omit the metric instead of reporting 0. */
 export function mean(values: ArrayLike<number>): number {
   let sum = 0;
   for (let index = 0; index < values.length; index++) sum += values[index] ?? 0;
@@ -8,9 +8,9 @@ export function mean(values: ArrayLike<number>): number {
 }
 
 /**
- * Standard deviation about the mean. Exactly 0 when all values are equal, whatever rounding does to their mean.
+ * Standard deviation around the mean. Exactly 0 if all values are equal, despite rounding of their mean.
  *
- * @param ddof 0 divides by n (population), 1 by n - 1 (sample; NaN of a single value)
+ * @param ddof 0 divides by n (population), 1 by n - 1 (sample; NaN for a single value)
  */
 export function standardDeviation(values: readonly number[], ddof: 0 | 1 = 0): number {
   if (values.length > ddof && allEqual(values)) return 0;
@@ -26,12 +26,11 @@ export function allEqual(values: readonly number[]): boolean {
 export function percentile(values: readonly number[], rank: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   const position = ((sorted.length - 1) * rank) / 100;
-  const below = sorted[Math.floor(position)]!;
-  const above = sorted[Math.ceil(position)]!;
+  const [below = Number.NaN, above = below] = sorted.slice(Math.floor(position), Math.floor(position) + 2);
   return below + (above - below) * (position - Math.floor(position));
 }
 
-/** `{name}/mean`, `{name}/max`, `{name}/min`; nothing at all when there are no values. */
+/** `{name}/mean`, `{name}/max`, `{name}/min`; empty if there are no values. */
 export function spread(name: string, values: readonly number[]): Record<string, number> {
   if (values.length === 0) return {};
   return {

@@ -1,8 +1,8 @@
-/** Errors of the operating system as sentences: which path, what happened, what to do. From Node and from the worker. */
+/** Explains errors of the operating system, from Node and from the worker: the path, what happened, what to do. */
 import { HoneError, RunError, UserError } from "./errors.ts";
 
 export interface SystemFailure {
-  /** The system's own name of it, such as ENOSPC. */
+  /** The system's name of the error, such as ENOSPC. */
   code: string;
   path?: string | undefined;
 }
@@ -77,7 +77,7 @@ export function atPath<Result>(path: string, work: () => Result): Result {
   }
 }
 
-/** The same error, with a path if it has none. */
+/** Adds a path to an error that does not have one. */
 export function withPath(error: unknown, path: string): unknown {
   const failure = error as NodeJS.ErrnoException;
   if (error instanceof Error && failure.syscall !== undefined) failure.path ??= path;

@@ -51,25 +51,18 @@ export function idText(value: unknown): string | undefined {
 
 /** Concatenates row sources. */
 export function concatenate(sources: readonly RowSource[]): RowSource {
-  const starts: number[] = [];
-  let size = 0;
-  for (const source of sources) {
-    starts.push(size);
-    size += source.size;
-  }
-  const locate = (index: number) => {
-    let part = starts.length - 1;
-    while (starts[part]! > index) part--;
-    return { source: sources[part]!, within: index - starts[part]! };
-  };
   const at =
     <Result>(read: (source: RowSource, within: number) => Result) =>
     (index: number): Result => {
-      const { source, within } = locate(index);
-      return read(source, within);
+      let within = index;
+      for (const source of sources) {
+        if (within < source.size) return read(source, within);
+        within -= source.size;
+      }
+      throw new RangeError(`row ${index} is out of range`);
     };
   return {
-    size,
+    size: sources.reduce((total, source) => total + source.size, 0),
     row: at((source, within) => source.row(within)),
     origin: at((source, within) => source.origin(within)),
     id: at((source, within) => source.id(within)),

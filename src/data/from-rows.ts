@@ -1,4 +1,5 @@
 /** Creates a dataset from an array. */
+import type { Task } from "./task.ts";
 import { UserError } from "../errors.ts";
 import type { Dataset } from "./types.ts";
 
@@ -13,9 +14,10 @@ export function fromRows<Row>(
   options: { id?: (row: Row, index: number) => string } = {},
 ): Dataset<Row> {
   if (rows.length === 0) throw new UserError(`the dataset ${name} has no rows`);
-  const ids = rows.map((row, index) => options.id?.(row, index) ?? `${name}/${index}`);
+  const tasks: Task<Row>[] = [];
   const first = new Map<string, number>();
-  for (const [index, id] of ids.entries()) {
+  for (const [index, row] of rows.entries()) {
+    const id = options.id?.(row, index) ?? `${name}/${index}`;
     const earlier = first.get(id);
     if (earlier !== undefined) {
       throw new UserError(`${name}: rows ${earlier} and ${index} have the same id "${id}"`, {
@@ -23,10 +25,7 @@ export function fromRows<Row>(
       });
     }
     first.set(id, index);
+    tasks.push({ id, row, origin: `${name}[${index}]` });
   }
-  return {
-    name,
-    size: rows.length,
-    task: (index) => ({ id: ids[index]!, row: rows[index]!, origin: `${name}[${index}]` }),
-  };
+  return { name, size: tasks.length, task: (index) => tasks[index] as Task<Row> };
 }

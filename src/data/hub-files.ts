@@ -47,10 +47,11 @@ export function splitFiles(dataset: string, files: readonly string[], card: stri
 /** The files in the branch where the hub stores every public dataset as Parquet: `{config}/{split}/0000.parquet`. */
 export function convertedFiles(dataset: string, files: readonly string[], choice: SplitChoice): string[] {
   const parts = files.filter((file) => file.endsWith(".parquet")).map((file) => file.split("/"));
-  const configs = [...new Set(parts.map(([config]) => config!))];
-  const config = choice.config ?? (configs.includes("default") || configs.length !== 1 ? "default" : configs[0]!);
+  const configs = [...new Set(parts.map(([config = ""]) => config))];
+  const [only = "default"] = configs.length === 1 ? configs : [];
+  const config = choice.config ?? only;
   if (!configs.includes(config)) throw noSuch(dataset, "configuration", choice.config, configs);
-  const splits = [...new Set(parts.filter(([name]) => name === config).map(([, split]) => split!))];
+  const splits = [...new Set(parts.filter(([name]) => name === config).map(([, split = ""]) => split))];
   if (!splits.includes(choice.split)) throw noSuch(dataset, "split", choice.split, splits);
   return files.filter((file) => file.startsWith(`${config}/${choice.split}/`) && file.endsWith(".parquet")).sort();
 }
@@ -79,7 +80,7 @@ function filesByName(dataset: string, readableFiles: readonly string[], { config
       readableFiles
         .map((file) => file.split("/"))
         .filter((parts) => parts.length > 1)
-        .map(([folder]) => folder!),
+        .map(([folder = ""]) => folder),
     ),
   ];
   const inConfig =
@@ -87,13 +88,13 @@ function filesByName(dataset: string, readableFiles: readonly string[], { config
       ? readableFiles
       : readableFiles.filter((file) => file.split("/").slice(0, -1).includes(config));
   if (inConfig.length === 0 && readableFiles.length > 0) throw noSuch(dataset, "configuration", config, folders);
-  const known = Object.keys(splitWords);
   const splitOf = (file: string) => {
     // The name of a sharded file begins with its split, which can be any name.
     const sharded = /([^/]+)-\d{5}-of-\d{5}[^/]*$/.exec(file)?.[1];
     if (sharded !== undefined) return sharded;
     const words = file.toLowerCase().split(/[^a-z0-9]+/);
-    return known.find((name) => splitWords[name]!.some((word) => words.includes(word))) ?? "train";
+    const named = Object.entries(splitWords).find(([, names]) => names.some((name) => words.includes(name)));
+    return named?.[0] ?? "train";
   };
   const chosen = inConfig.filter((file) => splitOf(file) === split);
   if (chosen.length === 0 && inConfig.length > 0)

@@ -181,6 +181,9 @@ async function downloadAll(
   { commit, entries }: Listing,
   files: string[],
 ): Promise<Manifest> {
-  for (const path of files) await cachedFile(connection, folder, commit, entries.get(path)!);
+  for (const path of files) {
+    const entry = entries.get(path);
+    if (entry !== undefined) await cachedFile(connection, folder, commit, entry);
+  }
   return { commit, files };
 }

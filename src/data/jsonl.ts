@@ -16,10 +16,7 @@ const newline = 0x0a;
  * @throws UserError for the first invalid line, as `label:line: ...`
  */
 export function openJsonl(file: string, label = file): RowSource {
-  const starts: number[] = [];
-  const ends: number[] = [];
-  const lines: number[] = [];
-  const ids: (string | undefined)[] = [];
+  const rows: { start: number; end: number; line: number; id: string | undefined }[] = [];
   let empty = 0;
   const stats = scanLines(file, label, (bytes, start, line) => {
     const text = decodeLine(bytes, `${label}:${line}`);
@@ -28,12 +25,14 @@ export function openJsonl(file: string, label = file): RowSource {
       return;
     }
     const row = parseRow(text, `${label}:${line}`, line);
-    starts.push(start);
-    ends.push(start + bytes.length);
-    lines.push(line);
-    ids.push(idText(row.id));
+    rows.push({ start, end: start + bytes.length, line, id: idText(row.id) });
   });
 
+  const at = (index: number) => {
+    const row = rows[index];
+    if (row === undefined) throw new RangeError(`${label} does not have a row ${index}`);
+    return row;
+  };
   let block: { start: number; bytes: Buffer } = { start: 0, bytes: Buffer.alloc(0) };
   const read = (start: number, end: number): Buffer => {
     if (start < block.start || end > block.start + block.bytes.length) {
@@ -42,13 +41,14 @@ export function openJsonl(file: string, label = file): RowSource {
     return block.bytes.subarray(start - block.start, end - block.start);
   };
   return {
-    size: starts.length,
+    size: rows.length,
     row(index) {
-      const where = `${label}:${lines[index]}`;
-      return parseRow(decodeLine(read(starts[index]!, ends[index]!), where), where, lines[index]!);
+      const { start, end, line } = at(index);
+      const where = `${label}:${line}`;
+      return parseRow(decodeLine(read(start, end), where), where, line);
     },
-    origin: (index) => `${label}:${lines[index]}`,
-    id: (index) => ids[index],
+    origin: (index) => `${label}:${at(index).line}`,
+    id: (index) => at(index).id,
     notes: empty === 0 ? [] : [`${label}: skipped ${empty} empty line${empty === 1 ? "" : "s"}`],
   };
 }

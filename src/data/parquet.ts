@@ -17,9 +17,9 @@ export async function openParquet(file: string, label = file): Promise<RowSource
   const rows = await readRows(file, label);
   return {
     size: rows.length,
-    row: (index) => rows[index]!,
+    row: (index) => rows[index] ?? {},
     origin: (index) => `${label} row ${index + 1}`,
-    id: (index) => idText(rows[index]!.id),
+    id: (index) => idText(rows[index]?.id),
     notes: [],
   };
 }

@@ -1,4 +1,4 @@
-/** Several rewards as one. */
+/** Combines several rewards. */
 import type { Outcome, Reward } from "../agents/types.ts";
 
 export interface RewardPart<Row> {
@@ -8,9 +8,9 @@ export interface RewardPart<Row> {
 
 /**
  * The weighted sum of several rewards, which grade concurrently. Each unweighted reward is reported as
- * `metrics["reward/{name}"]` and explained in the explanation. The sum is unknown when one of them is.
+ * `metrics["reward/{name}"]` and in the explanation. The sum is unknown if one of them is.
  *
- * @param correct names the part whose `correct` counts; default: the first one that has an opinion
+ * @param correct the part whose `correct` counts; default: the first part that has one
  * @example
  * combine<Row>({
  *   answer: { weight: 0.9, reward: (row, reply) => mathAnswer(reply.text, row.answer) },
@@ -21,38 +21,38 @@ export function combine<Row>(
   parts: Readonly<Record<string, RewardPart<Row>>>,
   options: { correct?: string } = {},
 ): Reward<Row> {
-  const names = Object.keys(parts);
-  if (names.length === 0) throw new Error("combine expects at least one reward, got none");
-  for (const name of names) {
-    const { weight } = parts[name]!;
+  const named = Object.entries(parts);
+  if (named.length === 0) throw new Error("combine expects at least one reward, got none");
+  for (const [name, { weight }] of named) {
     if (!Number.isFinite(weight)) throw new Error(`combine: the weight of ${name} is ${weight}`);
   }
-  if (options.correct !== undefined && !names.includes(options.correct)) {
-    throw new Error(`combine: there is no reward "${options.correct}" among ${names.join(", ")}`);
+  if (options.correct !== undefined && !Object.hasOwn(parts, options.correct)) {
+    throw new Error(`combine: there is no reward "${options.correct}" among ${Object.keys(parts).join(", ")}`);
   }
   return async (row, reply, context) => {
     const graded = await Promise.all(
-      names.map(async (name) => {
-        const { weight, reward } = parts[name]!;
-        return { name, weight, outcome: toOutcome(name, await reward(row, reply, context)) };
-      }),
+      named.map(async ([name, { weight, reward }]) => ({
+        name,
+        weight,
+        outcome: toOutcome(name, await reward(row, reply, context)),
+      })),
     );
     const unknown = graded.some(({ outcome }) => outcome.reward === null);
     const sum = graded.reduce((total, { weight, outcome }) => total + weight * (outcome.reward ?? 0), 0);
     const deciding = graded.find(({ name, outcome }) =>
       options.correct === undefined ? outcome.correct !== undefined : name === options.correct,
     );
-    const correct = deciding?.outcome.correct;
-    return {
+    const combined: Outcome = {
       reward: unknown ? null : sum,
-      ...(correct === undefined ? {} : { correct }),
       explanation: graded.map(explain).join("; "),
       metrics: Object.assign({}, ...graded.map(metricsOf)),
     };
+    if (deciding?.outcome.correct !== undefined) combined.correct = deciding.outcome.correct;
+    return combined;
   };
 }
 
-/** A part that is NaN or not a number must fail by its own name, not as a strange sum or as a 0. */
+/** Reports the part that is not a number, since the sum would hide it. */
 function toOutcome(name: string, given: number | Outcome): Outcome {
   const outcome = typeof given === "object" && given !== null ? given : { reward: given };
   if (outcome.reward === null || Number.isFinite(outcome.reward)) return outcome;
@@ -65,7 +65,5 @@ function explain({ name, weight, outcome }: { name: string; weight: number; outc
   return `${name} ${outcome.reward ?? "unknown"} x ${weight}${why}`;
 }
 
-const metricsOf = ({ name, outcome }: { name: string; outcome: Outcome }) => ({
-  ...outcome.metrics,
-  ...(outcome.reward === null ? {} : { [`reward/${name}`]: outcome.reward }),
-});
+const metricsOf = ({ name, outcome: { reward, metrics } }: { name: string; outcome: Outcome }) =>
+  reward === null ? metrics : { ...metrics, [`reward/${name}`]: reward };

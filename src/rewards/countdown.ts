@@ -6,7 +6,7 @@ import { decimalOf, equal } from "./math/rational.ts";
 import { canonical } from "./numbers.ts";
 
 /**
- * The number game: 1 when the reply's expression uses each of the numbers exactly once, only + - * / and brackets, and
+ * The number game: 1 if the reply's expression uses each of the numbers exactly once, only + - * / and brackets, and
  * equals the target; else 0. The expression is found as in `mathAnswer`; "= target" after it is ignored.
  *
  * @example countdown("<answer>(8 - 5) * 4</answer>", { numbers: [4, 5, 8], target: 12 }).reward // 1
@@ -16,7 +16,7 @@ export function countdown(reply: string, { numbers, target }: { numbers: readonl
   if (refused) return refused;
   const found = findAnswer(reply);
   if (found === undefined) return grade(false, `no expression in ${quote(reply)}`);
-  const written = found.answer.split("=")[0]!.trim();
+  const written = found.answer.replace(/=[\s\S]*/, "").trim();
   const plain = written
     .replace(/\\times|\\cdot|[×·]/g, "*")
     .replace(/\\div|÷/g, "/")

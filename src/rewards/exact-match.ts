@@ -1,12 +1,12 @@
 import { type Grade, grade, overlong, quote } from "./grade.ts";
 
 export interface ExactMatchOptions {
-  /** Compare letters of either case as equal. Default false. */
+  /** Ignore the case of letters. Default false. */
   ignoreCase?: boolean;
 }
 
 /**
- * 1 when a reply is the expected text, white space at both ends aside, else 0.
+ * 1 if a reply is the expected text, ignoring white space at both ends, else 0.
  *
  * @example exactMatch(" Paris\n", "Paris").reward // 1
  */

@@ -2,10 +2,10 @@ import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**
- * 1 when the first number of a reply is the expected integer, else 0. "1,234" is read as 1234.
+ * 1 if the first number of a reply is the expected integer, else 0. "1,234" is read as 1234.
  *
  * @example firstInteger("31 is larger than 12.", 31).reward // 1
- * @throws Error when `expected` is not a safe integer
+ * @throws Error if `expected` is not a safe integer
  */
 export function firstInteger(reply: string, expected: number): Grade {
   if (!Number.isSafeInteger(expected))

@@ -4,10 +4,10 @@ import { offThread, TookTooLong } from "./off-thread.ts";
 const timeoutSeconds = 5;
 
 /**
- * A grader whose time depends on a pattern or schema of the experiment: it runs in a thread, and a reply on which it takes
- * too long gets 0. A terminated thread costs one reply its reward, a main thread that hangs costs the run.
+ * A grader whose time depends on the experiment's pattern or schema. It runs in a worker thread, and a reply on which it
+ * takes too long gets 0. In the main thread it could block the whole run.
  *
- * @param name of the module's export that grades on its own thread
+ * @param name the module's export that grades
  */
 export function gradeOffThread<Rule>(
   module: string,
@@ -27,7 +27,7 @@ export function gradeOffThread<Rule>(
   };
 }
 
-/** An error that a check throws on a reply, e.g. a stack overflow in a pattern, becomes a 0 with the reason. */
+/** Grades with 0 and the reason if the check throws, e.g. a stack overflow in a pattern. */
 export function gradeOrZero(check: () => Grade, what: string): Grade {
   try {
     return check();

@@ -1,25 +1,26 @@
-/** What every grader here returns. */
+/** The result of graders. */
 import type { Outcome } from "../agents/types.ts";
 
-/** An outcome whose `correct` is known; the reward is `correct` as 1 or 0 unless another is given. */
+/** An outcome with a known reward and `correct`. */
 export type Grade = Outcome & { reward: number; correct: boolean; explanation: string };
 
-/** Every grader's time is linear in a reply of up to this many characters; a longer reply gets 0 unread. */
+/** In characters. Graders take linear time; longer replies get 0 without being graded. */
 const longestReply = 1_000_000;
 
 const longestExplanation = 2000;
 
+/** The default reward is 1 if correct, else 0. */
 export function grade(correct: boolean, explanation: string, reward = correct ? 1 : 0): Grade {
   return { reward, correct, explanation: shorten(explanation, longestExplanation) };
 }
 
-/** The grade of a reply that is too long to be read; undefined for all others. */
+/** The grade of a reply that is too long; undefined for all others. */
 export function overlong(reply: string): Grade | undefined {
   if (reply.length <= longestReply) return undefined;
-  return grade(false, `the reply has ${reply.length} characters, more than the ${longestReply} that are read`);
+  return grade(false, `the reply has ${reply.length} characters, but at most ${longestReply} are graded`);
 }
 
-/** A reply within an explanation: quoted, and shortened in the middle where it is long. */
+/** A reply for an explanation: quoted, and shortened in the middle if it is long. */
 export const quote = (text: string): string => JSON.stringify(shorten(text, 110));
 
 function shorten(text: string, longest: number): string {

@@ -2,12 +2,12 @@ import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**
- * 1 when a reply's final number equals the reference's, else 0. The final number is the first one after the last
- * `####`; without that, the last one inside the last `\boxed{}`; without that, the last of the text. Numbers are compared as
- * written, apart from thousands commas, currency signs and trailing zeros.
+ * 1 if a reply's final number equals the reference's, else 0. The final number is the first one after the last `####`,
+ * else the last one inside the last `\boxed{}`, else the last one of the text. Numbers are compared as text, ignoring
+ * thousands commas, currency signs and trailing zeros.
  *
  * @param reference GSM8K's `answer` column, or just the number
- * @throws Error when the reference does not contain a number
+ * @throws Error if the reference does not contain a number
  */
 export function gsm8kAnswer(reply: string, reference: string): Grade {
   const refused = overlong(reply);
@@ -31,7 +31,7 @@ function finalNumber(text: string): { number: string; where: string } | undefine
   return undefined;
 }
 
-/** Up to the brace that closes the box; all of it when none does. LaTeX's "1{,}234" is written as 1,234. */
+/** The text up to the brace that closes the box, if any. LaTeX's "1{,}234" becomes 1,234. */
 function boxContent(text: string): string {
   let depth = 1;
   for (let index = 0; index < text.length; index++) {

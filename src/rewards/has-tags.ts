@@ -1,8 +1,8 @@
 import { type Grade, grade, overlong } from "./grade.ts";
 
 /**
- * 1 when a reply consists of these tagged parts in this order, each exactly once and not empty, with only white space
- * between them; else half the share of the tags that occur exactly once and are closed after they are opened.
+ * 1 if a reply consists of these tagged parts in this order, each exactly once and not empty, with only white space
+ * between them; else half the share of tags that are opened once and then closed once.
  *
  * @example hasTags("<think>so</think><answer>4</answer>", ["think", "answer"]).reward // 1
  */

@@ -2,11 +2,11 @@ import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**
- * The share of positions at which a reply's numbers are the expected ones; numbers after as many as are expected do
- * not count. `correct` when all are right.
+ * The share of positions at which a reply's numbers equal the expected ones. Further numbers are ignored. `correct` if all
+ * are equal.
  *
  * @example integersInOrder("12, 40, 31", [12, 31, 40]).reward // 1/3
- * @throws Error when `expected` is empty or holds something that is no integer
+ * @throws Error if `expected` is empty or contains a value that is not an integer
  */
 export function integersInOrder(reply: string, expected: readonly number[]): Grade {
   if (expected.length === 0 || !expected.every(Number.isSafeInteger)) {

@@ -4,11 +4,11 @@ import { type Grade, grade, quote } from "./grade.ts";
 import { gradeOffThread, gradeOrZero } from "./grade-off-thread.ts";
 
 /**
- * 1 when a reply is JSON that the schema allows, else 0; a reply that is one fenced block counts as its content. The schema
- * is checked in a thread for at most 5 s, since patterns, `uniqueItems` and recursion can take exponential time.
+ * 1 if a reply, or its last fenced block, is JSON that the schema allows, else 0. The check runs in a thread for at most
+ * 5 s, since patterns, `uniqueItems` and recursion can take exponential time.
  *
  * @param schema JSON Schema (draft 7)
- * @throws Error when the schema is not valid
+ * @throws Error if the schema is not valid
  * @example (await matchesSchema('{"city": "Bern"}', { type: "object", required: ["city"] })).reward // 1
  */
 export const matchesSchema = (reply: string, schema: object): Promise<Grade> =>
@@ -16,7 +16,7 @@ export const matchesSchema = (reply: string, schema: object): Promise<Grade> =>
 
 const onAnotherThread = gradeOffThread<string>(import.meta.url, "matchesSchemaOnThisThread");
 
-/** Of this thread, by their JSON. */
+/** The schemas of this thread, by their JSON. */
 const compiled = new Map<string, ValidateFunction>();
 
 export function matchesSchemaOnThisThread(reply: string, schema: string): Grade {

@@ -2,8 +2,8 @@ import { type Grade, grade, quote } from "./grade.ts";
 import { gradeOffThread, gradeOrZero } from "./grade-off-thread.ts";
 
 /**
- * 1 when the pattern occurs in a reply, else 0; anchor it with ^ and $ for the whole reply. The pattern runs in a thread
- * for at most 5 s, since some patterns take exponential time on some replies.
+ * 1 if the pattern occurs in a reply, else 0; anchor it with ^ and $ to match the whole reply. The pattern runs in a
+ * thread for at most 5 s, since some patterns take exponential time on some replies.
  *
  * @example (await matchesFormat("<answer>12</answer>", /^<answer>\d+<\/answer>$/)).reward // 1
  */

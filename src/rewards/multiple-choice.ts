@@ -2,8 +2,8 @@ import { type Grade, grade, overlong, quote } from "./grade.ts";
 import { lastBox, withoutThinking } from "./math/find-answer.ts";
 
 /**
- * From the surest sign of a choice to the weakest; within one the last counts. They read text in which white space within
- * a line is one blank: two neighboring repetitions that both match blanks would backtrack.
+ * The most reliable pattern first; the last match of a pattern counts. They expect runs of white space to be collapsed,
+ * since adjacent repetitions that both match blanks would backtrack.
  */
 const patterns = [
   /<answer>\s?\(?([A-Z])\b[^<]*<\/answer>/gi,
@@ -13,12 +13,12 @@ const patterns = [
 ];
 
 /**
- * 1 when a reply chooses the expected letter, else 0. The choice is read from `\boxed{B}`, else `<answer>B</answer>`,
+ * 1 if a reply chooses the expected letter, else 0. The choice is read from `\boxed{B}`, else `<answer>B</answer>`,
  * else "the answer is B", else a line that begins with a letter as in a list, else a letter in parentheses.
  *
  * @param expected one letter of the choices
- * @param choices the number of choices; later letters are not choices. Default 26
- * @throws Error when `expected` is not one of the choices
+ * @param choices number of choices; later letters are ignored. Default 26
+ * @throws Error if `expected` is not one of the choices
  * @example multipleChoice("It flows north, so the answer is (B).", "B").reward // 1
  */
 export function multipleChoice(reply: string, expected: string, choices = 26): Grade {
@@ -41,8 +41,8 @@ function findChoice(text: string, letters: string): string | undefined {
   if (only !== undefined && letters.includes(only)) return only;
   const squeezed = text.replace(/\s+/g, (space) => (space.includes("\n") ? "\n" : " "));
   for (const pattern of patterns) {
-    const found = [...squeezed.matchAll(pattern)].map((match) => match[1]!.toUpperCase());
-    const chosen = found.filter((letter) => letters.includes(letter)).at(-1);
+    const found = [...squeezed.matchAll(pattern)].map(([, letter = ""]) => letter.toUpperCase());
+    const chosen = found.findLast((letter) => letter !== "" && letters.includes(letter));
     if (chosen !== undefined) return chosen;
   }
   return undefined;

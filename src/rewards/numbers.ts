@@ -1,6 +1,6 @@
-/** Numbers in free text, as people write them: signs, thousands commas, decimals. Exact: digits, never floats. */
+/** Finds numbers in free text: signs, thousands commas, decimals. Exact, since digits are compared as text. */
 
-/** A hyphen is a sign only where it cannot be a dash between two things, as in "12-31". */
+/** A hyphen is a sign unless it is a dash between two values, as in "12-31". */
 const start = String.raw`(?:(?<![\w.)])-|(?<![\w.]))`;
 const plain = new RegExp(String.raw`${start}(?:\d+(?:\.\d+)?|\.\d+)`, "g");
 const withThousands = new RegExp(String.raw`${start}(?:(?:\d{1,3}(?:,\d{3}(?!\d))+|\d+)(?:\.\d+)?|\.\d+)`, "g");
@@ -17,7 +17,7 @@ export function numbersIn(text: string, { thousands }: { thousands: boolean }): 
 export function canonical(written: string): string {
   const [whole = "", fraction = ""] = written.replaceAll(",", "").replace("-", "").split(".");
   const digits = whole.replace(/^0+(?=\d)/, "") || "0";
-  // Not a pattern: /0+$/ takes quadratic time on zeros before another digit.
+  // The pattern /0+$/ would take quadratic time on zeros before another digit.
   let end = fraction.length;
   while (fraction[end - 1] === "0") end--;
   const decimals = fraction.slice(0, end);

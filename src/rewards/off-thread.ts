@@ -1,11 +1,11 @@
-/** Runs slow work (a grader, encoding a long text) in worker threads with a time limit, so that nothing else waits for it. */
+/** Runs slow work (a grader, encoding a long text) in worker threads with a time limit per call. */
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
 import { Semaphore } from "../concurrency/semaphore.ts";
 
 export interface OffThreadOptions {
-  /** Of one call, once the module is loaded. Default 10. A thread that takes longer is terminated. */
+  /** Time limit of a call, after the module is loaded. Default 10. A thread that takes longer is terminated. */
   timeoutSeconds?: number;
   /** Default: the number of cores. */
   threads?: number;
@@ -13,10 +13,10 @@ export interface OffThreadOptions {
 
 type Answer = { result: unknown } | { error: Error };
 
-/** Of loading a module in a new thread, which a busy machine may delay. */
+/** Time limit of loading a module in a new thread, which takes long on a busy machine. */
 const loadingSeconds = 60;
 
-/** The call ran into its time limit. */
+/** A call took longer than its time limit. */
 export class TookTooLong extends Error {
   override name = "TookTooLong";
 }
@@ -27,7 +27,7 @@ export class TookTooLong extends Error {
  *
  * @param module address of a module that exports the function, e.g. `new URL("./proof-checker.ts", import.meta.url)`
  * @param name of the export
- * @throws when called: what the function threw; TookTooLong; the signal's reason when aborted
+ * @throws (each call) the function's error; TookTooLong; the signal's reason if aborted
  * @example
  * const check = offThread<[string, string], Grade>(new URL("./proof-checker.ts", import.meta.url), "check");
  * // reward: (row, reply, { signal }) => check([reply.text, row.theorem], signal)
@@ -57,7 +57,7 @@ export function offThread<Arguments extends readonly unknown[], Result>(
     }, signal);
 }
 
-/** TypeScript needs a loader, which a thread does not take over from this one. */
+/** Threads do not inherit the loader that TypeScript needs. */
 const runner = `
 const { parentPort, workerData } = require("node:worker_threads");
 const loaded = (async () => {

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "../errors.ts";
 
 export interface PostOptions {
-  headers?: Readonly<Record<string, string>>;
+  headers?: Readonly<Record<string, string>> | undefined;
   /** Attempts after the first. */
   retries: number;
   /** Before the first retry; doubled each time. */

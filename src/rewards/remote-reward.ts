@@ -1,24 +1,24 @@
-/** Rewards from a server, by the request that LightRFT's `--remote_rm_url` makes. */
+/** Rewards from a server, with the request format of LightRFT's `--remote_rm_url`. */
 import type { Reply, Reward, RewardContext } from "../agents/types.ts";
 import { RunError } from "../errors.ts";
 import { postJson } from "./post-json.ts";
 
 export interface RemoteRewardOptions<Row> {
-  /** One server, or several whose rewards are added up. */
+  /** One server, or several whose rewards are added. */
   url: string | readonly string[];
-  /** Sent as `references`. Left out when no row has one. */
+  /** Sent as `references`. Omitted if no row has one. */
   reference?: (row: Row) => string;
   /** Sent as `queries`. Default: prompt and reply with special tokens. */
   query?: (row: Row, reply: Reply) => string;
-  /** Graded in one request at most. Default 64. */
+  /** Largest number of replies per request. Default 64. */
   batchSize?: number;
-  /** Milliseconds that a reply waits for others to be graded together. Default 20. */
+  /** Milliseconds that a reply waits for others of the same request. Default 20. */
   gatherMs?: number;
-  /** Further tries. Default 4. */
+  /** Retries after the first attempt. Default 4. */
   retries?: number;
-  /** Before the second try; doubled before each further one. Default 1. */
+  /** Delay before the first retry; doubles with each retry. Default 1. */
   pauseSeconds?: number;
-  /** Of one try, up to 300. Default 120. */
+  /** Time limit of an attempt, up to 300. Default 120. */
   timeoutSeconds?: number;
   headers?: Readonly<Record<string, string>>;
 }
@@ -33,8 +33,8 @@ interface Waiting {
 
 /**
  * `POST {url}` with `{"queries": [...], "prompts": [...], "references": [...]}`, answered by `{"rewards": [...]}`, one number
- * for each query in order. Replies that are graded at about the same time go in one request. Tries again are counted as
- * `metrics.remote_reward_retries`; a server that does not answer leaves the reward unknown: the rollout has failed at it.
+ * per query in order. Replies that are graded at about the same time share a request. `metrics.remote_reward_retries`
+ * counts retries. If a server does not answer, the rollout fails.
  *
  * @example
  * remoteReward<Row>({ url: "http://localhost:5000/reward", reference: (row) => row.answer })
@@ -42,7 +42,7 @@ interface Waiting {
 export function remoteReward<Row>(options: RemoteRewardOptions<Row>): Reward<Row> {
   const { url, reference, query, timeoutSeconds = 120 } = options;
   if (timeoutSeconds > 300)
-    throw new Error(`remoteReward: a time limit of ${timeoutSeconds} s; requests end after 300`);
+    throw new Error(`remoteReward: timeoutSeconds is ${timeoutSeconds}; the largest value is 300`);
   const servers = [url].flat().map((one) => openServer(one, options));
   if (servers.length === 0) throw new Error("remoteReward expects at least one URL");
   return async (row, reply, context: RewardContext<Row>) => {
@@ -103,23 +103,23 @@ async function gradeBatch<Row>(
   options: RemoteRewardOptions<Row>,
 ): Promise<void> {
   const { retries = 4, pauseSeconds = 1, timeoutSeconds = 120, headers } = options;
-  const references = batch.map(({ reference }) => reference ?? "");
+  const hasReferences = batch.some(({ reference }) => reference !== undefined);
   const body = {
     queries: batch.map(({ query }) => query),
     prompts: batch.map(({ prompt }) => prompt),
-    ...(batch.some(({ reference }) => reference !== undefined) ? { references } : {}),
+    references: hasReferences ? batch.map(({ reference }) => reference ?? "") : undefined,
   };
-  // The request ends when nobody waits for it any more.
+  // The request is aborted when all of its replies are.
   const abandoned = new AbortController();
   let left = batch.length;
   for (const { signal } of batch) {
     signal.addEventListener("abort", () => --left === 0 && abandoned.abort(signal.reason), { once: true });
   }
   try {
-    const post = { retries, pauseSeconds, timeoutSeconds, signal: abandoned.signal, ...(headers ? { headers } : {}) };
+    const post = { retries, pauseSeconds, timeoutSeconds, signal: abandoned.signal, headers };
     const answer = await postJson(url, body, post);
     const rewards = readRewards(url, answer.value, batch.length);
-    for (const [index, call] of batch.entries()) call.settle({ reward: rewards[index]!, retries: answer.retries });
+    for (const [index, reward] of rewards.entries()) batch[index]?.settle({ reward, retries: answer.retries });
   } catch (error) {
     for (const call of batch) call.settle({ error });
   }

@@ -1,15 +1,15 @@
 import { type Grade, grade, overlong, quote } from "./grade.ts";
 
-/** Lower case, without punctuation and English articles, as question answering compares answers (SQuAD). */
+/** The words in lower case without punctuation and English articles, as in SQuAD. */
 function wordsOf(text: string): string[] {
   const plain = text.toLowerCase().replace(/[^\p{L}\p{N}\s]/gu, " ");
   return plain.split(/\s+/).filter((word) => word !== "" && !["a", "an", "the"].includes(word));
 }
 
 /**
- * The highest F1 of a reply's words against an expected answer, in [0, 1]; `correct` when all words agree.
+ * The highest F1 of a reply's words with an expected answer's, in [0, 1]; `correct` if all words agree.
  *
- * @throws Error when an expected answer has no words
+ * @throws Error if an expected answer has no words
  * @example tokenF1("the city of Paris", "Paris").reward // 0.5
  */
 export function tokenF1(reply: string, expected: string | readonly string[]): Grade {

@@ -1,4 +1,4 @@
-/** A chat whose tokens are characters, so that a test can read tokens and needs no tokenizer file. */
+/** A chat whose tokens are characters, so that tests can read tokens without a tokenizer file. */
 import { assembleChat } from "../chat/assemble-chat.ts";
 import { hermes } from "../chat/formats/hermes.ts";
 import type { ChatMessage } from "../chat/messages.ts";
@@ -14,23 +14,22 @@ const pieces = new RegExp(`${specials.map((special) => special.replaceAll("|", "
 export interface CharacterChat extends Chat {
   readonly eosId: number;
   readonly vocabularySize: number;
-  /** The messages that a rendered prompt came from; the generation prompt is none. */
+  /** The messages of a rendered prompt, without the generation prompt. */
   messagesOf(tokens: ArrayLike<number>): ChatMessage[];
 }
 
 /**
- * A conversation reads `<|user|>hello<|end|><|assistant|>`, each mark one token and each character one token. Tools
- * that are offered are a system message of their own, in front; thinking stands in `<think>`, tool calls as JSON in
- * `<tool_call>`.
+ * A conversation is rendered as `<|user|>hello<|end|><|assistant|>`; each mark and each character is a token. Tools are
+ * offered in a system message at the beginning, thinking is in `<think>`, tool calls are JSON in `<tool_call>`.
  *
- * @param alphabet the characters of a small vocabulary; without it every Unicode character is a token
+ * @param alphabet the characters of a small vocabulary; by default every Unicode character is a token
  */
 export function characterChat(alphabet?: string): CharacterChat {
   const characters = alphabet === undefined ? undefined : [...new Set(alphabet)];
   const ids = new Map([...specials, ...(characters ?? [])].map((piece, id) => [piece, id]));
 
   function toId(piece: string): number {
-    const id = ids.get(piece) ?? (characters ? undefined : specials.length + piece.codePointAt(0)!);
+    const id = ids.get(piece) ?? (characters ? undefined : specials.length + (piece.codePointAt(0) ?? 0));
     if (id !== undefined) return id;
     throw new UserError(`the character ${JSON.stringify(piece)} is not in the alphabet ${JSON.stringify(alphabet)}`);
   }
@@ -45,7 +44,10 @@ export function characterChat(alphabet?: string): CharacterChat {
     Array.from(tokens, (id) => (skipSpecial && id < specials.length ? "" : toPiece(id))).join("");
   return {
     ...assembleChat({
-      ...{ encode, decode, renderText, specials },
+      encode,
+      decode,
+      renderText,
+      specials,
       syntax: { thinks: true, calls: hermes },
       ids: { bos: null, eos: 0, pad: null },
     }),

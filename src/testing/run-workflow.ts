@@ -1,5 +1,4 @@
-/** Runs a workflow against a script the way training runs it against a model, for users' own tests. */
-
+/** Runs a workflow with a scripted model as training does with a real one, for users' own tests. */
 import type { Workflow } from "../agents/types.ts";
 import type { Task } from "../data/task.ts";
 import { openGateway } from "../gateway/gateway.ts";
@@ -14,23 +13,23 @@ import { type Script, scriptedSampler } from "./scripted-sampler.ts";
 export interface RunWorkflowOptions<Row> {
   workflow: Workflow<Row>;
   rows: readonly Row[];
-  /** What the model says. */
+  /** The model's replies. */
   reply: Script;
   /** Rollouts per row. Default 1. */
   n?: number;
   purpose?: "train" | "validate";
-  /** In characters, which are the script's tokens; both unlimited by default. */
+  /** In characters, which are the scripted model's tokens. Both are unlimited by default. */
   maxPromptLength?: number;
   maxResponseLength?: number;
-  /** Of one rollout. Default 10. */
+  /** Time limit of a rollout. Default 10. */
   timeoutSeconds?: number;
-  /** Throw what fails, with the row it failed on. Default true; false gives episodes with `failure`. */
+  /** Throw failures, with the row. Default true; false returns episodes with `failure`. */
   raiseOnError?: boolean;
   /** Called with each line that the workflow logs. */
   log?: (text: string) => void;
-  /** As `rllm.gateway.unenforceable`. Default `"refuse"`. */
+  /** Like `rllm.gateway.unenforceable`. Default `"refuse"`. */
   unenforceable?: "refuse" | "allow";
-  /** As `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
+  /** Like `rllm.workflow.on_agent_error`. Default: `"fail"` with `raiseOnError`, else `"drop"`. */
   onAgentError?: OnAgentError;
 }
 
@@ -54,11 +53,20 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
   });
   const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
   const gateway = await openGateway({
-    ...{ chat: scripted.chat, model: "policy", unenforceable: options.unenforceable ?? "refuse" },
+    chat: scripted.chat,
+    model: "policy",
+    unenforceable: options.unenforceable ?? "refuse",
   });
   try {
     return await runRollouts({
-      ...{ tasks, n, workflow, client, purpose, timeoutSeconds, raiseOnError, onAgentError },
+      tasks,
+      n,
+      workflow,
+      client,
+      purpose,
+      timeoutSeconds,
+      raiseOnError,
+      onAgentError,
       gateway: rolloutGateway(gateway, { prefix: "", enforceSampling: purpose === "train" }),
       nParallelTasks: 256,
       onLog: ({ text }) => options.log?.(text),

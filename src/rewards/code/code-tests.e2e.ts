@@ -34,7 +34,7 @@ describe("python", () => {
       0,
       "did not return",
     ],
-    ["never ends", py("while True: pass"), { stdin: "", stdout: "" }, 0, "met the limit of time"],
+    ["never ends", py("while True: pass"), { stdin: "", stdout: "" }, 0, "exceeded the limit of time"],
   ])("a program that %s", async (_name, reply, wanted, reward, why) => {
     const graded = await run(reply, [wanted], { limits: { cpuSeconds: 1 } });
     expect(graded).toMatchObject({ reward, correct: reward === 1 });

@@ -7,15 +7,15 @@ import { languages } from "./languages.ts";
 import { sameJson } from "./same-json.ts";
 import { sameOutput } from "./same-output.ts";
 
-/** What a program must do. Expected results stay outside of the sandbox: a program cannot look at them. */
+/** A test of a program. Expected results stay outside of the sandbox, so the program cannot read them. */
 export type CodeTest =
-  /** Print this when it reads that. */
+  /** The program reads `stdin` and must print `stdout`. */
   | { stdin: string; stdout: string }
-  /** Its function, called with these JSON values, returns that one. */
+  /** The program's function, called with these JSON values, must return `returns`. */
   | { call: string; arguments: readonly unknown[]; returns: unknown }
   /**
-   * These lines, in which the program's functions and objects can be used, throw nothing. They run in another process, to which
-   * the program gives plain data alone (docs/decisions/code-tests.md).
+   * This code, which can use the program's functions and objects, must not throw. It runs in another process, which gets
+   * only plain data from the program (docs/decisions/code-tests.md).
    */
   | { code: string };
 
@@ -23,16 +23,16 @@ export interface CodeTestOptions {
   sandbox: Sandbox;
   /** Default "python". */
   language?: "python" | "javascript";
-  /** `all`: 1 when every test passes, else 0; `share`: the share of the tests that pass. Default "all". */
+  /** `all`: 1 if every test passes, else 0; `share`: the share of tests that pass. Default "all". */
   reward?: "all" | "share";
   limits?: Partial<SandboxLimits>;
   signal?: AbortSignal;
 }
 
 /**
- * Takes the last fenced block of a reply and tries it. With `reward: "all"` the first failing test is the last one run.
+ * Tests the program in the last fenced block of a reply. With `reward: "all"` it stops at the first failing test.
  *
- * @throws RunError when the sandbox cannot be set up (the reward is unknown then, not 0); Error when there are no tests
+ * @throws RunError if the sandbox cannot be set up (the reward is then unknown, not 0); Error if there are no tests
  * @example
  * const sandbox = await openSandbox();
  * await codeTests(reply.text, [{ stdin: "2 3\n", stdout: "5\n" }], { sandbox });
@@ -59,11 +59,11 @@ export async function codeTests(reply: string, tests: readonly CodeTest[], optio
   return grade(correct, why, kind === "share" ? passed / tests.length : Number(correct));
 }
 
-/** Undefined when it passes, else why not. */
+/** The reason if the test fails. */
 async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): Promise<string | undefined> {
   const { sandbox, limits, signal } = options;
   const language = languages[options.language ?? "python"];
-  const shared = { command: language.command, ...(limits ? { limits } : {}), ...(signal ? { signal } : {}) };
+  const shared = { command: language.command, limits, signal };
   const run = (text: string, stdin: string): Promise<SandboxResult> => {
     const program: SandboxProgram = { ...shared, files: { [language.file]: text }, stdin };
     return sandbox.run(program);
@@ -87,7 +87,7 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
       (lastLine(check).endsWith("the program ended") ? "ended before the test did" : unlessEnded(check))
     );
   }
-  // The program may print as well; what follows the mark is the answer. It proves nothing: what is expected is not known there.
+  // The program may also print: its answer follows the mark. It may forge the answer, but does not know the expected one.
   const mark = randomUUID();
   const result = await run(`${code}\n${language.call(test.call, mark)}`, JSON.stringify(test.arguments));
   const wrong = unlessEnded(result);
@@ -101,12 +101,12 @@ async function tryTest(code: string, test: CodeTest, options: CodeTestOptions): 
 }
 
 function unlessEnded({ ended, exitCode, stderr }: SandboxResult): string | undefined {
-  if (ended !== "exit") return `met the limit of ${ended}`;
+  if (ended !== "exit") return `exceeded the limit of ${ended}`;
   if (exitCode === 0) return undefined;
   return `ended with ${exitCode === null ? "a signal" : `exit code ${exitCode}`}: ${quote(lastLine({ stderr }))}`;
 }
 
-/** The line that names an error: Node prints others after it. */
+/** The line with the error's name: Node prints other lines after it. */
 const lastLine = ({ stderr }: Pick<SandboxResult, "stderr">) => {
   const lines = stderr.trim().split("\n");
   return lines.findLast((line) => /^[\w.]*(?:Error|Exception)\b/.test(line)) ?? lines.at(-1) ?? "";

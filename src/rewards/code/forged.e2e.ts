@@ -72,7 +72,7 @@ const forgeries: [string, string, string][] = [
   ],
   ["recurses without end", "def square(x): return square(x)", "RecursionError"],
   ["returns a cycle", "def square(x):\n  a = []\n  a.append(a)\n  return a", "not plain data"],
-  ["never returns", "def square(x):\n  while True: pass", "met the limit of time"],
+  ["never returns", "def square(x):\n  while True: pass", "exceeded the limit of time"],
   [
     "leaves threads and exit handlers",
     "import threading, atexit, time\natexit.register(print, 'passed')\nthreading.Thread(target=time.sleep, args=(60,)).start()\ndef square(x): return 0",
@@ -82,7 +82,7 @@ const forgeries: [string, string, string][] = [
   ["returns a function", "def square(x): return square", "a function of the program is not plain data"],
   ["returns a generator", "def square(x): yield 4", "not plain data"],
   ["returns too much", "def square(x): return 'x' * 40_000_000", "output"],
-  ["prints without end", "def square(x):\n  while True: print('passed' * 1000)", "met the limit of"],
+  ["prints without end", "def square(x):\n  while True: print('passed' * 1000)", "exceeded the limit of"],
 ];
 
 /** Those that use what only a namespace hides. */

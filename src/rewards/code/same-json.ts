@@ -1,5 +1,4 @@
-/** Whether two JSON texts hold the same data. What is not JSON, such as NaN, is the same as nothing. */
-
+/** Whether two JSON texts have the same value. Text that is not JSON, such as NaN, never has. */
 export function sameJson(left: string, right: string): boolean {
   try {
     return same(parse(left), parse(right));
@@ -8,7 +7,7 @@ export function sameJson(left: string, right: string): boolean {
   }
 }
 
-/** Integers that a double could not tell apart are kept as written. */
+/** Integers beyond the precision of a double are kept as text. */
 function parse(text: string): unknown {
   const value: unknown = JSON.parse(text);
   if (!/\d{16}/.test(text)) return value;
@@ -18,7 +17,7 @@ function parse(text: string): unknown {
 }
 
 const mark = "\\u0000integer";
-/** A string, or an integer that stands alone. */
+/** A string, or a whole integer. */
 const token = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\w.+-])(-?\d+)(?![\d.eE])/g;
 const unsafe = (digits: string) => !Number.isSafeInteger(Number(digits));
 

@@ -1,6 +1,6 @@
-/** Removes what carries no meaning from an answer: mathematics marks, spacing, fonts. It never joins two tokens. */
+/** Removes math delimiters, spacing and fonts from an answer. Never joins two tokens. */
 
-/** The first alternative is a line break, whose second backslash begins no command. */
+/** The first alternative is a line break, so that its second backslash does not start a command. */
 const spacing =
   /\\\\|\\(?:[!,;:> ]|(?:quad|qquad|displaystyle|limits|[bB]igl?|[bB]igr)(?![a-zA-Z])|(?:left|right)(?:\.|(?![a-zA-Z])))|~/g;
 const textCommand =
@@ -29,7 +29,7 @@ export function cleanLatex(answer: string): string {
   return withoutFullStops(joinThousands(squeeze(text)));
 }
 
-/** Every later pattern sees at most one blank in a row, so that none of them can backtrack over blanks. */
+/** Collapses white space, so that later patterns cannot backtrack over blanks. */
 const squeeze = (text: string) => text.replace(/\s+/g, " ").trim();
 
 const wrappers = [
@@ -39,7 +39,7 @@ const wrappers = [
   ["\\[", "\\]"],
 ] as const;
 
-/** Takes off mathematics marks and a box around all of the text. */
+/** Removes math delimiters and a box around the whole text. */
 function unwrap(text: string): string {
   let inner = text;
   for (;;) {
@@ -55,7 +55,7 @@ function unwrap(text: string): string {
   }
 }
 
-/** Whether the brace that is opened there is closed at the very end. */
+/** Whether the brace at `open` is closed at the end of the text. */
 function closes(text: string, open: number): boolean {
   let depth = 0;
   for (let index = open; index < text.length; index++) {
@@ -71,7 +71,7 @@ function withoutFullStops(text: string): string {
   return text.slice(0, end);
 }
 
-/** "1,234" is one number unless it stands in brackets, as in "(1,234)"; "1, 234" is two. Braces only group. */
+/** "1,234" is one number, except in brackets, as in "(1,234)"; "1, 234" is two. Braces only group. */
 function joinThousands(text: string): string {
   const inside = new Set<number>();
   let depth = 0;

@@ -1,4 +1,4 @@
-/** Whether two answers say the same: numbers, expressions, tuples, intervals, sets, equations, else words. */
+/** Compares two answers: numbers, expressions, tuples, intervals, sets, equations, otherwise words. */
 import { uniforms } from "../../random.ts";
 import { nested, spend, withBudget } from "./budget.ts";
 import { cleanLatex } from "./clean-latex.ts";
@@ -8,21 +8,21 @@ import { compare, decimalOf, divide, equal, subtract, type Value } from "./ratio
 import { splitTop, splitUnion, unbracket } from "./split.ts";
 import { sameTokens } from "./tokens.ts";
 
-/** Longer than any answer; beyond it only the characters are compared. */
+/** In characters. Longer answers are compared as text. */
 const longest = 2000;
-/** About a tenth of a second; usual answers take a hundredth of it. */
+/** About a tenth of a second; usual answers take a hundredth of that. */
 const mostSteps = 30_000;
 
 /**
  * Compares by value: `1/2`, `0.5`, `\frac12` and `50\%` are equal, `0.3333` and `1/3` are not. Expressions with variables
- * are equal when they agree at points drawn from a fixed seed. Lists and sets have no order, tuples and intervals do. Other
- * text is equal when its tokens are. False as well when the comparison would take too long.
+ * are equal if they agree at points drawn from a fixed seed. Lists and sets are unordered, tuples and intervals ordered.
+ * Other text is equal if its tokens are. Returns false if the comparison would take too long.
  *
  * @example mathEquivalent("(x+1)^2", "x^2 + 2x + 1") // true
  */
 export const mathEquivalent = (answer: string, expected: string): boolean => compareAnswers(answer, expected) === true;
 
-/** @returns undefined when the comparison would take too long */
+/** @returns undefined if the comparison would take too long */
 export function compareAnswers(answer: string, expected: string): boolean | undefined {
   if (answer.length > longest || expected.length > longest) return answer.trim() === expected.trim();
   const [left, right] = [cleanLatex(answer), cleanLatex(expected)];
@@ -38,12 +38,12 @@ function sameAnswer(left: string, right: string): boolean {
   );
 }
 
-/** Text of words alone, where "No" is "no". Capitals of other letters are other variables. */
+/** Compares text of words, where "No" is "no". Single letters keep their case, since they are variables. */
 const sameWords = (left: string, right: string) => /^[a-zA-Z' -]+$/.test(left) && foldWords(left) === foldWords(right);
 const foldWords = (text: string) =>
   text.replace(/(?<![a-zA-Z])[A-Z][a-z]+|[a-zA-Z]{4,}/g, (word) => word.toLowerCase());
 
-/** A bare value is also the value in any one unit; "5 cm" is not "5 m". */
+/** A bare value equals the same value with any unit; "5 cm" is not "5 m". */
 function sameMeasure(left: string, right: string): boolean {
   if (sameExpression(left, right)) return true;
   const [a, b] = [measure(left), measure(right)];
@@ -55,10 +55,10 @@ function sameMeasure(left: string, right: string): boolean {
   return b.unit === "%" && a.unit === undefined && isPercentOf(b.text, a.text);
 }
 
-/** In "sin 30°" the degrees are the sine's. */
+/** In "sin 30°" the degrees belong to the argument. */
 const isAngle = (text: string) => /(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])/.test(text);
 
-/** "50%" is 0.5 as well as what people write as 50. */
+/** "50%" equals 0.5; it also equals a bare 50. */
 function isPercentOf(percent: string, plain: string): boolean {
   const [value, other] = [parseExpression(percent), parseExpression(plain)];
   if (!value || !other || value.variables.size + other.variables.size > 0) return false;
@@ -71,7 +71,7 @@ function sameUnion(left: string, right: string): boolean | undefined {
   return matchAll(a, b);
 }
 
-/** In some order, each of one to another of the other. */
+/** Whether the parts are equal in some order. */
 function matchAll(left: readonly string[], right: readonly string[]): boolean {
   if (left.length !== right.length) return false;
   const rest = [...right];
@@ -82,7 +82,7 @@ function matchAll(left: readonly string[], right: readonly string[]): boolean {
   });
 }
 
-/** `x \in [1, 2]` and `x = 3` are what stands on the right; two whole equations are compared as equations. */
+/** `x \in [1, 2]` and `x = 3` equal their right sides; two equations are compared as equations. */
 function sameRelation(left: string, right: string): boolean | undefined {
   const [a, b] = [relation(left), relation(right)];
   if (!a && !b) return undefined;
@@ -100,7 +100,7 @@ interface Relation {
   left: string;
   sign: string;
   right: string;
-  /** The left side only names what the right side says. */
+  /** The left side is only a name, such as `x` or `f(x)`. */
   names: boolean;
 }
 const opposite = new Map(Object.entries({ "=": "=", "<": ">", ">": "<", "<=": ">=", ">=": "<=" }));
@@ -120,7 +120,7 @@ function relation(text: string): Relation | undefined {
   return { left, sign, right, names };
 }
 
-/** Equal when the differences of the sides have the same ratio everywhere. */
+/** Two equations are equal if the differences of their sides have the same ratio at all points. */
 function sameEquation(one: Relation, other: Relation): boolean {
   const sides = [one.left, one.right, other.left, other.right]
     .map(parseExpression)
@@ -148,7 +148,7 @@ function sameList(left: string, right: string): boolean | undefined {
   const unordered = (kind: string) => kind === "set" || kind === "none";
   if (unordered(a.kind) && unordered(b.kind)) return matchAll(expand(parts), expand(others));
   if (a.open !== b.open || a.close !== b.close || parts.length !== others.length) return false;
-  return parts.every((part, index) => sameAnswer(part, others[index]!));
+  return parts.every((part, index) => sameAnswer(part, others[index] ?? ""));
 }
 
 const hasPlusMinus = (text: string) => /\\pm(?![a-z])|±/.test(text);
@@ -171,13 +171,13 @@ function sameExpression(left: string, right: string): boolean {
   for (const point of samplePoints([a, b])) {
     const verdict = compare(a.evaluate(point), b.evaluate(point));
     if (verdict === false) return false;
-    // Undefined outside of the domain of one of them: sqrt(x) below zero.
+    // Undefined outside of the domain of an expression, such as sqrt(x) below zero.
     if (verdict) compared++;
   }
   return compared >= 4;
 }
 
-/** Above and below zero, so that x is not taken for |x|. Fractions, so that polynomials are compared exactly. */
+/** Points above and below zero, so that x differs from |x|. Fractions, so that polynomials are compared exactly. */
 function samplePoints(expressions: readonly Expression[]): Map<string, Value>[] {
   const random = uniforms(7);
   const names = [...new Set(expressions.flatMap(({ variables }) => [...variables]))].sort();

@@ -5,14 +5,14 @@ export interface FoundAnswer {
   where: string;
 }
 
-/** The text after the last `</think>`; empty when thinking was not closed: there is no answer yet. */
+/** The text after the last `</think>`; empty if thinking is not closed. */
 export function withoutThinking(reply: string): string {
   const end = reply.lastIndexOf("</think>");
   if (end >= 0) return reply.slice(end + "</think>".length);
   return reply.includes("<think>") ? "" : reply;
 }
 
-/** The content of the last `\boxed{...}` (or `\fbox`), braces matched; undefined without one or when it is not closed. */
+/** The content of the last `\boxed{...}` or `\fbox{...}`; undefined if there is none or it is not closed. */
 export function lastBox(text: string): string | undefined {
   const at = Math.max(text.lastIndexOf("\\boxed"), text.lastIndexOf("\\fbox"));
   if (at < 0) return undefined;
@@ -27,7 +27,7 @@ export function lastBox(text: string): string | undefined {
 }
 
 /**
- * The last box; without one, in this order: an <answer> tag, what follows ####, what follows "answer is", the last
+ * The first of these that the reply has: the last box, an <answer> tag, text after ####, text after "answer is", the last
  * formula between dollar signs, the last number.
  */
 export function findAnswer(reply: string): FoundAnswer | undefined {
@@ -50,7 +50,7 @@ export function findAnswer(reply: string): FoundAnswer | undefined {
   return undefined;
 }
 
-/** The content of the last `<answer>...</answer>`. One pattern over both tags would read the rest again from each opening. */
+/** The content of the last `<answer>...</answer>`. A pattern over both tags would take quadratic time. */
 function lastTagged(text: string): string | undefined {
   let start: number | undefined;
   let content: string | undefined;

@@ -3,16 +3,16 @@ import { compareAnswers } from "./equivalent.ts";
 import { findAnswer, lastBox, withoutThinking } from "./find-answer.ts";
 
 export interface MathAnswerOptions {
-  /** Only an answer in `\boxed{}` counts. Default false: see `findAnswer` for where else it is looked for. */
+  /** Accept only an answer in `\boxed{}`. Default false, which also accepts the other forms of `findAnswer`. */
   boxed?: boolean;
 }
 
 /**
- * 1 when a reply's final answer is mathematically equal to one of the expected ones, else 0. What a reply thinks
- * between `<think>` and `</think>` does not count.
+ * 1 if a reply's final answer is mathematically equal to one of the expected answers, else 0. Text between `<think>` and
+ * `</think>` is ignored.
  *
- * @param expected the answer, bare or with its solution around it (its last `\boxed{}` counts then); several: any of them
- * @throws Error when nothing is expected
+ * @param expected one or several answers; of a whole solution, the last `\boxed{}` is the answer
+ * @throws Error if there is no expected answer
  * @example mathAnswer("So it is \\boxed{\\frac{1}{2}}.", "0.5").reward // 1
  */
 export function mathAnswer(

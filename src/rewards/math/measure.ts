@@ -69,7 +69,7 @@ const powers = new Map(Object.entries({ sq: "2", square: "2", cubic: "3", "²": 
 
 export interface Measure {
   text: string;
-  /** Undefined for a bare value. Spellings of a unit are one; units are not converted. */
+  /** Undefined for a bare value. Spellings of a unit are unified; units are not converted. */
   unit: string | undefined;
 }
 
@@ -88,7 +88,7 @@ export function measure(text: string): Measure {
   return { text: value, unit: dimension === undefined ? unit : `${unit}^${dimension}` };
 }
 
-/** "5m" and "x m" may well be products; "5 m" is five meters. */
+/** "5m" and "x m" may be products; "5 m" is five meters. */
 const isLetter = (name: string) => /^[A-Za-z]{1,2}$/.test(name);
 const isNumber = (before: string, unit: string) =>
   (before.endsWith(" ") || unit.startsWith(" ")) && parseExpression(before)?.variables.size === 0;

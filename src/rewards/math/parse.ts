@@ -28,7 +28,7 @@ type Evaluate = Expression["evaluate"];
 const longest = 2000;
 const deepest = 200;
 
-/** @returns undefined when the text is not an expression */
+/** @returns undefined if the text is not an expression */
 export function parseExpression(text: string): Expression | undefined {
   if (text.length > longest) return undefined;
   spend(text.length);
@@ -96,7 +96,7 @@ class Parser {
     return true;
   }
 
-  /** Every recursion passes here: text of thousands of roots or signs must not overflow the stack. */
+  /** Limits every recursion, so that thousands of roots or signs do not overflow the stack. */
   #nested(parse: () => Evaluate): Evaluate {
     if (++this.#depth > deepest) throw new NoExpression();
     const result = parse();
@@ -140,8 +140,8 @@ class Parser {
   }
 
   /**
-   * Whether the next token multiplies what stands before it. A number does so only after a bracket: `1 0` is not a
-   * product, nor is `x2`.
+   * Whether the next token is a factor without a sign. A number is a factor only after a bracket: `1 0` and `x2` are not
+   * products.
    */
   #startsFactor(): boolean {
     const token = this.#tokens[this.#at];
@@ -206,7 +206,7 @@ class Parser {
     }
   }
 
-  /** What `^` and commands take: a braced group, a signed number, or a single digit or letter as LaTeX has it. */
+  /** The argument of `^` and of commands: a braced group, a signed number, or a single digit or letter. */
   #argument(): Evaluate {
     if (this.#is("{") || this.#is("(")) return this.#atom();
     if (this.#take("-")) return negated(this.#nested(() => this.#argument()));

@@ -1,4 +1,4 @@
-/** Exact fractions while they are small, floating point with an error bound beyond. */
+/** Exact fractions while they are small, otherwise floating point with an error bound. */
 import { spend } from "./budget.ts";
 
 export interface Value {
@@ -37,7 +37,7 @@ function lowest(numerator: bigint, denominator: bigint): Value {
   return value;
 }
 
-/** Both may be beyond the range of floating point although their quotient is not. */
+/** Both may exceed the range of floating point even if their quotient does not. */
 function quotient(numerator: bigint, denominator: bigint): number {
   const excess = Math.max(0, bits(numerator) - 900, bits(denominator) - 900);
   return Number(numerator >> BigInt(excess)) / Number(denominator >> BigInt(excess));
@@ -94,7 +94,7 @@ export function divide(left: Value, right: Value): Value {
   return real(result, (left.error + Math.abs(result) * right.error) / smallest);
 }
 
-/** Whole powers of fractions stay exact; roots are exact where they come out even. */
+/** Integer powers of fractions are exact, and so are roots with a rational result. */
 export function power(base: Value, exponent: Value): Value {
   const [b, e] = [base.exact, exponent.exact];
   if (b && e && e.denominator === 1n && bits(e.numerator) <= 12) {
@@ -120,7 +120,7 @@ export function power(base: Value, exponent: Value): Value {
   return real(result, Math.abs(result) * Math.expm1(relative));
 }
 
-/** A function of floating point, e.g. a sine. The error follows from the ends of the argument's range. */
+/** Applies a function of floating point, e.g. a sine. The error is computed at the ends of the argument's range. */
 export function apply(compute: (value: number) => number, { approximate, error }: Value): Value {
   const result = compute(approximate);
   const ends = [compute(approximate - error), compute(approximate + error)].map((end) => Math.abs(end - result));
@@ -143,9 +143,9 @@ function wholeRoot(value: bigint, degree: number): bigint | undefined {
 }
 
 /**
- * Exact where both values are exact; else equal within their error bounds, so that a rounded decimal does not equal the number
- * it stands for.
- * @returns undefined when one is undefined, or not known well enough to tell
+ * Compares exactly if both values are exact, else within their error bounds. So a rounded decimal does not equal the number
+ * that it rounds.
+ * @returns undefined if a value is undefined or too uncertain
  */
 export function compare(left: Value, right: Value): boolean | undefined {
   if (left.exact && right.exact) {
@@ -156,12 +156,12 @@ export function compare(left: Value, right: Value): boolean | undefined {
   if (!Number.isFinite(a) || !Number.isFinite(b) || !Number.isFinite(error)) return undefined;
   if (Math.abs(a - b) > error) return false;
   if (error <= precise * Math.max(Math.abs(a), Math.abs(b))) return true;
-  // Sums that cancel: both may be zero, or neither is known.
+  // Sums that cancel may both be zero.
   const bothZero = Math.abs(a) <= left.error && Math.abs(b) <= right.error && error <= precise;
   return bothZero ? true : undefined;
 }
 
-/** A comparison of values that are less certain than this says nothing. */
+/** Largest relative error of a comparison. */
 const precise = 1e-9;
 
 export const equal = (left: Value, right: Value): boolean => compare(left, right) === true;

@@ -1,9 +1,9 @@
-/** Splits lists, tuples, intervals and unions at the commas that are not inside brackets. */
+/** Splits lists, tuples, intervals and unions at commas outside of brackets. */
 
 const opening = new Set(["(", "[", "{"]);
 const closing = new Set([")", "]", "}"]);
 
-/** At top-level commas, semicolons, "and" and "or". @example splitTop("1, (2, 3) and 4") // ["1", "(2, 3)", "4"] */
+/** Splits at top-level commas, semicolons, "and" and "or". @example splitTop("1, (2, 3) and 4") // ["1", "(2, 3)", "4"] */
 export function splitTop(text: string): string[] {
   const parts: string[] = [];
   let depth = 0;
@@ -13,7 +13,7 @@ export function splitTop(text: string): string[] {
     start = index + length;
   };
   for (let index = 0; index < text.length; index++) {
-    const character = text[index]!;
+    const character = text.charAt(index);
     if (opening.has(character)) depth++;
     else if (closing.has(character)) depth--;
     else if (depth === 0 && (character === "," || character === ";")) cut(index, 1);
@@ -35,7 +35,7 @@ export interface Bracketed {
   inner: string;
 }
 
-/** The content of outer brackets around all of the text. `(1,2]` is a tuple with a bracket of each kind. */
+/** The content of brackets around the whole text. `(1,2]` is a tuple with two kinds of bracket. */
 export function unbracket(text: string): Bracketed {
   const none: Bracketed = { kind: "none", open: "", close: "", inner: text };
   const found = /^(\\\{|\\lbrace|[([{])([\s\S]*?)(\\\}|\\rbrace|[)\]}])$/.exec(text);
@@ -47,7 +47,7 @@ export function unbracket(text: string): Bracketed {
     else if (closing.has(character) && --depth < 0) return none;
   }
   if (depth !== 0) return none;
-  // Braces without a backslash are a set if they hold a list; around one value they only group.
+  // Braces without a backslash are a set if they contain a list; around one value they only group.
   if (open === "{" && splitTop(inner).length < 2) return none;
   const isSet = open === "\\{" || open === "\\lbrace" || open === "{";
   return { kind: isSet ? "set" : "tuple", open: isSet ? "{" : open, close: isSet ? "}" : close, inner };

@@ -1,4 +1,4 @@
-/** Splits LaTeX and plain notation into the same tokens. */
+/** Splits LaTeX and plain notation into tokens. */
 
 export interface Token {
   /** `name`: a variable, constant or function. `word`, `command`: text and LaTeX that expressions do not contain. */
@@ -6,7 +6,7 @@ export interface Token {
   text: string;
 }
 
-/** Commands and characters that are a sign under another name. */
+/** Commands and characters with the same meaning as a sign. */
 const signs = new Map([
   ...Object.entries({ "\\cdot": "*", "\\times": "*", "\\ast": "*", "×": "*", "·": "*", "⋅": "*", "**": "^" }),
   ...Object.entries({ "\\div": "/", "÷": "/", "−": "-", "–": "-", "\\pm": "±", "\\mp": "∓", "\\%": "%" }),
@@ -30,12 +30,12 @@ const synonyms = new Map(
 );
 const constants = new Set(["pi", "infty"]);
 
-/** Whether a name stands for a function, so that it is one token where letters side by side are a product. */
+/** Whether a name is a function. Other adjacent letters are a product. */
 export const isFunction = (name: string) => functions.has(name);
 
 const piece = /\s+|\\[a-zA-Z]+|\\[^a-zA-Z]|\d+(?:\.\d+)?(?:[eE][+-]?\d+(?![\d.]))?|\.\d+|[a-zA-Z]+|<=|>=|\*\*|[^\s]/gu;
 
-/** A run of this many letters is a word; fewer are variables side by side. */
+/** A run of at least this many letters is a word; fewer letters are a product of variables. */
 const shortestWord = 4;
 
 export const tokenize = (text: string): Token[] => [...text.matchAll(piece)].flatMap(([written]) => toTokens(written));
@@ -47,7 +47,7 @@ function toTokens(written: string): Token[] {
   if (sign !== undefined) return [{ kind: "sign", text: sign }];
   const letters = written.replace("\\", "");
   const name = synonyms.get(letters) ?? letters;
-  // A plain "sqrt 23" has no braces, so that its argument is the whole number.
+  // The argument of a plain "sqrt 23" is the whole number, since it has no braces.
   if (written === "sqrt") return [{ kind: "name", text: "surd" }];
   if (functions.has(name) || constants.has(name)) return [{ kind: "name", text: name }];
   if (written.startsWith("\\")) return [{ kind: variables.has(name) ? "name" : "command", text: name }];
@@ -56,11 +56,11 @@ function toTokens(written: string): Token[] {
   return [...letters].map((text) => ({ kind: "name", text }));
 }
 
-/** Whether two texts are the same tokens. White space, and braces around a single index or exponent, do not count. */
+/** Whether two texts have the same tokens, ignoring white space and braces around a single index or exponent. */
 export function sameTokens(left: string, right: string): boolean {
-  const [a, b] = [left, right].map((text) => withoutIndexBraces(tokenize(text)));
+  const [a, b] = [withoutIndexBraces(tokenize(left)), withoutIndexBraces(tokenize(right))];
   return (
-    a!.length === b!.length && a!.every(({ kind, text }, index) => b![index]!.kind === kind && b![index]!.text === text)
+    a.length === b.length && a.every(({ kind, text }, index) => b[index]?.kind === kind && b[index]?.text === text)
   );
 }
 

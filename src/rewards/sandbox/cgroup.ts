@@ -1,4 +1,4 @@
-/** A memory limit that the kernel holds for all processes of a sandbox together, where this process may create cgroups. */
+/** A memory limit for all processes of a sandbox together, enforced by the kernel if this process may create cgroups. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { SandboxLimits } from "./types.ts";
@@ -11,22 +11,25 @@ export interface Hierarchy {
 }
 
 export interface Cgroup {
-  /** Writing "0" into this file takes a process in. */
+  /** Writing "0" into this file moves the writing process into the cgroup. */
   entrance: string;
   bytes(): number;
-  /** Whether the kernel ended a process because the limit was reached. */
+  /** Whether the kernel ended a process at the limit. */
   ranOut(): boolean;
   remove(): void;
 }
 
-/** The first is required; of the others those that this kernel has. */
+/** The first is required; the others are set if this kernel has them. */
 const limitFiles = {
   1: ({ memoryBytes }: SandboxLimits) => ({
     "memory.limit_in_bytes": memoryBytes,
     "memory.memsw.limit_in_bytes": memoryBytes,
   }),
   2: ({ memoryBytes, processes }: SandboxLimits) => ({
-    ...{ "memory.max": memoryBytes, "memory.swap.max": 0, "memory.oom.group": 1, "pids.max": processes },
+    "memory.max": memoryBytes,
+    "memory.swap.max": 0,
+    "memory.oom.group": 1,
+    "pids.max": processes,
   }),
 };
 const stateFiles = {
@@ -48,7 +51,7 @@ export function memoryHierarchies(mounts: string, membership: string): Hierarchy
   });
 }
 
-/** The folder below which limits can be set: this process's own cgroup, or the nearest one above it. */
+/** The cgroup in which others can be created: this process's own, or the nearest one above it. */
 function findHome(): { version: 1 | 2; parent: string } | undefined {
   const limits = { memoryBytes: 2 ** 30, processes: 64 } as SandboxLimits;
   for (const { version, mount, place } of memoryHierarchies(read("/proc/self/mountinfo"), read("/proc/self/cgroup"))) {
@@ -64,7 +67,7 @@ function findHome(): { version: 1 | 2; parent: string } | undefined {
 
 let home: ReturnType<typeof findHome> | null = null;
 
-/** Undefined where this process may not create cgroups. */
+/** Undefined if this process may not create cgroups. */
 export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefined {
   if (home === null) home = findHome();
   const folder = home && create(home, name, limits);
@@ -80,7 +83,7 @@ export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefi
 
 export const hasCgroups = () => Boolean(home);
 
-/** For the rest of this process: programs cannot enter here. */
+/** For the rest of this process, if programs cannot enter the cgroups. */
 export function giveUpCgroups(): void {
   home = undefined;
 }
@@ -100,7 +103,7 @@ function create(
   try {
     mkdirSync(folder);
   } catch {
-    return undefined; // Another user's, or mounted read-only.
+    return undefined; // Owned by another user, or mounted read-only.
   }
   const files = Object.entries(limitFiles[version](limits));
   try {
@@ -115,7 +118,7 @@ function create(
   }
 }
 
-/** Memory of a process that has just ended may be counted for another instant. */
+/** Retries, since a process that has just ended may still be in the cgroup. */
 function remove(folder: string, tries = 100): void {
   try {
     rmdirSync(folder);

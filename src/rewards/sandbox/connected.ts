@@ -1,9 +1,9 @@
-/** Two sandboxed programs that talk with each other, such as a program under test and the one that checks it. */
+/** Runs two connected programs in sandboxes, such as a program under test and its test. */
 import type { Duplex } from "node:stream";
 import { type Connection, runProgram } from "./run-program.ts";
 import type { Isolation, SandboxProgram, SandboxResult } from "./types.ts";
 
-/** What one program may send to the other. */
+/** Limit of the data that one program may send to the other. */
 const mostBytes = 16 * 2 ** 20;
 
 export async function runConnected(
@@ -17,7 +17,7 @@ export async function runConnected(
     relay(right, left, other.end);
   });
   const running = [runProgram(level, first, one), runProgram(level, second, other)] as const;
-  // Also when it could not be started, or was aborted.
+  // Also if it could not be started, or was aborted.
   running[0].finally(() => other.end()).catch(() => {});
   running[1].catch(() => one.end());
   await Promise.allSettled(running);

@@ -9,7 +9,7 @@ test("what is held and what is not", () => {
   );
   const few = { ...all, network: false, files: false, processes: false, lifetime: false };
   expect(describeIsolation({ level: "process", ...few, memory: "watched" })).toBe(
-    "level process: programs cannot reach variables and memory of other processes; not held: the network, other files, " +
-      "other processes; memory is looked at ten times a second; a process that leaves its group survives",
+    "level process: programs cannot reach variables and memory of other processes; not protected: the network, other files, " +
+      "other processes; memory is checked ten times a second; a process that leaves its group survives",
   );
 });

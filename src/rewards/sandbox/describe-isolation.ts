@@ -1,4 +1,4 @@
-/** One sentence on what a sandbox holds on this machine. */
+/** Describes in a sentence what a sandbox prevents on this machine. */
 import type { Isolation } from "./types.ts";
 
 const claims = {
@@ -10,7 +10,7 @@ const claims = {
 
 const memory: Record<Isolation["memory"], string> = {
   cgroup: "memory is limited by the kernel",
-  watched: "memory is looked at ten times a second",
+  watched: "memory is checked ten times a second",
   unlimited: "memory is not limited",
 };
 
@@ -20,7 +20,7 @@ export function describeIsolation(isolation: Isolation): string {
   const [closed, open] = [list(true).join(", "), list(false).join(", ")];
   const parts = [
     closed && `programs cannot reach ${closed}`,
-    open && `not held: ${open}`,
+    open && `not protected: ${open}`,
     memory[isolation.memory],
     !isolation.lifetime && "a process that leaves its group survives",
   ];

@@ -1,4 +1,4 @@
-/** Where python and node really are, so that a sandbox can show them to a program and hide what lies beside them. */
+/** Locates python and node, so that a sandbox can show them to a program and hide everything else. */
 import { homedir } from "node:os";
 import { isAbsolute, relative } from "node:path";
 import { UserError } from "../../errors.ts";
@@ -8,15 +8,15 @@ export interface Interpreter {
   /** Absolute path. */
   program: string;
   args: readonly string[];
-  /** Folders and files beside the system's own that it needs. */
+  /** Folders and files that it needs in addition to the system's own. */
   paths: readonly string[];
-  /** Whether it lives with a limit on its address space: V8 reserves far more than it uses. */
+  /** False for V8, which reserves far more address space than it uses. */
   limitAddressSpace: boolean;
 }
 
 const found = new Map<string, Promise<Interpreter>>();
 
-/** @throws UserError when there is no such interpreter, or when it could only be shown together with the user's home */
+/** @throws UserError if the interpreter is missing, or if its folder contains the user's home folder */
 export function findInterpreter(name: "python" | "node"): Promise<Interpreter> {
   const known = found.get(name) ?? (name === "node" ? findNode() : findPython());
   found.set(name, known);
@@ -24,7 +24,7 @@ export function findInterpreter(name: "python" | "node"): Promise<Interpreter> {
 }
 
 async function findNode(): Promise<Interpreter> {
-  // One file; what it links to is the system's.
+  // A single file that needs only the system's libraries.
   return { program: process.execPath, args: [], paths: [process.execPath], limitAddressSpace: false };
 }
 

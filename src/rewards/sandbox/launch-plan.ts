@@ -1,4 +1,4 @@
-/** What the launcher (worker/sandbox/launch.py) is given: everything that one program may do and use. */
+/** The input of the launcher (worker/sandbox/launch.py): everything that a program may do and use. */
 import { fileURLToPath } from "node:url";
 import type { Interpreter } from "./interpreters.ts";
 import type { Isolation, SandboxLimits } from "./types.ts";
@@ -13,10 +13,10 @@ export interface LaunchPlan {
   files: string;
   /** The user that the program becomes at level `namespaces`. */
   user: number;
-  /** What the program sees of this machine beside the system's own folders. */
+  /** Paths that the program sees in addition to the system's own folders. */
   paths: readonly string[];
   limits: Pick<SandboxLimits, "cpuSeconds" | "fileBytes" | "processes"> & { addressSpace: number | null };
-  /** The file that takes the program into its cgroup. */
+  /** The file that moves the program into its cgroup. */
   cgroup: string | null;
   /** Whether descriptor 4 is passed on to the program. */
   channel: boolean;
@@ -36,7 +36,7 @@ export interface Placed {
 
 const launcher = fileURLToPath(new URL("../../../worker/sandbox/launch.py", import.meta.url));
 
-/** Beyond any real user; one each, so that the kernel counts the processes of each sandbox separately. */
+/** Above all real users. Each sandbox has its own, so that the kernel counts its processes separately. */
 const firstUser = 1_000_000_000;
 let users = 0;
 
@@ -50,19 +50,31 @@ export function launchPlan(level: Isolation["level"], placed: Placed): LaunchPla
       ? { ...shared, HOME: "/work", TMPDIR: "/tmp" }
       : { ...shared, HOME: files, TMPDIR: files, HONE_SANDBOX: placed.marker };
   return {
-    ...{ level, owner: process.pid, root: `${folder}/root`, files },
+    level,
+    owner: process.pid,
+    root: `${folder}/root`,
+    files,
     user: firstUser + (process.pid % 10_000) * 10_000 + (users++ % 10_000),
     paths: interpreter?.paths ?? [],
     limits: {
-      ...{ fileBytes, processes, cpuSeconds: Math.ceil(limits.cpuSeconds) },
+      fileBytes,
+      processes,
+      cpuSeconds: Math.ceil(limits.cpuSeconds),
       addressSpace: interpreter?.limitAddressSpace ? memoryBytes : null,
     },
-    ...{ cgroup, channel, command, environment },
+    cgroup,
+    channel,
+    command,
+    environment,
   };
 }
 
-/** @param python runs the launcher, whatever the program is written in */
+/** @param python runs the launcher, regardless of the program's language */
 export const launchCommand = (python: Interpreter, plan: LaunchPlan): [string, ...string[]] => [
-  ...([python.program, "-I", "-S", "-B"] as const),
-  ...[launcher, JSON.stringify(plan)],
+  python.program,
+  "-I",
+  "-S",
+  "-B",
+  launcher,
+  JSON.stringify(plan),
 ];

@@ -1,4 +1,4 @@
-/** What sandboxes leave when the process that runs them is killed: folders, cgroups and, where no kernel ends them, processes. */
+/** Removes what sandboxes of killed processes left: folders, cgroups and processes. */
 import { mkdtemp, readdir } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,7 +9,7 @@ import { removeProgramFolder } from "./program-folder.ts";
 
 const prefix = "hone-sandbox-";
 
-/** A folder for one program. Its name says which process has to remove it. */
+/** Creates a folder for a program. Its name contains the process that removes it. */
 export const createFolder = () => mkdtemp(join(tmpdir(), `${prefix}${ownerMark}-`));
 
 const isLeft = (name: string) => name.startsWith(prefix) && isOwnerGone(name);

@@ -52,7 +52,7 @@ async function trial(level: Isolation["level"], script: string): Promise<string 
   try {
     const { stdout, stderr } = await run().catch((error: unknown) => {
       if (!hasCgroups()) throw error;
-      giveUpCgroups(); // They can be created here but not entered.
+      giveUpCgroups(); // They can be created but not entered.
       return run();
     });
     return stdout + stderr;
@@ -64,11 +64,11 @@ async function trial(level: Isolation["level"], script: string): Promise<string 
 let leftoversRemoved: Promise<void> | undefined;
 
 /**
- * A place to run programs that nobody has read, such as a model's: own processes, no network, no files but its own,
- * limits on time, memory, processes, files and output. `isolation` says which of these hold on this machine. The first call
- * also removes what sandboxes of killed processes left.
+ * Opens a sandbox for untrusted programs, such as a model's: no access to other processes, files and networks, and limits
+ * on time, memory, processes, files and output. `isolation` lists which of these this machine enforces. The first call also
+ * removes what sandboxes of killed processes left.
  *
- * @throws UserError when this machine cannot give the isolation asked for
+ * @throws UserError if this machine cannot provide the requested isolation
  * @example
  * const sandbox = await openSandbox();
  * const { stdout } = await sandbox.run({ command: ["python", "-c", "print(1 + 1)"] }); // "2\n"

@@ -1,20 +1,20 @@
-/** The processes of sandboxes, found in /proc: how many there are, what they hold, and how they are ended. */
+/** Finds the processes of sandboxes in /proc, measures their memory and ends them. */
 import { readdirSync, readFileSync } from "node:fs";
 
 interface Entry {
   pid: number;
   parent: number;
   group: number;
-  /** Clock ticks since boot; tells a process from a later one of the same id. */
+  /** Clock ticks since boot; distinguishes a process from a later one with the same id. */
   started: string;
   residentBytes: number;
-  /** Its arguments, read when asked for. */
+  /** Its arguments, read on access. */
   readonly command: string;
 }
 
 const pageBytes = 4096;
 
-/** All processes of this machine that can be seen; empty where there is no /proc. */
+/** All visible processes of this machine; empty without /proc. */
 export function listProcesses(): Entry[] {
   if (process.platform !== "linux") return [];
   return readdirSync("/proc").flatMap((name) => (/^\d+$/.test(name) ? (readEntry(name) ?? []) : []));
@@ -23,30 +23,34 @@ export function listProcesses(): Entry[] {
 function readEntry(pid: string): Entry | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     const [, parent, group] = fields;
     const residentBytes = Number(fields[21]) * pageBytes;
     return {
-      ...{ pid: Number(pid), parent: Number(parent), group: Number(group), started: fields[19]!, residentBytes },
+      pid: Number(pid),
+      parent: Number(parent),
+      group: Number(group),
+      started: fields[19] ?? "",
+      residentBytes,
       get command() {
         return readOrNothing(`/proc/${pid}/cmdline`).replaceAll("\0", " ");
       },
     };
   } catch {
-    return undefined; // It has just ended.
+    return undefined; // The process has just ended.
   }
 }
 
 /** The processes that one sandbox started. */
 export interface Family {
-  /** Looks who is there. Those once seen are remembered when their parents are gone. */
+  /** Counts the processes. Known ones are found even after their parents have ended. */
   look(table: readonly Entry[]): { processes: number; residentBytes: number };
-  /** SIGKILL to all of them, and to all that carry the marker. */
+  /** Sends SIGKILL to all of them, and to all processes with the marker. */
   kill(): void;
 }
 
-/** SIGKILL to all processes that carry one of these pieces in their environment. */
+/** Sends SIGKILL to all processes whose environment contains one of these markers. */
 export function killMarked(markers: readonly string[]): void {
   for (const { pid } of listProcesses()) {
     const environment = readOrNothing(`/proc/${pid}/environ`);
@@ -54,7 +58,7 @@ export function killMarked(markers: readonly string[]): void {
   }
 }
 
-/** @param marker a piece of their environment that marks them as this sandbox's */
+/** @param marker text in the environment of this sandbox's processes */
 export function watchFamily(leader: number, marker: string): Family {
   const known = new Map<number, string>();
   const look: Family["look"] = (table) => {
@@ -68,14 +72,14 @@ export function watchFamily(leader: number, marker: string): Family {
         grown = true;
       }
     }
-    const mine = [...known.keys()].map((pid) => alive.get(pid)!);
-    return { processes: mine.length, residentBytes: mine.reduce((sum, entry) => sum + entry.residentBytes, 0) };
+    const own = table.filter(({ pid }) => known.has(pid));
+    return { processes: own.length, residentBytes: own.reduce((sum, entry) => sum + entry.residentBytes, 0) };
   };
   return {
     look,
     kill() {
       signal(-leader);
-      // A family that forks while it is being ended takes more than one pass.
+      // Processes that fork meanwhile need more than one pass.
       for (let pass = 0; pass < 20; pass++) {
         const table = listProcesses();
         look(table);
@@ -93,7 +97,7 @@ function signal(target: number): void {
   try {
     process.kill(target, "SIGKILL");
   } catch (error) {
-    // Gone already is what was wanted; one that became another user's inside a namespace dies with process 1 there.
+    // It has already ended, or belongs to another user inside a namespace and ends with process 1 there.
     const { code } = error as NodeJS.ErrnoException;
     if (code !== "ESRCH" && code !== "EPERM") throw error;
   }
@@ -103,6 +107,6 @@ function readOrNothing(path: string): string {
   try {
     return readFileSync(path, "latin1");
   } catch {
-    return ""; // Another user's, or gone.
+    return ""; // It belongs to another user, or has ended.
   }
 }

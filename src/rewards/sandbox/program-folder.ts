@@ -1,4 +1,4 @@
-/** The folder of one program on this machine: written before it starts, measured while it runs, removed afterwards. */
+/** Writes, measures and removes the folder of a program. */
 import { execFile } from "node:child_process";
 import { lstat, mkdir, opendir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, normalize } from "node:path";
@@ -10,8 +10,8 @@ export async function writeFiles(folder: string, files: Readonly<Record<string, 
   for (const [name, text] of Object.entries(files)) {
     const path = normalize(join(folder, name));
     if (!path.startsWith(`${folder}/`)) {
-      throw new UserError(`the sandbox's file ${JSON.stringify(name)} would lie outside its folder`, {
-        hint: "name files by a path relative to the work folder, without ..",
+      throw new UserError(`the sandbox's file ${JSON.stringify(name)} is outside its folder`, {
+        hint: "use a path relative to the work folder, without ..",
       });
     }
     await mkdir(dirname(path), { recursive: true });
@@ -21,7 +21,7 @@ export async function writeFiles(folder: string, files: Readonly<Record<string, 
 
 const mostEntries = 16_384;
 
-/** Whether all files of a folder together are larger than `bytes`, or more than a sandbox may have. */
+/** Whether a folder has more than `bytes`, or more files than a sandbox may have. */
 export async function isFolderOver(folder: string, bytes: number): Promise<boolean> {
   let [size, entries] = [0, 0];
   const waiting = [folder];
@@ -34,13 +34,13 @@ export async function isFolderOver(folder: string, bytes: number): Promise<boole
         if (size > bytes || ++entries > mostEntries) return true;
       }
     } catch {
-      // The program removed it, or closed it even to itself.
+      // The program removed the folder, or removed its own access.
     }
   }
   return false;
 }
 
-/** Also removes what the program made hard to remove: closed folders, and paths too long to name. */
+/** Also removes folders without access rights, and paths that are too long for system calls. */
 export async function removeProgramFolder(folder: string): Promise<void> {
   try {
     await rm(folder, { recursive: true, force: true });

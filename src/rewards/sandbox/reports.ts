@@ -1,11 +1,11 @@
-/** What the launcher reports on a descriptor that the program does not have. */
+/** Reads the launcher's reports from a descriptor that the program does not have. */
 import type { Readable } from "node:stream";
 
 type Report = { ready: true } | { failed: string } | { exit: number } | { signal: number };
 
 export interface Reports {
   first: Promise<Report>;
-  /** How the program ended; neither when the launcher ended it. */
+  /** How the program ended; both are null if the launcher ended it. */
   last(): { exitCode: number | null; signal: number | null };
 }
 

@@ -1,4 +1,4 @@
-/** One program in one sandbox, from its files to its result. Nothing of it is left behind, however it ends. */
+/** Runs a program in a sandbox. Removes everything afterwards, regardless of how it ends. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -16,7 +16,7 @@ import type { Isolation, SandboxLimits, SandboxProgram, SandboxResult } from "./
 import { watch } from "./watcher.ts";
 
 const setUpSeconds = 30;
-/** How long the launcher may take to end its processes before this process does it, and how long output may follow. */
+/** Time for the launcher to end its processes before this process does, and for output to arrive afterwards. */
 const graceSeconds = 5;
 const mebibyte = 2 ** 20;
 
@@ -24,7 +24,7 @@ const mebibyte = 2 ** 20;
 export interface Connection {
   /** Called once the program runs. */
   onChannel(channel: Duplex): void;
-  /** Ends the program, because of a limit if it names one. */
+  /** Ends the program when it resolves, with the exceeded limit if any. */
   over: Promise<SandboxResult["ended"] | undefined>;
 }
 
@@ -95,7 +95,7 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
     const { ended: limit, ...rest } = await follow(child, family as Family, ended, running);
     await letOutputEnd(child);
     const { exitCode, signal } = reports.last();
-    // 24 is SIGXCPU: the kernel's own limit of processor time.
+    // 24 is SIGXCPU, the kernel's limit of processor time.
     const why = limit ?? (running.cgroup?.ranOut() ? "memory" : signal === 24 ? "time" : "exit");
     const [stdout, stderr] = outputs.map((text) => text());
     return {
@@ -107,7 +107,7 @@ async function launch([launcher, ...args]: [string, ...string[]], running: Runni
     };
   } finally {
     if (child.exitCode === null && child.signalCode === null) family?.kill();
-    // At level `process` without a subreaper (not on Linux) something may have left its group.
+    // At level `process` without a subreaper (not on Linux) a process may have left its group.
     else if (level === "process") family?.kill();
     for (const stream of child.stdio) stream?.destroy();
   }
@@ -138,11 +138,11 @@ async function follow(
     const bytes = cgroup?.bytes() ?? residentBytes;
     peakMemoryBytes = Math.max(peakMemoryBytes, bytes);
     if (cgroup ? cgroup.ranOut() : bytes > limits.memoryBytes) stop("memory");
-    // Two of them are the sandbox's own.
+    // Two processes are the sandbox's own.
     else if (processes > limits.processes + 2) stop("processes");
   });
   const files = setInterval(async () => {
-    // Level `namespaces` holds its files in a file system of a fixed size.
+    // Level `namespaces` has a file system of a fixed size.
     if (level === "process" && (await isFolderOver(join(folder, "files"), limits.fileBytes))) stop("files");
   }, 500);
   for (const stream of [child.stdout, child.stderr]) {
@@ -164,14 +164,14 @@ async function follow(
   }
 }
 
-/** The launcher's own end: it comes after that of all its processes. */
+/** Resolves when the launcher has ended, which is after all of its processes. */
 const whenEnded = (child: ChildProcess) =>
   new Promise<string>((resolve) => {
     child.once("error", ({ message }) => resolve(message));
     child.once("exit", (code, signal) => resolve(`the launcher ended with ${signal ?? `exit code ${code}`}`));
   });
 
-/** What is still in the pipes is read. A process that escaped and keeps them open is not waited for. */
+/** Reads the rest of the pipes, but does not wait for an escaped process that keeps them open. */
 async function letOutputEnd(child: ChildProcess): Promise<void> {
   const streams = [child.stdout, child.stderr].filter((stream) => stream && !stream.readableEnded);
   const ends = streams.map((stream) => new Promise((resolve) => stream?.once("close", resolve).once("end", resolve)));

@@ -1,24 +1,24 @@
-/** What runs in a sandbox, within which limits, and what came of it. */
+/** A sandbox's isolation, limits, programs and results. */
 
-/** What a sandbox keeps away from the program in it, as data: shown in the run, checked by tests. */
+/** What a sandbox hides from its program: shown in the run, checked by tests. */
 export interface Isolation {
-  /** `namespaces`: Linux namespaces of its own; `process`: a process group with limits, and what the kernel offers else. */
+  /** `namespaces`: its own Linux namespaces; `process`: a process group with limits. */
   level: "namespaces" | "process";
   /** The program cannot reach any network, including this machine's own. */
   network: boolean;
-  /** It sees the system's programs (read-only) and its own work folder, nothing else of the machine. */
+  /** It sees only the system's programs (read-only) and its own work folder. */
   files: boolean;
   /** It cannot see or signal other processes. */
   processes: boolean;
   /** It cannot read the environment variables or the memory of this user's other processes. */
   secrets: boolean;
-  /** None of its processes outlives it. */
+  /** All of its processes end with it. */
   lifetime: boolean;
   /** Memory and number of its processes are limited. */
   resources: boolean;
   /**
-   * How memory is limited: by the kernel (`cgroup`), by looking at all processes ten times a second (`watched`; memory
-   * of sockets and pipes is not counted), or not at all.
+   * How memory is limited: by the kernel (`cgroup`), by checking all processes ten times a second (`watched`, without the
+   * memory of sockets and pipes), or not at all.
    */
   memory: "cgroup" | "watched" | "unlimited";
 }
@@ -26,51 +26,51 @@ export interface Isolation {
 export interface SandboxLimits {
   /** Processor time of one process. Default 10. */
   cpuSeconds: number;
-  /** Wall-clock time from the program's start. Default 3 times `cpuSeconds`: a busy machine is not the program's fault. */
+  /** Wall-clock time from the program's start. Default 3 times `cpuSeconds`, since the machine may be busy. */
   seconds: number;
-  /** Of all processes together. Default 512 MiB. */
+  /** Memory of all processes together. Default 512 MiB. */
   memoryBytes: number;
-  /** Processes and threads at one time. Default 64. */
+  /** Concurrent processes and threads. Default 64. */
   processes: number;
-  /** All files of the work folder together (one file, at level `process`). Default 64 MiB. */
+  /** Size of all files of the work folder (at level `process`: of each file). Default 64 MiB. */
   fileBytes: number;
-  /** Standard output and standard error, each. Default 1 MiB. */
+  /** Size of standard output and of standard error. Default 1 MiB. */
   outputBytes: number;
 }
 
 export interface SandboxProgram {
-  /** Program and arguments; `python` and `node` are found by themselves. The work folder is the current one. */
+  /** Program and arguments; `python` and `node` are located automatically. Runs in the work folder. */
   command: readonly [program: string, ...args: string[]];
   /** Files of the work folder by their relative path. */
   files?: Readonly<Record<string, string>>;
   stdin?: string;
-  limits?: Partial<SandboxLimits>;
+  limits?: Partial<SandboxLimits> | undefined;
   /** Ends the program. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 export interface SandboxResult {
-  /** What ended it: itself, or the limit that it met. */
+  /** `exit`, or the limit that was exceeded. */
   ended: "exit" | "time" | "memory" | "processes" | "output" | "files";
-  /** Null when a signal ended it. */
+  /** Null if a signal ended it. */
   exitCode: number | null;
   stdout: string;
   stderr: string;
   seconds: number;
-  /** The most that all its processes held at one of the looks taken ten times a second. */
+  /** Peak memory of all its processes, sampled ten times a second. */
   peakMemoryBytes: number;
 }
 
 export interface Sandbox {
   readonly isolation: Isolation;
   /**
-   * A program that fails is an answer, not an error.
-   * @throws RunError when the sandbox itself cannot be set up; the signal's reason when aborted
+   * A program that fails is a result, not an error.
+   * @throws RunError if the sandbox cannot be set up; the signal's reason if aborted
    */
   run(program: SandboxProgram): Promise<SandboxResult>;
   /**
-   * Two programs at the same time, in two sandboxes. What one writes to its descriptor 4, the other reads from its own. The
-   * second is ended when the first has ended.
+   * Runs two programs in two sandboxes. Each reads from its descriptor 4 what the other writes to its own. The second is
+   * ended when the first ends.
    */
   runConnected(first: SandboxProgram, second: SandboxProgram): Promise<[SandboxResult, SandboxResult]>;
 }

@@ -1,4 +1,4 @@
-/** One look at the process table, ten times a second, for all sandboxes that run. */
+/** Reads the process table ten times a second for all running sandboxes. */
 import { type Family, listProcesses } from "./process-table.ts";
 
 type Seen = ReturnType<Family["look"]>;
