@@ -44,7 +44,7 @@ export async function forward(
   return readOutputs(frame, trainedOffsets(sequences), names);
 }
 
-/** Tokens at each output's position: see `Policy.mostLikely` and `Policy.draws`. */
+/** Tokens at each output's position: `Learner.mostLikely` and `Learner.draws`. */
 export async function tokensAtEach(
   connection: Connection,
   op: "most_likely" | "draws",
