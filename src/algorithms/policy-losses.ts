@@ -27,3 +27,10 @@ export const policyLosses = {
 } as const satisfies Record<string, PolicyLossDefinition>;
 
 export type PolicyLossName = keyof typeof policyLosses;
+
+/** The names that verl and rLLM give to the same losses. */
+export const lossAliases: Readonly<Record<string, PolicyLossName>> = {
+  vanilla: "ppo",
+  geo_mean: "gmpo",
+  reinforce: "gpg",
+};

@@ -4,11 +4,19 @@ import type { Backend } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import type { BackendDescriptor, EngineHooks } from "./descriptor.ts";
-import type { AdapterSpec, Engine } from "./engine.ts";
+import type { AdapterSpec, Capabilities, Engine } from "./engine.ts";
 import { local } from "./local/descriptor.ts";
 import { tinker } from "./tinker/descriptor.ts";
 
 const descriptors: Partial<Record<Backend, BackendDescriptor>> = { local, tinker };
+
+/** The backends that runs can use. */
+export const builtBackends = Object.keys(descriptors) as Backend[];
+
+/** @throws UserError when the backend is not built */
+export function capabilitiesOf(config: Config, backend: Backend = config.rllm.backend): Capabilities {
+  return descriptorOf(backend).capabilities(config);
+}
 
 /**
  * Checks what can be checked before anything is loaded.
@@ -16,18 +24,18 @@ const descriptors: Partial<Record<Backend, BackendDescriptor>> = { local, tinker
  * @throws UserError when the backend is not built, its own settings cannot work, or it cannot train the adapter
  */
 export function requireBackend(config: Config): BackendDescriptor {
-  const { backend } = config.rllm;
-  const descriptor = descriptors[backend];
-  if (descriptor === undefined) {
-    throw new UserError(`rllm.backend=${backend}: ${backendSettings[backend].notBuilt}`, {
-      hint: `use ${Object.keys(descriptors)
-        .map((name) => `rllm/backend=${name}`)
-        .join(" or ")}`,
-    });
-  }
+  const descriptor = descriptorOf(config.rllm.backend);
   descriptor.check?.(config);
   requireAdapter(config, descriptor);
   return descriptor;
+}
+
+function descriptorOf(backend: Backend): BackendDescriptor {
+  const descriptor = descriptors[backend];
+  if (descriptor !== undefined) return descriptor;
+  throw new UserError(`rllm.backend=${backend}: ${backendSettings[backend].notBuilt}`, {
+    hint: `use ${builtBackends.map((name) => `rllm/backend=${name}`).join(" or ")}`,
+  });
 }
 
 function requireAdapter(config: Config, { capabilities }: BackendDescriptor): void {

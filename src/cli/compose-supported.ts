@@ -1,6 +1,6 @@
 /** Composes the configuration of a command that loads a model without an experiment. */
-import { requireSupport, requireValues, unsupportedWarning } from "../config/check-support.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import { checkSettings } from "../config/support/check-support.ts";
 import { warningLine } from "../config/warnings.ts";
 import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
 
@@ -10,14 +10,13 @@ import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
  */
 export function composeSupported(overrides: readonly string[], checkpoint?: OpenCheckpoint): ComposedConfig {
   const composed = composeConfig({ input: checkpoint?.config ?? {}, overrides });
-  requireValues(composed);
   // The run's own estimator and loss are registered by its script, which is not loaded here.
   const algorithm = checkpoint?.config.rllm.algorithm;
-  const unsupported = requireSupport(composed, {
+  const registered = {
     "rllm.algorithm.adv_estimator": algorithm ? [algorithm.adv_estimator] : [],
     "rllm.algorithm.loss_fn": algorithm?.loss_fn ? [algorithm.loss_fn] : [],
-  });
-  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one))]) {
+  };
+  for (const warning of checkSettings(composed, { registered, trains: false })) {
     process.stderr.write(`${warningLine(warning)}\n`);
   }
   return composed;

@@ -1,9 +1,8 @@
 /** Prints to standard error what is worth a warning about a configuration that nothing runs with. */
-import { unsupportedSettings, unsupportedWarning } from "../config/check-support.ts";
 import type { ComposedConfig } from "../config/compose.ts";
+import { checkSettings } from "../config/support/check-support.ts";
 import { warningLine } from "../config/warnings.ts";
 
 export function printWarnings(composed: ComposedConfig): void {
-  const unsupported = unsupportedSettings(composed).map((one) => unsupportedWarning(one, { dryRun: true }));
-  for (const warning of [...composed.warnings, ...unsupported]) process.stderr.write(`${warningLine(warning)}\n`);
+  for (const warning of checkSettings(composed, { dryRun: true })) process.stderr.write(`${warningLine(warning)}\n`);
 }

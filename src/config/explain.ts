@@ -1,11 +1,11 @@
 /** Explains the keys of a composed configuration: value, origin, meaning and effect. */
 import { UserError } from "../errors.ts";
-import { effectOn } from "./check-support.ts";
 import type { ComposedConfig } from "./compose.ts";
 import { configKeys, configSections, describeKey } from "./describe.ts";
 import { type Origin, originText } from "./origin.ts";
 import { verlKeys } from "./schema/verl.ts";
 import { didYouMean } from "./suggest.ts";
+import { type Effect, effectOf } from "./support/effect.ts";
 import { valueAt } from "./value-at.ts";
 import { shownValue } from "./without-secrets.ts";
 
@@ -51,7 +51,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
       default: fallback,
       type,
       description,
-      effect: effectOn(composed, known),
+      effect: effectText(effectOf(composed, known), composed.config.rllm.backend),
       ...(about.note === undefined ? {} : { note: about.note }),
     };
   }
@@ -63,4 +63,9 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
     description: native?.description ?? "Key of the backend's own configuration.",
     effect: "passed to the backend unchanged",
   };
+}
+
+function effectText(effect: Effect, backend: string): string {
+  if (effect.kind === "acts") return `takes effect on ${backend}`;
+  return effect.kind === "none" ? `none on ${backend}: ${effect.because}` : `refused on ${backend}: ${effect.because}`;
 }

@@ -69,7 +69,7 @@ export function planComposition(sources: ConfigRequest, layers: readonly MapNode
         .map(({ key, text }) => [key, { kind: "override", text }]),
     ),
     original,
-    notes: [backendSettings[backend].notBuilt, ownTree?.note].filter((note) => note !== undefined),
+    notes: ownTree?.note === undefined ? [] : [ownTree.note],
   };
 }
 

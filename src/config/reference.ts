@@ -1,12 +1,16 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
+import { builtBackends } from "../backends/open-engine.ts";
 import { backendSettings } from "./backends.ts";
 import { composeConfig } from "./compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "./describe.ts";
 import { flagSections } from "./lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "./lightrft/parse-flags.ts";
 import { verlKeys } from "./schema/verl.ts";
+import type { Config } from "./schema.ts";
 import { shippedFolder } from "./shipped.ts";
+import { supportingBackends } from "./support/effect.ts";
+import { settingNeeds } from "./support/needs.ts";
 import { sharedKeys, verlNames } from "./sync/shared-keys.ts";
 import { valueAt } from "./value-at.ts";
 
@@ -40,7 +44,10 @@ applied in this order; later layers override earlier ones.
 | [lightrft.md](lightrft.md) | the flags of \`hone lightrft\` |
 
 A setting that the chosen backend does not support, or that has no effect in Hone yet, stops a run before it starts with
-an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without it.
+an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without it. A setting that has no effect
+because of another setting prints \`warning[no_effect]\`.
+
+In the column "supported by", *all* means ${builtBackends.map(code).join(" and ")}. ${unbuilt().join(" ")}
 
 ## Keys with two names
 
@@ -55,22 +62,28 @@ ${table(
 }
 
 function keyPage(title: string, ofRllm: boolean): string {
+  const { config } = composeConfig();
   const keys = [...configKeys.values()].filter(({ key }) => ofRllm === key.startsWith("rllm."));
   const parts = [...new Set(keys.map(({ key }) => sectionOf(key)))].map((section) => {
     const members = keys.filter(({ key }) => sectionOf(key) === section);
     const heading = section === "" ? "At the root" : code(section);
-    return `## ${heading}\n\n${table(["key", "type", "default", "meaning", "supported by"], members.map(keyRow))}`;
+    return `## ${heading}\n\n${table(
+      ["key", "type", "default", "meaning", "supported by"],
+      members.map((known) => keyRow(known, config)),
+    )}`;
   });
   return page(title, parts.join("\n\n"));
 }
 
 const sectionOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));
 
-function keyRow(known: KeyDescription): string[] {
+function keyRow(known: KeyDescription, config: Config): string[] {
   const { key, type, description, about } = known;
-  const meaning = [description, about.note && `*${about.note}*`, laterText(about.later)].filter(Boolean).join(" ");
+  const meaning = [description, requirements(key), about.note && `*${about.note}*`, laterText(about.later)]
+    .filter(Boolean)
+    .join(" ");
   const fallback = about.written ?? JSON.stringify(known.default);
-  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, supportedBy(known)];
+  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, supportedBy(known, config)];
 }
 
 function laterText(later: KeyDescription["about"]["later"]): string | undefined {
@@ -79,15 +92,23 @@ function laterText(later: KeyDescription["about"]["later"]): string | undefined 
   return names.length === 0 ? undefined : `**Not supported yet:** ${names.map(code).join(", ")}.`;
 }
 
-function supportedBy({ about }: KeyDescription): string {
-  if (typeof about.later === "string") return "none so far";
-  return about.backends?.join(", ") ?? "all";
+function supportedBy(known: KeyDescription, config: Config): string {
+  const backends = supportingBackends(known, config);
+  if (backends.length === builtBackends.length) return "all";
+  return backends.length === 0 ? "none so far" : backends.join(", ");
+}
+
+/** What the key requires of other settings. */
+function requirements(key: string): string {
+  return settingNeeds
+    .filter(({ keys }) => keys.includes(key))
+    .map(({ requires }) => `Requires ${requires}.`)
+    .join(" ");
 }
 
 function verlPage(): string {
   // Always use the bundled copy in config/verl, regardless of whether verl is installed.
   const { tree } = composeConfig({ configPath: join(shippedFolder, "verl"), overrides: ["rllm/backend=verl"] });
-  const { notBuilt } = backendSettings.verl;
   const rows = Object.entries(verlKeys).map(([key, schema]) => {
     const { type, description } = describeKey(key, schema);
     const shared = verlNames.get(key);
@@ -95,7 +116,9 @@ function verlPage(): string {
   });
   return page(
     "verl",
-    `${notBuilt === undefined ? "" : `**No run yet:** ${notBuilt}.\n\n`}\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
+    `${unbuilt().join(" ")}
+
+\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
 installed, otherwise from the subset in \`config/verl\`. Keys with two names get the same value, in this order of priority: the
 \`rllm.*\` name set on the command line, verl's name set there, a default of \`rllm.*\` that is not null, verl's own default.
 Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setting both names to different values prints
@@ -135,5 +158,11 @@ function table(heads: readonly string[], rows: readonly (readonly string[])[]): 
   const line = (cells: readonly string[]) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
   return [line(heads), `|${"---|".repeat(heads.length)}`, ...rows.map(line)].join("\n");
 }
+
+/** A sentence for each backend that is not built. */
+const unbuilt = () =>
+  Object.values(backendSettings).flatMap(({ notBuilt }) =>
+    notBuilt === undefined ? [] : [`${notBuilt.replace(/^./, (first) => first.toUpperCase())}.`],
+  );
 
 const code = (text: string) => `\`${text}\``;

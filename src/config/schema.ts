@@ -21,7 +21,7 @@ import { training, validation } from "./schema/training.ts";
 const rllm = z
   .strictObject({
     backend: z.enum(backends).default("local").describe("Backend that samples and trains.").meta({
-      note: "rllm/backend=tinker on the command line also loads that backend's defaults. verl can only be composed so far: a run refuses it.",
+      note: "rllm/backend=tinker on the command line also loads that backend's defaults.",
     }),
     on_unsupported: z
       .enum(["error", "warn"])

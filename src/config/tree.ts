@@ -1,6 +1,6 @@
 /** Reads and writes a composed tree by dotted paths. */
 import { type Entry, type MapNode, type Node, nodeAt } from "./node.ts";
-import type { Origin } from "./origin.ts";
+import { layerOf, type Origin } from "./origin.ts";
 
 export interface Leaf {
   /** `"rllm.trainer.total_epochs"` */
@@ -41,11 +41,19 @@ function putEntry(section: MapNode, entry: Entry): void {
 /** Every value, list, empty section, and section that `isWhole` marks as a single value. */
 export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = ""): Leaf[] {
   if (node.kind !== "map" || node.entries.length === 0 || isWhole(path)) {
-    return path === "" ? [] : [{ path, node, origin: node.origin }];
+    return path === "" ? [] : [{ path, node, origin: latestOrigin(node) }];
   }
   return node.entries.flatMap(({ name, node: child }) =>
     leavesOf(child, isWhole, path === "" ? name : `${path}.${name}`),
   );
+}
+
+/** A section that is a single value was set where its latest member was set. */
+function latestOrigin({ origin, ...node }: Node): Origin {
+  if (node.kind !== "map") return origin;
+  return node.entries
+    .map((entry) => latestOrigin(entry.node))
+    .reduce((latest, one) => (layerOf(one) > layerOf(latest) ? one : latest), origin);
 }
 
 /** A copy whose sections may be changed. */

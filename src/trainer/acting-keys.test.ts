@@ -187,7 +187,7 @@ test("rllm.workflow.tear_down_timeout", async () => {
 test.each<[string[], string]>([
   [["rllm.workflow.warm_queue_size=3"], "preparing sandboxes in advance is not supported yet"],
   [[...lake, "+rllm.workflow.workflow_args.max_steps=3"], "rllm.workflow.use_workflow is false"],
-  [[...lake, "rllm.workflow.name=multi_turn_workflow"], "rllm.workflow.use_workflow is false"],
+  [[...lake, "rllm.workflow.name=multi_turn_workflow"], "it requires rllm.workflow.use_workflow=true"],
   [[...named, "+rllm.workflow.workflow_args.max_step=3"], "takes no argument max_step"],
   [[...named, "+rllm.workflow.workflow_args.max_steps=0"], "it is a whole number of turns"],
   [[...named, "rllm.workflow.workflow_args.env_cls=math"], "so rllm.env.name would not be read"],

@@ -212,7 +212,7 @@ describe("credit", () => {
   });
 
   it.each<[string, ConfigInput["rllm"], RegExp]>([
-    ["a mode of steps that is off", { stepwise_advantage: { mode: "per_step" } }, /not enabled/],
+    ["a mode of steps that is off", { stepwise_advantage: { mode: "per_step" } }, /has no effect/],
     [
       "steps normalised twice",
       { stepwise_advantage: { enable: true, mode: "per_step", normalize_by_steps: true } },

@@ -80,7 +80,7 @@ describe("a run with a critic", () => {
     [
       "a warm-up without a critic",
       ["rllm.algorithm.adv_estimator=rloo", "rllm.critic.warmup_steps=2"],
-      /no effect without a critic/,
+      /has no effect: it requires an estimator with a critic/,
     ],
     [
       "a critic with nothing to adapt",

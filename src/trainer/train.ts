@@ -4,14 +4,8 @@ import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Engine } from "../backends/engine.ts";
 import { requireBackend } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/types.ts";
-import {
-  type RegisteredNames,
-  requireSupport,
-  requireValues,
-  unsupportedSettings,
-  unsupportedWarning,
-} from "../config/check-support.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import { checkSettings } from "../config/support/check-support.ts";
 import { toYaml } from "../config/to-yaml.ts";
 import { warningLine } from "../config/warnings.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
@@ -150,16 +144,18 @@ function prepareMeasurement(
 
 /** Refuses what cannot be done before anything is opened. */
 function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): Plan {
-  if (!options.dryRun) {
-    if (options.engine === undefined) requireBackend(composed.config);
-    requireValues(composed);
+  const { engine, dryRun = false } = options;
+  const warnings = checkSettings(composed, {
+    capabilities: engine?.engine.capabilities,
+    registered: registeredNames(experiment),
+    dryRun,
+  });
+  if (!dryRun) {
+    if (engine === undefined) requireBackend(composed.config);
     requireFeasible(composed.config);
   }
-  const unsupported = (options.dryRun ? unsupportedSettings : requireSupport)(composed, registeredNames(experiment));
-  for (const note of options.dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
-  for (const warning of [...composed.warnings, ...unsupported.map((one) => unsupportedWarning(one, options))]) {
-    process.stderr.write(`${warningLine(warning)}\n`);
-  }
+  for (const note of dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
+  for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
   return planOf(experiment, composed.config);
 }
 
@@ -195,7 +191,7 @@ async function withRun<T>(
 
 type Registered = Pick<Experiment<unknown>, "estimators" | "losses">;
 
-function registeredNames({ estimators = {}, losses = {} }: Registered): RegisteredNames {
+function registeredNames({ estimators = {}, losses = {} }: Registered) {
   return { "rllm.algorithm.adv_estimator": Object.keys(estimators), "rllm.algorithm.loss_fn": Object.keys(losses) };
 }
 

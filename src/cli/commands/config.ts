@@ -76,6 +76,7 @@ The configuration is printed to standard output. Warnings go to standard error, 
   warning[conflict]           two names of one key were set to different values; the line says which one wins
   warning[coerced]            a value was changed because of another one
   warning[unsupported]        the backend does not support a setting; a run would stop here
+  warning[no_effect]          a setting requires another one, so it has no effect
 
 Examples:
   hone config

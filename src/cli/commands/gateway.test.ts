@@ -25,6 +25,8 @@ test.each(["gateway", "chat", "doctor"])(
     using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
     const words = [name, "model.name=./no-such-model", "rllm.algorithm.adv_estimator=nope"];
     expect(await runCommandLine(words)).toBe(2);
-    expect(errors.mock.calls.join("")).toContain("the local backend does not support rllm.algorithm.adv_estimator=");
+    expect(errors.mock.calls.join("")).toContain(
+      'rllm.algorithm.adv_estimator="nope": the name is neither built in nor registered',
+    );
   },
 );

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { unsupportedSettings } from "../check-support.ts";
 import { originText } from "../origin.ts";
+import { unsupportedSettings } from "../support/check-support.ts";
 import { composeLightRft, readLightRft } from "./compose-lightrft.ts";
 
 const least = "--pretrain m --train_batch_size 16 --rollout_batch_size 4 --save_path runs/x";
@@ -94,8 +94,8 @@ describe("composeLightRft", () => {
   it("rejects unsupported settings that were given, and only reports unsupported LightRFT defaults", () => {
     const asked = (line: string) =>
       unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sampler.type");
-    expect(asked("--engine_type vllm")).toMatchObject([{ setByUser: true }]);
-    expect(asked("--max_norm 1")).toMatchObject([{ setByUser: false }]);
+    expect(asked("--engine_type vllm")).toMatchObject([{ isRefused: true }]);
+    expect(asked("--max_norm 1")).toMatchObject([{ isRefused: false }]);
     expect(asked("local.sampler.type=own")).toEqual([]);
   });
 });

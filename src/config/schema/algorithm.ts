@@ -214,7 +214,10 @@ export const algorithm = z
     entropy_coeff: z.number().default(0).describe("Weight of the entropy bonus in the loss; 0 is off."),
     high_entropy_token_ratio: share
       .default(0)
-      .describe("Train only on this fraction of each reply's tokens, those with the highest entropy; 0 trains on all."),
+      .describe(
+        "Train only on this fraction of each reply's tokens, those with the highest entropy; 0 or 1 trains on all.",
+      )
+      .meta({ neutral: [1] }),
     kl_beta: z
       .number()
       .min(0)

@@ -1,0 +1,100 @@
+import { expect, test } from "vitest";
+import { UserError } from "../../errors.ts";
+import { composeConfig } from "../compose.ts";
+import { checkSettings, requireValues, unsupportedSettings } from "./check-support.ts";
+
+const found = (...overrides: string[]) =>
+  unsupportedSettings(composeConfig({ overrides })).map(({ message }) => message);
+
+test("shipped defaults are supported, also when set explicitly", () => {
+  for (const backend of ["local", "tinker"]) expect(found(`rllm/backend=${backend}`)).toEqual([]);
+  expect(
+    found("rllm.remote_runtime.enabled=false", "rllm.episode_logging.episode_log_dir=logs/rllm-training/default"),
+  ).toEqual([]);
+});
+
+const onTinker = "rllm/backend=tinker";
+
+test.each([
+  [
+    ["rllm.remote_runtime.enabled=true"],
+    "rllm.remote_runtime.enabled=true: agents in remote runtimes are not supported yet",
+  ],
+  [["local.sampler.type=vllm"], 'local.sampler.type="vllm": external samplers are not supported yet'],
+  [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
+  [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
+  [["rllm/backend=verl"], 'rllm.backend="verl": the verl backend is not built yet'],
+  [[onTinker, "sampling.train.min_p=0.1"], "it requires sampling with min_p; only the local backend supports it"],
+  [[onTinker, "rllm.rollout.val.min_p=0.1"], "it requires sampling with min_p"],
+  [[onTinker, "rllm.algorithm.entropy_coeff=0.1"], "it requires entropies; only the local backend supports it"],
+  [[onTinker, "rllm.algorithm.high_entropy_token_ratio=0.2"], "it requires entropies"],
+  [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local backend"],
+  [[onTinker, "rllm.algorithm.estimator_map={judge:gae}"], "it requires a critic (gae)"],
+  [[onTinker, "model.lora_rank=0"], "it requires training of all weights (lora_rank=0)"],
+  [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
+])("%j is refused", (overrides, message) => {
+  expect(found(...overrides)).toEqual([expect.stringContaining(message)]);
+  expect(() => checkSettings(composeConfig({ overrides }))).toThrow(message);
+});
+
+test.each([
+  [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
+  [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
+  [["rllm.workflow.workflow_args.gamma=0.5"], "it requires rllm.stepwise_advantage.enable=true with mode=per_step"],
+  [["rllm.workflow.workflow_args.reward_bonus_coeff=1"], "it requires rllm.stepwise_advantage.enable=true"],
+  [["rllm.stepwise_advantage.enable=true"], "it requires rllm.stepwise_advantage.mode=per_step or"],
+  [["rllm.sdk.store.retention_days=1"], "it requires rllm.gateway.store=sqlite"],
+  [["rllm.algorithm.policy_loss.tau_pos=2"], "it requires the loss sapo"],
+])("%j warns that it has no effect", (overrides, because) => {
+  const warnings = checkSettings(composeConfig({ overrides }));
+  expect(warnings).toEqual([expect.objectContaining({ category: "no_effect" })]);
+  expect(warnings[0]?.text).toContain(because);
+});
+
+test.each([
+  ["rllm.critic.learning_rate=1e-3", "rllm.algorithm.adv_estimator=gae"],
+  ["rllm.workflow.workflow_args.gamma=0.5", "rllm.stepwise_advantage={enable: true, mode: per_step}"],
+  ["rllm.algorithm.policy_loss.tau_pos=2", "rllm.algorithm.loss_fn_map={judge: sapo}"],
+  ["rllm.algorithm.policy_loss.dro_beta=2", "rllm.algorithm.estimator_map={judge: [grpo, dro]}"],
+  ["local.dtype=float32", onTinker],
+])("%s takes effect with %s", (...overrides) => {
+  expect(found(...overrides)).toEqual([]);
+});
+
+test("neutral values and names registered by the user's code are not refused", () => {
+  expect(found("local.sharding=zero3", "rllm.gateway.cumulative_token_mode=true")).toEqual([]);
+  const own = composeConfig({ overrides: ["rllm.algorithm.adv_estimator=mine"] });
+  expect(unsupportedSettings(own, { registered: { "rllm.algorithm.adv_estimator": ["mine"] } })).toEqual([]);
+});
+
+test("all refused settings are reported at once with their origins; on_unsupported=warn continues", () => {
+  const overrides = ["rllm.remote_runtime.enabled=true", "local.processes=2"];
+  const check = (...more: string[]) => checkSettings(composeConfig({ overrides: [...overrides, ...more] }));
+  expect(check).toThrow(UserError);
+  expect(check).toThrow(
+    /2 settings cannot be used:\n.*\(command line: rllm\.remote_runtime\.enabled=true\)\n.*local\.processes=2/,
+  );
+  expect(check("rllm.on_unsupported=warn").map(({ paths }) => paths)).toEqual([
+    ["rllm.remote_runtime.enabled"],
+    ["local.processes"],
+  ]);
+  expect(() => check("rllm.on_unsupported=warn", "rllm.algorithm.lam=0.5")).toThrow(
+    "rllm.algorithm.lam=0.5 has no effect: ",
+  );
+});
+
+test("all missing values are reported at once", () => {
+  const composed = composeConfig({ overrides: ["rllm/backend=verl", "trainer.device=???"] });
+  expect(() => requireValues(composed)).toThrow(
+    /^2 required values are missing:\n {2}actor_rollout_ref\.rollout\.name \(default .*\n {2}trainer\.device \(command line: trainer\.device=\?\?\?\)$/,
+  );
+  expect(() => composeConfig({ overrides: ["training.eps=???", "rllm.rollout.n=???"] })).toThrow(
+    /rllm\.rollout\.n is \?\?\?[\s\S]*training\.eps is \?\?\?/,
+  );
+});
+
+test("unknown sampling parameters are refused like any other unsupported key", () => {
+  expect(found("+rllm.rollout.train.presence_penalty=0.5")).toEqual([
+    "rllm.rollout.train.presence_penalty=0.5: this sampling parameter is not supported yet",
+  ]);
+});
