@@ -94,7 +94,7 @@ test.each<[string, Record<string, string>, string, string]>([
   const { code, output } = await load(name, files);
   expect([code, output]).toEqual([2, expect.stringContaining(message)]);
   expect(output).toContain(help);
-  expect(output).not.toContain("fault of Hone");
+  expect(output).not.toContain("bug in Hone");
 });
 
 test("a script imports the copy of hone that loads it", async () => {

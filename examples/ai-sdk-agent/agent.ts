@@ -1,4 +1,4 @@
-/** An agent as one ships it with the AI SDK: it knows nothing of training. */
+/** An ordinary agent written with the AI SDK. It has no code for training. */
 import { generateText, type LanguageModel, stepCountIs, tool } from "ai";
 import { z } from "zod";
 

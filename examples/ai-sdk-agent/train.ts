@@ -1,4 +1,4 @@
-/** Trains the agent of agent.ts as it is: the AI SDK calls the model through the run's gateway, which records tokens. */
+/** Trains the agent of agent.ts unchanged: the AI SDK calls the model through the run's gateway, which records tokens. */
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
 import { calculate } from "./agent.ts";
@@ -9,7 +9,7 @@ const products = (name: string, size: number) =>
     right: randomInteger(random, 10, 99),
   }));
 
-// Made once: what it asks is answered by the policy, and counted for the rollout that is running.
+// Created once: the policy answers its calls, which belong to the rollout that makes them.
 const policy = createOpenAICompatible({ name: "hone", baseURL: gatewayBaseURL() })("policy");
 
 export default defineExperiment({
@@ -21,7 +21,7 @@ export default defineExperiment({
     rllm: {
       trainer: { experiment_name: "ai-sdk-agent", total_batches: 30, test_freq: 10, save_freq: 10 },
     },
-    // The default model's own template has no place for tools.
+    // The default model's own template does not support tools.
     rollout_engine: { renderer_name: "hermes" },
     training: { learning_rate: 1e-4 },
     data: { train_batch_size: 4, val_batch_size: 32, max_prompt_length: 1024, max_response_length: 64 },

@@ -1,4 +1,4 @@
-/** Programs that a model writes are run in a sandbox and graded by the tests they pass. */
+/** The model writes programs, which run in a sandbox and are graded by the tests that they pass. */
 import {
   type CodeTest,
   codeBlock,
@@ -25,7 +25,7 @@ const rules = (name: string, size: number) =>
 const testsOf = ({ factor, offset }: Row): CodeTest[] =>
   [0, 1, 7, -3].map((x) => ({ call: "rule", arguments: [x], returns: factor * x + offset }));
 
-/** Full isolation where the machine has it. HONE_SANDBOX=process accepts a process group with limits: see the README. */
+/** Requires full isolation. HONE_SANDBOX=process accepts a process group with limits: see the README. */
 const sandbox = await openSandbox({ atLeast: process.env.HONE_SANDBOX === "process" ? "process" : "namespaces" });
 
 export default defineExperiment({

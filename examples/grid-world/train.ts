@@ -3,7 +3,7 @@ import { type ChatMessage, chatAgent, defineExperiment, gridWorld, gridWorlds, m
 
 const lake = { size: 3, holes: 0.2, moves: 4, compass: true };
 
-/** Two answered turns show the form of an answer. */
+/** Two answered turns show the answer format. */
 const shown: ChatMessage[] = [
   { role: "user", content: "The goal lies left." },
   { role: "assistant", content: "left" },

@@ -1,6 +1,6 @@
 /**
  * Grade-school mathematics. Rows come from the hub (`openai/gsm8k`) or, with GSM8K_TRAIN / GSM8K_TEST, from jsonl or
- * parquet files of one's own that have the columns `question` and `answer`.
+ * parquet files with the columns `question` and `answer`.
  */
 import { columns, defineExperiment, gsm8kAnswer, openDataset, singleTurn } from "hone";
 import { z } from "zod";

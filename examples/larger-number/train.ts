@@ -1,4 +1,4 @@
-/** The first example: a 135M model learns to name the larger of two numbers. Minutes on two cores. */
+/** The first example: a 135M model learns to name the larger of two numbers. It takes minutes on two cores. */
 import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, singleTurn } from "hone";
 
 const numbers = (name: string, size: number) =>
@@ -10,7 +10,7 @@ const numbers = (name: string, size: number) =>
 
 const question = (left: number, right: number) => `Which number is larger, ${left} or ${right}?`;
 
-/** Two answered questions show the form of an answer, so that the model has a chance to be right at first. */
+/** Two answered questions show the answer format, so that some answers are correct from the start. */
 const shown: ChatMessage[] = [
   { role: "user", content: question(13, 75) },
   { role: "assistant", content: "75" },

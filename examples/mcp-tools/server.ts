@@ -1,4 +1,4 @@
-/** A small MCP server: a calculator that speaks the protocol over standard input and output. */
+/** A small MCP server: a calculator that uses standard input and output. */
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { z } from "zod";

@@ -1,4 +1,4 @@
-/** An agent with the tools of an MCP server: it learns to ask the calculator instead of guessing. */
+/** An agent with the tools of an MCP server. It learns to call the calculator instead of guessing. */
 import { fileURLToPath } from "node:url";
 import { defineExperiment, firstInteger, generated, openMcpTools, randomInteger, useTools } from "hone";
 
@@ -8,7 +8,7 @@ const products = (name: string, size: number) =>
     right: randomInteger(random, 10, 99),
   }));
 
-/** One server for all rollouts: its tools keep no state. */
+/** All rollouts share a server, since its tools are stateless. */
 const calculator = await openMcpTools({
   command: process.execPath,
   args: ["--import", "tsx", fileURLToPath(new URL("./server.ts", import.meta.url))],
@@ -28,7 +28,7 @@ export default defineExperiment({
     rllm: {
       trainer: { experiment_name: "mcp-tools", total_batches: 30, test_freq: 10, save_freq: 10 },
     },
-    // The default model's own template has no place for tools.
+    // The default model's own template does not support tools.
     rollout_engine: { renderer_name: "hermes" },
     training: { learning_rate: 1e-4 },
     data: { train_batch_size: 4, val_batch_size: 32, max_prompt_length: 1024, max_response_length: 64 },

@@ -1,4 +1,4 @@
-/** The official openai client as the agent's only model: two turns, the second to correct the first. */
+/** An agent that uses only the official openai client. Its second turn corrects the first. */
 import { defineExperiment, firstInteger, gatewayBaseURL, generated, randomInteger } from "hone";
 import OpenAI from "openai";
 

@@ -1,15 +1,15 @@
-/** A reward server as `remoteReward` and LightRFT's --remote_rm_url expect one: how near is a reply's length to the one asked for? */
+/** A reward server for `remoteReward` and LightRFT's --remote_rm_url. It grades how close a reply is to the requested length. */
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 
 interface Request {
-  /** Prompt and reply, special tokens included. */
+  /** Prompt and reply with special tokens. */
   queries: string[];
   prompts: string[];
   references?: string[];
 }
 
-/** @param reference the number of words wanted, as a text */
+/** @param reference the requested number of words, as text */
 function grade(query: string, reference: string): number {
   const reply = query.slice(query.lastIndexOf("assistant") + "assistant".length);
   const words = reply.match(/\p{L}+/gu)?.length ?? 0;

@@ -1,4 +1,4 @@
-/** Rewards come from a server. REWARD_URL names one that runs; without it the one in server.ts is started. */
+/** Rewards come from a server: the one at REWARD_URL, or the one in server.ts. */
 import { defineExperiment, generated, randomInteger, remoteReward, singleTurn } from "hone";
 import { startServer } from "./server.ts";
 

@@ -1,4 +1,4 @@
-/** Two roles of one model learn side by side: the solver names the larger number, the judge says whether that is right. */
+/** Two roles of one model learn together: the solver names the larger number, the judge says whether it is correct. */
 import { type ChatMessage, defineExperiment, firstInteger, generated, randomInteger, solverJudge } from "hone";
 
 const pairs = (name: string, size: number) =>
@@ -10,7 +10,7 @@ const pairs = (name: string, size: number) =>
 
 const question = (left: number, right: number) => `Which number is larger, ${left} or ${right}?`;
 
-/** Two answered questions show the solver the form of an answer. */
+/** Two answered questions show the solver the answer format. */
 const shown: ChatMessage[] = [
   { role: "user", content: question(13, 75) },
   { role: "assistant", content: "75" },

@@ -1,4 +1,4 @@
-/** Sorting three numbers, graded by position: slower to learn than larger-number, with a signal throughout. */
+/** Sorting three numbers, graded by position. Harder than larger-number, but partial credit gives a signal from the start. */
 import { defineExperiment, generated, integersInOrder, randomInteger, singleTurn } from "hone";
 
 const triples = (name: string, size: number) =>

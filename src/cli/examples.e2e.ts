@@ -15,7 +15,7 @@ beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
 
-/** As the README says it, on a tiny model and for two steps. */
+/** Runs the command of the README on a tiny model for two steps. */
 async function runExample(name: string, env: Record<string, string> = {}): Promise<Record<string, unknown>[]> {
   const folder = join(root, name);
   const small = [
@@ -47,11 +47,11 @@ describe("examples", () => {
     ["mcp-tools", "agent", ["batch/tool_calls", "batch/tool_errors"], {}],
     ["ai-sdk-agent", "agent", ["gateway/calls_ok"], {}],
     ["openai-client", "agent", ["gateway/calls_ok"], {}],
-  ])("%s trains for two steps", async (name, role, figures, env) => {
+  ])("%s trains for two steps", async (name, role, metrics, env) => {
     const lines = await runExample(name, env);
     expect(lines.length).toBe(2);
     for (const line of lines) {
-      expect(Object.keys(line)).toEqual(expect.arrayContaining([...figures, `reward/${role}/mean`]));
+      expect(Object.keys(line)).toEqual(expect.arrayContaining([...metrics, `reward/${role}/mean`]));
       expect(line["batch/failed_episodes"]).toBe(0);
     }
   });

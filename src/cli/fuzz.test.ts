@@ -194,7 +194,7 @@ test(
       const isWrong =
         ![0, 1, 2].includes(code) ||
         (code !== 0 && errors.mock.calls.length === 0) ||
-        /fault of Hone|^\s+at .*(src|dist)\/|Unhandled|\[object Object\]/m.test(said);
+        /bug in Hone|^\s+at .*(src|dist)\/|Unhandled|\[object Object\]/m.test(said);
       if (!isWrong) continue;
       const words = line.map((word) => JSON.stringify(word.slice(0, 80))).join(" ");
       failures.push(`case ${index} ended with ${code}: hone ${words}\n${said.slice(-1500)}`);

@@ -19,7 +19,7 @@ function hone(...args: string[]) {
   return spawnSync(process.execPath, command, { cwd: project, encoding: "utf8" });
 }
 
-it("trains once for each combination, in a folder each, goes on after a failure, and says what came of them", () => {
+it("trains once for each combination, continues after a failure, and prints the results", () => {
   const sweep = join(root, "sweep");
   const { status, stdout, stderr } = hone(
     "-m",
@@ -63,7 +63,7 @@ it("trains once for each combination, in a folder each, goes on after a failure,
   expect(existsSync(join(sweep, "multirun.yaml"))).toBe(true);
 });
 
-it("starts nothing when one of the runs has a mistake", () => {
+it("starts nothing if an override of one run is wrong", () => {
   const sweep = join(root, "none");
   const { status, stderr } = hone("-m", `hydra.sweep.dir=${sweep}`, "rllm/backend=local,locl");
   expect(stderr).toContain("there is no configuration rllm/backend/locl; did you mean local?");

@@ -1,16 +1,15 @@
-/** Errors as a person reads them: the message, what to do, and a stack only for what nobody expected. */
+/** Prints errors: the message, what to do, and a stack if the error is unexpected. */
 import { errColors } from "../colors.ts";
 import { HoneError } from "../errors.ts";
 import { printableLines } from "../printable.ts";
 import { isThrownByHone, userFrames } from "../stack-frames.ts";
 import { readable } from "../system-errors.ts";
 
-/** A message may quote a model or a client. */
 const say = (...words: string[]) => process.stderr.write(`${words.join(" ")}\n`);
 const sayError = (text: string) => say(errColors.red("error:"), printableLines(text));
 const sayHelp = (text: string) => say(errColors.cyan(" help:"), printableLines(text));
 
-/** Prints an error to standard error. Returns the exit code: 2 for the user's mistakes, 1 for failures. */
+/** Prints an error to standard error. Returns the exit code: 2 for a user's mistake, 1 for a failure. */
 export function reportError(thrown: unknown): number {
   const error = readable(thrown);
   if (error instanceof HoneError) {
@@ -21,7 +20,7 @@ export function reportError(thrown: unknown): number {
   }
   if (!(error instanceof Error)) {
     sayError(`a value that is not an Error was thrown: ${String(error)}`);
-    sayHelp("throw an Error instead: its stack says where");
+    sayHelp("throw an Error instead: its stack shows where it happened");
     return 1;
   }
   const frames = userFrames(error.stack);
@@ -31,6 +30,6 @@ export function reportError(thrown: unknown): number {
     return 1;
   }
   sayError(error.stack ?? error.message);
-  sayHelp("this is a fault of Hone itself; please report it with the lines above");
+  sayHelp("this is a bug in Hone; please report it with the lines above");
   return 1;
 }

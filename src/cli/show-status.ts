@@ -1,4 +1,4 @@
-/** What a slow start is busy with: one line redrawn on a terminal, plain lines elsewhere. On standard error. */
+/** Shows the progress of a slow start on standard error: one redrawn line on a terminal, else plain lines. */
 
 import { printable } from "../printable.ts";
 

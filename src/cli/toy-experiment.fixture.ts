@@ -1,4 +1,4 @@
-/** For end-to-end tests: a tiny random model learns to answer with small letters. Run through `hone train`. */
+/** For end-to-end tests through `hone train`: a tiny random model learns to answer with lowercase letters. */
 import { defineExperiment, generated, singleTurn } from "hone";
 
 const rows = (name: string, size: number) => generated(name, size, (index) => ({ index }));

@@ -8,7 +8,7 @@ import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 
-/** `HONE_KILLS=20` kills oftener than continuous integration has time for. */
+/** Set `HONE_KILLS=20` for a longer test. */
 const kills = Number(process.env.HONE_KILLS ?? 4);
 
 const project = fileURLToPath(new URL("../..", import.meta.url));
@@ -59,8 +59,8 @@ const trainToy = (folder: string, ...more: string[]) => [
   ...more,
 ];
 
-/** metrics.jsonl without what a clock, a memory meter or one engine's life says. */
-function figures(folder: string): Record<string, unknown>[] {
+/** metrics.jsonl without times, memory and the statistics of an engine. */
+function metricsOf(folder: string): Record<string, unknown>[] {
   const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
   return lines.map((line) => {
     const entries = Object.entries(JSON.parse(line) as Record<string, unknown>);
@@ -68,7 +68,7 @@ function figures(folder: string): Record<string, unknown>[] {
   });
 }
 
-/** The worker of a trainer: its only child that leads a process group of its own. */
+/** The process of a trainer's worker. */
 function workerOf(trainer: number): number | undefined {
   const children = readFileSync(`/proc/${trainer}/task/${trainer}/children`, "utf8").trim().split(" ").filter(Boolean);
   return children.map(Number).find((child) => readFileSync(`/proc/${child}/cmdline`, "utf8").includes("hone_worker"));
@@ -78,7 +78,7 @@ describe("hone train", () => {
   const whole = join(root, "whole");
   let seconds = 0;
 
-  it("raises the reward of a real model and leaves a whole run folder", async () => {
+  it("raises the reward of a real model and leaves a complete run folder", async () => {
     let begun = 0;
     const { code, output } = await hone(
       trainToy(whole),
@@ -89,7 +89,7 @@ describe("hone train", () => {
     );
     seconds = (performance.now() - begun) / 1000;
     expect(code, output).toBe(0);
-    const rewards = figures(whole).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
+    const rewards = metricsOf(whole).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
     expect(rewards).toHaveLength(8);
     expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
     expect(readdirSync(whole).sort()).toEqual(
@@ -98,7 +98,7 @@ describe("hone train", () => {
     expect(output).toContain("The same prompts before and after training:");
   });
 
-  it.skipIf(process.platform !== "linux")(`goes on as if nothing had happened after ${kills} kills`, async () => {
+  it.skipIf(process.platform !== "linux")(`gives the same metrics after ${kills} kills`, async () => {
     const folder = join(root, "killed");
     const random = uniforms(5);
     for (let kill = 0; kill < kills; kill++) {
@@ -117,10 +117,10 @@ describe("hone train", () => {
     }
     const { code, output } = await hone(trainToy(folder));
     expect(code, output).toBe(0);
-    expect(figures(folder)).toEqual(figures(whole));
+    expect(metricsOf(folder)).toEqual(metricsOf(whole));
   });
 
-  it("finishes the step, saves and says how to go on at Ctrl-C", async () => {
+  it("finishes the step, saves and prints how to continue at Ctrl-C", async () => {
     const folder = join(root, "stopped");
     const ended = await hone(trainToy(folder, "rllm.trainer.total_batches=200"), async (child, said) => {
       await said("step   1/200");
@@ -129,7 +129,7 @@ describe("hone train", () => {
     expect(ended.code, ended.output).toBe(130);
     expect(ended.output).toMatch(/step (\d+) is saved; go on with --resume/);
     const step = Number(/step (\d+) is saved/.exec(ended.output)![1]);
-    expect(figures(folder).at(-1)!.step).toBe(step);
+    expect(metricsOf(folder).at(-1)!.step).toBe(step);
     const resumed = await hone([
       "train",
       "src/cli/toy-experiment.fixture.ts",
@@ -141,17 +141,17 @@ describe("hone train", () => {
     expect(resumed.output).toContain(`continuing after step ${step}`);
   });
 
-  it("trains with a critic, and goes on with what it had learned", async () => {
+  it("trains with a critic, and continues with its weights", async () => {
     const gae = ["rllm.algorithm.adv_estimator=gae", "rllm.critic.learning_rate=3e-3"];
     const [judged, halved] = [join(root, "judged"), join(root, "halved")];
     const unbroken = await hone(trainToy(judged, ...gae));
     expect(unbroken.code, unbroken.output).toBe(0);
-    const rewards = figures(judged).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
+    const rewards = metricsOf(judged).flatMap((line) => (line.kind ? [] : [line["reward/mean"] as number]));
     expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
     await hone(trainToy(halved, ...gae, "rllm.trainer.total_batches=4"));
     const resumed = await hone(trainToy(halved, ...gae));
     expect(resumed.output).toContain("continuing after step 4");
-    const last = (folder: string) => figures(folder).findLast((line) => line["critic/vf_loss"] !== undefined)!;
+    const last = (folder: string) => metricsOf(folder).findLast((line) => line["critic/vf_loss"] !== undefined)!;
     expect(last(halved)["critic/vf_loss"]).toBe(last(judged)["critic/vf_loss"]);
   });
 
@@ -163,7 +163,7 @@ describe("hone train", () => {
       ...["--checkpoint", whole, "--output", join(root, "measured")],
     ]);
     expect(measured.code, measured.output).toBe(0);
-    const last = figures(whole).at(-1)!;
+    const last = metricsOf(whole).at(-1)!;
     expect(measured.output).toContain(`reward ${(last["val/reward"] as number).toFixed(3)}`);
     for (const form of ["adapter", "merged"]) {
       const folder = join(root, form);
@@ -172,7 +172,7 @@ describe("hone train", () => {
       const weights = form === "adapter" ? "adapter_model.safetensors" : "model.safetensors";
       const tokenizer = ["README.md", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
       expect(readdirSync(folder)).toEqual(expect.arrayContaining([weights, ...tokenizer]));
-      // Files to be handed on: not for their owner alone.
+      // Exported files are readable by others.
       for (const name of readdirSync(folder)) expect(statSync(join(folder, name)).mode & 0o777).toBe(0o666 & ~umask);
       expect(readFileSync(join(folder, "README.md"), "utf8")).toContain("after 8 training steps");
     }

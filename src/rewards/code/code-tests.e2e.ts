@@ -1,8 +1,7 @@
 import { describe, expect, test } from "vitest";
-import { openSandbox } from "../sandbox/index.ts";
+import { best as sandbox } from "../sandbox/levels.fixture.ts";
 import { type CodeTest, type CodeTestOptions, codeTests } from "./code-tests.ts";
 
-const sandbox = await openSandbox({ atLeast: "process" });
 const py = (code: string) => `Here it is:\n\`\`\`python\n${code}\n\`\`\`\nDone.`;
 const add = py("def add(a, b):\n    print('adding')\n    return a + b");
 const run = (reply: string, tests: CodeTest[], more: Partial<CodeTestOptions> = {}) =>

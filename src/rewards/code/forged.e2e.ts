@@ -1,11 +1,10 @@
-/** Programs that try to be paid for a test that they do not pass. */
+/** Programs that try to get the reward of a test without passing it. */
 import { describe, expect, test } from "vitest";
-import { openSandbox, type Sandbox } from "../sandbox/index.ts";
+import type { Sandbox } from "../sandbox/index.ts";
+import { best, weak } from "../sandbox/levels.fixture.ts";
 import { type CodeTest, codeTests } from "./code-tests.ts";
 
 const limits = { cpuSeconds: 1, seconds: 4 };
-const best = await openSandbox({ atLeast: "process" });
-const weak = await openSandbox({ only: "process" });
 
 const grade = (code: string, wanted: CodeTest, language: "python" | "javascript" = "python", sandbox: Sandbox = best) =>
   codeTests(`\`\`\`\n${code}\n\`\`\``, [wanted], { sandbox, language, limits });

@@ -7,18 +7,13 @@ import { describe, expect, test } from "vitest";
 import { ownerMark } from "../../files/temporary-names.ts";
 import { giveUpCgroups } from "./cgroup.ts";
 import { removeLeftovers } from "./leftovers.ts";
-import { openSandbox } from "./open-sandbox.ts";
-import { listProcesses } from "./process-table.ts";
-import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
+import { best, countSleepers, runPython, sandboxes } from "./levels.fixture.ts";
+import type { Sandbox, SandboxLimits } from "./types.ts";
 
-const best = await openSandbox({ atLeast: "process" });
-const sandboxes: [Isolation["level"], Sandbox][] = [["process", await openSandbox({ only: "process" })]];
-if (best.isolation.level === "namespaces") sandboxes.push(["namespaces", best]);
-
-const sleepers = () => listProcesses().filter(({ command }) => command.includes("81357")).length;
+const sleepers = () => countSleepers(81357);
 const ownFolders = () => readdirSync(tmpdir()).filter((name) => name.startsWith(`hone-sandbox-${ownerMark}`));
 const python = (sandbox: Sandbox, code: string, limits: Partial<SandboxLimits> = {}) =>
-  sandbox.run({ command: ["python", "main.py"], files: { "main.py": code }, limits });
+  runPython(sandbox, code, { limits });
 
 const libc = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n";
 const linux = test.runIf(process.platform === "linux");

@@ -6,20 +6,11 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { removeFolder } from "../../temporary-folder.fixture.ts";
-import { openSandbox } from "./open-sandbox.ts";
+import { best, countSleepers, runPython, sandboxes } from "./levels.fixture.ts";
 import { listProcesses } from "./process-table.ts";
-import type { Isolation, Sandbox, SandboxLimits } from "./types.ts";
+import type { Isolation, SandboxLimits } from "./types.ts";
 
-/** The levels this machine has: at least the weaker one, everywhere. */
-const best = await openSandbox({ atLeast: "process" });
-const sandboxes: [Isolation["level"], Sandbox][] = [["process", await openSandbox({ only: "process" })]];
-if (best.isolation.level === "namespaces") sandboxes.push(["namespaces", best]);
-
-const python = (sandbox: Sandbox, code: string, more: { stdin?: string; limits?: Partial<SandboxLimits> } = {}) =>
-  sandbox.run({ command: ["python", "main.py"], files: { "main.py": code }, ...more });
-
-/** Sandboxed processes are told by a sleep of a length that nobody else asks for. */
-const sleepers = () => listProcesses().filter(({ command }) => command.includes("91357")).length;
+const sleepers = () => countSleepers(91357);
 
 describe.each(sandboxes)("level %s", (_level, sandbox) => {
   const { isolation } = sandbox;
@@ -44,23 +35,23 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     ["waiting", "import time\ntime.sleep(60)", { seconds: 0.3 }, "time"],
     ["output", "while True: print('x' * 1000)", { outputBytes: 10_000 }, "output"],
   ])("too much %s ends it", async (_what, code, limits, ended) => {
-    expect(await python(sandbox, code, { limits })).toMatchObject({ ended, exitCode: null });
+    expect(await runPython(sandbox, code, { limits })).toMatchObject({ ended, exitCode: null });
   });
 
   claims("resources")("a memory bomb ends, in one process and in many", async () => {
     const limits = { memoryBytes: 200 * 2 ** 20 };
-    const one = await python(sandbox, "x = []\nwhile True: x.append(bytearray(10_000_000))", { limits });
+    const one = await runPython(sandbox, "x = []\nwhile True: x.append(bytearray(10_000_000))", { limits });
     expect(one.stderr + one.ended).toMatch(/MemoryError|memory/);
     const code =
       "import os, time\nfor _ in range(9): os.fork() if os.getpid() == first else 0\n" +
       "x = bytearray(60_000_000)\ntime.sleep(30)";
-    const many = await python(sandbox, `import os\nfirst = os.getpid()\n${code}`, { limits });
+    const many = await runPython(sandbox, `import os\nfirst = os.getpid()\n${code}`, { limits });
     expect(many.ended).toBe("memory");
   });
 
   claims("resources")("a fork bomb ends, and nothing of it is left", async () => {
     const bomb = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.01)";
-    const { ended } = await python(sandbox, bomb, { limits: { seconds: 1, processes: 40 } });
+    const { ended } = await runPython(sandbox, bomb, { limits: { seconds: 1, processes: 40 } });
     expect(["time", "processes", "memory"]).toContain(ended);
     await sleep(50);
     const left = listProcesses().filter(({ command }) => command.includes("main.py"));
@@ -79,7 +70,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
       "os.wait()",
       "print('done', flush=True)",
     ].join("\n");
-    const { stdout } = await python(sandbox, code);
+    const { stdout } = await runPython(sandbox, code);
     expect(stdout).toBe("done\n");
     await sleep(50);
     expect(sleepers()).toBe(0);
@@ -88,14 +79,14 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
   claims("processes")("neither does one that also throws its environment away", async () => {
     const code =
       "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: os.execve('/bin/sleep', ['sleep', '91357'], {})\n  os._exit(0)\nos.wait()";
-    await python(sandbox, code);
+    await runPython(sandbox, code);
     await sleep(50);
     expect(sleepers()).toBe(0);
   });
 
   claims("processes")("it sees no other process and cannot signal this one", async () => {
     const code = `import os\nprint(len([p for p in os.listdir('/proc') if p.isdigit()]))\nos.kill(${process.pid}, 9)`;
-    const { stdout, stderr } = await python(sandbox, code);
+    const { stdout, stderr } = await runPython(sandbox, code);
     expect(Number(stdout)).toBeLessThan(5);
     expect(stderr).toContain("ProcessLookupError");
   });
@@ -126,7 +117,7 @@ describe("claims of files and network", () => {
 
   test.runIf(best.isolation.files)("the user's home cannot be read, nor any other file", async () => {
     for (const path of [secret, "/etc/shadow", "/etc/hostname", "/proc/1/environ", "/proc/1/root/etc"]) {
-      const { stderr } = await python(
+      const { stderr } = await runPython(
         best,
         `import os\nopen(${JSON.stringify(path)}) if not os.path.isdir(${JSON.stringify(path)}) else os.listdir(${JSON.stringify(path)})`,
       );
@@ -136,11 +127,11 @@ describe("claims of files and network", () => {
 
   test.runIf(best.isolation.files)("nothing outside can be written, and the work folder has a size", async () => {
     for (const path of [join(outside, "x"), "/usr/x", "/etc/x2", "/dev/x", "/proc/sys/kernel/hostname"]) {
-      await python(best, `open(${JSON.stringify(path)}, 'w').write('x')`);
+      await runPython(best, `open(${JSON.stringify(path)}, 'w').write('x')`);
       expect(existsSync(path) && path !== "/proc/sys/kernel/hostname", path).toBe(false);
     }
     const fill = "for i in range(100): open(str(i), 'wb').write(bytes(1_000_000))";
-    const { stderr } = await python(best, fill, { limits: { fileBytes: 20_000_000 } });
+    const { stderr } = await runPython(best, fill, { limits: { fileBytes: 20_000_000 } });
     expect(stderr).toContain("No space left");
   });
 
@@ -156,7 +147,7 @@ describe("claims of files and network", () => {
   test.runIf(best.isolation.network)("no network is there, not even this machine's own", async () => {
     const { port } = server.address() as { port: number };
     const code = `import socket\nprint(socket.create_connection(("127.0.0.1", ${port}), 2).recv(9))`;
-    const { stdout, stderr } = await python(best, code);
+    const { stdout, stderr } = await runPython(best, code);
     expect([stdout, /OSError|ConnectionRefused|Network is unreachable/.test(stderr)]).toEqual(["", true]);
   });
 });
