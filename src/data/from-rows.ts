@@ -1,6 +1,7 @@
 /** Creates a dataset from an array. */
-import type { Task } from "./task.ts";
+
 import { UserError } from "../errors.ts";
+import type { Task } from "./task.ts";
 import type { Dataset } from "./types.ts";
 
 /**
