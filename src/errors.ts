@@ -1,5 +1,7 @@
 /** Errors that are written for people: what happened, where, and what to do. */
 
+import { maskUrls } from "./mask-urls.ts";
+
 /** Marks the errors of every copy of this package, so that `instanceof` recognizes those of another copy too. */
 const brand = Symbol.for("hone.error");
 
@@ -22,10 +24,10 @@ export abstract class HoneError extends Error {
   readonly details: string | undefined;
 
   constructor(message: string, code: string, { hint, details, cause }: HoneErrorOptions = {}) {
-    super(message, cause === undefined ? undefined : { cause });
+    super(maskUrls(message), cause === undefined ? undefined : { cause });
     this.code = code;
-    this.hint = hint;
-    this.details = details;
+    this.hint = hint && maskUrls(hint);
+    this.details = details && maskUrls(details);
   }
 }
 

@@ -44,6 +44,8 @@ const forms: Record<string, string[]> = {
     "rllm.trainer.project_name=${oc.env:HONE_TEST_TOKEN}",
     "rllm.trainer.experiment_name=${rllm.trainer.project_name}",
   ],
+  "the login of a URL": [`rllm.gateway.tunnel=http://me:${secret}@tunnel.example`],
+  "the login of a URL among extra keys": [`++rllm.workflow.workflow_args={urls:["http://${secret}@a.example"]}`],
   "a list": ["rllm.trainer.logger=[console]", '++rllm.workflow.workflow_args={urls:["${oc.env:HONE_TEST_TOKEN}"]}'],
   "a decoded variable": ['rllm.trainer.experiment_name="${oc.decode:${oc.env:HONE_TEST_TOKEN}}"'],
 };

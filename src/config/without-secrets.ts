@@ -2,6 +2,8 @@
  * Prepares a composed configuration for storing and showing: masks secrets, and replaces values from the environment
  * with the reference that read them.
  */
+
+import { maskUrls, maskUrlsIn } from "../mask-urls.ts";
 import { configKeys } from "./describe.ts";
 import { mayRefer } from "./hydra/parse-reference.ts";
 import { childOf, type MapNode, type Node, plain } from "./node.ts";
@@ -37,7 +39,11 @@ export function withoutSecrets(resolved: MapNode, written: MapNode, environment:
     } else if (isSecret(path) && isGiven(path, node)) return mask(path, maskedSecret);
     const child = (name: string) => source && childOf(source, name);
     if (node.kind === "list") return node.items.map((item, index) => walk(item, child(`${index}`), `${path}.${index}`));
-    if (node.kind === "value") return typeof node.value === "string" ? escapeReferences(node.value) : node.value;
+    if (node.kind === "value") {
+      if (typeof node.value !== "string") return node.value;
+      const text = maskUrls(node.value);
+      return escapeReferences(text === node.value ? text : mask(path, text));
+    }
     const inside = (name: string) => (path === "" ? name : `${path}.${name}`);
     const section: Record<string, unknown> = Object.create(null);
     for (const { name, node: entry } of node.entries) section[name] = walk(entry, child(name), inside(name));
@@ -75,7 +81,7 @@ export function maskLiterals(tree: Record<string, unknown>): Record<string, unkn
     const at = section as Record<string, unknown> | undefined;
     if (at !== undefined && Object.hasOwn(at, last) && isGivenValue(key, at[last])) at[last] = maskedSecret;
   }
-  return tree;
+  return maskUrlsIn(tree) as Record<string, unknown>;
 }
 
 const secretKeys = [...configKeys.values()].filter(({ about }) => about.secret === true);

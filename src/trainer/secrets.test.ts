@@ -47,3 +47,16 @@ test("an admin token that was given as it is has to be given again", async () =>
   await expect(again([])).rejects.toThrow(/admin_token was not saved with the run/);
   expect(await again([`${key}=${secret}`])).toMatchObject({ step: 2 });
 });
+
+test("the login of a URL is not saved, and has to be given again", async () => {
+  const folder = newFolder();
+  const tunnel = `rllm.gateway.tunnel=http://me:${secret}@localhost:1`;
+  const overrides = [tunnel, "rllm.trainer.total_batches=1", `rllm.trainer.run_dir=${folder}`];
+  await train(toy(), { engine: openToy(), overrides });
+  expect(filesWith(folder, "http://***@localhost:1")).not.toEqual([]);
+  expect(filesWith(folder, secret)).toEqual([]);
+  const again = (more: string[]) =>
+    train(toy(), { engine: openToy(), resume: folder, overrides: ["rllm.trainer.total_batches=2", ...more] });
+  await expect(again([])).rejects.toThrow(/password in rllm.gateway.tunnel were not saved/);
+  expect(await again([tunnel])).toMatchObject({ step: 2 });
+});

@@ -60,8 +60,9 @@ export async function validate(
 
 /**
  * `val/reward` and `val/{source}/reward` (mean over episodes with a known reward), `val/{source}/pass@1` (share of the
- * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), and how many
- * outcomes are unknown. An episode without a verdict of its own counts as solved from a reward of 1.
+ * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), how many
+ * outcomes are unknown (`val/unknown`) and how many rollouts failed (`val/failed`, `val/failures/{kind}`). An episode
+ * without a verdict of its own counts as solved from a reward of 1.
  */
 export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
   const rewards: number[] = [];
@@ -74,14 +75,19 @@ export function validationMetrics(episodes: readonly Episode[], source: string, 
     solved.push(Number(verdict.solved));
     tasks.set(episode.taskId, Math.max(tasks.get(episode.taskId) ?? 0, Number(verdict.solved)));
   }
-  const unknown = { "val/unknown": episodes.length - rewards.length };
-  if (rewards.length === 0) return unknown;
+  const failures = episodes.flatMap(({ failure }) => failure ?? []);
+  const counts: Record<string, number> = {
+    "val/unknown": episodes.length - rewards.length,
+    "val/failed": failures.length,
+  };
+  for (const { kind } of failures) counts[`val/failures/${kind}`] = (counts[`val/failures/${kind}`] ?? 0) + 1;
+  if (rewards.length === 0) return counts;
   return {
     "val/reward": mean(rewards),
     [`val/${source}/reward`]: mean(rewards),
     [`val/${source}/pass@1`]: mean(solved),
     ...(n > 1 ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()]) } : {}),
-    ...unknown,
+    ...counts,
   };
 }
 

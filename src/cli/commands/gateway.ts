@@ -8,6 +8,7 @@ import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { policySessions } from "../../gateway/policy-sessions.ts";
+import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
 import type { SampleSource } from "../../rollout/session/sample-queue.ts";
 import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
@@ -88,7 +89,8 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
     });
     const stopped = untilSignal();
     const kept = gateway.store === undefined ? "; calls are not stored (see rllm.sdk.store.path)" : "";
-    process.stdout.write(`${name} at ${outColors.bold(`${gateway.origin}/s/NAME/a/0/v1`)}${kept}. Ctrl-C stops it.\n`);
+    const address = outColors.bold(`${maskUrls(gateway.origin)}/s/NAME/a/0/v1`);
+    process.stdout.write(`${name} at ${address}${kept}. Ctrl-C stops it.\n`);
     await stopped;
     await gateway.close();
   } finally {

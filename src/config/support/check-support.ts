@@ -1,5 +1,6 @@
 /** Checks before start that every setting takes effect, so none is ignored silently. */
 import { UserError } from "../../errors.ts";
+import { maskedLogin } from "../../mask-urls.ts";
 import { showValue } from "../check.ts";
 import type { ComposedConfig } from "../compose.ts";
 import { configKeys, openSectionOf, openSections } from "../describe.ts";
@@ -103,8 +104,16 @@ function refusal(refused: readonly Unsupported[]): UserError {
   );
 }
 
-/** @throws UserError listing every key whose value is still `???`, with its origin */
-export function requireValues({ missing, origins }: ComposedConfig): void {
+/** @throws UserError listing every key whose value is still `???`, or was saved without the login of its URL */
+export function requireValues({ missing, origins, config }: ComposedConfig): void {
+  const isMasked = (value: unknown) => JSON.stringify(value)?.includes(maskedLogin) ?? false;
+  const masked = isMasked(config) ? [...configKeys.keys()].find((key) => isMasked(valueAt(config, key))) : undefined;
+  if (masked !== undefined) {
+    throw new UserError(`the user name and password in ${masked} were not saved with the run`, {
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+      hint: `add ${masked}=... to the command, best as '${"${oc.env:NAME}"}', which is saved`,
+    });
+  }
   if (missing.length === 0) return;
   const lines = missing.map((key) => `${key} (${originText(origins.get(key)!)})`);
   throw new UserError(

@@ -1,6 +1,7 @@
 /** Describes what ended an attempt: whose failure it is, where it happened, and the message. */
 import { BadOutcome, ModelCallError } from "../../agents/control-flow.ts";
 import { HoneError, RunError, UserError } from "../../errors.ts";
+import { maskUrls } from "../../mask-urls.ts";
 import { own } from "../../own.ts";
 import type { Failure, FailureBoundary, FailureKind } from "../../trajectories/types.ts";
 
@@ -17,10 +18,10 @@ const boundaries: Record<string, FailureBoundary> = {
 export function toFailure(error: unknown, stage: string, fault?: string): Failure {
   const boundary = error instanceof ModelCallError ? "engine" : (own(boundaries, stage) ?? "workflow");
   const kind = failureKind(error, boundary, fault);
-  const failure: Failure = { kind, boundary, message: describe(error, stage) };
+  const failure: Failure = { kind, boundary, message: maskUrls(describe(error, stage)) };
   if (kind === "model" && fault !== undefined) failure.message += `; the model's last reply ${fault}`;
   if (error instanceof Error && error.stack !== undefined && !(error instanceof BadOutcome)) {
-    failure.stack = error.stack;
+    failure.stack = maskUrls(error.stack);
   }
   return failure;
 }
