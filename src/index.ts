@@ -1,7 +1,7 @@
 /** What scripts import. */
 export * from "./agents/index.ts";
-export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/custom-loss.ts";
 export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
+export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";
 export { type ParsedReply, type ReplyProblem, type ToolCall, type ToolDefinition, toMessage } from "./chat/messages.ts";
 export type { Config, ConfigInput } from "./config/schema.ts";

@@ -15,7 +15,7 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { singleTurn } from "../../src/agents/single-turn.ts";
-import { policyLoss } from "../../src/algorithms/policy-loss.ts";
+import { policyLoss } from "../../src/algorithms/policy-loss/policy-loss.ts";
 import { openLocalEngine } from "../../src/backends/local/engine.ts";
 import { loadChat } from "../../src/chat/chat.ts";
 import { fromRows } from "../../src/data/from-rows.ts";

@@ -1,5 +1,5 @@
 /** What users implement: how a task becomes model calls and what the outcome is worth. */
-import type { CallOptions } from "../chat/conversation.ts";
+import type { CallOptions } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
 import type { TerminationReason } from "../trajectories/types.ts";

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { offsetsOf, totalsOf } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { tokenWeights } from "./aggregation.ts";
+import { tokenWeights } from "./policy-loss/aggregation.ts";
 import { valueLoss } from "./value-loss.ts";
 
 const floats = (values: readonly number[]) => Float64Array.from(values) as unknown as Float32Array;

@@ -1,9 +1,9 @@
 /** The critic's loss: squared distance to the returns, clipped around the values that the advantages came from. */
 import { RunError } from "../errors.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
-import { type AggregationMode, tokenWeight } from "./aggregation.ts";
 import { clamp } from "./losses/sequence-loss.ts";
 import { matchOutputs } from "./match-outputs.ts";
+import { type AggregationMode, tokenWeight } from "./policy-loss/aggregation.ts";
 import type { Loss } from "./types.ts";
 
 export interface ValueLossOptions {

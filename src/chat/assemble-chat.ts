@@ -1,10 +1,10 @@
 /** Assembles a `Chat` from a tokenizer, a renderer of messages and a parser of replies. */
 import { UserError } from "../errors.ts";
-import { incrementalDecoder } from "./incremental-decoder.ts";
 import type { ChatMessage } from "./messages.ts";
 import { parseReply, type ReplySyntax } from "./parse-reply.ts";
 import { shareWork } from "./share-work.ts";
-import { TextTooLong } from "./token-bounds.ts";
+import { incrementalDecoder } from "./tokens/incremental-decoder.ts";
+import { TextTooLong } from "./tokens/token-bounds.ts";
 import type { Chat, EncodeOptions, RenderOptions } from "./types.ts";
 
 /** Encodes on another thread. */

@@ -8,9 +8,9 @@ import { UserError } from "../errors.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { assembleChat } from "./assemble-chat.ts";
 import { loadChat } from "./chat.ts";
-import { openConversation } from "./conversation.ts";
+import { openConversation } from "./conversations/conversation.ts";
 import type { ChatMessage } from "./messages.ts";
-import { openTokenizer } from "./tokenizer.ts";
+import { openTokenizer } from "./tokens/tokenizer.ts";
 
 const fixture = (family: string) => fileURLToPath(new URL(`./fixtures/${family}`, import.meta.url));
 const hello = [{ role: "user", content: "hello" }] as const;

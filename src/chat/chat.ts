@@ -5,11 +5,11 @@ import { z } from "zod";
 import { UserError } from "../errors.ts";
 import { own } from "../own.ts";
 import { assembleChat } from "./assemble-chat.ts";
-import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./chat-template.ts";
-import { encodeElsewhere } from "./encode-elsewhere.ts";
 import { hermes } from "./formats/hermes.ts";
-import { type Renderer, renderers, syntaxOf } from "./renderers.ts";
-import { openTokenizer, readJson, type Tokenizer } from "./tokenizer.ts";
+import { compileTemplate, findTemplate, type RenderText, type TemplateSources } from "./templates/chat-template.ts";
+import { type Renderer, renderers, syntaxOf } from "./templates/renderers.ts";
+import { encodeElsewhere } from "./tokens/encode-elsewhere.ts";
+import { openTokenizer, readJson, type Tokenizer } from "./tokens/tokenizer.ts";
 import type { Chat } from "./types.ts";
 
 export type { Chat } from "./types.ts";

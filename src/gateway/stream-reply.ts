@@ -1,5 +1,5 @@
 /** A reply while it is being sampled: the text of its content and thinking that cannot change any more. */
-import type { CallOptions } from "../chat/conversation.ts";
+import type { CallOptions } from "../chat/conversations/conversation.ts";
 import type { ParsedReply } from "../chat/messages.ts";
 import { thinkEnd, thinkStart } from "../chat/parse-reply.ts";
 import type { Chat } from "../chat/types.ts";

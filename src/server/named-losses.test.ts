@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss.ts";
+import { type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../algorithms/types.ts";
 import { NonFiniteLossError } from "../backends/check-loss-value.ts";
 import { madeUpSequences, plainDescent } from "../backends/conformance/tools.ts";

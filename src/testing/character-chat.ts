@@ -2,7 +2,7 @@
 import { assembleChat } from "../chat/assemble-chat.ts";
 import { hermes } from "../chat/formats/hermes.ts";
 import type { ChatMessage } from "../chat/messages.ts";
-import { toTemplateTool } from "../chat/template-messages.ts";
+import { toTemplateTool } from "../chat/templates/template-messages.ts";
 import type { Chat, RenderOptions } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
 

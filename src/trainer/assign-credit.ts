@@ -1,5 +1,7 @@
 /** Advantages: how much each trajectory, or each of its steps, counts. */
-import { estimateAdvantages } from "../algorithms/advantages.ts";
+import { estimateAdvantages } from "../algorithms/advantages/estimate-advantages.ts";
+import { estimateStepAdvantages, shareAmongSteps } from "../algorithms/advantages/step-advantages.ts";
+import type { TokenAdvantageOptions } from "../algorithms/advantages/token-advantages.ts";
 import { clipSymmetric } from "../algorithms/rewards/clip.ts";
 import { type OverlongPenalty, overlongPenalty } from "../algorithms/rewards/overlong-penalty.ts";
 import {
@@ -8,8 +10,6 @@ import {
   type RunningMoments,
   runningDeviation,
 } from "../algorithms/rewards/running-moments.ts";
-import { estimateStepAdvantages, shareAmongSteps } from "../algorithms/step-advantages.ts";
-import type { TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
 import { UserError } from "../errors.ts";
 import { mean } from "../statistics.ts";
 import { dropUniformGroups } from "../trajectories/gather.ts";

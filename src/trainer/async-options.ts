@@ -1,5 +1,5 @@
 /** `rllm.async_training` as options, and the combinations that are refused. */
-import { isCoupled } from "../algorithms/loss-choice.ts";
+import { isCoupled } from "../algorithms/policy-loss/loss-choice.ts";
 import type { Capabilities } from "../backends/engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { layerOf } from "../config/origin.ts";

@@ -1,8 +1,8 @@
 /** Baselines that differ from token to token, by how sure the policy was at each. */
-import { estimatorOf } from "../algorithms/advantages.ts";
+import { estimatorOf } from "../algorithms/advantages/estimate-advantages.ts";
+import type { TokenAdvantageOptions } from "../algorithms/advantages/token-advantages.ts";
 import type { EstimatorSpec } from "../algorithms/estimators/index.ts";
 import { optimalTokenBaseline } from "../algorithms/estimators/optimal-token-baseline.ts";
-import type { TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
 import type { Learner } from "../backends/engine.ts";
 import { RunError } from "../errors.ts";
 import { selectSequences } from "../trajectories/batch.ts";

@@ -1,8 +1,12 @@
 /** The configuration's keys as the options of advantages and rewards, and the combinations that are refused. */
-import { type AdvantageOptions, estimatorNamed, splitEstimatorMap } from "../algorithms/advantages.ts";
+import {
+  type AdvantageOptions,
+  estimatorNamed,
+  splitEstimatorMap,
+} from "../algorithms/advantages/estimate-advantages.ts";
+import type { TokenAdvantageOptions } from "../algorithms/advantages/token-advantages.ts";
 import { estimatorPresets } from "../algorithms/estimators/estimator.ts";
 import type { EstimatorSpec } from "../algorithms/estimators/index.ts";
-import type { TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
 import type { Capabilities } from "../backends/engine.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";

@@ -1,7 +1,7 @@
 /** The critic's two tasks: it estimates the values of a batch's tokens, and learns from what they turned out to be. */
-import { criticAdvantages } from "../algorithms/critic-advantages.ts";
+import { criticAdvantages } from "../algorithms/advantages/critic-advantages.ts";
+import type { TokenAdvantageOptions } from "../algorithms/advantages/token-advantages.ts";
 import { addMetrics, averageMetrics } from "../algorithms/metric-sums.ts";
-import type { TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
 import { type ValueLossOptions, valueLoss } from "../algorithms/value-loss.ts";
 import type { AdamParams, Learner } from "../backends/engine.ts";
 import { RunError } from "../errors.ts";

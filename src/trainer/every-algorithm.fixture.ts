@@ -1,6 +1,6 @@
 /** Every estimator and every loss as settings of a short run in which it acts, and a table of what came of such runs. */
 import { estimators } from "../algorithms/estimators/index.ts";
-import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
+import { type PolicyLossName, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import { mean } from "../statistics.ts";
 import type { RunSummary } from "./train.ts";
 

@@ -1,6 +1,6 @@
 /** What estimators and losses are combined with; each of them by itself trains a real model in every-algorithm.e2e.ts. */
 import { afterAll, describe, expect, it } from "vitest";
-import { sequenceLoss, tokenLoss } from "../algorithms/custom-loss.ts";
+import { sequenceLoss, tokenLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import { algorithm, rewardTable } from "./every-algorithm.fixture.ts";
 import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";

@@ -2,8 +2,8 @@
 
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
-import type { CustomLoss } from "../algorithms/custom-loss.ts";
 import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
+import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import type { Dataset } from "../data/types.ts";
 

@@ -1,11 +1,11 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
-import { splitEstimatorMap } from "../algorithms/advantages.ts";
-import type { CustomLoss } from "../algorithms/custom-loss.ts";
-import type { KlControllerOptions } from "../algorithms/kl-controller.ts";
+import { splitEstimatorMap } from "../algorithms/advantages/estimate-advantages.ts";
+import type { KlControllerOptions } from "../algorithms/kl/kl-controller.ts";
+import { type PolicyLossName, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { ImportanceOptions } from "../algorithms/off-policy/importance-weights.ts";
-import type { PolicyLossOptions } from "../algorithms/policy-loss.ts";
-import { type PolicyLossName, policyLosses } from "../algorithms/policy-losses.ts";
-import { type RejectionRule, rejectionRules } from "../algorithms/rejection.ts";
+import { type RejectionRule, rejectionRules } from "../algorithms/off-policy/rejection.ts";
+import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
+import type { PolicyLossOptions } from "../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, Sampler } from "../backends/engine.ts";
 import { changesDistribution } from "../backends/sampling-params.ts";
 import type { Config } from "../config/schema.ts";

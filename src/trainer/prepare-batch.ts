@@ -1,11 +1,15 @@
 /** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
 
-import type { KlEstimatorName } from "../algorithms/kl.ts";
-import { klPenalty, penalizeAdvantages } from "../algorithms/kl-penalty.ts";
+import {
+  discountAdvantages,
+  normalizeAdvantages,
+  type TokenAdvantageOptions,
+} from "../algorithms/advantages/token-advantages.ts";
+import type { KlEstimatorName } from "../algorithms/kl/kl-estimators.ts";
+import { klPenalty, penalizeAdvantages } from "../algorithms/kl/kl-penalty.ts";
 import { importanceWeights } from "../algorithms/off-policy/importance-weights.ts";
-import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss.ts";
-import { rejectionMask } from "../algorithms/rejection.ts";
-import { discountAdvantages, normalizeAdvantages, type TokenAdvantageOptions } from "../algorithms/token-advantages.ts";
+import { rejectionMask } from "../algorithms/off-policy/rejection.ts";
+import { informativeSequences, type PolicyLossOptions, readsSampler } from "../algorithms/policy-loss/policy-loss.ts";
 import type { Learner } from "../backends/engine.ts";
 import { keepTokens, selectSequences } from "../trajectories/batch.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";

@@ -1,6 +1,6 @@
 /** The configuration, compiled once: the options of each stage, and every reason to refuse them before anything opens. */
 
-import { needsReference, readsEntropy } from "../algorithms/policy-loss.ts";
+import { needsReference, readsEntropy } from "../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, LearnerSpec, PolicySpec } from "../backends/engine.ts";
 import { adapterSpec } from "../backends/open-engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";

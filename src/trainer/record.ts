@@ -1,7 +1,7 @@
 /** What a finished step leaves in the run folder and reports to the subscribers. */
 import { join, relative } from "node:path";
 import type { Engine } from "../backends/engine.ts";
-import { checkTemplate, describeTemplate } from "../chat/check-template.ts";
+import { checkTemplate, describeTemplate } from "../chat/templates/check-template.ts";
 import type { Chat } from "../chat/types.ts";
 import { RunError } from "../errors.ts";
 import type { Gateway } from "../gateway/gateway.ts";

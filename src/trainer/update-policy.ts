@@ -1,8 +1,8 @@
 /** One batch into optimizer steps: minibatches, losses, and the critic's part. */
-import { type KlControllerOptions, nextKlWeight } from "../algorithms/kl-controller.ts";
+import { type KlControllerOptions, nextKlWeight } from "../algorithms/kl/kl-controller.ts";
 import { addMetrics, averageMetrics } from "../algorithms/metric-sums.ts";
-import { lossPart, type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss.ts";
-import { samplerMismatch } from "../algorithms/sampler-mismatch.ts";
+import { samplerMismatch } from "../algorithms/off-policy/sampler-mismatch.ts";
+import { lossPart, type PolicyLossOptions, policyLoss } from "../algorithms/policy-loss/policy-loss.ts";
 import type { AdamParams } from "../backends/engine.ts";
 import { deriveSeed } from "../random.ts";
 import { mean } from "../statistics.ts";

@@ -2,10 +2,10 @@
  * What a rollout leaves behind, from single model calls up to groups that are compared with each other.
  * Tokens are the truth: text is kept for people and graders only and is never encoded again.
  */
-import type { SequenceStart } from "../chat/conversation.ts";
+import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 
-export type { SequenceStart } from "../chat/conversation.ts";
+export type { SequenceStart } from "../chat/conversations/conversation.ts";
 export type { ChatMessage } from "../chat/messages.ts";
 
 /** Why an episode ended. `error` and `timeout` are failures: each has a `failure` that says whose it was. */

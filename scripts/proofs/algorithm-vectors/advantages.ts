@@ -1,5 +1,6 @@
 /** Advantages of trajectories and of tokens. */
-import { estimateAdvantages, splitEstimatorMap } from "../../../src/algorithms/advantages.ts";
+import { estimateAdvantages, splitEstimatorMap } from "../../../src/algorithms/advantages/estimate-advantages.ts";
+import { whiteningOf, whitenings } from "../../../src/algorithms/advantages/whitening.ts";
 import { type Comparison, compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
 import {
   type EstimatorOptions,
@@ -10,7 +11,6 @@ import {
 import { type EstimatorName, estimators } from "../../../src/algorithms/estimators/index.ts";
 import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
 import { generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
-import { whiteningOf, whitenings } from "../../../src/algorithms/whitening.ts";
 import { allEqual } from "../../../src/statistics.ts";
 import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/group-metrics.ts";
 import { rewardGroup } from "../../../src/trajectories/sample-episodes.fixture.ts";

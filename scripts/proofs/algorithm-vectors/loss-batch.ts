@@ -1,5 +1,5 @@
 /** Recorded matrices with a mask as the ragged batches that losses work on, and gradients back. */
-import { type PolicyLossOptions, policyLoss } from "../../../src/algorithms/policy-loss.ts";
+import { type PolicyLossOptions, policyLoss } from "../../../src/algorithms/policy-loss/policy-loss.ts";
 import type { LossValue } from "../../../src/algorithms/types.ts";
 import { offsetsOf, totalsOf } from "../../../src/trajectories/batch.ts";
 import type { BatchTotals, TokenOutputs, TrainingBatch } from "../../../src/trajectories/types.ts";

@@ -1,10 +1,10 @@
 /** Off-policy correction: weights, rejection masks, what sampler and trainer make of the same tokens. */
 
-import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl-penalty.ts";
+import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl/kl-penalty.ts";
 import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
 import { offPolicyMetrics } from "../../../src/algorithms/off-policy/off-policy-metrics.ts";
-import { rejectionMask, rejectionRules } from "../../../src/algorithms/rejection.ts";
-import { samplerMismatch } from "../../../src/algorithms/sampler-mismatch.ts";
+import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
+import { samplerMismatch } from "../../../src/algorithms/off-policy/sampler-mismatch.ts";
 import { type Families, family, skipped } from "./family.ts";
 import { floats, type Matrix, ragged, raggedOffsets, spread } from "./loss-batch.ts";
 

@@ -1,4 +1,6 @@
 /** What happens to rewards before, and to advantages after, they are compared: LightRFT's pipeline, part by part. */
+
+import { type WhiteningOptions, whiteningOf, whitenings } from "../../../src/algorithms/advantages/whitening.ts";
 import { compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
 import { estimatorPresets } from "../../../src/algorithms/estimators/estimator.ts";
 import { estimators } from "../../../src/algorithms/estimators/index.ts";
@@ -13,7 +15,6 @@ import {
   withRewards,
 } from "../../../src/algorithms/rewards/running-moments.ts";
 import { tokenRewards } from "../../../src/algorithms/rewards/token-rewards.ts";
-import { type WhiteningOptions, whiteningOf, whitenings } from "../../../src/algorithms/whitening.ts";
 import { allEqual } from "../../../src/statistics.ts";
 import { consecutive, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Families, family } from "./family.ts";

@@ -1,5 +1,5 @@
 /** Grouping, filters, and what steps share; and the families that are another system's plumbing. */
-import { shareAmongSteps } from "../../../src/algorithms/step-advantages.ts";
+import { shareAmongSteps } from "../../../src/algorithms/advantages/step-advantages.ts";
 import { shapeStepRewards } from "../../../src/rollout/shape-step-rewards.ts";
 import { mean } from "../../../src/statistics.ts";
 import { type CompactFiltering, maskedReasons } from "../../../src/trajectories/compact-filtering.ts";

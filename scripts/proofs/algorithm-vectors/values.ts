@@ -1,5 +1,5 @@
 /** The critic's loss. */
-import type { AggregationMode } from "../../../src/algorithms/aggregation.ts";
+import type { AggregationMode } from "../../../src/algorithms/policy-loss/aggregation.ts";
 import { valueLoss } from "../../../src/algorithms/value-loss.ts";
 import { type Families, family } from "./family.ts";
 import { batchOf, type Matrix, ragged, spread } from "./loss-batch.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { whiten, whitenings } from "../whitening.ts";
+import { whiten, whitenings } from "../advantages/whitening.ts";
 import { optimalTokenBaseline } from "./optimal-token-baseline.ts";
 import { generalizedAdvantages, returnsToGo } from "./returns.ts";
 

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { type PolicyLossName, policyLosses } from "../policy-losses.ts";
 import { markForClipCov, markForKlCov } from "./covariance.ts";
 import { geometricMeans } from "./gmpo.ts";
 import { highEntropyCount, largestPositions } from "./largest.ts";
+import { type PolicyLossName, policyLosses } from "./policy-losses.ts";
 import { type LossSettings, lossDefaults } from "./sequence-loss.ts";
 
 const settings: LossSettings = { ...lossDefaults, dual: 1.8, cpgdDrift: 0.4, klCovCoef: 0.7 };

@@ -2,9 +2,9 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { markForClipCov, markForKlCov } from "../../algorithms/losses/covariance.ts";
+import { policyLosses } from "../../algorithms/losses/policy-losses.ts";
 import { lossDefaults } from "../../algorithms/losses/sequence-loss.ts";
-import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss.ts";
-import { policyLosses } from "../../algorithms/policy-losses.ts";
+import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import { makeTinyModel, runPython } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { totalsOf } from "../../trajectories/batch.ts";

@@ -1,7 +1,7 @@
 /** What a model's own small files say of it, where the service does not. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { openTokenizer } from "../../chat/tokenizer.ts";
+import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 
 interface ModelConfig {
   architectures?: string[];

@@ -2,12 +2,12 @@
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import type { Command } from "commander";
-import { samplerMismatch } from "../../algorithms/sampler-mismatch.ts";
+import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Sample, Sampler } from "../../backends/engine.ts";
 import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
-import { checkTemplate, describeTemplate } from "../../chat/check-template.ts";
 import { openChat } from "../../chat/open-chat.ts";
+import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
 import { formatBytes } from "../../files/durable-files.ts";

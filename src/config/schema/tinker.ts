@@ -17,7 +17,7 @@ export const tinkerKeys = {
     .meta({ backends: ["tinker"], instead: "the default: other engines have no network round trip to save" }),
 };
 
-/** The renderers of `src/chat/renderers.ts`, in its order. */
+/** The renderers of `src/chat/templates/renderers.ts`, in its order. */
 export const rendererNames = ["plain", "hermes", "qwen", "qwen3", "llama3", "mistral", "deepseek_r1", "gemma"];
 
 export const rolloutEngine = z

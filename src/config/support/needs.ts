@@ -3,9 +3,9 @@
  * `hone config --explain` and the reference pages read these tables.
  */
 import { isDeepStrictEqual } from "node:util";
-import { splitEstimatorMap } from "../../algorithms/advantages.ts";
+import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
 import { type EstimatorSpec, estimators } from "../../algorithms/estimators/index.ts";
-import { lossAliases, policyLosses } from "../../algorithms/policy-losses.ts";
+import { lossAliases, policyLosses } from "../../algorithms/losses/policy-losses.ts";
 import type { Capabilities } from "../../backends/engine.ts";
 import { own } from "../../own.ts";
 import type { ComposedConfig } from "../compose.ts";

@@ -1,6 +1,6 @@
 /** `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";

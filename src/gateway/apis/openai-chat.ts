@@ -1,6 +1,6 @@
 /** `POST /v1/chat/completions` */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";

@@ -1,6 +1,6 @@
 /** `POST /v1/completions` */
 import { randomUUID } from "node:crypto";
-import { cutAtStop } from "../../chat/cut-at-stop.ts";
+import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import type { Generated } from "../../rollout/session/types.ts";
 import type { HttpExchange } from "../http-exchange.ts";
 import { type CallContext, callModel, type ModelCall } from "../model-call.ts";

@@ -1,7 +1,7 @@
 /** Turns the prompt of a model call into tokens. */
-import type { Conversation, Turn } from "../../chat/conversation.ts";
+import type { Conversation, Turn } from "../../chat/conversations/conversation.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
-import { TextTooLong } from "../../chat/token-bounds.ts";
+import { TextTooLong } from "../../chat/tokens/token-bounds.ts";
 import type { Chat } from "../../chat/types.ts";
 import { mostPromptTokens, promptTooLong } from "./sample-limits.ts";
 import type { GenerateRequest, SamplingLimits } from "./types.ts";

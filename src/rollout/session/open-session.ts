@@ -2,7 +2,7 @@
 import { ModelCallError, RolloutEnded, SessionEnded } from "../../agents/control-flow.ts";
 import type { ModelClient } from "../../agents/types.ts";
 import type { SampleRequest } from "../../backends/engine.ts";
-import { type Conversation, openConversation } from "../../chat/conversation.ts";
+import { type Conversation, openConversation } from "../../chat/conversations/conversation.ts";
 import { toMessage } from "../../chat/messages.ts";
 import { abortedByEither } from "../../concurrency/abort-controllers.ts";
 import { HoneError } from "../../errors.ts";

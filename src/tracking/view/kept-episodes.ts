@@ -1,8 +1,8 @@
 /** The episodes in a run folder: finds and reads them, and decodes their tokens one by one. */
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { incrementalDecoder } from "../../chat/incremental-decoder.ts";
-import { openTokenizer } from "../../chat/tokenizer.ts";
+import { incrementalDecoder } from "../../chat/tokens/incremental-decoder.ts";
+import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { atPath } from "../../system-errors.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";

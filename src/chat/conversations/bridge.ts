@@ -1,0 +1,92 @@
+/**
+ * Renders the text between a sampled reply and the next one: the end of the turn, the new messages, the header of the next
+ * turn. The whole conversation is rendered with marks in place of sampled text, so sampled text is never encoded again.
+ */
+import type { ChatMessage } from "../messages.ts";
+import type { Chat, RenderOptions } from "../types.ts";
+
+export interface Bridge {
+  /** From the end of the reply's turn to the header of the next turn. */
+  text: string;
+  /** Whether `text` begins with the end of the reply's turn, which the model may have sampled itself. */
+  hasTurnEnd: boolean;
+  /** The template drops thinking that the tokens so far contain. */
+  dropsReasoning: boolean;
+  /** Indices of messages, including `next`, whose thinking is not in the tokens. */
+  hidden: ReadonlySet<number>;
+}
+
+const replyMark = "Qz7reply7zQ";
+const thinkingMark = (index: number) => `Qz7thinking${index}7zQ`;
+
+/**
+ * @param history up to the sampled reply, which is its last message
+ * @param hidden indices of the history's messages whose thinking is not in the tokens so far
+ * @param next the messages after the reply; may be empty
+ * @returns null if the template does not render the reply, so that the conversation cannot be continued from it
+ * @throws UserError if the template refuses the messages
+ */
+export function bridge(
+  chat: Pick<Chat, "renderText" | "turnEnd">,
+  history: readonly ChatMessage[],
+  hidden: ReadonlySet<number>,
+  next: readonly ChatMessage[],
+  options: RenderOptions,
+): Bridge | null {
+  const last = history.length - 1;
+  const marked = history.map(markThinking).map((message, index) => (index === last ? markReply(message) : message));
+  const text = renderReplies(chat, marked, next, options);
+  const at = text.lastIndexOf(replyMark);
+  if (at < 0) return null;
+  const after = at + replyMark.length;
+  const dropsReasoning = hiddenIn(text, history).some((index) => !hidden.has(index));
+  const hiddenNext = next.flatMap(({ reasoning }, index) =>
+    reasoning && !text.includes(reasoning.trim(), after) ? [history.length + index] : [],
+  );
+  const found = { dropsReasoning, hidden: new Set([...hidden, ...hiddenNext]) };
+  if (chat.turnEnd === undefined) return { text: text.slice(after), hasTurnEnd: false, ...found };
+  const end = text.indexOf(chat.turnEnd, after);
+  return end < 0 ? null : { text: text.slice(end), hasTurnEnd: true, ...found };
+}
+
+/** Some templates refuse replies with several tool calls. They get the first one only. */
+function renderReplies(
+  chat: Pick<Chat, "renderText">,
+  history: readonly ChatMessage[],
+  next: readonly ChatMessage[],
+  options: RenderOptions,
+): string {
+  try {
+    return chat.renderText([...history, ...next], options);
+  } catch (error) {
+    if (history.every(({ toolCalls = [] }) => toolCalls.length < 2)) throw error;
+    const single = history.map(({ toolCalls = [], ...message }) =>
+      toolCalls.length === 0 ? message : { ...message, toolCalls: toolCalls.slice(0, 1) },
+    );
+    return chat.renderText([...single, ...next], options);
+  }
+}
+
+/** Indices of the messages whose thinking the template drops. */
+export function hiddenThinking(
+  chat: Pick<Chat, "renderText">,
+  messages: readonly ChatMessage[],
+  options: RenderOptions,
+): Set<number> {
+  if (messages.every(({ reasoning }) => !reasoning)) return new Set();
+  return new Set(hiddenIn(chat.renderText(messages.map(markThinking), options), messages));
+}
+
+/** @param text a rendering of the messages with marks for their thinking */
+const hiddenIn = (text: string, messages: readonly ChatMessage[]) =>
+  messages.flatMap(({ reasoning }, index) => (reasoning && !text.includes(thinkingMark(index)) ? [index] : []));
+
+const markThinking = (message: ChatMessage, index: number): ChatMessage =>
+  message.reasoning ? { ...message, reasoning: thinkingMark(index) } : message;
+
+/** Marks content and arguments, since some templates render only one of them. */
+const markReply = (message: ChatMessage): ChatMessage => ({
+  ...message,
+  content: replyMark,
+  toolCalls: message.toolCalls?.map((call) => ({ ...call, arguments: { [replyMark]: "" } })),
+});

@@ -1,0 +1,141 @@
+/** Finds a model's chat template and renders messages as text. Works without tokens. */
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Template } from "@huggingface/jinja";
+import { UserError } from "../../errors.ts";
+import type { ChatMessage } from "../messages.ts";
+import type { TokenizerConfig } from "../tokens/tokenizer.ts";
+import type { RenderOptions } from "../types.ts";
+import { boundLoops, renderBounded } from "./bounded-template.ts";
+import { withGenericTools } from "./generic-tools.ts";
+import { matchPython, pythonFunctions } from "./match-jinja.ts";
+import { toTemplateMessage, toTemplateTool } from "./template-messages.ts";
+
+/** A model's templates. `tools` replaces `plain` if tools are offered. */
+export interface TemplateSources {
+  plain: string;
+  tools?: string | undefined;
+}
+
+/** From chat_template.jinja, else from tokenizer_config.json (if it has several: "default" and "tool_use"). */
+export function findTemplate(directory: string, config: TokenizerConfig): TemplateSources | undefined {
+  const file = join(directory, "chat_template.jinja");
+  if (existsSync(file)) return { plain: readFileSync(file, "utf8") };
+  const own = config.chat_template;
+  if (own == null || typeof own === "string") return own == null ? undefined : { plain: own };
+  const named = (wanted: string) => own.find(({ name }) => name === wanted)?.template;
+  const plain = named("default");
+  return plain === undefined ? undefined : { plain, tools: named("tool_use") };
+}
+
+export interface CompiledTemplate {
+  renderText: RenderText;
+  /** Whether the template supports tools. If not, the system message describes them. */
+  takesTools: boolean;
+}
+
+export type RenderText = (messages: readonly ChatMessage[], options: RenderOptions) => string;
+
+/**
+ * Renders as transformers does.
+ *
+ * @param owner the model's folder, for error messages
+ * @throws UserError if the template cannot be parsed; the returned function throws one if it refuses the messages
+ */
+export function compileTemplate(sources: TemplateSources, config: TokenizerConfig, owner: string): CompiledTemplate {
+  const plain = parse(sources.plain, owner);
+  const withTools = sources.tools === undefined ? plain : parse(sources.tools, owner);
+  const named = {
+    bos_token: config.bos_token,
+    eos_token: config.eos_token,
+    pad_token: config.pad_token,
+    unk_token: config.unk_token,
+  };
+  // Undefined tokens are left out, as in transformers, since templates test for them.
+  const specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
+
+  let argumentsAsText = false;
+  const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
+    try {
+      const variables: Record<string, unknown> = {
+        ...specials,
+        ...pythonFunctions,
+        messages: messages.map((message) => toTemplateMessage(message, argumentsAsText)),
+        add_generation_prompt: addGenerationPrompt,
+        tools: tools.length > 0 ? tools.map(toTemplateTool) : null,
+        documents: null,
+      };
+      if (thinking !== undefined) variables.enable_thinking = thinking;
+      if (reasoningEffort !== undefined) variables.reasoning_effort = reasoningEffort;
+      return renderBounded(tools.length > 0 ? withTools : plain, variables, messages.length + tools.length);
+    } catch (error) {
+      const roles = messages.map((message) => message.role).join(", ");
+      throw new UserError(`the chat template of ${owner} refuses these messages (${roles}): ${messageOf(error)}`, {
+        cause: error,
+      });
+    }
+  };
+
+  const takesTools = showsTools(render);
+  const takesSystem = takesTools || showsSystem(render);
+  let argumentsKnown = false;
+  const renderText: RenderText = (messages, options) => {
+    const { tools = [], ...rest } = options;
+    if (tools.length > 0 && !takesTools) return render(withGenericTools(messages, tools, takesSystem), rest);
+    if (!argumentsKnown && messages.some(({ toolCalls }) => toolCalls?.length)) {
+      argumentsKnown = true;
+      argumentsAsText =
+        [false, true].find((asText) => {
+          argumentsAsText = asText;
+          return showsArguments(render);
+        }) ?? false;
+    }
+    return render(messages, options);
+  };
+  return { renderText, takesTools };
+}
+
+const mark = "Qz7mark7zQ";
+
+function showsTools(render: RenderText): boolean {
+  try {
+    return render(asked, { tools: [{ name: mark }] }) !== render(asked, {});
+  } catch {
+    // A template that refuses a single question throws at its first use.
+    return true;
+  }
+}
+
+function showsSystem(render: RenderText): boolean {
+  try {
+    return render([{ role: "system", content: mark }, ...asked], {}).includes(mark);
+  } catch {
+    return false;
+  }
+}
+
+/** Whether a call's arguments are rendered as JSON: most templates expect an object, some a string. */
+function showsArguments(render: RenderText): boolean {
+  const toolCalls = [{ id: "call00000", name: "f", arguments: { argument: "value" } }];
+  try {
+    const text = render([...asked, { role: "assistant", content: "", toolCalls }], { addGenerationPrompt: false });
+    return text.includes('"argument"');
+  } catch {
+    return false;
+  }
+}
+
+const asked = [{ role: "user", content: "?" }] as const;
+
+function parse(source: string, owner: string): Template {
+  try {
+    const template = new Template(source);
+    matchPython(template.parsed);
+    boundLoops(template.parsed);
+    return template;
+  } catch (error) {
+    throw new UserError(`the chat template of ${owner} cannot be parsed: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
