@@ -1,6 +1,6 @@
 /**
- * Tinker's binary messages, package `tinker_public`, as SDK 0.38.0 speaks them. Field numbers are the protocol; only
- * fields that Hone reads or writes are listed, others are skipped.
+ * Tinker's binary messages, package `tinker_public`, as SDK 0.38.0 uses them. Only fields that Hone reads or writes are
+ * listed; decoding skips others.
  */
 import protobuf from "protobufjs";
 
@@ -60,6 +60,9 @@ message SampleResponse {
 }`;
 
 const { root } = protobuf.parse(definitions, { keepCase: true });
+
+/** The version of the official client whose messages these are; a service chooses its answers by it. */
+export const sdkVersion = "0.38.0";
 
 /** A message by its name in the definitions above. */
 export const message = (name: string): protobuf.Type => root.lookupType(`tinker_public.${name}`);

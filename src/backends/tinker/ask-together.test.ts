@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { askTogether } from "./ask-together.ts";
-import { createConnection, LostResultError } from "./connection.ts";
+import { createConnection } from "./connection.ts";
+import { LostResultError } from "./service-errors.ts";
 
 type Line = Record<string, unknown>;
 const answerOf = (...lines: Line[]) => new Response(lines.map((line) => `${JSON.stringify(line)}\n`).join(""));

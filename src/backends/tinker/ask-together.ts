@@ -2,7 +2,8 @@
  * Requests to sample that are made at the same time, as one request to Hone's own service, whose answer brings the
  * results as they end: one where the protocol takes two for each.
  */
-import { type Connection, futureFailure, LostResultError } from "./connection.ts";
+import type { Connection } from "./connection.ts";
+import { futureFailure, LostResultError } from "./service-errors.ts";
 
 interface Ask {
   body: Record<string, unknown>;

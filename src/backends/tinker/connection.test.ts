@@ -59,7 +59,7 @@ describe("a request", () => {
     expect(connection.counts.retries).toBe(3);
     expect(new Set(of("create_session").map(({ once }) => once)).size).toBe(1);
     expect(told.at(-1)).toMatch(/waiting for the Tinker service \(create_session\): .*(later|reset)/);
-    if (failure === 402) expect(told.at(-1)).toContain("has to be paid");
+    if (failure === 402) expect(told.at(-1)).toContain("an unpaid bill");
   });
 
   it("is repeated after a 400 without a word, and not after one that says why", async () => {
@@ -143,7 +143,7 @@ describe("a future", () => {
   it.each([
     ["the user's fault", () => json({ error: "bad token", category: "user" }), UserError, /Tinker: bad token/],
     ["the service's", () => json({ error: "broke", category: "server" }), RunError, /the Tinker service failed: broke/],
-    ["lost", () => json({ detail: "restarted" }, 410), RunError, /has lost the result/],
+    ["lost", () => json({ detail: "restarted" }, 410), RunError, /lost the result/],
     [
       "a loss that is not finite",
       () =>
@@ -232,7 +232,7 @@ it("a session sends a sign of life every ten seconds until it is closed, and tel
     await vi.advanceTimersByTimeAsync(90_000);
     expect(told).toHaveLength(1);
     await vi.advanceTimersByTimeAsync(60_000);
-    expect(told.at(-1)).toMatch(/has not heard of this session for 1\d\d s: gone/);
+    expect(told.at(-1)).toMatch(/has not answered a heartbeat for 1\d\d s: gone/);
     await session.close();
     const before = posted.length;
     expect(posted.at(-1)).toBe("sessions/s/finish");

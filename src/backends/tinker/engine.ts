@@ -3,11 +3,13 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, honeCapabilities } from "./capabilities.ts";
-import { type ConnectionOptions, createConnection, sdkVersion } from "./connection.ts";
+import { createConnection } from "./connection.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
+import type { ConnectionOptions } from "./requests.ts";
 import { openSession } from "./session.ts";
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {

@@ -6,7 +6,7 @@ import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
 import { askTogether } from "./ask-together.ts";
-import { LostResultError } from "./connection.ts";
+import { LostResultError } from "./service-errors.ts";
 import type { TinkerSession } from "./session.ts";
 
 export interface SamplingSession {

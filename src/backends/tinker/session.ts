@@ -1,9 +1,9 @@
-/** A session with a Tinker service: what all its models share, kept alive by a heartbeat. */
+/** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
+import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Connection } from "./connection.ts";
-import { sdkVersion } from "./connection.ts";
 
 interface Counts {
-  /** Gradients of losses that ran by their names, in one pass, and of others, which take two. */
+  /** Losses that the service computed by name, in one pass, and other losses, which take two. */
   namedLosses: number;
   twoPassLosses: number;
   /** Checkpoints deleted from the service. */
@@ -13,20 +13,19 @@ interface Counts {
 export interface TinkerSession {
   id: string;
   connection: Connection;
-  /** Numbers of models and of samplers count from 0. */
+  /** Models and samplers are numbered from 0. */
   nextModel(): number;
   nextSampler(): number;
-  /** The service is Hone's own and has what Hone adds to the protocol. */
+  /** The service is Hone's own, with Hone's additions to the protocol. */
   isHone: boolean;
-  /** What was done so far. */
   counts: Counts;
   close(): Promise<void>;
 }
 
 const heartbeatMs = 10_000;
-/** As long may heartbeats fail before a person is told. */
+/** For how long heartbeats may fail before that is reported. */
 const worryMs = 120_000;
-/** The end of a run does not wait longer for a service that is gone. */
+/** How long the end of a run waits for the service. */
 const goodbyeMs = 3_000;
 
 export async function openSession(
@@ -47,8 +46,8 @@ export async function openSession(
   let [models, samplers, lastHeard] = [0, 0, Date.now()];
   let beating = false;
   const beat = setInterval(() => {
-    // One that is still on its way says as much as another.
-    if (beating) return tell();
+    // The last heartbeat has not been answered so far.
+    if (beating) return warn();
     beating = true;
     connection
       .post("session_heartbeat", { type: "session_heartbeat", session_id: id })
@@ -56,18 +55,18 @@ export async function openSession(
         () => {
           lastHeard = Date.now();
         },
-        (error: unknown) => tell(error instanceof Error ? `: ${error.message}` : `: ${error}`),
+        (error: unknown) => warn(error instanceof Error ? `: ${error.message}` : `: ${error}`),
       )
       .finally(() => {
         beating = false;
       });
   }, heartbeatMs);
-  function tell(why = ""): void {
+  function warn(why = ""): void {
     const silent = Date.now() - lastHeard;
     if (silent < worryMs) return;
-    options.onStatus?.(`the Tinker service has not heard of this session for ${Math.round(silent / 1000)} s${why}`);
+    options.onStatus?.(`the Tinker service has not answered a heartbeat for ${Math.round(silent / 1000)} s${why}`);
   }
-  // It keeps the session alive, not the process.
+  // The process may end between heartbeats.
   beat.unref();
   return {
     id,
@@ -78,7 +77,7 @@ export async function openSession(
     nextSampler: () => samplers++,
     async close() {
       clearInterval(beat);
-      // A service that is gone needs no farewell.
+      // The service may have ended already.
       const goodbye = { reason: { type: "success" }, detail: null };
       await connection.post(`sessions/${id}/finish`, goodbye, AbortSignal.timeout(goodbyeMs)).catch(() => {});
     },
