@@ -11,13 +11,13 @@ export { generated } from "./data/generated.ts";
 export { openDataset } from "./data/open-dataset.ts";
 export type { Dataset, FileRow } from "./data/types.ts";
 export { HoneError, type HoneErrorOptions, RunError, UserError } from "./errors.ts";
+export * from "./gateway/index.ts";
 export {
   anthropicGatewayBaseURL,
   type GatewayContext,
   gatewayBaseURL,
   inGatewayContext,
-} from "./gateway/ambient.ts";
-export * from "./gateway/index.ts";
+} from "./gateway/sessions/ambient.ts";
 export { randomInteger } from "./random.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";

@@ -17,7 +17,7 @@ import { singleTurn } from "../../src/agents/single-turn.ts";
 import { generated } from "../../src/data/generated.ts";
 import { mean } from "../../src/statistics.ts";
 import { tabularEngine } from "../../src/testing/index.ts";
-import { eachMetrics } from "../../src/tracking/metrics-file.ts";
+import { eachMetrics } from "../../src/tracking/run-folder/metrics-file.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
 

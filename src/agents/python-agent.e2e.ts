@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 import { expect, it } from "vitest";
 import { makeTinyModel } from "../python/run-python.fixture.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { readEpisode } from "../tracking/read-episode.ts";
+import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Step } from "../trajectories/types.ts";
 
 const project = fileURLToPath(new URL("../..", import.meta.url));

@@ -12,8 +12,8 @@ import { maskOverride } from "../config/mask-override.ts";
 import { shippedFolder } from "../config/shipped.ts";
 import { UserError } from "../errors.ts";
 import { makeFolder } from "../files/make-folder.ts";
-import { readMetrics } from "../tracking/metrics-file.ts";
 import { formatNumber } from "../tracking/numbers.ts";
+import { readMetrics } from "../tracking/run-folder/metrics-file.ts";
 import type { Launch } from "../trainer/launch.ts";
 import { spawnWithParent } from "./spawn-with-parent.ts";
 

@@ -5,7 +5,7 @@ import { uniforms } from "../random.ts";
 import type { SampleSource } from "../rollout/session/sample-queue.ts";
 import { characterChat } from "../testing/character-chat.ts";
 import { openGateway } from "./gateway.ts";
-import { policySessions } from "./policy-sessions.ts";
+import { policySessions } from "./sessions/policy-sessions.ts";
 import { openTraceStore } from "./traces/open-trace-store.ts";
 
 const calls = 1000;

@@ -3,12 +3,12 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
-import { createAccess, defaultAdminToken } from "./access.ts";
-import { sessionPrefix } from "./address.ts";
-import { type Answering, answerRequest } from "./answer-request.ts";
-import { HttpExchange } from "./http-exchange.ts";
-import { createNotices } from "./notices.ts";
-import { createSessions, type OpenSession } from "./sessions.ts";
+import { createNotices } from "./calls/notices.ts";
+import { createAccess, defaultAdminToken } from "./requests/access.ts";
+import { sessionPrefix } from "./requests/address.ts";
+import { type Answering, answerRequest } from "./requests/answer-request.ts";
+import { HttpExchange } from "./requests/http-exchange.ts";
+import { createSessions, type OpenSession } from "./sessions/sessions.ts";
 import type { TraceStore } from "./traces/open-trace-store.ts";
 import type { Trace } from "./traces/types.ts";
 

@@ -9,9 +9,9 @@ import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import { groupTrajectories } from "../trajectories/group-trajectories.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
-import { gatewayBaseURL, inGatewayContext } from "./ambient.ts";
 import { openGateway } from "./gateway.ts";
-import { rolloutGateway } from "./rollout-gateway.ts";
+import { gatewayBaseURL, inGatewayContext } from "./sessions/ambient.ts";
+import { rolloutGateway } from "./sessions/rollout-gateway.ts";
 import { openTraceStore } from "./traces/open-trace-store.ts";
 
 interface Row {

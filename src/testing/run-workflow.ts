@@ -2,7 +2,7 @@
 import type { Workflow } from "../agents/types.ts";
 import type { Task } from "../data/task.ts";
 import { openGateway } from "../gateway/gateway.ts";
-import { rolloutGateway } from "../gateway/rollout-gateway.ts";
+import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import type { OnAgentError } from "../rollout/on-agent-error.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
 import { rolloutSeed } from "../rollout/session/rollout-seed.ts";

@@ -6,7 +6,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import type { Capabilities, Engine, Learner, Policy, Sampler } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
-import { readEpisode } from "../tracking/read-episode.ts";
+import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { countOperations, figures, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { type TrainOptions, train } from "./train.ts";

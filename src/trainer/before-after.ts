@@ -1,7 +1,7 @@
 /** The same validation prompts before and after training, side by side: what people want to see first. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { episodesFile } from "../tracking/run-folder.ts";
+import { episodesFile } from "../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 const shown = 4;

@@ -5,7 +5,7 @@ import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises
 import { join, sep } from "node:path";
 import { UserError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
-import { numbersOf, toJson } from "../tracking/json-lines.ts";
+import { numbersOf, toJson } from "../tracking/run-folder/json-lines.ts";
 
 /** What a checkpoint says besides its `policy/` folder, and `critic/` where there is one. */
 export interface CheckpointContent {

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import { UserError } from "../errors.ts";
-import { gatewayBaseURL } from "../gateway/ambient.ts";
+import { gatewayBaseURL } from "../gateway/sessions/ambient.ts";
 import { openTraceStore } from "../gateway/traces/open-trace-store.ts";
 import { figures, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";

@@ -1,13 +1,13 @@
 /** The subscribers that a configuration asks for, and the run folder's own. */
 import { basename, join } from "node:path";
 import type { Config } from "../config/schema.ts";
-import { consoleSubscriber } from "../tracking/console.ts";
-import { curvesSubscriber } from "../tracking/curves.ts";
+import { consoleSubscriber } from "../tracking/console/console.ts";
 import type { Subscriber } from "../tracking/events.ts";
-import { runFilesSubscriber } from "../tracking/run-files.ts";
-import type { RunFolder } from "../tracking/run-folder.ts";
-import { tensorboardSubscriber } from "../tracking/tensorboard.ts";
-import { wandbSubscriber } from "../tracking/wandb.ts";
+import { tensorboardSubscriber } from "../tracking/loggers/tensorboard.ts";
+import { wandbSubscriber } from "../tracking/loggers/wandb.ts";
+import { curvesSubscriber } from "../tracking/plots/curves.ts";
+import { runFilesSubscriber } from "../tracking/run-folder/run-files.ts";
+import type { RunFolder } from "../tracking/run-folder/run-folder.ts";
 import type { Waiting } from "./rollouts.ts";
 
 export interface LoggerContext {
@@ -29,7 +29,7 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
     folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
   wandb: async ({ config, storedConfig, folder, warn }) => {
     if (!folder) return undefined;
-    const { startWandbSidecar, wandbInstallCommand } = await import("../tracking/wandb-sidecar.ts");
+    const { startWandbSidecar, wandbInstallCommand } = await import("../tracking/loggers/wandb-sidecar.ts");
     return wandbSubscriber({
       start: () => startWandbSidecar(join(folder.path, "wandb.log")),
       installCommand: wandbInstallCommand,

@@ -4,10 +4,10 @@ import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
 import { maskedSecret } from "../config/without-secrets.ts";
 import { UserError } from "../errors.ts";
-import { createAccess } from "../gateway/access.ts";
 import { type Gateway, type GatewayOptions, openGateway } from "../gateway/gateway.ts";
+import { createAccess } from "../gateway/requests/access.ts";
 import type { TraceStore } from "../gateway/traces/open-trace-store.ts";
-import type { RunFolder } from "../tracking/run-folder.ts";
+import type { RunFolder } from "../tracking/run-folder/run-folder.ts";
 
 export interface OpenRunGatewayOptions {
   config: Config;

@@ -5,7 +5,7 @@ import type { Chat } from "../chat/types.ts";
 import type { Task } from "../data/task.ts";
 import { UserError } from "../errors.ts";
 import type { Gateway } from "../gateway/gateway.ts";
-import { rolloutGateway } from "../gateway/rollout-gateway.ts";
+import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import {
   createSamplingClient,
   rolloutSeed,

@@ -3,7 +3,7 @@ import type { RunningMoments } from "../algorithms/rewards/running-moments.ts";
 import type { Learner, Sampler } from "../backends/engine.ts";
 import type { Dataset } from "../data/types.ts";
 import type { RunEvent } from "../tracking/events.ts";
-import type { RunFolder } from "../tracking/run-folder.ts";
+import type { RunFolder } from "../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { CheckpointKeeper } from "./checkpoint-keeper.ts";
 import type { DispatchState } from "./dispatch-window.ts";

@@ -2,8 +2,8 @@
 import { createHash } from "node:crypto";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { basename, join } from "node:path";
-import { toJson } from "../tracking/json-lines.ts";
-import { readEpisode } from "../tracking/read-episode.ts";
+import { toJson } from "../tracking/run-folder/json-lines.ts";
+import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 export interface Shelf {

@@ -7,7 +7,7 @@ import { openChat } from "../../chat/open-chat.ts";
 import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import { policySessions } from "../../gateway/policy-sessions.ts";
+import { policySessions } from "../../gateway/sessions/policy-sessions.ts";
 import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
 import type { SampleSource } from "../../rollout/session/sample-queue.ts";

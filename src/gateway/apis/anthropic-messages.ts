@@ -4,9 +4,10 @@ import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
-import type { HttpExchange } from "../http-exchange.ts";
-import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
-import type { Notices } from "../notices.ts";
+import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
+import type { Notices } from "../calls/notices.ts";
+import { replyStream } from "../calls/stream-reply.ts";
+import type { HttpExchange } from "../requests/http-exchange.ts";
 import {
   type Body,
   badParameter,
@@ -18,8 +19,7 @@ import {
   readModel,
   readObject,
   used,
-} from "../read-parameters.ts";
-import { replyStream } from "../stream-reply.ts";
+} from "../requests/read-parameters.ts";
 import { textOf } from "./openai-messages.ts";
 import { readMaxTokens, readSampling } from "./sampling-parameters.ts";
 import { readTools, type ToolForm } from "./tools.ts";

@@ -2,8 +2,8 @@
  * Guarantees that an API offers and that no engine can give: a constrained sampler's log-probabilities are not the
  * policy's, so Hone samples freely.
  */
-import type { CallContext } from "../model-call.ts";
-import { badParameter } from "../read-parameters.ts";
+import type { CallContext } from "../calls/model-call.ts";
+import { badParameter } from "../requests/read-parameters.ts";
 
 /** Refuses the guarantee, or, if the gateway is configured so, counts that it is not enforced. */
 export function demand({ unenforceable, notices }: CallContext, parameter: string, what: string): void {

@@ -4,8 +4,9 @@ import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
-import type { HttpExchange } from "../http-exchange.ts";
-import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
+import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
+import { replyStream } from "../calls/stream-reply.ts";
+import type { HttpExchange } from "../requests/http-exchange.ts";
 import {
   type Body,
   badParameter,
@@ -17,8 +18,7 @@ import {
   readObject,
   readString,
   used,
-} from "../read-parameters.ts";
-import { replyStream } from "../stream-reply.ts";
+} from "../requests/read-parameters.ts";
 import { countJson, type JsonFormat, jsonFault, readJsonFormat, withJsonInstruction } from "./json-replies.ts";
 import { fromOpenaiMessages } from "./openai-messages.ts";
 import { commonRules, readMaxTokens, readSampling } from "./sampling-parameters.ts";

@@ -2,8 +2,9 @@
 import { randomUUID } from "node:crypto";
 import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
 import type { Generated } from "../../rollout/session/types.ts";
-import type { HttpExchange } from "../http-exchange.ts";
-import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
+import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
+import { replyStream } from "../calls/stream-reply.ts";
+import type { HttpExchange } from "../requests/http-exchange.ts";
 import {
   type Body,
   badParameter,
@@ -14,8 +15,7 @@ import {
   readNumber,
   readObject,
   used,
-} from "../read-parameters.ts";
-import { replyStream } from "../stream-reply.ts";
+} from "../requests/read-parameters.ts";
 import { unixSeconds } from "./openai-chat.ts";
 import { commonRules, readMaxTokens, readSampling } from "./sampling-parameters.ts";
 import { completionLogprobs } from "./token-logprobs.ts";

@@ -1,8 +1,8 @@
 /** Reads the messages of OpenAI's chat API. */
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { Notices } from "../notices.ts";
-import { badParameter, readList, readString } from "../read-parameters.ts";
+import type { Notices } from "../calls/notices.ts";
+import { badParameter, readList, readString } from "../requests/read-parameters.ts";
 import { toolCall } from "./tools.ts";
 
 /** @throws GatewayError naming the message that cannot be read */

@@ -2,8 +2,9 @@
 import { randomUUID } from "node:crypto";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
-import type { HttpExchange } from "../http-exchange.ts";
-import { type CallContext, callModel, type ModelCall } from "../model-call.ts";
+import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
+import { replyStream } from "../calls/stream-reply.ts";
+import type { HttpExchange } from "../requests/http-exchange.ts";
 import {
   type Body,
   checkParameters,
@@ -16,8 +17,7 @@ import {
   readString,
   readStrings,
   used,
-} from "../read-parameters.ts";
-import { replyStream } from "../stream-reply.ts";
+} from "../requests/read-parameters.ts";
 import { countJson, type JsonFormat, jsonFault, readJsonFormat, withJsonInstruction } from "./json-replies.ts";
 import { unixSeconds } from "./openai-chat.ts";
 import { fromResponseItems } from "./response-items.ts";

@@ -11,7 +11,7 @@ import {
   readNumber,
   readStrings,
   used,
-} from "../read-parameters.ts";
+} from "../requests/read-parameters.ts";
 
 const noEngine = "Hone's engines cannot sample so, and the recorded log-probabilities would not be the policy's";
 

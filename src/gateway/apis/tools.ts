@@ -1,8 +1,8 @@
 /** Tools, the choice of a tool, and tool calls, in the forms of the APIs. */
 import type { ToolCall, ToolDefinition } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
-import type { CallContext } from "../model-call.ts";
-import { type Body, badParameter, readBoolean, readList } from "../read-parameters.ts";
+import type { CallContext } from "../calls/model-call.ts";
+import { type Body, badParameter, readBoolean, readList } from "../requests/read-parameters.ts";
 import { demand } from "./guarantees.ts";
 
 /** How an API writes its tools. */

@@ -6,7 +6,7 @@ import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { atPath } from "../../system-errors.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
-import { readEpisode } from "../read-episode.ts";
+import { readEpisode } from "../run-folder/read-episode.ts";
 
 /** `advantage`: one of the trajectory, or for each step one, or one per token. */
 export type KeptTrajectory = Trajectory & { advantage?: number | readonly (number | readonly number[])[] };

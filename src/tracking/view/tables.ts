@@ -1,7 +1,8 @@
 /** A run, its steps and the episodes of a step, one row each. */
+
+import { chart } from "../console/text-plots.ts";
 import type { Metrics } from "../events.ts";
-import { readMetrics } from "../metrics-file.ts";
-import { chart } from "../plots.ts";
+import { readMetrics } from "../run-folder/metrics-file.ts";
 import type { EpisodeFile, KeptEpisode } from "./kept-episodes.ts";
 import { bold, dim, type Row, span } from "./styled.ts";
 

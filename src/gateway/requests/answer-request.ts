@@ -1,0 +1,130 @@
+/** Passes each request to the API that its path names. */
+import { SessionEnded } from "../../agents/control-flow.ts";
+import type { Chat } from "../../chat/types.ts";
+import { UserError } from "../../errors.ts";
+import { anthropicCountTokens, anthropicMessages } from "../apis/anthropic-messages.ts";
+import { openaiChat } from "../apis/openai-chat.ts";
+import { openaiCompletions } from "../apis/openai-completions.ts";
+import { openaiResponses } from "../apis/openai-responses.ts";
+import { type CallContext, toGatewayError } from "../calls/model-call.ts";
+import type { Notices } from "../calls/notices.ts";
+import type { Sessions } from "../sessions/sessions.ts";
+import type { TraceStore } from "../traces/open-trace-store.ts";
+import type { Access } from "./access.ts";
+import { type Address, type CallSource, decodePart, parseAddress, sourceOf } from "./address.ts";
+import { answerAdmin } from "./admin.ts";
+import { anthropicError, type ErrorShape, GatewayError, openaiError } from "./gateway-error.ts";
+import type { HttpExchange } from "./http-exchange.ts";
+import type { Body } from "./read-parameters.ts";
+
+export interface Answering {
+  chat: Chat;
+  /** The name in the list of models; calls may use any other. */
+  model: string;
+  sessions: Sessions;
+  access: Access;
+  notices: Notices;
+  store: TraceStore | undefined;
+  unenforceable: CallContext["unenforceable"];
+  onTrace: CallContext["onTrace"];
+  /** Of a model call; undefined: until its session ends. */
+  callTimeoutSeconds: number | undefined;
+}
+
+interface Api {
+  name: string;
+  error: ErrorShape;
+  answer(exchange: HttpExchange, body: Body, context: CallContext): void | Promise<void>;
+}
+
+const chat: Api = { name: "chat.completions", error: openaiError, answer: openaiChat };
+const completions: Api = { name: "completions", error: openaiError, answer: openaiCompletions };
+const responses: Api = { name: "responses", error: openaiError, answer: openaiResponses };
+const messages: Api = { name: "messages", error: anthropicError, answer: anthropicMessages };
+const countTokens: Api = { name: "messages.count_tokens", error: anthropicError, answer: anthropicCountTokens };
+
+const apis: Readonly<Record<string, Api>> = {
+  "/v1/chat/completions": chat,
+  "/v1/completions": completions,
+  "/v1/responses": responses,
+  "/v1/messages": messages,
+  "/v1/messages/count_tokens": countTokens,
+};
+
+/** Never rejects: the client gets the error. */
+export async function answerRequest(exchange: HttpExchange, answering: Answering): Promise<void> {
+  let shape: ErrorShape = openaiError;
+  try {
+    const address = parseAddress(exchange.path);
+    const api = Object.hasOwn(apis, address.endpoint) ? apis[address.endpoint] : undefined;
+    shape = api?.error ?? openaiError;
+    answering.access.checkWeb(exchange);
+    if (api === undefined) return await answerOther(exchange, address, answering);
+    if (exchange.method !== "POST") throw new GatewayError("not_found", `${address.endpoint} supports only POST`);
+    await answerCall(exchange, api, sourceOf(address), answering);
+  } catch (error) {
+    if (exchange.gone) return;
+    exchange.sendError(
+      error instanceof SessionEnded ? new GatewayError("session_ended", error.message) : toGatewayError(error),
+      shape,
+    );
+  } finally {
+    exchange.release();
+  }
+}
+
+async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, answering: Answering): Promise<void> {
+  const { sessions, access, callTimeoutSeconds } = answering;
+  access.checkCall(exchange, source);
+  const body = await exchange.readObject();
+  const session = sessions.get(source);
+  const context: CallContext = {
+    session,
+    role: source.role,
+    api: api.name,
+    chat: answering.chat,
+    notices: answering.notices,
+    signal: exchange.signal,
+    unenforceable: answering.unenforceable,
+    metadata: exchange.readMetadata(),
+    onTrace: answering.onTrace,
+  };
+  const late = () =>
+    exchange.abort(new GatewayError("timeout", `the model call took longer than ${callTimeoutSeconds} s`));
+  const timer = callTimeoutSeconds === undefined ? undefined : setTimeout(late, callTimeoutSeconds * 1000);
+  try {
+    await api.answer(exchange, body, context);
+  } catch (error) {
+    if (error instanceof GatewayError && isRefusal(error)) {
+      session.reportProblem(new UserError(error.message, { cause: error }));
+    }
+    throw error;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** The request would be refused again. The session knows its own refusals, which are user errors. */
+const isRefusal = ({ kind, cause }: GatewayError) =>
+  (kind === "invalid_request" || kind === "too_large") && !(cause instanceof UserError);
+
+async function answerOther(exchange: HttpExchange, address: Address, answering: Answering): Promise<void> {
+  const { endpoint, source } = address;
+  const { model, sessions, access } = answering;
+  const listed = { id: model, object: "model", created: 0, owned_by: "hone" };
+  if (endpoint === "/health" && source === undefined) return exchange.sendJson(200, { status: "ok" });
+  if (endpoint.startsWith("/admin/") && source === undefined) return answerAdmin(exchange, endpoint, answering);
+  if (endpoint === "/v1/models" || endpoint.startsWith("/v1/models/")) {
+    access.checkCall(exchange, sourceOf(address));
+    if (endpoint === "/v1/models") return exchange.sendJson(200, { object: "list", data: [listed] });
+    const id = decodePart(endpoint.slice("/v1/models/".length));
+    if (id === model) return exchange.sendJson(200, listed);
+    throw new GatewayError("not_found", `the model ${id} does not exist; the model is ${model}`);
+  }
+  if (endpoint === "/result" && source !== undefined && exchange.method === "POST") {
+    access.checkCall(exchange, source);
+    sessions.postResult(source, await exchange.readObject());
+    return exchange.sendJson(200, { ok: true });
+  }
+  throw new GatewayError("not_found", `${exchange.method} ${exchange.path} does not exist`);
+}

@@ -1,0 +1,130 @@
+/**
+ * The subscriber that people watch. A terminal gets one line per step and, below, a line that is redrawn in place. A pipe
+ * gets only the lines, without control codes.
+ */
+import pc from "picocolors";
+import { wantsColors } from "../../colors.ts";
+import { printable } from "../../printable.ts";
+import type { RunEvent, Subscriber } from "../events.ts";
+import { formatCount, formatSeconds } from "../numbers.ts";
+import { describeEvent } from "./describe-event.ts";
+import { type LiveLine, liveLine, type Terminal } from "./live-line.ts";
+import { liveText, summary, type Wait } from "./live-text.ts";
+import { advance, newProgress, timeLeft } from "./progress.ts";
+import { plainStyles, type Styles, stepLine, validationLine } from "./step-line.ts";
+
+interface ConsoleOptions {
+  out?: Terminal & { isTTY?: boolean };
+  /** Other streams of the same screen. */
+  others?: readonly Terminal[];
+  /** What the run waits for now; called a few times per second. */
+  waitingFor?: () => readonly Wait[];
+  /** Default: `live`, unless NO_COLOR is set. */
+  colors?: boolean;
+  /** Steady clock, seconds. */
+  now?: () => number;
+}
+
+const redrawMs = 120;
+/** A pipe reports a wait after this long, and again each time that it has doubled. */
+const reportedWaitSeconds = 60;
+/** Shorter runs need no estimate. */
+const shortRunSeconds = 120;
+
+export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
+  const {
+    out = process.stdout,
+    others = out === process.stdout && process.stderr.isTTY ? [process.stderr] : [],
+    waitingFor = () => [],
+    now = () => performance.now() / 1000,
+  } = options;
+  const live = out.isTTY === true && process.env.TERM !== "dumb";
+  const colors = options.colors ?? (live && wantsColors(out));
+  const styles = colors ? colored : plainStyles;
+  const progress = newProgress(now());
+  let line: LiveLine | undefined;
+  let reportWaitAfter = reportedWaitSeconds;
+  let ended = false;
+  let estimatedByRollouts = false;
+
+  const width = () => (live ? Math.max(20, (out.columns ?? 80) - 1) : Number.POSITIVE_INFINITY);
+  const print = (text: string) => out.write(`${text}\n`);
+  const timer = setInterval(tick, live ? redrawMs : 1000);
+  timer.unref();
+
+  function tick(): void {
+    if (live) return void line?.draw(liveText(progress, waitingFor(), now(), width(), styles));
+    const longest = Math.max(0, ...waitingFor().map(({ seconds }) => seconds));
+    if (longest < reportedWaitSeconds) reportWaitAfter = reportedWaitSeconds;
+    if (longest < reportWaitAfter) return;
+    reportWaitAfter = longest * 2;
+    const wait = waitingFor().find(({ seconds }) => seconds >= longest);
+    if (wait) print(`waiting for ${printable(wait.what)} for ${formatSeconds(wait.seconds)}`);
+  }
+
+  function stop(): void {
+    clearInterval(timer);
+    line?.end();
+    line = undefined;
+  }
+
+  return {
+    event(event) {
+      const previousReward = progress.rewards.at(-1);
+      const isRepeated = event.type === "setup-status" && event.text === progress.phase;
+      advance(progress, event, now());
+      if (event.type === "run-end") {
+        ended = true;
+        stop();
+        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastLines(event)]) print(text);
+        return;
+      }
+      if (live && !ended) line ??= liveLine([out, ...others]);
+      const text = isRepeated || (live && event.type === "setup-status") ? null : shown(event, previousReward);
+      if (text !== null) print(text);
+      const estimate = estimated(event);
+      if (estimate !== undefined) print(styles.dim(estimate));
+      if (live && (text !== null || estimate !== undefined)) tick();
+    },
+    async close() {
+      stop();
+    },
+  };
+
+  /** A long run gets two estimates: from its first rollouts and from its first step. */
+  function estimated(event: RunEvent): string | undefined {
+    const { totalSteps, stepsDone, stepsHere, done, total } = progress;
+    const byStep = event.type === "step-end" && stepsHere === 1;
+    const byRollouts = event.type === "rollout-progress" && stepsHere === 0 && !estimatedByRollouts;
+    const left = byStep || byRollouts ? timeLeft(progress, now()) : undefined;
+    if (left === undefined) return undefined;
+    estimatedByRollouts = true;
+    if (left.seconds < shortRunSeconds) return undefined;
+    const basis = byStep ? "the first step" : `the first ${formatCount(done)} of ${formatCount(total)} rollouts`;
+    return `about ${formatSeconds(left.seconds)} for ${formatCount(totalSteps - stepsDone)} steps, estimated from ${basis}`;
+  }
+
+  function shown(event: RunEvent, previousReward: number | undefined): string | null {
+    if (event.type === "step-end") return stepLine(event, previousReward, { width: width(), styles });
+    if (event.type === "validation-end") return validationLine(event, { width: width(), styles });
+    const text = event.type === "rollout-log" ? null : describeEvent(event);
+    if (text === null) return null;
+    if (event.type === "warning" || event.type === "health") return styles.bad(text);
+    return event.type === "run-start" ? text : styles.dim(text);
+  }
+}
+
+/** A run that succeeded ends with its report only. */
+function lastLines(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
+  if (event.reason === "done" && event.text === undefined) return event.report ?? [];
+  return [describeEvent(event) ?? ""];
+}
+
+const paint = pc.createColors(true);
+const colored: Styles = {
+  dim: paint.dim,
+  bold: paint.bold,
+  good: paint.green,
+  bad: paint.yellow,
+  accent: paint.cyan,
+};

@@ -1,0 +1,108 @@
+/** A finished step or validation as one line of text. The caller passes the width and the colors. */
+import type { Metrics, RunEvent } from "../events.ts";
+import { formatChange, formatCount, formatNumber, formatRate, formatSeconds } from "../numbers.ts";
+import { stepSummary } from "../step-summary.ts";
+import { fit, type Segment, type Style } from "./segments.ts";
+
+export interface Styles {
+  dim: Style;
+  bold: Style;
+  good: Style;
+  bad: Style;
+  accent: Style;
+}
+
+const same: Style = (text) => text;
+export const plainStyles: Styles = { dim: same, bold: same, good: same, bad: same, accent: same };
+
+export type StepEnd = Extract<RunEvent, { type: "step-end" }>;
+
+interface Look {
+  /** In characters. */
+  width?: number;
+  styles?: Styles;
+}
+
+/**
+ * `step  3/20  reward 0.342 (+0.09)  solved 5/16  groups 12/16 with signal  loss ..  kl ..  grad ..  lr ..  12.3 s (..)  1,234 tok/s`.
+ * Leaves out what the step does not have, and the least important parts where the line does not fit.
+ * @param previousReward of the step before, for the change in parentheses
+ */
+export function stepLine(
+  event: StepEnd,
+  previousReward?: number,
+  { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
+): string {
+  const { step, total, seconds } = event;
+  const { reward, solved, tasks, informative, groups, gradNorm, ...summary } = stepSummary(event.metrics);
+  const segments: Segment[] = [
+    { text: `step ${String(step).padStart(String(total).length)}/${total}`, weight: 0, style: styles.bold },
+  ];
+  const add = (weight: number, text: string | undefined, style?: Style, close = false) => {
+    if (text !== undefined) segments.push({ text, weight, style, close });
+  };
+  const named = (name: string, value: number | undefined, format = formatNumber) =>
+    value === undefined ? undefined : `${name} ${format(value)}`;
+
+  add(0, named("reward", reward), styles.accent);
+  if (reward !== undefined && previousReward !== undefined) {
+    const change = reward - previousReward;
+    add(4, `(${formatChange(change)})`, trend(change, styles), true);
+  }
+  if (solved !== undefined && tasks !== undefined) add(2, `solved ${aligned(solved, tasks)}`);
+  if (informative !== undefined && groups !== undefined) {
+    add(3, `groups ${aligned(informative, groups)} with signal`, informative === 0 ? styles.bad : undefined);
+  }
+  add(8, named("loss", summary.loss), styles.dim);
+  add(9, named("kl", summary.kl), styles.dim);
+  add(7, named("grad", gradNorm), gradNorm === undefined || Number.isFinite(gradNorm) ? styles.dim : styles.bad);
+  add(10, named("lr", summary.learningRate, formatRate), styles.dim);
+  add(1, formatSeconds(seconds).padStart(6));
+  const notable = (name: string, value = 0) =>
+    value >= 0.05 * seconds && value >= 0.1 ? named(name, value, oneDecimal) : undefined;
+  const parts = [
+    named("sample", summary.sampling, oneDecimal),
+    named("train", summary.training, oneDecimal),
+    notable("validate", summary.validation),
+    notable("save", summary.saving),
+  ].filter((part) => part !== undefined);
+  if (parts.length > 0) add(6, `(${parts.join(" ")})`, styles.dim, true);
+  if (summary.tokensPerSecond !== undefined) add(5, `${formatCount(summary.tokensPerSecond)} tok/s`);
+  return fit(segments, width);
+}
+
+const trend = (change: number, styles: Styles) =>
+  change > 0.005 ? styles.good : change < -0.005 ? styles.bad : styles.dim;
+
+/** ` 5/16`: both numbers have the same width, so that the lines of a run align. */
+const aligned = (part: number, whole: number) => `${String(part).padStart(String(whole).length)}/${whole}`;
+
+const oneDecimal = (value: number) => value.toFixed(1);
+
+/** `validation  after step 5  reward 0.531  gsm8k/pass@1 0.531  4.2 s`. */
+export function validationLine(
+  event: { step: number; metrics: Metrics; seconds: number },
+  { width = Number.POSITIVE_INFINITY, styles = plainStyles }: Look = {},
+): string {
+  const segments: Segment[] = [
+    { text: "validation", weight: 0, style: styles.bold },
+    { text: `after step ${event.step}`, weight: 2 },
+  ];
+  for (const [index, [name, value]] of validationValues(event.metrics).entries()) {
+    const text = `${name.slice("val/".length)} ${formatNumber(value)}`;
+    segments.push({ text, weight: index === 0 ? 0 : 3 + index, style: styles.accent });
+  }
+  segments.push({ text: formatSeconds(event.seconds), weight: 1 });
+  return fit(segments, width);
+}
+
+/** The metrics of a validation (`val/...`) without counts that are 0 and without the reward of its only source. */
+export function validationValues(metrics: Metrics): [name: string, value: number][] {
+  const reward = metrics["val/reward"];
+  const counts = ["val/unknown", "val/failed"];
+  return Object.entries(metrics).filter(([name, value]) => {
+    const isEmpty = counts.includes(name) && value === 0;
+    const isRepeated = name !== "val/reward" && name.endsWith("/reward") && value === reward;
+    return name.startsWith("val/") && !isEmpty && !isRepeated;
+  });
+}

@@ -1,0 +1,114 @@
+/** Health rules about rollouts: failures, cut-off replies, broken conversations, equal rewards. */
+import { lengthLimits } from "../../trajectories/types.ts";
+import type { Metrics } from "../events.ts";
+import { rolesOf } from "../step-summary.ts";
+import { lastValues, meanOfLast, type NewRule, percent } from "./rule.ts";
+
+export const failedRollouts: NewRule = (config) => {
+  const { workflow, agent } = config.rllm;
+  const limits = Object.entries({
+    "rllm.workflow.set_up_timeout": workflow.set_up_timeout,
+    "rllm.agent.trajectory_timeout": agent.trajectory_timeout,
+    "rllm.workflow.score_timeout": workflow.score_timeout,
+    "rllm.workflow.workflow_args.timeout": workflow.workflow_args.timeout,
+  }).flatMap(([key, seconds]) => (seconds === null ? [] : [`${key}=${seconds}`]));
+  return ({ metrics }) => {
+    const errors = metrics["batch/termination_reason/error"] ?? 0;
+    const timeouts = metrics["batch/termination_reason/timeout"] ?? 0;
+    if (errors + timeouts < 0.1) return undefined;
+    const share = `${percent(errors + timeouts)} of rollouts failed`;
+    const why = "`failure` in episodes/ gives the reason";
+    if (timeouts > errors) return `${share}, most of them at a time limit; ${why} (${limits.join(", ")})`;
+    const kind = mostFrequent(metrics, "batch/failures/");
+    return `${share}${kind === undefined ? "" : `, most of them in the ${kind}`}; ${why}`;
+  };
+};
+
+export const unknownRewards: NewRule =
+  () =>
+  ({ metrics }) => {
+    const all = metrics["groups/num_trajs_before_filter"] ?? 0;
+    const dropped = (why: string) => metrics[`groups/dropped_trajs/${why}`] ?? 0;
+    const unknown = dropped("unknown_reward") + dropped("reward_not_finite");
+    if (all === 0 || unknown / all < 0.1) return undefined;
+    return `${percent(unknown / all)} of trajectories have no reward and were dropped; see \`explanation\` in episodes/`;
+  };
+
+/** Conversations that were split into several sequences, or dropped for that reason. */
+export const brokenConversations: NewRule =
+  () =>
+  ({ metrics }) => {
+    const sequences = metrics["batch/num_sequences"] ?? 0;
+    const dropped = metrics["batch/dropped_sequences/token_mismatch"] ?? 0;
+    if (dropped > 0 && dropped >= 0.1 * (sequences + dropped)) {
+      const start = mostFrequent(metrics, "batch/sequence_starts/");
+      return (
+        `${percent(dropped / (sequences + dropped))} of sequences were dropped because a model call did not continue the ` +
+        `earlier ones${start === undefined ? "" : ` (most often: ${start})`}; send the history back unchanged, or set rllm.filter_token_mismatch=false`
+      );
+    }
+    const thinking = metrics["batch/sequence_starts/reasoning_dropped"] ?? 0;
+    if (thinking === 0 || thinking < 0.1 * sequences) return undefined;
+    return (
+      `the chat template drops earlier thinking, so ${thinking} turns were trained as separate sequences; ` +
+      "rllm.accumulate_reasoning=true keeps each conversation in one"
+    );
+  };
+
+/** The name, after `prefix`, of the largest metric that is above zero. */
+function mostFrequent(metrics: Metrics, prefix: string): string | undefined {
+  const counts = Object.entries(metrics).filter(([name, count]) => name.startsWith(prefix) && count > 0);
+  const [first] = counts.sort(([, left], [, right]) => right - left);
+  return first?.[0].slice(prefix.length);
+}
+
+/** Two steps in a row, because a small batch may be unlucky once. */
+export const repliesCutOff: NewRule = ({ data, training, rllm: { rollout } }) => {
+  const { max_response_length: most } = data;
+  const { max_tokens: sampled } = rollout.train;
+  const response =
+    sampled === most ? `data.max_response_length (now ${most})` : `rllm.rollout.train.max_tokens (now ${sampled})`;
+  const advice = {
+    call: `the agent's own max_tokens; raise it in the agent (the configuration allows ${sampled})`,
+    max_response_length: `the limit of a reply; raise ${response}`,
+    max_length: `the limit of prompt and reply together; raise training.max_length (now ${training.max_length})`,
+    context_window: "the model's context window; shorten the prompts or use a model with a longer one",
+  };
+  const recentShare = meanOfLast(2);
+  return ({ metrics, solved }) => {
+    const share = recentShare(metrics["response_length/clip_ratio"]);
+    if (solved || share === undefined || share < 0.5) return undefined;
+    const shareOf = (limit: keyof typeof advice) => metrics[`response_length/cut_off_by/${limit}`] ?? 0;
+    const limit = lengthLimits.reduce((main, other) => (shareOf(other) > shareOf(main) ? other : main));
+    // Runs of earlier versions did not record the limit.
+    const known = shareOf(limit) > 0 ? limit : "max_response_length";
+    return `${percent(share)} of replies were cut off, most by ${advice[known]}`;
+  };
+};
+
+const idleShare = 0.05;
+
+/** Groups with equal rewards. Two steps in a row, because a small batch may be unlucky once. */
+export const noSignal: NewRule = ({ rllm: { rollout } }) => {
+  const add = lastValues<ReadonlyMap<string, number>>(2);
+  const { n } = rollout;
+  const { temperature } = rollout.train;
+  return ({ metrics }) => {
+    const roles = rolesOf(metrics, "batch", "fractions/effective");
+    const steps = add(new Map(roles.map(({ role, value }) => [role, value])));
+    const share = (role: string) => steps.reduce((sum, step) => sum + (step.get(role) ?? 1), 0) / steps.length;
+    const idle = steps.length < 2 ? undefined : roles.find(({ role }) => share(role) < idleShare);
+    if (idle === undefined) return undefined;
+    const easy = metrics[`batch/${idle.role}/fractions/too_easy`] ?? 0;
+    const hard = metrics[`batch/${idle.role}/fractions/too_hard`] ?? 0;
+    const what = `almost no group of "${idle.role}" has rewards that differ, so almost nothing is learned`;
+    if (easy > 0.8) return `${what}: nearly all are solved every time; give harder tasks, or stop here`;
+    // If cut-off replies or errors are the cause, another rule reports it.
+    const elsewhere = ["response_length/clip_ratio", "batch/termination_reason/error"];
+    if (hard > 0.8 && elsewhere.some((name) => (metrics[name] ?? 0) >= 0.5)) return undefined;
+    const more = `raise rllm.rollout.n (now ${n})`;
+    if (hard > 0.8) return `${what}: nearly all fail every time; give easier tasks or partial rewards, or ${more}`;
+    const warmer = temperature < 1 ? `raise sampling.train.temperature (now ${temperature}), ` : "";
+    return `${what}: ${warmer}${more}, or make the reward distinguish good from better replies`;
+  };
+};

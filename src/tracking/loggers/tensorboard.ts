@@ -1,0 +1,85 @@
+/** The subscriber that writes TensorBoard's event files: TFRecord frames around tensorflow.Event messages. */
+import { hostname } from "node:os";
+import { join } from "node:path";
+import protobuf from "protobufjs";
+import { appendBytes } from "../../files/durable-files.ts";
+import { makeFolder } from "../../files/make-folder.ts";
+import type { Subscriber } from "../events.ts";
+import { samplesMarkdown } from "../samples.ts";
+import { crc32c } from "./crc32c.ts";
+
+/** Of event.proto, summary.proto and tensor.proto, the fields that scalars and texts need. */
+const definitions = `
+syntax = "proto3";
+message Event {
+  double wall_time = 1;
+  int64 step = 2;
+  oneof what { string file_version = 3; Summary summary = 5; SessionLog session_log = 7; }
+}
+message SessionLog { int32 status = 1; }
+message Summary { repeated Value value = 1; }
+message Value { string tag = 1; oneof value { float simple_value = 2; Tensor tensor = 8; } Metadata metadata = 9; }
+message Metadata { PluginData plugin_data = 1; }
+message PluginData { string plugin_name = 1; }
+message Tensor { int32 dtype = 1; Shape tensor_shape = 2; repeated bytes string_val = 8; }
+message Shape { repeated Dimension dim = 2; }
+message Dimension { int64 size = 1; }`;
+
+const eventType = protobuf.parse(definitions, { keepCase: true }).root.lookupType("Event");
+const sessionStart = 1;
+const stringType = 7;
+
+/**
+ * Writes the metrics of each step and validation as scalars, and samples as text, into an event file of its own in
+ * `directory`; show them with `tensorboard --logdir runs`. After a resume TensorBoard drops the later steps of earlier
+ * files.
+ *
+ * @param now milliseconds since 1970
+ */
+export function tensorboardSubscriber(directory: string, now: () => number = Date.now): Subscriber {
+  let file: string | undefined;
+  const append = (step: number, what: object) => {
+    if (file === undefined) {
+      makeFolder(directory);
+      const seconds = Math.floor(now() / 1000);
+      file = join(directory, `events.out.tfevents.${String(seconds).padStart(10, "0")}.${hostname()}.${process.pid}.0`);
+      append(0, { file_version: "brain.Event:2" });
+    }
+    appendBytes(file, record(eventType.encode({ wall_time: now() / 1000, step, ...what }).finish()));
+  };
+  return {
+    event(event) {
+      if (event.type === "run-start" && event.step > 0) {
+        append(event.step + 1, { session_log: { status: sessionStart } });
+      } else if (event.type === "step-end" || event.type === "validation-end") {
+        const value = Object.entries(event.metrics).map(([tag, simple_value]) => ({ tag, simple_value }));
+        append(event.step, { summary: { value } });
+      } else if (event.type === "samples") {
+        append(event.step, { summary: { value: [text(`samples/${event.kind}`, samplesMarkdown(event.rows))] } });
+      }
+    },
+    async close() {},
+  };
+}
+
+const text = (tag: string, markdown: string) => ({
+  tag,
+  tensor: { dtype: stringType, tensor_shape: { dim: [{ size: 1 }] }, string_val: [Buffer.from(markdown)] },
+  metadata: { plugin_data: { plugin_name: "text" } },
+});
+
+/** A TFRecord frame, little-endian: the length, its checksum, the data, its checksum. */
+function record(data: Uint8Array): Uint8Array {
+  const framed = Buffer.alloc(12 + data.length + 4);
+  framed.writeBigUInt64LE(BigInt(data.length), 0);
+  framed.writeUInt32LE(masked(framed.subarray(0, 8)), 8);
+  framed.set(data, 12);
+  framed.writeUInt32LE(masked(data), 12 + data.length);
+  return framed;
+}
+
+/** The format's masking: a checksum of data that itself contains checksums stays meaningful. */
+function masked(bytes: Uint8Array): number {
+  const crc = crc32c(bytes);
+  return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
+}

@@ -1,0 +1,156 @@
+import { EventEmitter } from "node:events";
+import { PassThrough } from "node:stream";
+import { describe, expect, it } from "vitest";
+import { UserError } from "../../errors.ts";
+import { type SidecarProcess, wandbSubscriber } from "./wandb.ts";
+
+/** The other end of the pipe: what it was told, and a mouth. */
+function sidecar(
+  react: (message: Record<string, unknown>, self: { say(answer: object): void; exit(code: number): void }) => void,
+) {
+  const told: Record<string, unknown>[] = [];
+  const emitter = new EventEmitter();
+  const stdout = new PassThrough();
+  const self = {
+    say: (answer: object) => void stdout.write(`${JSON.stringify(answer)}\n`),
+    exit(code: number | null, signal: NodeJS.Signals | null = null) {
+      stdout.end();
+      emitter.emit("exit", code, signal);
+    },
+  };
+  const stdin = new PassThrough();
+  stdin.setEncoding("utf8").on("data", (text: string) => {
+    for (const line of text.trim().split("\n")) {
+      const message = JSON.parse(line) as Record<string, unknown>;
+      told.push(message);
+      react(message, self);
+    }
+  });
+  let killed = false;
+  const child: SidecarProcess = {
+    stdin,
+    stdout,
+    once: (event: string, listener: (...args: never[]) => void) => emitter.once(event, listener as never),
+    kill() {
+      killed = true;
+      self.exit(null, "SIGKILL");
+      return true;
+    },
+  };
+  return { child, told, self, isKilled: () => killed };
+}
+
+const obedient = (message: Record<string, unknown>, { say }: { say(answer: object): void }) => {
+  if (message.op === "init") say({ event: "ready", mode: "online", url: "x", directory: "/runs/a/wandb/run-1" });
+  if (message.op === "finish") say({ event: "finished" });
+};
+
+function options(child: SidecarProcess, warnings: string[] = []) {
+  return {
+    start: async () => child,
+    installCommand: "install-it",
+    entity: null,
+    project: "hone",
+    name: "first",
+    id: "id1",
+    config: { a: 1 },
+    directory: "/runs/a",
+    startSeconds: 0,
+    finishSeconds: 0.05,
+    onWarning: (text: string) => void warnings.push(text),
+  };
+}
+
+it("logs samples as a table", async () => {
+  const { child, told } = sidecar(obedient);
+  const subscriber = await wandbSubscriber(options(child));
+  const row = { task: "sums/0:0", prompt: "2+2?", reply: "4", reward: 1, reason: "right" };
+  subscriber.event({ type: "samples", step: 5, kind: "train", rows: [row] });
+  await subscriber.close();
+  expect(told[1]).toEqual({
+    ...{ op: "table", step: 5, name: "samples/train", columns: ["task", "prompt", "reply", "reward", "reason"] },
+    data: [["sums/0:0", "2+2?", "4", 1, "right"]],
+  });
+});
+
+describe("wandbSubscriber", () => {
+  it("passes on metrics and how the run ended", async () => {
+    const { child, told } = sidecar(obedient);
+    const subscriber = await wandbSubscriber(options(child));
+    subscriber.event({
+      type: "step-end",
+      step: 1,
+      total: 2,
+      epoch: 0,
+      metrics: { loss: Number.NaN, reward: 1 },
+      seconds: 1,
+    });
+    subscriber.event({ type: "warning", text: "not a metric" });
+    subscriber.event({ type: "validation-end", step: 1, metrics: { "val/reward": 0.5 }, seconds: 1 });
+    subscriber.event({ type: "run-end", reason: "done" });
+    await subscriber.close();
+    expect(told).toEqual([
+      {
+        op: "init",
+        entity: null,
+        project: "hone",
+        name: "first",
+        id: "id1",
+        config: { a: 1 },
+        directory: "/runs/a",
+        timeout_seconds: 0,
+      },
+      { op: "log", step: 1, metrics: { loss: "NaN", reward: 1 } },
+      { op: "log", step: 1, metrics: { "val/reward": 0.5 } },
+      { op: "finish", exit_code: 0 },
+    ]);
+  });
+
+  it.each([
+    [
+      "missing",
+      { event: "error", kind: "missing", message: "No module named 'wandb'" },
+      /wandb package is not installed/,
+      /install-it/,
+    ],
+    [
+      "not logged in",
+      { event: "error", kind: "login", message: "No API key" },
+      /login failed/,
+      /WANDB_API_KEY.*offline/,
+    ],
+    ["unreachable", { event: "error", kind: "failed", message: "CommError" }, /CommError/, /offline/],
+  ])("refuses before the run when it is %s", async (_what, answer, message, hint) => {
+    const { child, isKilled } = sidecar((_message, { say }) => say(answer));
+    const error = await wandbSubscriber(options(child)).catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(UserError);
+    expect((error as UserError).message).toMatch(message);
+    expect((error as UserError).hint).toMatch(hint);
+    expect(isKilled()).toBe(true);
+  });
+
+  it("says when the sidecar ends before it has answered", async () => {
+    const { child } = sidecar((_message, { exit }) => exit(3));
+    await expect(wandbSubscriber(options(child))).rejects.toThrow(/its sidecar ended: exit code 3/);
+  });
+
+  it("goes on without it when it dies in the middle, and says so once", async () => {
+    const warnings: string[] = [];
+    const { child, told, self } = sidecar(obedient);
+    const subscriber = await wandbSubscriber(options(child, warnings));
+    self.exit(1);
+    await new Promise(setImmediate);
+    subscriber.event({ type: "step-end", step: 1, total: 2, epoch: 0, metrics: {}, seconds: 1 });
+    await subscriber.close();
+    expect(warnings).toEqual([expect.stringMatching(/stopped recording.*exit code 1/)]);
+    expect(told).toHaveLength(1);
+  });
+
+  it("does not wait forever at the end, and says how to send the rest", async () => {
+    const warnings: string[] = [];
+    const { child, isKilled } = sidecar((message, mouth) => message.op === "init" && obedient(message, mouth));
+    await (await wandbSubscriber(options(child, warnings))).close();
+    expect(isKilled()).toBe(true);
+    expect(warnings).toEqual([expect.stringMatching(/wandb sync \/runs\/a\/wandb\/run-1/)]);
+  });
+});

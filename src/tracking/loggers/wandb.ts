@@ -1,0 +1,152 @@
+/**
+ * The subscriber for Weights & Biases. It passes metrics to a sidecar program that uses the official SDK (see
+ * worker/wandb_sidecar.py for the messages).
+ */
+import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
+import { UserError } from "../../errors.ts";
+import type { Subscriber } from "../events.ts";
+import { toJson } from "../run-folder/json-lines.ts";
+
+/** The part of a child process that is used here. The caller sends its standard error to a log. */
+export interface SidecarProcess {
+  stdin: Writable;
+  stdout: Readable;
+  kill(signal?: NodeJS.Signals): boolean;
+  once(event: "exit", listener: (code: number | null, signal: NodeJS.Signals | null) => void): unknown;
+  once(event: "error", listener: (error: Error) => void): unknown;
+}
+
+interface WandbOptions {
+  /** Starts the sidecar program. */
+  start: () => Promise<SidecarProcess>;
+  /** Shown if the SDK is missing. */
+  installCommand: string;
+  /** Team or user; null: the account's own. */
+  entity: string | null;
+  project: string;
+  name: string;
+  /** The run folder's name. A resumed run has the same id and so continues the same W&B run. */
+  id: string;
+  /** The resolved configuration. */
+  config: unknown;
+  /** The SDK keeps its own files in its subfolder `wandb`. */
+  directory: string;
+  /** Default: the environment's WANDB_MODE, else online. */
+  mode?: "online" | "offline" | "disabled";
+  /** Called if metrics are lost because the sidecar ended or did not finish in time. The training continues. */
+  onWarning: (text: string) => void;
+  /** Seconds to wait until the service accepts the run. */
+  startSeconds?: number;
+  /** Seconds to wait at the end until everything is sent. */
+  finishSeconds?: number;
+}
+
+type Answer =
+  | { event: "ready"; mode: string; url: string | null; directory: string }
+  | { event: "finished" }
+  | { event: "error"; kind: "missing" | "login" | "failed"; message: string };
+
+/**
+ * Opens the W&B run before training begins.
+ * @throws UserError when the SDK or the login is missing, or the service does not answer
+ */
+export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber> {
+  const { entity, project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
+  const sidecar = talkTo(await options.start());
+  // W&B allows 64 letters, digits, - and _. The time at the end of a folder's name distinguishes runs.
+  const id = options.id.replace(/[^\w-]/g, "-").slice(-64);
+  sidecar.send({ op: "init", entity, project, name, id, config, directory, mode, timeout_seconds: startSeconds });
+  // The SDK has its own time limit, with a better message. This longer one is for a sidecar that hangs.
+  const answer = await sidecar.answer(startSeconds * 2 + 15);
+  if (answer?.event !== "ready") {
+    // Its output may end a moment before the process does.
+    if (answer === undefined) await Promise.race([sidecar.ended, sleep(500)]);
+    sidecar.kill();
+    throw refusal(answer, sidecar.death(), options);
+  }
+  let isFinishing = false;
+  let exitCode = 1;
+  void sidecar.ended.then((why) => {
+    if (!isFinishing) {
+      onWarning(`Weights & Biases stopped recording: its sidecar ended (${why}); metrics.jsonl has everything`);
+    }
+  });
+  return {
+    event(event) {
+      if (event.type === "step-end" || event.type === "validation-end") {
+        sidecar.send({ op: "log", step: event.step, metrics: event.metrics });
+      } else if (event.type === "samples") {
+        const columns = Object.keys(event.rows[0] ?? {});
+        const data = event.rows.map((row) => Object.values(row));
+        sidecar.send({ op: "table", step: event.step, name: `samples/${event.kind}`, columns, data });
+      } else if (event.type === "run-end") {
+        exitCode = event.reason === "failed" ? 1 : 0;
+      }
+    },
+    async close() {
+      isFinishing = true;
+      if (sidecar.death() !== undefined) return;
+      sidecar.send({ op: "finish", exit_code: exitCode });
+      if ((await sidecar.answer(finishSeconds))?.event === "finished") return;
+      sidecar.kill();
+      onWarning(
+        `Weights & Biases had not sent everything after ${finishSeconds} s; send the rest: wandb sync ${answer.directory}`,
+      );
+    },
+  };
+}
+
+function talkTo(child: SidecarProcess) {
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  let death: string | undefined;
+  // A write to a sidecar that has just ended fails here; `ended` reports it.
+  child.stdin.on("error", () => {});
+  const ended = new Promise<string>((resolve) => {
+    child.once("exit", (code, signal) => resolve(signal === null ? `exit code ${code}` : signal));
+    child.once("error", (error) => resolve(error.message));
+  });
+  const kill = () => void child.kill("SIGKILL");
+  process.on("exit", kill);
+  void ended.then((why) => {
+    death = why;
+    process.off("exit", kill);
+  });
+  return {
+    send(message: object): void {
+      if (death === undefined) child.stdin.write(`${toJson(message)}\n`);
+    },
+    /** The next message; undefined if the sidecar ends or the time is up before it. */
+    async answer(seconds: number): Promise<Answer | undefined> {
+      const abort = new AbortController();
+      const late = sleep(seconds * 1000, undefined, { signal: abort.signal }).catch(() => undefined);
+      const line = await Promise.race([lines.next(), late]);
+      abort.abort();
+      return line === undefined || line.done ? undefined : (JSON.parse(line.value) as Answer);
+    },
+    /** Resolves with the reason when the process has ended. */
+    ended,
+    /** The reason; undefined while the process lives. */
+    death: () => death,
+    kill,
+  };
+}
+
+function refusal(answer: Answer | undefined, death: string | undefined, options: WandbOptions): UserError {
+  const { kind, message } = answer?.event === "error" ? answer : {};
+  if (kind === "missing") {
+    return new UserError(`rllm.trainer.logger includes wandb, but the wandb package is not installed: ${message}`, {
+      hint: `install it: ${options.installCommand}`,
+    });
+  }
+  if (kind === "login") {
+    return new UserError(`Weights & Biases login failed: ${message}`, {
+      hint: "set WANDB_API_KEY to your key, or record without an account: WANDB_MODE=offline",
+    });
+  }
+  const why = message ?? (death === undefined ? "it did not answer" : `its sidecar ended: ${death}`);
+  return new UserError(`Weights & Biases did not accept the run: ${why}`, {
+    hint: "WANDB_MODE=offline records without the service",
+  });
+}

@@ -1,0 +1,32 @@
+import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, expect, it } from "vitest";
+import { removeFolder } from "../../temporary-folder.fixture.ts";
+import { sampleEpisode } from "../../trajectories/sample-episodes.fixture.ts";
+import { logEpisodes } from "./episode-log.ts";
+
+const directory = mkdtempSync(join(tmpdir(), "hone-episode-log-"));
+afterEach(() => removeFolder(directory));
+
+const read = (folder: string, file: string) => JSON.parse(readFileSync(join(folder, file), "utf8"));
+
+it("writes a readable file an episode and a summary, and replaces a step that is logged again", () => {
+  const row = { question: "?", answer: 4 };
+  const episodes = [sampleEpisode("a:0", { correct: true, row }), sampleEpisode("a:1"), sampleEpisode("b/c:0")];
+  const at = { mode: "train", step: 3, epoch: 1 } as const;
+  logEpisodes(directory, at, episodes);
+  const shuffled = { answer: 4, question: "?" };
+  const folder = logEpisodes(directory, at, [{ ...episodes[0]!, row: shuffled }, ...episodes.slice(1)]);
+  expect(folder).toBe(join(directory, "episodes", "train_step_3_epoch_1"));
+
+  const summary = read(folder, "batch_summary.json");
+  expect(summary).toMatchObject({ training_step: 3, epoch: 1, mode: "train", num_episodes: episodes.length });
+  expect(readdirSync(folder).sort()).toEqual([...summary.episode_files, "batch_summary.json"].sort());
+
+  const [first] = episodes;
+  const file = read(folder, summary.episode_files[0]);
+  expect(file).toMatchObject({ episode_id: first!.id, task: row, is_correct: first!.correct });
+  expect(file.trajectories[0].steps[0].model_response).toBe(first!.trajectories[0]!.steps[0]!.text);
+  expect(JSON.stringify(file)).not.toContain("logprobs");
+});

@@ -1,0 +1,237 @@
+/** The folder of a run: its files, its lock, and how a run continues in it. The trainer's checkpoint store fills checkpoints/. */
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { UserError } from "../../errors.ts";
+import { appendLine, writeWhole } from "../../files/durable-files.ts";
+import { isAbandoned, lockFolder } from "../../files/folder-lock.ts";
+import { makeFolder } from "../../files/make-folder.ts";
+import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
+import type { Episode } from "../../trajectories/types.ts";
+import type { Metrics, StepMetrics } from "../events.ts";
+import { toJson } from "./json-lines.ts";
+import { eachMetrics, rewindMetrics } from "./metrics-file.ts";
+
+/** One line of metrics.jsonl. A training step has no `kind`. */
+interface MetricsLine {
+  step: number;
+  kind?: "validation";
+  epoch?: number;
+  /** ISO 8601. */
+  time: string;
+  metrics: Metrics;
+}
+
+export interface RunFolder {
+  /** Absolute. */
+  readonly path: string;
+  /** `{path}/checkpoints`. */
+  readonly checkpoints: string;
+  /** The worker's standard error goes there. */
+  readonly workerLog: string;
+  /** Copies the tokenizer's files from a model's folder, so that the run folder alone can decode its tokens. */
+  keepTokenizer(model: string): void;
+  /** The resolved configuration, as config.yaml. */
+  writeConfig(yaml: string): void;
+  /** Appends `{step, epoch, time, ...metrics}` to metrics.jsonl. */
+  appendMetrics(line: MetricsLine): void;
+  /** Writes episodes/step-000012.jsonl or step-000012-validation.jsonl, one episode per line. */
+  writeEpisodes(step: number, episodes: readonly Episode[], kind?: "validation"): void;
+  /** Appends lines to log.txt, each with its time. */
+  log(text: string): void;
+  /**
+   * Restores the state after `step`; null: before the first step. Later metrics move to metrics.discarded.jsonl, later
+   * episodes to episodes/discarded/. A last line that was cut off is repaired.
+   *
+   * @returns how many lines of metrics were moved
+   */
+  rewind(step: number | null): { discarded: number };
+  /** The steps in metrics.jsonl, oldest first; each iteration reads the file. */
+  history(): Iterable<StepMetrics>;
+  /** Releases the folder's lock. */
+  close(): void;
+  /** Releases the lock, and removes the folder if no run has begun in it (no configuration, no checkpoint). */
+  abandon(): void;
+}
+
+export interface NewRun {
+  /** Holds the runs; `{root}/latest` becomes a link to the new one. */
+  root?: string;
+  project: string;
+  experiment: string;
+  now?: Date;
+}
+
+/**
+ * Creates `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`, with a number if several start in the same second. Once its
+ * configuration is written, `{root}/latest` points to it.
+ * @throws RunError or the file system's error when it cannot be created
+ */
+export function createRunFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): RunFolder {
+  makeFolder(root);
+  removeLeftovers(root);
+  removeUnbegun(root);
+  const path = makeDatedFolder({ root, project, experiment, now });
+  return openFolder(path, (folder) => linkLatest(resolve(root), basename(path), folder));
+}
+
+/** Creates `{root}/{project}-{experiment}-{yyyymmdd-hhmmss}`. Returns its absolute path. */
+export function makeDatedFolder({ root = "runs", project, experiment, now = new Date() }: NewRun): string {
+  makeFolder(root);
+  const name = `${plain(project)}-${plain(experiment)}-${stamp(now)}`;
+  for (let attempt = 1; ; attempt++) {
+    const path = resolve(root, attempt === 1 ? name : `${name}-${attempt}`);
+    try {
+      mkdirSync(path, { mode: ownersOnly });
+      return path;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    }
+  }
+}
+
+/**
+ * Opens a run folder to continue, or creates a folder with a name that the user chose.
+ * @param path may be a link such as runs/latest
+ * @throws UserError when it is a file, contains something other than a run, or another trainer uses it
+ */
+export function openRunFolder(path: string): RunFolder {
+  // The target of a link: runs/latest may point to another run later.
+  const real = existsSync(path) ? realpathSync(path) : resolve(path);
+  if (existsSync(real)) {
+    if (!statSync(real).isDirectory()) throw new UserError(`${path} is a file, not a run folder`);
+    const inside = readdirSync(real);
+    if (inside.length > 0 && !inside.includes("config.yaml") && !inside.includes("checkpoints")) {
+      const names = inside.slice(0, 3).join(", ");
+      throw new UserError(`${path} is not a run folder: it contains ${names}, but config.yaml is missing`, {
+        hint: "use a run folder such as runs/latest, or a folder that does not exist",
+      });
+    }
+  }
+  return openFolder(real);
+}
+
+/** Episodes and logs contain the words of agents and models. */
+const ownersOnly = 0o700;
+
+/** @param onBegin called when the configuration is written */
+function openFolder(path: string, onBegin: (folder: RunFolder) => void = () => {}): RunFolder {
+  // An existing folder keeps its permissions.
+  makeFolder(path, ownersOnly);
+  for (const folder of ["checkpoints", "episodes"]) makeFolder(join(path, folder));
+  const unlock = lockFolder(path);
+  for (const folder of [path, join(path, "episodes")]) removeLeftovers(folder, () => true);
+  const metricsFile = join(path, "metrics.jsonl");
+  const log = (text: string) => {
+    const time = new Date().toISOString();
+    appendLine(join(path, "log.txt"), `${time} ${text.replaceAll("\n", `\n${time} `)}`);
+  };
+  const folder: RunFolder = {
+    path,
+    checkpoints: join(path, "checkpoints"),
+    workerLog: join(path, "worker.log"),
+    log,
+    keepTokenizer(model) {
+      for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
+        const source = join(model, name);
+        const copy = join(path, "tokenizer", name);
+        if (!existsSync(source) || existsSync(copy)) continue;
+        makeFolder(join(path, "tokenizer"));
+        writeWhole(copy, [readFileSync(source, "utf8")]);
+      }
+    },
+    writeConfig(yaml) {
+      writeWhole(join(path, "config.yaml"), [yaml]);
+      onBegin(folder);
+    },
+    appendMetrics: ({ step, kind, epoch, time, metrics }) =>
+      appendLine(metricsFile, toJson({ step, kind, epoch, time, ...metrics })),
+    writeEpisodes(step, episodes, kind) {
+      const lines = (function* () {
+        for (const episode of episodes) yield `${toJson(episode)}\n`;
+      })();
+      writeWhole(join(path, "episodes", episodesFile(step, kind)), lines);
+    },
+    rewind(step) {
+      const { discarded, repaired } = rewindMetrics(path, step ?? -1);
+      const episodes = discardEpisodes(join(path, "episodes"), step ?? -1);
+      if (repaired) log("the last line of metrics.jsonl was cut off and has been moved to metrics.discarded.jsonl");
+      if (discarded + episodes > 0) {
+        const which = step === null ? "of a run without a checkpoint" : `after the checkpoint of step ${step}`;
+        log(`discarded what was recorded ${which}: ${discarded} lines of metrics, ${episodes} episode files`);
+      }
+      return { discarded };
+    },
+    history: () => ({ [Symbol.iterator]: () => eachMetrics(path) }),
+    close: unlock,
+    abandon() {
+      const begun = hasBegun(path);
+      unlock();
+      if (!begun) rmSync(path, { recursive: true, force: true });
+    },
+  };
+  return folder;
+}
+
+function hasBegun(path: string): boolean {
+  if (existsSync(join(path, "config.yaml"))) return true;
+  return existsSync(join(path, "checkpoints")) && readdirSync(join(path, "checkpoints")).length > 0;
+}
+
+/** Removes runs whose process was killed before they began. Nothing in them can be continued. */
+function removeUnbegun(root: string): void {
+  for (const name of readdirSync(root)) {
+    const path = join(root, name);
+    if (isAbandoned(path) && !hasBegun(path)) rmSync(path, { recursive: true, force: true });
+  }
+}
+
+/** The name within episodes/. */
+export const episodesFile = (step: number, kind?: "validation") =>
+  `step-${String(step).padStart(6, "0")}${kind ? `-${kind}` : ""}.jsonl`;
+
+/** Moves the episodes of later steps to discarded/. Returns how many files. */
+function discardEpisodes(folder: string, lastStep: number): number {
+  const names = readdirSync(folder);
+  const later = names.filter((name) => Number(/^step-(\d+).*\.jsonl$/.exec(name)?.[1] ?? -1) > lastStep);
+  if (later.length > 0) makeFolder(join(folder, "discarded"));
+  for (const name of later) renameSync(join(folder, name), join(folder, "discarded", name));
+  return later.length;
+}
+
+/** A folder name on every system. */
+const plain = (text: string) => text.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|-+$/g, "") || "run";
+
+/** Local time: 20260131-235959. */
+function stamp(date: Date): string {
+  const two = (value: number) => String(value).padStart(2, "0");
+  const day = `${date.getFullYear()}${two(date.getMonth() + 1)}${two(date.getDate())}`;
+  return `${day}-${two(date.getHours())}${two(date.getMinutes())}${two(date.getSeconds())}`;
+}
+
+/** Never fails: a run goes on without the link, with a line in the log. */
+function linkLatest(root: string, name: string, folder: RunFolder): void {
+  const link = join(root, "latest");
+  const temporary = temporaryName(link);
+  try {
+    if (lstatSync(link, { throwIfNoEntry: false })?.isSymbolicLink() === false) {
+      folder.log(`${link} is not a link and was left unchanged`);
+      return;
+    }
+    rmSync(temporary, { force: true });
+    symlinkSync(name, temporary, "dir");
+    renameSync(temporary, link);
+  } catch (error) {
+    folder.log(`${link} could not be created: ${(error as Error).message}`);
+  }
+}
