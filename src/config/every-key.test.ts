@@ -12,12 +12,6 @@ const source = fileURLToPath(new URL("..", import.meta.url));
 /** Keys read in ways that the syntax does not show, with the file that reads them and a word of it that proves it. */
 const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = {
   ...Object.fromEntries(
-    ["temperature", "top_p", "top_k", "min_p", "max_tokens"].map((name) => [
-      `rllm.rollout.train.${name}`,
-      { file: "trainer/recipe.ts", word: `sampling.${name}` },
-    ]),
-  ),
-  ...Object.fromEntries(
     [...configKeys.keys()]
       .filter((key) => key.startsWith("rllm.compact_filtering."))
       .map((key) => [

@@ -229,7 +229,7 @@ describe("a run goes on by itself from its last checkpoint", () => {
     expect([found.step, found.rewards]).toEqual([5, whole.rewards]);
     expect(found.figures("run/recoveries").at(-1)).toBe(1);
     expect(logOf(`died-${number}`)).toMatch(
-      /warning: .*lost a part of .*going on from the last checkpoint \(recovery 1 of this run\)/,
+      /warning: .*lost a part of .*continuing from the last checkpoint \(recovery 1 of this run\)/,
     );
     expect(logOf(`died-${number}`)).not.toMatch(/create_training_client/);
   });

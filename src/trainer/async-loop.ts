@@ -4,7 +4,7 @@ import { assignCredit } from "./assign-credit.ts";
 import type { AsyncOptions } from "./async-options.ts";
 import { startClock } from "./clock.ts";
 import { type Dispatch, startDispatch } from "./dispatch.ts";
-import { freshState } from "./dispatch-window.ts";
+import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch-window.ts";
 import { completeStep, warn } from "./loop.ts";
 import { sharesOfTasks } from "./passes.ts";
 import type { Run } from "./run.ts";
@@ -13,10 +13,8 @@ import { updatePolicy } from "./update-policy.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runAsyncLoop(run: Run, options: AsyncOptions): Promise<void> {
-  const { recipe, models, progress, rollouts, tasks, signal, emit } = run;
-  const parts = { tasks, rollouts, sampler: models.sampler, runName: run.folder?.path ?? "run", signal, emit };
-  const state = progress.dispatch ?? freshState(progress.draws * options.batch);
-  const dispatch = await startDispatch(parts, recipe, options, state, progress.step + 1);
+  const { dispatch: saved, draws } = run.progress;
+  const dispatch = await startDispatch(run, options, saved ?? freshState(draws * options.batch));
   try {
     await trainOn(run, options, dispatch);
   } finally {
@@ -56,18 +54,18 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     const saves = stop || plan.saveAfter(step);
     sinceSync++;
     const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
-    const counted = { ...taken.metrics, ...dispatch.metrics(), ...ages };
+    const counted = { ...taken.metrics, ...windowMetrics(dispatch.window), ...ages };
     // What is measured and saved at a step are the weights of that step, and later rollouts sample from them.
     if (sinceSync === options.stepsPerSync || validates || saves) {
-      dispatch.pause();
+      dispatch.update(pause);
       if (!options.partial || validates) await dispatch.drained();
       await models.sampler.load(await models.learner.publish());
-      dispatch.synced();
+      dispatch.update(synced);
       sinceSync = 0;
     }
     clock.lap("weight_sync");
 
-    progress.dispatch = dispatch.state();
+    progress.dispatch = savedState(dispatch.window);
     progress.draws = Math.ceil(progress.dispatch.next / options.batch);
     await completeStep(run, { step, gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
     if (validates) run.validation = await run.validate(step);

@@ -1,4 +1,4 @@
-/** The same validation prompts before and after training, side by side: what people want to see first. */
+/** The same validation prompts before and after training, side by side. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { episodesFile } from "../tracking/run-folder/run-folder.ts";
@@ -6,7 +6,7 @@ import type { Episode } from "../trajectories/types.ts";
 
 const shown = 4;
 
-/** Lines of the first few prompts with both replies; empty when the run has no validation before training. */
+/** Lines with the first few prompts and both replies; empty if the run has no validation before training. */
 export function beforeAfter(folder: string, lastStep: number): string[] {
   if (lastStep === 0) return [];
   const before = firstEpisodes(folder, 0);

@@ -1,10 +1,10 @@
-/** Whether what a script hands over is an experiment: scripts run without a compiler that would have said so. */
+/** Checks that what a script exports is an experiment, since scripts run without type checks. */
 import { UserError } from "../errors.ts";
 import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
 import type { Experiment } from "./experiment.ts";
 
-/** Every part, with what it is. */
+/** The kind of each part. */
 const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object" | "list" | "text"> = {
   train: "dataset",
   validation: "dataset",
@@ -22,15 +22,15 @@ const parts: Record<keyof Experiment<unknown>, "dataset" | "function" | "object"
   next: "text",
 };
 
-/** @throws UserError for a part that is missing, of another kind, or that nobody would read */
+/** @throws UserError for a part that is missing, unknown, or of another kind */
 export function checkExperiment(experiment: object): void {
   const names = Object.keys(parts);
   for (const [name, value] of Object.entries(experiment)) {
     const kind = own<string>(parts, name);
     if (kind === undefined) {
       const near = nearest(name, names, 1)[0];
-      throw new UserError(`the experiment has "${name}", which nobody would read`, {
-        hint: near === undefined ? `an experiment has ${names.join(", ")}` : `did you mean ${near}?`,
+      throw new UserError(`the experiment has an unknown part "${name}"`, {
+        hint: near === undefined ? `an experiment can have ${names.join(", ")}` : `did you mean ${near}?`,
       });
     }
     if (value === undefined || isOf(kind, value)) continue;

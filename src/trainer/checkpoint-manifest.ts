@@ -1,4 +1,4 @@
-/** checkpoint.json: what a checkpoint says of itself and which files it must have. Knows nothing of other checkpoints. */
+/** checkpoint.json: describes a checkpoint and lists the files that it must have. */
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
@@ -7,15 +7,15 @@ import { UserError } from "../errors.ts";
 import { withPath } from "../system-errors.ts";
 import { numbersOf, toJson } from "../tracking/run-folder/json-lines.ts";
 
-/** What a checkpoint says besides its `policy/` folder, and `critic/` where there is one. */
+/** What a checkpoint holds besides its `policy/` and `critic/` folders. */
 export interface CheckpointContent {
   /** Steps done. */
   step: number;
-  /** Whatever the run needs to go on; JSON. */
+  /** What the run needs to continue; JSON. */
   state: Record<string, unknown>;
-  /** Figures measured at this step. */
+  /** Measured at this step. */
   metrics: Readonly<Record<string, number>>;
-  /** Decides which checkpoint is the best, higher is better; absent: not measured. */
+  /** Finds the best checkpoint, higher is better; absent: not measured. */
   score?: number | undefined;
 }
 
@@ -26,14 +26,14 @@ interface FileEntry {
 }
 
 export interface Manifest extends CheckpointContent {
-  /** By path within the checkpoint, with forward slashes; checkpoint.json itself is not among them. */
+  /** By path within the checkpoint, with forward slashes; without checkpoint.json itself. */
   files: Record<string, FileEntry>;
 }
 
 const manifestFile = "checkpoint.json";
 const format = 1;
 
-/** Lists, syncs to disk and describes all files in `folder`, then writes checkpoint.json: its presence says "complete". */
+/** Syncs and describes all files in `folder`, then writes checkpoint.json, whose presence means "complete". */
 export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
   const entries = await readdir(folder, { withFileTypes: true, recursive: true });
   const files: Record<string, FileEntry> = {};
@@ -53,14 +53,12 @@ export async function writeManifest(folder: string, content: CheckpointContent):
   await sync(folder);
 }
 
-/**
- * @throws UserError when `folder` is no checkpoint, was written by a newer version, or its description is broken
- */
+/** @throws UserError if `folder` is not a checkpoint, was written by a newer version, or has a damaged checkpoint.json */
 export async function readManifest(folder: string): Promise<Manifest> {
   const parsed = parseManifest(folder, await readManifestText(folder));
   if (typeof parsed.format === "number" && parsed.format > format) {
     throw new UserError(
-      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, known here is ${format}`,
+      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, but this version knows ${format}`,
       { hint: "update Hone, or use a checkpoint of this version" },
     );
   }
@@ -82,7 +80,7 @@ async function readManifestText(folder: string): Promise<string> {
     if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) {
       throw withPath(cause, join(folder, manifestFile));
     }
-    throw new UserError(`${folder} is no checkpoint: it has no ${manifestFile}`, {
+    throw new UserError(`${folder} is not a checkpoint: ${manifestFile} is missing`, {
       hint: "name a folder such as runs/latest/checkpoints/step-000010",
       cause,
     });
@@ -100,7 +98,7 @@ function parseManifest(folder: string, text: string): Record<string, unknown> {
   return parsed;
 }
 
-/** @throws UserError that names the first file that is missing or is not what it was */
+/** @throws UserError that names the first file that is missing or has changed */
 export async function checkFiles(folder: string, files: Manifest["files"]): Promise<void> {
   for (const [name, { bytes, sha256 }] of Object.entries(files)) {
     const path = join(folder, name);
@@ -114,14 +112,14 @@ export async function checkFiles(folder: string, files: Manifest["files"]): Prom
   }
 }
 
-/** Writes what the system still holds back of a file or a folder's list of names. */
+/** Flushes a file, or a folder's list of names, to disk. */
 export async function sync(path: string): Promise<void> {
   let handle: FileHandle | undefined;
   try {
     handle = await open(path, "r");
     await handle.sync();
   } catch (error) {
-    // Windows and some network file systems cannot sync a folder, or a file opened for reading; the rest is real.
+    // Windows and some network file systems cannot sync a folder, or a file opened for reading. Other errors are real.
     if (!["EPERM", "EISDIR", "EINVAL", "ENOTSUP"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
   } finally {
     await handle?.close();
@@ -133,7 +131,7 @@ async function describe(path: string): Promise<FileEntry> {
   return { bytes, sha256: await hash(path) };
 }
 
-/** Piece by piece, so that neither memory nor the event loop notices a large file. */
+/** In pieces, so that a large file neither fills memory nor blocks the event loop. */
 async function hash(path: string): Promise<string> {
   const sum = createHash("sha256");
   for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) sum.update(piece as Buffer);

@@ -169,7 +169,7 @@ describe("saveCheckpoint", () => {
     disk.free = 2000;
     const refused = await save(2).catch((error: unknown) => error);
     expect(refused).toBeInstanceOf(RunError);
-    expect((refused as RunError).message).toMatch(/step 2 in .*takes about 5\.0 kB, free are 2\.0 kB/);
+    expect((refused as RunError).message).toMatch(/step 2 in .*needs about 5\.0 kB, and 2\.0 kB are free/);
     disk.free = undefined;
     const full = Object.assign(new Error("no space left on device"), { code: "ENOSPC" });
     const content = { step: 2, state: {}, metrics: {} };
@@ -238,7 +238,7 @@ describe("latestCheckpoint", () => {
     ["a file cut short", () => writeFileSync(policyFile(2), "mark 2"), /has 6 bytes instead of 1000/],
     ["other bytes", () => writeFileSync(policyFile(2), "x".repeat(1000)), /content of policy\/weights.* has changed/],
     ["a manifest cut short", () => writeFileSync(join(folder, "step-000002", "checkpoint.json"), '{"format'), /JSON/],
-    ["no manifest", () => rmSync(join(folder, "step-000002", "checkpoint.json")), /no checkpoint/],
+    ["no manifest", () => rmSync(join(folder, "step-000002", "checkpoint.json")), /not a checkpoint/],
   ])("passes over one with %s and says so", async (_what, damage, message) => {
     await save(1);
     await save(2);
@@ -294,8 +294,8 @@ describe("latestCheckpoint", () => {
 describe("readCheckpoint", () => {
   it("says what a path is instead of a checkpoint", async () => {
     await save(1);
-    await expect(readCheckpoint(root)).rejects.toThrow(/is no checkpoint: it has no checkpoint\.json/);
-    await expect(readCheckpoint(policyFile(1))).rejects.toThrow(/is no checkpoint/);
+    await expect(readCheckpoint(root)).rejects.toThrow(/is not a checkpoint: checkpoint\.json is missing/);
+    await expect(readCheckpoint(policyFile(1))).rejects.toThrow(/is not a checkpoint/);
     const file = join(folder, "step-000001", "checkpoint.json");
     writeFileSync(file, readFileSync(file, "utf8").replace('"format":1', '"format":2'));
     await expect(readCheckpoint(join(folder, "step-000001"))).rejects.toThrow(/newer version.*format is 2/);

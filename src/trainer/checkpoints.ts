@@ -1,6 +1,6 @@
 /**
- * The checkpoints of a run: each written under a temporary name and renamed when it is whole and on disk, so that a
- * kill at any instant leaves whole ones only. Knows nothing of what a policy's files are.
+ * The checkpoints of a run. Each is written under a temporary name and renamed when it is complete and on disk, so that a
+ * kill at any instant leaves only complete ones.
  */
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm, statfs } from "node:fs/promises";
@@ -26,13 +26,13 @@ export interface Checkpoint extends CheckpointContent {
   bytes: number;
 }
 
-/** How much to keep. The newest and the best (by `score`) are kept whatever these say. */
+/** How much to keep. The newest and the best (by `score`) are always kept. */
 export interface Retention {
   maxNumber: number;
   maxBytes: number;
 }
 
-/** Told of a checkpoint's folder while it still lies there, before it is deleted: what else belongs to it can go too. */
+/** Called with the folder of a checkpoint before it is deleted, to delete what else belongs to it. */
 export type OnDelete = (folder: string) => Promise<void>;
 const nothingElse: OnDelete = async () => {};
 
@@ -40,16 +40,16 @@ export interface SavedCheckpoint {
   path: string;
   bytes: number;
   seconds: number;
-  /** Checkpoints that were taken away: by retention, or as later than the one saved. */
+  /** Deleted checkpoints: by retention, or because they are later than the saved one. */
   removed: string[];
 }
 
 /**
- * Writes `{folder}/step-000012` with `policy/` and whatever else `parts` names (each gets a path that does not exist
- * yet) and checkpoint.json, then removes what retention does not keep. Later checkpoints go too: the run went back to before
- * them and is now somewhere else. Only one process may save into a folder; the run folder's lock sees to that.
+ * Writes `{folder}/step-000012` with one folder for each of `parts` and checkpoint.json, then deletes what retention does
+ * not keep. Later checkpoints are deleted too: the run went back to before them. Only one process may save into a folder,
+ * which the run folder's lock ensures.
  *
- * @throws RunError when the disk has no room; the earlier checkpoints are untouched and nothing half-written stays
+ * @throws RunError if the disk has no room; earlier checkpoints stay, and no partial one is left
  */
 export async function saveCheckpoint(
   folder: string,
@@ -75,7 +75,7 @@ export async function saveCheckpoint(
     await remove(temporary, onDelete);
     throw isOutOfSpace(error) ? outOfSpace(path, expected, error) : error;
   }
-  // Between these two the new one, whole under its temporary name, is the one that `repair` finds.
+  // After a kill between these two, `repair` finds the new one, complete under its temporary name.
   if (existsSync(path)) await discard(path, onDelete);
   await rename(temporary, path);
   await sync(folder);
@@ -86,10 +86,10 @@ export async function saveCheckpoint(
 }
 
 /**
- * The newest whole checkpoint; undefined if the folder has none. `warn` is told of damaged ones that are passed over.
- * What killed processes of this machine left behind is completed or removed.
+ * The newest complete checkpoint; undefined if the folder has none. Reports damaged ones that it skips. What killed
+ * processes of this machine left is completed or removed.
  *
- * @throws RunError when there are checkpoints and all of them are damaged
+ * @throws RunError if there are checkpoints and all of them are damaged
  */
 export async function latestCheckpoint(
   folder: string,
@@ -110,14 +110,14 @@ export async function latestCheckpoint(
     }
   }
   if (damages.length === 0) return undefined;
-  throw new RunError(`no checkpoint in ${folder} can be used:\n${damages.map((one) => `  ${one}`).join("\n")}`, {
+  throw new RunError(`all checkpoints in ${folder} are damaged:\n${damages.map((one) => `  ${one}`).join("\n")}`, {
     hint: "restore one of them from a copy, or start again from step 0 with training.resume_mode=off",
   });
 }
 
 /**
  * Reads a checkpoint after checking that all its files are what was written.
- * @throws UserError when `path` is no checkpoint, is damaged, or was written by a newer version
+ * @throws UserError if `path` is not a checkpoint, is damaged, or was written by a newer version
  */
 export async function readCheckpoint(path: string): Promise<Checkpoint> {
   const manifest = await readManifest(path);
@@ -125,7 +125,7 @@ export async function readCheckpoint(path: string): Promise<Checkpoint> {
   return checkpointOf(path, manifest);
 }
 
-/** The one of the highest score; undefined where none has a score. */
+/** The checkpoint with the highest score; undefined if none has a score. */
 export async function bestCheckpoint(folder: string): Promise<Checkpoint | undefined> {
   return existsSync(folder) ? bestOf(await listCheckpoints(folder)) : undefined;
 }
@@ -134,7 +134,7 @@ const temporaryPrefix = ".tmp-";
 const removedPrefix = ".removed-";
 const nameOf = (step: number) => `step-${String(step).padStart(6, "0")}`;
 const stepOf = (name: string) => Number(name.slice("step-".length));
-/** Takes what a kill left: a checkpoint that was whole but for its name gets it, all else is removed. */
+/** Handles what a kill left: completes checkpoints that only lack their name, and removes the rest. */
 async function repair(folder: string, mayTake: (name: string) => boolean, onDelete: OnDelete): Promise<void> {
   for (const name of await readdir(folder)) {
     if (!(name.startsWith(temporaryPrefix) || name.startsWith(removedPrefix)) || !mayTake(name)) continue;
@@ -152,7 +152,7 @@ async function checkpointNames(folder: string): Promise<string[]> {
   return names.sort((left, right) => stepOf(left) - stepOf(right));
 }
 
-/** Those that say what they are, oldest first; whether their files are all there is not looked at. */
+/** Checkpoints with a readable checkpoint.json, oldest first. Their other files are not checked. */
 async function listCheckpoints(folder: string): Promise<Checkpoint[]> {
   const found: Checkpoint[] = [];
   for (const name of await checkpointNames(folder)) {
@@ -162,7 +162,7 @@ async function listCheckpoints(folder: string): Promise<Checkpoint[]> {
   return found;
 }
 
-/** Damage is passed over; a disk that cannot be read is not. */
+/** Skips damage, but not a disk that cannot be read. */
 function damaged(error: unknown): undefined {
   if (!(error instanceof HoneError)) throw error;
 }
@@ -174,7 +174,6 @@ function checkpointOf(path: string, { files, ...content }: Manifest): Checkpoint
   return { ...content, path: resolve(path), bytes };
 }
 
-/** @param newest the step that has just been saved */
 async function prune(
   folder: string,
   newest: number,
@@ -208,7 +207,7 @@ function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
   );
 }
 
-/** Renamed before it is emptied, so that a kill in between leaves no torn checkpoint under its own name. */
+/** Renames it first, so that a kill in between leaves no partial checkpoint under its own name. */
 async function discard(path: string, onDelete: OnDelete): Promise<void> {
   const doomed = join(dirname(path), `${removedPrefix}${basename(path)}${ownerMark}`);
   await rename(path, doomed);
@@ -220,13 +219,13 @@ async function remove(path: string, onDelete: OnDelete): Promise<void> {
   await rm(path, { recursive: true, force: true });
 }
 
-/** @param needed bytes, by the size of the previous checkpoint; 0 when there is none to go by */
+/** @param needed bytes, by the size of the previous checkpoint; 0 if there is none */
 async function checkRoom(folder: string, needed: number, step: number): Promise<void> {
   const { bavail, bsize } = await statfs(folder);
   const free = bavail * bsize;
   if (free > needed * 1.05) return;
   throw new RunError(
-    `no room for the checkpoint of step ${step} in ${folder}: it takes about ${formatBytes(needed)}, free are ${formatBytes(free)}`,
-    { hint: "free some space (a lower training.max_ckpt_num keeps fewer checkpoints), then go on with --resume" },
+    `no room for the checkpoint of step ${step} in ${folder}: it needs about ${formatBytes(needed)}, and ${formatBytes(free)} are free`,
+    { hint: "free some space (a lower training.max_ckpt_num keeps fewer checkpoints), then continue with --resume" },
   );
 }

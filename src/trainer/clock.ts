@@ -1,7 +1,6 @@
-/** Wall-clock seconds of the training loop, by phase. No moment belongs to two phases or to none. */
-
+/** Wall-clock seconds of the training loop, by phase. Each moment belongs to exactly one phase. */
 export interface Clock {
-  /** Ends the phase since the last lap under this name. */
+  /** Ends a phase, which began with the last lap. */
   lap(name: string): void;
   /** Ends the step: `time/{phase}` and their sum `time/step`, in seconds. The next step begins here. */
   endStep(): Record<string, number>;

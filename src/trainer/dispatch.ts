@@ -5,16 +5,13 @@
 import { setMaxListeners } from "node:events";
 import { Notifier } from "../concurrency/notifier.ts";
 import { Semaphore } from "../concurrency/semaphore.ts";
-import type { Dataset } from "../data/types.ts";
 import { createSampleQueue } from "../rollout/index.ts";
-import type { RunEvent } from "../tracking/events.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { AsyncOptions } from "./async-options.ts";
-import type { DispatchState, Ticket } from "./dispatch-window.ts";
+import type { DispatchState, DispatchWindow, Ticket } from "./dispatch-window.ts";
 import * as windows from "./dispatch-window.ts";
-import type { Recipe } from "./recipe.ts";
-import { type Attempts, type Rollouts, sampledTokens } from "./rollouts.ts";
-import type { Models } from "./run.ts";
+import { type Attempts, sampledTokens } from "./rollouts.ts";
+import type { Run } from "./run.ts";
 import { openShelf, type Shelved } from "./shelf.ts";
 import { takeTasks } from "./take-tasks.ts";
 
@@ -30,75 +27,50 @@ export interface TaskResult {
   greedy: readonly Episode[] | undefined;
 }
 
-export interface DispatchParts {
-  tasks: Dataset<unknown>;
-  rollouts: Rollouts;
-  sampler: Models["sampler"];
-  /** The run's name in a shared folder of offloaded episodes. */
-  runName: string;
-  signal: AbortSignal;
-  emit(event: RunEvent): void;
-}
-
 export interface Dispatch {
+  readonly window: DispatchWindow;
+  /** Changes the window, and dispatches what it allows then. */
+  update(change: (window: DispatchWindow) => DispatchWindow): void;
   /** The next task that has finished. Rejects with the error of any rollout that failed for good. */
   take(): Promise<TaskResult>;
-  /** A taken task teaches nothing, so another one may take its place in the quota. */
-  dropUninformative(): void;
-  /** A taken task is too old. It is dispatched again before all others, and drawn anew. */
-  dropStale(ticket: Ticket): void;
-  /** The step ends with fewer tasks than it should have. */
-  skip(tasks: number): void;
   /** The result of the work, or the error of a rollout that fails meanwhile. */
   during<T>(work: Promise<T>): Promise<T>;
-  /** Dispatches nothing more until `resume`; running rollouts go on. */
-  pause(): void;
   /** Waits until no rollout is running. */
   drained(): Promise<void>;
-  /** The sampler has new weights. */
-  synced(): void;
-  /** Goes on, for this step. */
+  /** Resumes dispatching, for this step. */
   resume(step: number): void;
-  state(): DispatchState;
-  /** `async/*` of the window. */
-  metrics(): Record<string, number>;
   /** Stops the running rollouts. */
   close(): Promise<void>;
 }
 
 type Ready = Omit<TaskResult, "episodes"> & { shelved: Shelved };
 
-/**
- * @param state of an earlier process
- * @param firstStep the step that the first tasks are for, counted from 1
- */
+/** @param state of an earlier process */
 export async function startDispatch(
-  parts: DispatchParts,
-  recipe: Pick<Recipe, "plan" | "tasks" | "attempts" | "greedy" | "rollouts">,
+  { recipe, tasks, rollouts, models, folder, progress: { step }, signal: runSignal, emit }: Run,
   options: AsyncOptions,
   state: DispatchState,
-  firstStep: number,
 ): Promise<Dispatch> {
-  const { rollouts, emit } = parts;
   const { attempts, greedy } = recipe;
-  const { batch } = options;
-  const episodeShelf = await openShelf(options.offload.episodes, parts.runName, "episodes");
-  const groupShelf = await openShelf(options.offload.groups, parts.runName, "groups");
-  const queue = createSampleQueue(parts.sampler);
+  const { batch, offload } = options;
+  const runName = folder?.path ?? "run";
+  const episodeShelf = await openShelf(offload.episodes, runName, "episodes");
+  const groupShelf = await openShelf(offload.groups, runName, "groups");
+  const queue = createSampleQueue(models.sampler);
   const places = new Semaphore(recipe.rollouts.atOnce);
   const changed = new Notifier();
   const stop = new AbortController();
-  const signal = AbortSignal.any([parts.signal, stop.signal]);
+  const signal = AbortSignal.any([runSignal, stop.signal]);
   setMaxListeners(0, signal); // Every rollout listens.
   const failed = new Promise<never>((_, reject) => {
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   });
   failed.catch(() => {}); // Nobody may be listening just then; `take` and `drained` look at the signal.
 
-  let window = windows.openWindow(options.quota, (recipe.plan.totalSteps - firstStep + 1) * batch, state);
+  let window = windows.openWindow(options.quota, (recipe.plan.totalSteps - step) * batch, state);
   const ready = new Map<number, Ready>();
   const running = new Set<Promise<void>>();
-  const progress = { step: firstStep, neededAtStart: window.needed, waiting: false, endedRollouts: 0, tokens: 0 };
+  const progress = { step: step + 1, neededAtStart: window.needed, waiting: false, endedRollouts: 0, tokens: 0 };
 
   function fill(): void {
     while (!signal.aborted && places.free > 0) {
@@ -120,11 +92,11 @@ export async function startDispatch(
   }
 
   async function runTask(ticket: Ticket): Promise<Ready> {
-    const { draw, epoch, tasks } = takeTasks(parts.tasks, recipe.tasks, Math.floor(ticket.number / batch) + 1);
+    const { draw, epoch, tasks: drawn } = takeTasks(tasks, recipe.tasks, Math.floor(ticket.number / batch) + 1);
     const position = ticket.number % batch;
-    const task = tasks[position]!;
+    const task = drawn[position]!;
     // A task that comes up twice in a draw gets other rollout numbers the second time.
-    const earlier = tasks.slice(0, position).filter(({ id }) => id === task.id).length;
+    const earlier = drawn.slice(0, position).filter(({ id }) => id === task.id).length;
     const collection = { tasks: [task], step: progress.step, draw, again: ticket.again };
     const attempt = (how: Attempts, firstRollout: number) =>
       places
@@ -170,8 +142,17 @@ export async function startDispatch(
     signal.throwIfAborted();
   }
 
+  function update(change: (window: DispatchWindow) => DispatchWindow): void {
+    window = change(window);
+    fill();
+  }
+
   fill();
   return {
+    get window() {
+      return window;
+    },
+    update,
     async take() {
       signal.throwIfAborted();
       progress.waiting = true;
@@ -187,37 +168,17 @@ export async function startDispatch(
       ready.delete(taken.ticket.number);
       return { ...result, episodes: await shelved() };
     },
-    dropUninformative() {
-      window = windows.dropUninformative(window);
-      fill();
-    },
-    dropStale(ticket) {
-      window = windows.dropStale(window, ticket);
-      fill();
-    },
-    skip(tasks) {
-      window = windows.skip(window, tasks);
-    },
     during: (work) => Promise.race([work, failed]),
-    pause() {
-      window = windows.pause(window);
-    },
     async drained() {
       signal.throwIfAborted();
       while (window.running.length > 0) await nextChange();
     },
-    synced() {
-      window = windows.synced(window);
-    },
-    resume(step) {
-      window = windows.resume(window);
-      progress.step = step;
+    resume(next) {
+      progress.step = next;
       progress.neededAtStart = window.needed;
       progress.tokens = 0;
-      fill();
+      update(windows.resume);
     },
-    state: () => windows.savedState(window),
-    metrics: () => windows.windowMetrics(window),
     async close() {
       stop.abort(new Error("the run has ended"));
       await Promise.allSettled(running);

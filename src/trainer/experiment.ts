@@ -1,5 +1,4 @@
-/** What a training script hands over: where tasks come from, how one is attempted and graded, and settings. */
-
+/** What a training script exports: its tasks, how one is attempted and graded, and its settings. */
 import type { NamedParts } from "../agents/named/parts.ts";
 import type { Workflow } from "../agents/types.ts";
 import type { AdvantageEstimator } from "../algorithms/estimators/estimator.ts";
@@ -12,17 +11,17 @@ export interface Experiment<Row> extends NamedParts<Row> {
   train: Dataset<Row>;
   /** Tasks to measure on before, during and after training. */
   validation?: Dataset<Row>;
-  /** One attempt at one task. Without it: what `rllm.agent`, `rllm.env` and `rllm.workflow` name. */
+  /** One attempt at one task. Default: what `rllm.agent`, `rllm.env` and `rllm.workflow` name. */
   workflow?: Workflow<Row>;
-  /** Advantage estimators of one's own, by the names that `rllm.algorithm.adv_estimator` may then have. */
+  /** Your own advantage estimators, by the names that `rllm.algorithm.adv_estimator` can then have. */
   estimators?: Readonly<Record<string, AdvantageEstimator>>;
-  /** Policy losses of one's own, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` may then have. */
+  /** Your own policy losses, by the names that `rllm.algorithm.loss_fn` and `loss_fn_map` can then have. */
   losses?: Readonly<Record<string, CustomLoss>>;
-  /** Settings of this experiment; files and command line overrides win over them. */
+  /** Settings of this experiment, weaker than files and command line overrides. */
   config?: ConfigInput;
-  /** Called once, when the run has ended, whatever way: for servers and tools that the script opened. */
+  /** Called once at the end of the run, even if it failed: closes servers and tools that the script opened. */
   close?(): void | Promise<void>;
-  /** Printed when the run has ended: what to try next. */
+  /** What to try next, printed at the end of the run. */
   next?: string;
 }
 

@@ -1,14 +1,14 @@
-/** Ctrl-C: the first lets the step finish and saves, the second stops at once. Before the first step every one does. */
+/** Ctrl-C: the first one lets the step finish and saves, the second one stops at once, as any before the first step. */
 
 export interface Interrupt {
-  /** Aborted by the first Ctrl-C (or SIGTERM): finish the step under way, save, stop. */
+  /** Set by the first Ctrl-C (or SIGTERM): finish the current step, save, stop. */
   readonly requested: boolean;
   dispose(): void;
 }
 
 /**
- * @param onFirst called once, to say what happens now; when it returns false, or is undefined, the first stops at once
- * @param onSecond must end the process's children before the process is ended
+ * @param onFirst called once, to report what happens; if it is undefined or returns false, the first one stops at once
+ * @param onSecond must end the process's children before the process ends
  */
 export function listenForInterrupt(onFirst: (() => boolean) | undefined, onSecond: () => Promise<void>): Interrupt {
   let count = 0;

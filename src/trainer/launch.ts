@@ -1,6 +1,6 @@
 /**
- * How a script that calls `train` itself still hears the command line: `hone train ./train.ts key=value` leaves the
- * flags here before it imports the script. Kept on `globalThis` so that two copies of the package agree.
+ * Passes the command line to a script that calls `train` itself: `hone train ./train.ts key=value` stores the flags here
+ * before it imports the script. They are on `globalThis` so that two copies of the package share them.
  */
 import type { ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
@@ -15,23 +15,23 @@ export interface EvaluationRequest {
 }
 
 export interface Launch {
-  /** What another front door than Hone's own says, such as LightRFT's flags. */
+  /** Settings in the flags of another system, such as LightRFT's. */
   frontDoor?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
   /** `a.b=value`, strongest. */
   overrides?: readonly string[];
   /** YAML files, weaker than the overrides and stronger than the script's own config. */
   files?: readonly string[];
-  /** Where named configurations are looked for, and which one composition begins with. */
+  /** Where named configurations are searched, and the one to begin with. */
   search?: Pick<ConfigSources, "configPath" | "configDirs" | "configName">;
   /** Continue the run in this folder. */
   resume?: string;
   /** Weights to start from: a checkpoint folder. Weights only; optimizer and step count start fresh. */
   checkpoint?: string;
-  /** Only measure: no training step, no checkpoint. A request keeps the results and compares models. */
+  /** Only measure, without training steps and checkpoints. A request also keeps the results and compares models. */
   evaluate?: boolean | EvaluationRequest;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
-  /** Print the configuration alone, with its references or with what they stand for, and stop. */
+  /** Print only the configuration, with its references or with their values, and stop. */
   printConfig?: "written" | "resolved";
 }
 
@@ -42,7 +42,7 @@ export function setLaunch(launch: Launch): void {
   holder[key] = launch;
 }
 
-/** The pending launch, taken by the first `train` of the script; undefined when there is none (any more). */
+/** The pending launch, for the first `train` of the script; undefined after that. */
 export function takeLaunch(): Launch | undefined {
   const launch = holder[key];
   delete holder[key];

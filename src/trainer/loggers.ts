@@ -1,4 +1,4 @@
-/** The subscribers that a configuration asks for, and the run folder's own. */
+/** Opens the loggers that a configuration names, and those of the run folder. */
 import { basename, join } from "node:path";
 import type { Config } from "../config/schema.ts";
 import { consoleSubscriber } from "../tracking/console/console.ts";
@@ -13,7 +13,7 @@ import type { Waiting } from "./rollouts.ts";
 export interface LoggerContext {
   config: Config;
   storedConfig: Readonly<Record<string, unknown>>;
-  /** Undefined when nothing is kept. */
+  /** Undefined if nothing is kept. */
   folder: RunFolder | undefined;
   waitingFor: () => Waiting[];
   warn: (text: string) => void;
@@ -44,7 +44,7 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
   },
 };
 
-/** @throws UserError when a logger cannot start, before anything else of the run has */
+/** @throws UserError if a logger cannot start */
 export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
   const { config, folder } = context;
   const { logger, val_only, plot_every, plot_dir } = config.rllm.trainer;
@@ -52,7 +52,7 @@ export async function openLoggers(context: LoggerContext): Promise<Subscriber[]>
   if (folder && !val_only)
     opened.push(curvesSubscriber(plot_dir ?? join(folder.path, "plots"), plot_every, context.warn));
   try {
-    // A measurement is no run: curves belong to runs.
+    // A measurement has no curves.
     for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {
       const subscriber = await open[name](context);
       if (subscriber) opened.push(subscriber);

@@ -1,4 +1,4 @@
-/** A checkpoint by any name a person would give it: itself, its run folder, or a link to that. */
+/** Finds a checkpoint by its own folder, its run's folder, or a link to one of them. */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { composeConfig } from "../config/compose.ts";
@@ -16,11 +16,14 @@ function printWarning(text: string): void {
   process.stderr.write(`warning: ${text}\n`);
 }
 
+const missingRun = (path: string) =>
+  new UserError(`the run folder ${path} does not exist`, { hint: "runs/latest is the newest run" });
+
 /**
- * @param path a checkpoint folder; a run folder (its newest whole checkpoint is taken); `{run folder}/best`, or `best` for
- * that of runs/latest
- * @param warn told of damaged checkpoints that are passed over
- * @throws UserError when there is no checkpoint at `path`; RunError when all are damaged
+ * @param path a checkpoint folder; a run folder, for its newest complete checkpoint; `{run folder}/best`, or `best` for
+ * the best checkpoint of runs/latest
+ * @param warn reports damaged checkpoints that are skipped
+ * @throws UserError if there is no checkpoint at `path`; RunError if all are damaged
  */
 export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
   const found = await findCheckpoint(path, warn);
@@ -31,25 +34,39 @@ export async function openCheckpoint(path: string, warn = printWarning): Promise
 /** The same without its configuration. */
 export async function findCheckpoint(path: string, warn = printWarning): Promise<Checkpoint> {
   const folder = (await namedBest(path)) ?? resolve(path);
-  if (!existsSync(folder)) throw new UserError(`${path}: no such folder`, { hint: "runs/latest is the newest run" });
+  if (!existsSync(folder)) {
+    throw new UserError(`the folder ${path} does not exist`, { hint: "runs/latest is the newest run" });
+  }
   const inRun = join(folder, "checkpoints");
   const found = existsSync(inRun) ? await latestCheckpoint(inRun, warn) : await readCheckpoint(folder);
-  if (!found)
-    throw new UserError(`${path} has no checkpoint yet`, {
-      hint: "a run saves one every rllm.trainer.save_freq steps",
-    });
-  return found;
+  if (found) return found;
+  throw new UserError(`${path} has no checkpoint so far`, {
+    hint: "a run saves one every rllm.trainer.save_freq steps",
+  });
 }
 
-/** The folder of a run's best checkpoint where `path` asks for that; a real folder named best comes first. */
+/** The folder of a run's best checkpoint, if `path` names it. A real folder named best has precedence. */
 async function namedBest(path: string): Promise<string | undefined> {
   if (basename(path) !== "best" || existsSync(path)) return undefined;
   const run = path === "best" ? join("runs", "latest") : dirname(path);
   const inRun = join(run, "checkpoints");
-  if (!existsSync(inRun)) throw new UserError(`${run}: no such run folder`, { hint: "runs/latest is the newest run" });
+  if (!existsSync(inRun)) throw missingRun(run);
   const best = await bestCheckpoint(inRun);
   if (best !== undefined) return best.path;
   throw new UserError(`${run} has no best checkpoint: none was saved at the step of a validation`, {
     hint: "training.keep_best=true saves a checkpoint at every new best validation",
+  });
+}
+
+/**
+ * The config.yaml of a run folder.
+ * @throws UserError if there is no such run
+ */
+export function savedConfigFile(folder: string): string {
+  if (!existsSync(folder)) throw missingRun(folder);
+  const file = join(folder, "config.yaml");
+  if (existsSync(file)) return file;
+  throw new UserError(`${folder} is not a run folder: config.yaml is missing`, {
+    hint: "name the folder of a run, such as runs/latest, not one of its checkpoints",
   });
 }

@@ -1,4 +1,4 @@
-/** The gateway as `rllm.gateway` and `rllm.sdk` describe it. */
+/** Opens the gateway with the settings of `rllm.gateway` and `rllm.sdk`. */
 import { basename } from "node:path";
 import type { Chat } from "../chat/types.ts";
 import type { Config } from "../config/schema.ts";
@@ -16,7 +16,7 @@ export interface OpenRunGatewayOptions {
   /** The name that the model is listed by. */
   model: string;
   warn: (text: string) => void;
-  /** For a gateway that stands alone. */
+  /** For `hone gateway`, which does not train. */
   alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds">;
 }
 
@@ -66,7 +66,7 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   }
 }
 
-/** Opened only where traces are asked for: nothing else loads SQLite. */
+/** Loads SQLite only if traces are stored. */
 async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promise<TraceStore | undefined> {
   const { gateway, sdk, trainer } = config.rllm;
   if (gateway.store !== "sqlite") return undefined;

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../agents/types.ts";
 import type { Engine, Learner, LearnerSpec } from "../backends/engine.ts";
-import { openEngine, requireBackend } from "../backends/open-engine.ts";
+import { openEngine } from "../backends/open-engine.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Chat } from "../chat/types.ts";
 import type { ComposedConfig } from "../config/compose.ts";
@@ -19,7 +19,7 @@ import { watchOutage } from "./failing-rollouts.ts";
 import { listenForInterrupt } from "./interrupt.ts";
 import { openLoggers } from "./loggers.ts";
 import { checkSamplerLogprobs } from "./loss-options.ts";
-import { checkRunGateway, openRunGateway } from "./open-gateway.ts";
+import { openRunGateway } from "./open-gateway.ts";
 import { compileRecipe, type Recipe } from "./recipe.ts";
 import { createRecorder } from "./record.ts";
 import { restore } from "./restore.ts";
@@ -53,11 +53,12 @@ async function closeAll(closers: Closer[]): Promise<void> {
 export async function openRun(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
+  recipe: Recipe,
   options: OpenRunOptions,
 ): Promise<{ run: Run; close(): Promise<void> }> {
   const closers: Closer[] = [];
   try {
-    return { run: await open(experiment, composed, options, closers), close: () => closeAll(closers) };
+    return { run: await open(experiment, composed, recipe, options, closers), close: () => closeAll(closers) };
   } catch (error) {
     await closeAll(closers);
     throw error;
@@ -67,13 +68,11 @@ export async function openRun(
 async function open(
   experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
   composed: ComposedConfig,
+  compiled: Recipe,
   options: OpenRunOptions,
   closers: Closer[],
 ): Promise<Run> {
   const { config, storedConfig } = composed;
-  const expected = options.engine?.engine.capabilities ?? requireBackend(config).capabilities(config);
-  let recipe = compileRecipe(composed, expected, experiment);
-  checkRunGateway(config);
   const trains = !config.rllm.trainer.val_only;
   const abort = new AbortController();
   const { signal } = abort;
@@ -112,10 +111,10 @@ async function open(
   const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
   engine = opened.engine;
   const { chat } = opened;
-  // A remote service may be able to do less than its backend in general.
-  if (!isDeepStrictEqual(engine.capabilities, expected)) {
-    recipe = compileRecipe(composed, engine.capabilities, experiment);
-  }
+  // A remote service may be able to do less than was known before.
+  const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
+    ? compiled
+    : compileRecipe(composed, engine.capabilities, experiment);
   for (const text of recipe.warnings) warn(text);
   const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
   if (models.sampler.logprobs !== engine.capabilities.sampleLogprobs) {

@@ -8,48 +8,18 @@ import type { Config } from "../config/schema.ts";
 import { parseOnAgentError } from "../rollout/index.ts";
 import type { RunRolloutsOptions } from "../rollout/run-rollouts.ts";
 import { maskedReasons } from "../trajectories/compact-filtering.ts";
-import type { SequenceFilters } from "../trajectories/sequence-filters.ts";
-import type { CreditOptions } from "./assign-credit.ts";
-import { type AsyncOptions, asyncOptions, checkAsync } from "./async-options.ts";
-import type { CheckpointOptions } from "./checkpoint-keeper.ts";
+import { asyncOptions, checkAsync } from "./async-options.ts";
 import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
 import type { Experiment } from "./experiment.ts";
-import type { GatheringOptions, GroupingOptions } from "./group-episodes.ts";
+import type { GatheringOptions } from "./group-episodes.ts";
 import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
-import { type Plan, planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
-import type { RecordOptions } from "./record.ts";
-import { type ResumeOptions, resumeOptions } from "./restore.ts";
+import { checkRunGateway } from "./open-gateway.ts";
+import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
+import { resumeOptions } from "./restore.ts";
 import type { Attempts, RolloutOptions } from "./rollouts.ts";
-import type { TaskOptions } from "./take-tasks.ts";
 import { criticSpec, updateOptions } from "./update-options.ts";
-import type { UpdateOptions } from "./update-policy.ts";
-import type { ValidationOptions } from "./validate.ts";
 
-export interface Recipe {
-  plan: Plan;
-  models: { policy: PolicySpec; reference: LearnerSpec | undefined; critic: LearnerSpec | undefined };
-  tasks: TaskOptions;
-  rollouts: RolloutOptions;
-  /** Of each task, in training. */
-  attempts: Attempts;
-  /** One more reply to each task, the most likely one, if an estimator compares with it. */
-  greedy: Attempts | undefined;
-  grouping: GroupingOptions;
-  gathering: GatheringOptions;
-  credit: CreditOptions;
-  sequences: SequenceFilters;
-  update: UpdateOptions;
-  /** Undefined: rollouts and updates take turns. */
-  asynchronous: AsyncOptions | undefined;
-  validation: ValidationOptions;
-  checkpoints: CheckpointOptions;
-  resume: ResumeOptions;
-  record: RecordOptions;
-  /** Steps in a row without a finite update that end a run. */
-  maxBadSteps: number;
-  /** What the user should know, a sentence each. */
-  warnings: readonly string[];
-}
+export type Recipe = ReturnType<typeof compileRecipe>;
 
 /**
  * @throws UserError if settings contradict each other, would have no effect, or need what the engine or the experiment
@@ -59,32 +29,33 @@ export function compileRecipe(
   composed: Pick<ComposedConfig, "config" | "origins">,
   capabilities: Capabilities,
   experiment: Experiment<unknown>,
-): Recipe {
+) {
   const { config } = composed;
   const { estimators } = experiment;
   const { rllm, data, training } = config;
   const plan = planOf(experiment, config);
   checkCredit(config, estimators, capabilities);
+  checkRunGateway(config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
   requireOutputs(capabilities, config, readsEntropy(update.loss));
   const comparesWithBase =
     needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
-  const attempts: Attempts = {
-    purpose: "train",
-    rollouts: rllm.rollout.n,
-    sampling: samplingOptions(rllm.rollout.train),
-  };
+  const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
+  const base: LearnerSpec = { adapter: { kind: "none" } };
   return {
+    /** Of the engine that it was compiled for. */
+    capabilities,
     plan,
     models: {
-      policy: { adapter: adapterSpec(config) },
-      reference: comparesWithBase ? { adapter: { kind: "none" } } : undefined,
+      policy: { adapter: adapterSpec(config) } satisfies PolicySpec,
+      reference: comparesWithBase ? base : undefined,
       critic: judges ? criticSpec(config) : undefined,
     },
     tasks: { batchSize: tasksPerDraw(config), seed: rllm.trainer.seed, shuffle: data.shuffle },
     rollouts: rolloutOptions(config),
     attempts,
+    /** One more reply to each task, the most likely one, if an estimator compares with it. */
     greedy: needsEstimate(config, estimators, "greedy_baseline")
       ? { ...attempts, rollouts: 1, sampling: { ...attempts.sampling, temperature: 0 } }
       : undefined,
@@ -102,10 +73,11 @@ export function compileRecipe(
       filterTokenMismatch: rllm.filter_token_mismatch,
     },
     update,
+    /** Undefined: rollouts and updates take turns. */
     asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
     validation: {
       atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
-      attempts: { purpose: "validate", rollouts: rllm.rollout.n_val, sampling: samplingOptions(rllm.rollout.val) },
+      attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
       bestMetric: training.best_metric,
     },
     checkpoints: {
@@ -115,13 +87,13 @@ export function compileRecipe(
     },
     resume: resumeOptions(config),
     record: {
-      totalSteps: plan.totalSteps,
-      stepsPerEpoch: plan.stepsPerEpoch,
+      plan,
       plotEvery: rllm.trainer.plot_every,
       episodeLog: rllm.episode_logging.log_episodes ? rllm.episode_logging.episode_log_dir : undefined,
       maxResponseLength: data.max_response_length,
     },
     maxBadSteps: rllm.trainer.max_bad_steps,
+    /** What the user should know, a sentence each. */
     warnings: [
       ...checkAsync(composed, experiment, capabilities),
       ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),
@@ -129,19 +101,14 @@ export function compileRecipe(
   };
 }
 
-function samplingOptions(sampling: Config["rllm"]["rollout"]["train"]): Attempts["sampling"] {
-  return {
-    temperature: sampling.temperature,
-    topP: sampling.top_p,
-    topK: sampling.top_k,
-    minP: sampling.min_p,
-    maxTokens: sampling.max_tokens,
-  };
+function attemptsOf(
+  purpose: Attempts["purpose"],
+  rollouts: number,
+  sampling: Config["rllm"]["rollout"]["train"],
+): Attempts {
+  const { temperature, top_p: topP, top_k: topK, min_p: minP, max_tokens: maxTokens } = sampling;
+  return { purpose, rollouts, sampling: { temperature, topP, topK, minP, maxTokens } };
 }
-
-/** Rollouts that run at the same time. */
-export const rolloutsAtOnce = ({ rllm: { agent, workflow } }: Pick<Config, "rllm">) =>
-  agent.engine_args.n_parallel_agents ?? workflow.n_parallel_tasks;
 
 function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
   const { retry_limit, raise_on_error, on_agent_error, workflow_args } = rllm.workflow;
@@ -153,7 +120,7 @@ function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
   if (score_timeout !== null) limits.scoreSeconds = score_timeout;
   return {
     seed: rllm.trainer.seed,
-    atOnce: rolloutsAtOnce({ rllm }),
+    atOnce: rllm.agent.engine_args.n_parallel_agents ?? rllm.workflow.n_parallel_tasks,
     limits: { maxPromptLength: data.max_prompt_length, maxLength: training.max_length },
     grouping: { groupBy: rllm.sdk.processing.groupby_key, nameBy: rllm.sdk.processing.traj_name_key },
     enforceSampling: rllm.gateway.client_sampling === "ignore",

@@ -18,11 +18,11 @@ import type { Episode, Trajectory } from "../trajectories/types.ts";
 import { type Credit, meanAdvantages } from "./assign-credit.ts";
 import type { Clock } from "./clock.ts";
 import type { GatheredStep } from "./group-episodes.ts";
+import type { Plan } from "./plan.ts";
 import { sampledTokens } from "./rollouts.ts";
 
 export interface RecordOptions {
-  totalSteps: number;
-  stepsPerEpoch: number;
+  plan: Plan;
   /** Plot and show episodes of every so many steps; 0: never. */
   plotEvery: number;
   /** Folder of readable episodes; undefined: none are written. */
@@ -73,14 +73,14 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
   function keepEpisodes({ mode, step }: EpisodeSource, episodes: readonly Episode[], credit?: Credit): void {
     if (mode === "train") folder?.writeEpisodes(step, withAdvantages(episodes, credit));
     else folder?.writeEpisodes(step, episodes, "validation");
-    const { plotEvery, episodeLog, stepsPerEpoch } = options;
+    const { plotEvery, episodeLog, plan } = options;
     const isPlotted = plotEvery > 0 && step % plotEvery === 0;
     if (folder && episodes.length > 0 && (mode === "val" || isPlotted)) {
       emit({ type: "samples", step, kind: mode === "val" ? "validation" : "train", rows: sampleRows(episodes) });
     }
     try {
       if (episodeLog !== undefined) {
-        const epoch = stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / stepsPerEpoch)) : 0;
+        const epoch = plan.stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / plan.stepsPerEpoch)) : 0;
         logEpisodes(episodeLog, { mode, step, epoch }, episodes);
       }
       if (folder && mode === "train" && isPlotted) {
@@ -97,7 +97,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
     episodes: keepEpisodes,
     async step({ step, gathered, credit, clock, metrics: given }) {
       const { epoch, episodes, groups } = gathered;
-      const { totalSteps } = options;
+      const { totalSteps } = options.plan;
       const rewards = groups.flatMap(({ members }) => members.map(({ reward }) => reward));
       const counted: Record<string, number> = {
         "progress/epoch": epoch,

@@ -10,7 +10,7 @@ import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
 import { findCheckpoint } from "./open-checkpoint.ts";
 import type { Models, Progress } from "./run.ts";
 
-/** `service`: a checkpoint that a Tinker service holds, which knows no steps. */
+/** `service`: a checkpoint that a service of the backend holds, which counts no steps. */
 export type ResumeOptions = { mode: "off" } | { mode: "auto" } | { mode: "path" | "service"; path: string };
 
 /** @throws UserError if the path is missing, or the backend cannot read it */
@@ -25,7 +25,7 @@ export function resumeOptions({ training, rllm }: Config): ResumeOptions {
   }
   const holder = backendHolding(path);
   if (holder === undefined) return { mode, path };
-  if (rllm.backend === holder) return { mode: "service", path };
+  if (holder === rllm.backend) return { mode: "service", path };
   throw new UserError(`training.resume_from_path=${path} is held by a service of the ${holder} backend`, {
     hint: `train with rllm/backend=${holder}, or name a checkpoint's folder`,
   });

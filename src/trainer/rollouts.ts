@@ -1,5 +1,4 @@
 /** Runs the experiment's workflow on tasks and collects the episodes. */
-
 import type { Workflow } from "../agents/types.ts";
 import type { Chat } from "../chat/types.ts";
 import type { Task } from "../data/task.ts";

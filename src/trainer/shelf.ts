@@ -1,4 +1,4 @@
-/** Where episodes wait that nobody looks at for a while: in memory, or on disk so that memory stays free. */
+/** Holds episodes until they are needed: in memory, or on disk to keep memory free. */
 import { createHash } from "node:crypto";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -7,21 +7,21 @@ import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 export interface Shelf {
-  /** @param name of this lot, for its file */
+  /** @param name of the file */
   put(name: string, episodes: Episode[]): Promise<Shelved>;
-  /** Removes what lies there still. */
+  /** Removes what is left. */
   clear(): Promise<void>;
 }
 
-/** To be called once: gives the episodes back and removes their file. */
+/** Returns the episodes and removes their file. Call it once. */
 export type Shelved = () => Promise<Episode[]>;
 
 const memory: Shelf = { put: async (_name, episodes) => async () => episodes, clear: async () => {} };
 
 /**
- * @param directory null: memory; else a folder of the run's own is made in it, one line of JSON an episode
- * @param run its folder: tells the runs apart that share the directory. What an earlier life of the run left is removed
- * @param kind of what lies there, e.g. "episodes"
+ * @param directory null: memory; else the run gets a folder in it, with one line of JSON per episode
+ * @param run its folder, which tells apart the runs that share the directory. What an earlier process left is removed
+ * @param kind of what is held, e.g. "episodes"
  */
 export async function openShelf(directory: string | null, run: string, kind: string): Promise<Shelf> {
   if (directory === null) return memory;

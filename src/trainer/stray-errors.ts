@@ -67,7 +67,7 @@ export function watchStrayErrors(warn: (text: string) => void, folder: string | 
   };
 }
 
-/** Whether a run is open that hears of stray errors. */
+/** Whether an open run handles stray errors. */
 export const isWatched = () => watchers.length > 0;
 
 /** Reports that the process ends before its work is done. Returns the exit code. */

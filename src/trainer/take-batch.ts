@@ -4,6 +4,7 @@ import { gather, groupsWithSignal, nothingGathered } from "../trajectories/gathe
 import { oldestVersion } from "../trajectories/oldest-version.ts";
 import type { AsyncOptions } from "./async-options.ts";
 import type { Dispatch, TaskResult } from "./dispatch.ts";
+import { dropStale, dropUninformative, skip } from "./dispatch-window.ts";
 import { type GatheredStep, type GroupingOptions, groupEpisodes, selectGroups } from "./group-episodes.ts";
 import type { Recipe } from "./recipe.ts";
 import { checkPrompts } from "./rollouts.ts";
@@ -30,7 +31,7 @@ export async function takeBatch(
     const lag = version - (oldestVersion(result.episodes) ?? version);
     if (lag > maxLag) {
       tooOld.push(result);
-      dispatch.dropStale(result.ticket);
+      dispatch.update((window) => dropStale(window, result.ticket));
       continue;
     }
     taken.push(result);
@@ -38,10 +39,10 @@ export async function takeBatch(
       lags.push(lag);
       continue;
     }
-    dispatch.dropUninformative();
+    dispatch.update(dropUninformative);
     if (taken.length < gathering.maxDraws * batch) continue;
     warn(`${lags.length} of ${batch} tasks with differing rewards after ${taken.length}; training on what there is`);
-    dispatch.skip(batch - lags.length);
+    dispatch.update((window) => skip(window, batch - lags.length));
     break;
   }
   if (tooOld.length > 0) {

@@ -1,5 +1,4 @@
 /** The tasks of a draw: a pure function of its number, so that a resumed run takes the same ones. */
-
 import { type SamplerOptions, taskIndices } from "../data/sampler.ts";
 import type { Task } from "../data/task.ts";
 import type { Dataset } from "../data/types.ts";

@@ -18,11 +18,12 @@ import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
 import { type Launch, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
+import { savedConfigFile } from "./open-checkpoint.ts";
 import { openRun } from "./open-run.ts";
-import { type Plan, planOf, requireFeasible } from "./plan.ts";
+import { planOf, requireFeasible } from "./plan.ts";
+import { compileRecipe, type Recipe } from "./recipe.ts";
 import { createRecovery, type Recovery } from "./recovery.ts";
 import type { Run } from "./run.ts";
-import { savedConfigFile } from "./saved-config.ts";
 
 export interface RunSummary {
   /** 0: all planned steps are done; 130: stopped by Ctrl-C. */
@@ -76,29 +77,21 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.stored, new Map(), { unresolved: true }));
     return nothing;
   }
-  const plan = checkedPlan(experiment, composed, options);
+  check(experiment, composed, options);
   if (options.dryRun) {
-    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
+    const { arithmetic } = planOf(experiment, composed.config);
+    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${arithmetic}\n`);
     return nothing;
   }
   const recovery = createRecovery();
-  let opening: Opening = { composed, options, recovery };
+  let attempted = compile(experiment, composed, options);
   for (;;) {
-    try {
-      return await withRun(experiment, opening, (run) => trainRun(run, experiment.next));
-    } catch (error) {
-      const told = recovery.knows(error);
-      const next = recovery.after(error);
-      if (next === undefined) throw recovery.final(error);
-      // Of an attempt that failed before there was a run to tell it.
-      if (!told) process.stderr.write(`warning: ${next}\n`);
-      // What the settings warn of has been said.
-      const again = compose(experiment, {
-        ...options,
-        overrides: [...(options.overrides ?? []), ...recovery.overrides],
-      });
-      opening = { ...opening, composed: again };
-    }
+    const opening = { ...attempted, options, recovery };
+    const summary = await withRun(experiment, opening, (run) => trainRun(run, experiment.next));
+    if (summary) return summary;
+    // Its warnings were reported with the first attempt.
+    const overrides = [...(options.overrides ?? []), ...recovery.overrides()];
+    attempted = compile(experiment, compose(experiment, { ...options, overrides }), options);
   }
 }
 
@@ -129,25 +122,33 @@ function prepareMeasurement(
   options: TrainOptions & { settings?: string },
 ): Measurement {
   const composed = compose(experiment, options);
-  checkedPlan(experiment, composed, options);
+  check(experiment, composed, options);
+  const checked = compile(experiment, composed, options);
   return {
     config: composed.config,
-    measure: (results, step) =>
-      withRun(experiment, { composed, options: { ...options, results } }, async (run) => {
-        const measured = await run.validate(step, false);
+    async measure(results, step) {
+      const opening = { ...checked, options: { ...options, results }, recovery: undefined };
+      const measured = await withRun(experiment, opening, async (run) => {
+        const found = await run.validate(step, false);
         if (run.strays.error) throw run.strays.error;
         run.emit({ type: "run-end", reason: "done" });
-        return measured;
-      }),
+        return found;
+      });
+      return measured!;
+    },
   };
 }
 
-/** Refuses what cannot be done before anything is opened. */
-function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): Plan {
+/** Refuses what cannot work, and reports what has no effect. */
+function check(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): void {
   const { engine, dryRun = false } = options;
+  const { estimators = {}, losses = {} } = experiment;
   const warnings = checkSettings(composed, {
     capabilities: engine?.engine.capabilities,
-    registered: registeredNames(experiment),
+    registered: {
+      "rllm.algorithm.adv_estimator": Object.keys(estimators),
+      "rllm.algorithm.loss_fn": Object.keys(losses),
+    },
     dryRun,
   });
   if (!dryRun) {
@@ -156,43 +157,56 @@ function checkedPlan(experiment: Experiment<unknown>, composed: ComposedConfig, 
   }
   for (const note of dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
   for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
-  return planOf(experiment, composed.config);
 }
 
-interface Opening {
+function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Checked {
+  const { config } = composed;
+  const capabilities = engine?.engine.capabilities ?? requireBackend(config).capabilities(config);
+  return { composed, recipe: compileRecipe(composed, capabilities, experiment) };
+}
+
+interface Checked {
   composed: ComposedConfig;
+  recipe: Recipe;
+}
+
+interface Opening extends Checked {
   options: TrainOptions & { results?: string };
   /** Of a run that trains. */
-  recovery?: Recovery;
+  recovery: Recovery | undefined;
 }
 
-/** Opens a run, works with it, and closes it whatever happens. */
+/**
+ * Opens a run, works with it, and closes it whatever happens.
+ * @returns undefined if it failed and can recover
+ */
 async function withRun<T>(
   experiment: Experiment<unknown>,
-  { composed, options, recovery }: Opening,
+  { composed, recipe, options, recovery }: Opening,
   work: (run: Run) => Promise<T>,
-): Promise<T> {
+): Promise<T | undefined> {
   const workflow = await resolveWorkflow(experiment, composed.config.rllm);
-  const recoveries = recovery?.count ?? 0;
-  const { run, close } = await openRun({ ...experiment, workflow }, composed, { ...options, recoveries });
-  recovery?.begin(run);
+  let opened: Awaited<ReturnType<typeof openRun>> | undefined;
   try {
-    return await Promise.race([work(run), run.strays.fatal]);
+    opened = await openRun({ ...experiment, workflow }, composed, recipe, {
+      ...options,
+      recoveries: recovery?.count ?? 0,
+    });
+    recovery?.begin(opened.run);
+    return await Promise.race([work(opened.run), opened.run.strays.fatal]);
   } catch (error) {
-    const next = recovery?.after(error);
-    if (next === undefined)
-      run.emit({ type: "run-end", reason: "failed", text: error instanceof Error ? error.message : String(error) });
-    else run.emit({ type: "warning", text: next });
-    throw error;
+    const recovers = recovery?.after(error);
+    if (recovers === undefined) {
+      const text = error instanceof Error ? error.message : String(error);
+      opened?.run.emit({ type: "run-end", reason: "failed", text });
+      throw recovery?.final(error) ?? error;
+    }
+    if (opened) opened.run.emit({ type: "warning", text: recovers });
+    else process.stderr.write(`warning: ${recovers}\n`);
+    return undefined;
   } finally {
-    await close();
+    await opened?.close();
   }
-}
-
-type Registered = Pick<Experiment<unknown>, "estimators" | "losses">;
-
-function registeredNames({ estimators = {}, losses = {} }: Registered) {
-  return { "rllm.algorithm.adv_estimator": Object.keys(estimators), "rllm.algorithm.loss_fn": Object.keys(losses) };
 }
 
 function compose(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ComposedConfig {

@@ -1,13 +1,13 @@
-/** Warnings of many rollouts as one line for each cause: the first in full, the others counted. */
+/** Reports warnings of many rollouts once per cause: the first in full, the others as a count. */
 
 export interface WarningSummary {
-  /** @param cause what makes two warnings the same, e.g. the kind of failure and its message */
+  /** @param cause equal for warnings that are counted together, e.g. the kind of failure and its message */
   add(cause: string, text: string): void;
   /** Reports the causes that came more than once. */
   end(): void;
 }
 
-/** @param where of the further ones, e.g. "the episodes of step 3 have the details" */
+/** @param where the others can be found, e.g. "the episodes of step 3 have the details" */
 export function summarizeWarnings(warn: (text: string) => void, where: string): WarningSummary {
   const counts = new Map<string, number>();
   return {

@@ -1,4 +1,4 @@
-/** Operations on training batches: counting denominators, choosing sequences. Knows nothing about losses. */
+/** Operations on training batches: denominators, and selections of sequences and tokens. */
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
@@ -34,8 +34,8 @@ export function totalsOf(offsets: Int32Array): BatchTotals {
 }
 
 /**
- * The batch of the chosen sequences, in the given order. Its `totals` stay the batch's own, so a loss over the
- * selection is that part of the loss over the batch; see `asWhole` for a batch of its own.
+ * The batch of the chosen sequences, in the given order. Its `totals` stay those of the whole batch, so a loss over the
+ * selection is that part of the loss over the batch. `asWhole` makes it a batch of its own.
  */
 export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>): TrainingBatch {
   const indices = Array.from(chosen);
@@ -54,10 +54,10 @@ export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>)
 }
 
 /**
- * The batch without some of its tokens: they stay in their sequences and are no longer trained. A batch in its own
- * right: the denominators are those of the tokens that are left.
+ * The batch without some of its trained tokens, which stay in their sequences as context. The denominators count the
+ * tokens that are left.
  *
- * @param keep `[N]` 1: the trained token stays one
+ * @param keep `[N]` 1: the token is still trained
  */
 export function keepTokens(batch: TrainingBatch, keep: Uint8Array): TrainingBatch {
   if (keep.every((kept) => kept === 1)) return batch;
@@ -82,14 +82,14 @@ export function keepTokens(batch: TrainingBatch, keep: Uint8Array): TrainingBatc
 
 const optionalNames = ["oldLogprobs", "referenceLogprobs", "rolloutWeights", "returns", "oldValues"] as const;
 
-/** What `gather` makes of the arrays over tokens that not every batch has. */
+/** Applies `gather` to the arrays over tokens that not every batch has. */
 function optionalArrays(batch: TrainingBatch, gather: (values: Float32Array) => Float32Array): Partial<TrainingBatch> {
   return Object.fromEntries(
     optionalNames.flatMap((name) => (batch[name] === undefined ? [] : [[name, gather(batch[name])]])),
   );
 }
 
-/** The same sequences as a batch in its own right: the denominators are theirs alone. */
+/** The same sequences as a batch of its own: the denominators count only them. */
 export function asWhole(batch: TrainingBatch): TrainingBatch {
   return { ...batch, totals: totalsOf(batch.offsets) };
 }

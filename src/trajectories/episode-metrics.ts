@@ -1,4 +1,4 @@
-/** What a batch of episodes came to: solved or not, how they ended, how long the replies were. */
+/** Metrics of a batch of episodes: how many were solved, how they ended, how long the replies were. */
 import { mean, spread } from "../statistics.ts";
 import { type Episode, failureKinds, lengthLimits, terminationReasons } from "./types.ts";
 
@@ -6,10 +6,10 @@ import { type Episode, failureKinds, lengthLimits, terminationReasons } from "./
  * `batch/num_tasks`, `batch/solve_{none,all,partial}` (shares of the tasks whose outcome is known),
  * `batch/termination_reason/*` (shares of the episodes), `batch/failed_episodes` (how many failed),
  * `batch/failed_episodes_rewarded` (how many of those have a reward, see `rllm.workflow.on_agent_error`),
- * `batch/failures/{kind}` and `batch/retries/{kind}` (failed episodes, and retried attempts), `batch/{name}` for each figure
- * of a workflow (mean over the episodes that gave it), `response_length/*` and `prompt_length/*` over model calls.
- * `response_length/clip_ratio` is the share of replies that a limit cut off, `response_length/cut_off_by/*` the share of
- * each limit.
+ * `batch/failures/{kind}` and `batch/retries/{kind}` (failed episodes, and retried attempts), `batch/{name}` for each metric
+ * of a workflow (mean over the episodes that have it), `response_length/*` and `prompt_length/*` over model calls.
+ * `response_length/clip_ratio` is the share of replies that a limit cut off, `response_length/cut_off_by/*` the share that
+ * each limit cut off.
  */
 export function episodeMetrics(episodes: readonly Episode[]): Record<string, number> {
   return {

@@ -1,22 +1,20 @@
-/** What the rewards and advantages of a batch look like, by role. */
+/** Metrics of the rewards and advantages of a batch, by role. */
 import { mean, percentile, spread, standardDeviation } from "../statistics.ts";
 import type { TrajectoryGroup } from "./types.ts";
 
-/** Below this an advantage counts as zero, and a group's deviation as none. */
+/** Smaller advantages and deviations count as zero. */
 const negligible = 1e-8;
 
 /** `reward/{role}/*` over trajectories; `batch/{role}/*` over the groups of two or more. */
 export function rewardMetrics(groups: readonly TrajectoryGroup[]): Record<string, number> {
-  return byRole(groups, (role, own) => {
-    const rewards = own.map((index) => groups[index]!.members.map(({ reward }) => reward));
-    return {
-      ...describe(`reward/${role}`, rewards.flat()),
-      ...signalMetrics(
-        `batch/${role}`,
-        rewards.filter(({ length }) => length >= 2),
-      ),
-    };
-  });
+  const rewards = groups.map(({ members }) => members.map(({ reward }) => reward));
+  return byRole(groups, rewards, (role, own) => ({
+    ...describe(`reward/${role}`, own.flat()),
+    ...signalMetrics(
+      `batch/${role}`,
+      own.filter(({ length }) => length >= 2),
+    ),
+  }));
 }
 
 /**
@@ -28,35 +26,34 @@ export function advantageMetrics(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly number[])[],
 ): Record<string, number> {
-  return byRole(groups, (role, own) => {
-    const flat = own.flatMap((index) => advantages[index]!).filter(Number.isFinite);
+  return byRole(groups, advantages, (role, own) => {
+    const flat = own.flat().filter(Number.isFinite);
     if (flat.length === 0) return {};
-    return {
-      ...describe(`advantage/${role}`, flat),
-      [`advantage/${role}/fraction_zero`]: mean(flat.map((value) => Number(Math.abs(value) < negligible))),
-    };
+    const zero = flat.filter((value) => Math.abs(value) < negligible).length;
+    return { ...describe(`advantage/${role}`, flat), [`advantage/${role}/fraction_zero`]: zero / flat.length };
   });
 }
 
 function byRole(
   groups: readonly TrajectoryGroup[],
-  figures: (role: string, indices: number[]) => Record<string, number>,
+  values: readonly (readonly number[])[],
+  metrics: (role: string, own: readonly (readonly number[])[]) => Record<string, number>,
 ): Record<string, number> {
   const roles = [...new Set(groups.map(({ role }) => role))];
-  const indices = (role: string) => [...groups.keys()].filter((index) => groups[index]!.role === role);
-  return Object.assign({}, ...roles.map((role) => figures(role, indices(role))));
+  const valuesOf = (role: string) => values.filter((_, index) => groups[index]?.role === role);
+  return Object.assign({}, ...roles.map((role) => metrics(role, valuesOf(role))));
 }
 
 function describe(name: string, values: readonly number[]): Record<string, number> {
   return { ...spread(name, values), [`${name}/std`]: standardDeviation(values) };
 }
 
-/** How many groups carry a signal, and how the others miss it: solved by all, or by none. */
+/** How many groups have a signal, and how the others miss it: all rollouts solved the task, or none. */
 function signalMetrics(name: string, groups: readonly (readonly number[])[]): Record<string, number> {
   if (groups.length === 0) return {};
   const means = groups.map(mean);
   const deviations = groups.map((rewards) => standardDeviation(rewards));
-  const uniform = means.filter((_, index) => deviations[index]! < negligible);
+  const uniform = means.filter((_, index) => Number(deviations[index]) < negligible);
   const percentiles = [10, 50, 90].flatMap((rank) => [
     [`${name}/group_reward_mean/p${rank}`, percentile(means, rank)],
     [`${name}/group_reward_std/p${rank}`, percentile(deviations, rank)],

@@ -1,4 +1,4 @@
-/** Episodes into groups of comparable trajectories. What cannot be compared is left out and counted, never graded 0. */
+/** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
 import type { Episode, TerminationReason, Trajectory, TrajectoryGroup } from "./types.ts";
 
 export interface GroupedTrajectories {
@@ -9,11 +9,11 @@ export interface GroupedTrajectories {
 }
 
 export interface GroupingOptions {
-  /** Episodes that ended for one of these reasons are left out before anything is compared. */
+  /** Episodes that ended for one of these reasons are dropped before anything is compared. */
   masked?: ReadonlySet<TerminationReason>;
 }
 
-/** Why a trajectory may not be compared, or undefined. A reward that is not known is looked at group by group. */
+/** Why a trajectory cannot be compared, or undefined. Unknown rewards are handled group by group. */
 function dropCause(episode: Episode, { steps, reward }: Trajectory, masked: ReadonlySet<TerminationReason>) {
   if (masked.has(episode.termination)) return `masked_${episode.termination}`;
   if (episode.failure !== undefined && reward === null) return "failed_episode";
@@ -22,9 +22,9 @@ function dropCause(episode: Episode, { steps, reward }: Trajectory, masked: Read
 }
 
 /**
- * Trajectories of the same task and role, across episodes, become one group. Where no trajectory of a group has a
- * reward of its own, the rewards of their last steps are compared. Of a group in which some rewards are unknown the
- * known ones are compared with each other (`groups/partly_dropped` counts such groups).
+ * Trajectories of the same task and role, across episodes, become one group. If no trajectory of a group has a reward of
+ * its own, the rewards of their last steps are compared. If some rewards of a group are unknown, the known ones are
+ * compared with each other (`groups/partly_dropped` counts such groups).
  *
  * @example
  * const { groups, counts } = groupTrajectories(episodes); // groups[0].id === "gsm8k/17:solver"
@@ -93,8 +93,8 @@ function dropCounts(
 }
 
 /**
- * Leaves out groups with fewer than `minimum` trajectories: a lone reward has nothing to be compared with, and an
- * estimator that then takes it as it is would push on noise.
+ * Drops groups with fewer than `minimum` trajectories. A lone reward has nothing to be compared with; an estimator that
+ * uses it as it is would train on noise.
  */
 export function dropSmallGroups(groups: readonly TrajectoryGroup[], minimum = 2): GroupedTrajectories {
   const kept = groups.filter(({ members }) => members.length >= minimum);

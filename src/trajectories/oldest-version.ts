@@ -1,9 +1,8 @@
-/** How old what was sampled is. */
 import type { Episode, Step } from "./types.ts";
 
 /**
- * The oldest version of the policy that any token of the episodes was sampled with; undefined where the policy sampled
- * none of them. Models that are not trained do not count.
+ * The oldest version of the policy that sampled any token of the episodes; undefined if the policy sampled none of them.
+ * Models that are not trained do not count.
  */
 export function oldestVersion(episodes: readonly Episode[]): number | undefined {
   const steps = episodes.flatMap(({ trajectories }) => trajectories.flatMap((trajectory) => trajectory.steps));

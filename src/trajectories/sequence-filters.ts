@@ -1,17 +1,17 @@
-/** Which sequences of the compared trajectories are not trained on, and why. Their rewards have counted all the same. */
+/** Which sequences of the compared trajectories are not trained on, and why. Their rewards still count. */
 import { isBreak, type SampledSequence, type SequenceCause } from "./to-sequences.ts";
 import type { TerminationReason } from "./types.ts";
 
 export interface SequenceFilters {
   /** Longest sequence in tokens, prompt and replies together. */
   maxLength: number;
-  /** Leave out sequences whose last reply was cut off (`mask_truncated_samples`). */
+  /** Drop sequences whose last reply was cut off (`mask_truncated_samples`). */
   truncated?: boolean;
-  /** Leave out trajectories that ran into a limit: length, turns or time (`overlong_filter`). */
+  /** Drop trajectories that ran into a limit: length, turns or time (`overlong_filter`). */
   overlong?: boolean;
   /**
-   * Leave out trajectories whose history was not kept as it was sampled; else each of their sequences is trained on.
-   * Thinking that the template leaves out by design (`reasoning_dropped`) is no reason.
+   * Drop trajectories whose history was not kept as it was sampled; else each of their sequences is trained on.
+   * Thinking that the template removes by design (`reasoning_dropped`) does not count.
    */
   filterTokenMismatch?: boolean;
 }
@@ -23,7 +23,7 @@ const limits: ReadonlySet<TerminationReason> = new Set([
   "timeout",
 ]);
 
-/** Each cause under the metric that counts it. */
+/** The metric that counts each cause. */
 export const dropMetrics = {
   malformed: "batch/dropped_malformed_sequences",
   tooLong: "batch/dropped_sequences/max_length",
@@ -36,7 +36,7 @@ export const dropMetrics = {
 
 export type DropCause = keyof typeof dropMetrics;
 
-/** @param about of the sequence's trajectory: how its episode ended, and why its further sequences began */
+/** @param about how the episode ended, and why further sequences of the trajectory began */
 export function dropCause(
   sequence: SampledSequence,
   about: { termination: TerminationReason; causes: readonly SequenceCause[] },

@@ -1,12 +1,11 @@
-/** One batch into the minibatches of an optimizer pass. */
 import { permutation } from "../random.ts";
 import { asWhole, selectSequences } from "./batch.ts";
 import type { TrainingBatch } from "./types.ts";
 
 /**
- * At most `numMinibatches` minibatches of nearly the same number of sequences, none empty, each with denominators of
- * its own. Groups stay whole (their prompts are computed once); only where there are fewer groups than minibatches
- * are the largest halved. The same seed gives the same split.
+ * Splits a batch into at most `numMinibatches` minibatches of nearly the same number of sequences, none empty, each with
+ * denominators of its own. Groups stay whole, so that their prompts are computed once. If there are fewer groups than
+ * minibatches, the largest groups are halved. The same seed gives the same split.
  */
 export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: number): TrainingBatch[] {
   if (batch.sequences.length === 0) return [];
@@ -28,7 +27,7 @@ export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: n
   );
 }
 
-/** What is not divided: the sequences of each group, or halves of them where there are too few groups. */
+/** The sequences that stay together: those of each group, or halves of groups if there are too few. */
 function unitsOf(batch: TrainingBatch, wanted: number): number[][] {
   const byGroup = new Map<number, number[]>();
   batch.groups.forEach((group, sequence) => {

@@ -1,11 +1,11 @@
-/** Groups and their advantages into what an optimizer step sees: ragged arrays over trained tokens. */
+/** Turns groups and their advantages into a training batch: ragged arrays over trained tokens. */
 import { mean, spread } from "../statistics.ts";
 import { offsetsOf, totalsOf } from "./batch.ts";
 import { type DropCause, dropCause, dropMetrics, type SequenceFilters } from "./sequence-filters.ts";
 import { isBreak, type SampledSequence, type SequenceCause, sequenceCauses, toSequences } from "./to-sequences.ts";
 import type { TrainingBatch, TrajectoryGroup } from "./types.ts";
 
-/** Of a whole trajectory, or of each of its steps: one figure, or one for each of the step's tokens. */
+/** Of a whole trajectory, or of each of its steps: one number, or one for each token of the step. */
 export type MemberAdvantage = number | readonly StepAdvantage[];
 export type StepAdvantage = number | ArrayLike<number>;
 
@@ -19,7 +19,7 @@ interface Row {
 
 /**
  * @param advantages `[groups][members]`
- * @returns the batch, and under `batch/*` the figures of its making: breaks, sequences dropped by cause, lengths
+ * @returns the batch, and `batch/*`: breaks, sequences dropped by cause, lengths
  */
 export function toBatch(
   groups: readonly TrajectoryGroup[],
@@ -61,7 +61,7 @@ export function toBatch(
   };
 }
 
-/** Breaks in all, and each cause of a further sequence that occurred. */
+/** All breaks, and how often each cause of a further sequence occurred. */
 function causeMetrics(causes: readonly SequenceCause[]): Record<string, number> {
   const counts = sequenceCauses
     .map((cause) => [`batch/sequence_starts/${cause}`, causes.filter((one) => one === cause).length] as const)
@@ -69,7 +69,7 @@ function causeMetrics(causes: readonly SequenceCause[]): Record<string, number> 
   return { "batch/sequence_breaks": causes.filter(isBreak).length, ...Object.fromEntries(counts) };
 }
 
-/** `[N]`, or null where a step has not one advantage for each of its tokens. */
+/** `[N]`, or null if a step does not have one advantage for each of its tokens. */
 function tokenAdvantages({ steps, samplerLogprobs }: SampledSequence, given: MemberAdvantage): Float32Array | null {
   const values = new Float32Array(samplerLogprobs.length);
   if (typeof given === "number") return values.fill(given);
@@ -104,7 +104,7 @@ function packRows(rows: readonly Row[]): TrainingBatch {
   };
 }
 
-/** A response runs from the first sampled token to the end; what the environment said in between lowers the ratio. */
+/** A response reaches from the first sampled token to the end. Text of the environment in between lowers the ratio. */
 function lengthMetrics(sequences: readonly SampledSequence[]): Record<string, number> {
   const responses = sequences.map(({ trained }) => trained.length - trained.indexOf(1));
   return {

@@ -1,13 +1,13 @@
-/** The steps of one trajectory as token sequences to train on. Masks come from sampled spans and nothing else. */
+/** Turns the steps of one trajectory into token sequences to train on. Masks come only from sampled spans. */
 import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
 
 export interface SampledSequence extends Sequence {
   /** `[N]` log-probability under the sampler of each trained token, in order. */
   samplerLogprobs: Float32Array;
   processed?: true;
-  /** A step of it has no prompt, or not one finite log-probability per token: it cannot be trained on. */
+  /** A step has no prompt, or not one finite log-probability per token, so the sequence cannot be trained on. */
   malformed: boolean;
-  /** The trajectory's steps that it trains, by number, and how many tokens of each. */
+  /** The trained steps of the trajectory, by number, and how many tokens of each. */
   steps: readonly { step: number; tokens: number }[];
   /** Its last reply was cut off by a length limit. */
   truncated: boolean;
@@ -17,7 +17,7 @@ interface NumberedStep extends Step {
   number: number;
 }
 
-/** Why a sequence other than a trajectory's first begins; `unexplained` where the recorder did not tell. */
+/** Why a sequence other than a trajectory's first begins; `unexplained` if the recorder does not know. */
 export type SequenceCause = SequenceStart | "unexplained";
 
 export const sequenceCauses: readonly SequenceCause[] = [
@@ -34,7 +34,7 @@ export const sequenceCauses: readonly SequenceCause[] = [
 
 const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "branched", "raw_prompt"]);
 
-/** A conversation that is begun or branched on purpose breaks nothing, nor does a prompt that is no conversation. */
+/** Conversations that begin or branch on purpose are not breaks, nor are prompts that are not conversations. */
 export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);
 
 /**
@@ -68,7 +68,7 @@ function longestContinued(step: Step, runs: readonly NumberedStep[][]): Numbered
     .reduce<NumberedStep[] | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
 }
 
-/** Whether a prompt begins with all that the model had seen and said in a step. */
+/** Whether a prompt begins with everything that the model had seen and said in a step. */
 export function continues(prompt: Int32Array, previous: Step): boolean {
   const seen = previous.promptTokens.length;
   return (
@@ -78,7 +78,7 @@ export function continues(prompt: Int32Array, previous: Step): boolean {
   );
 }
 
-/** Each step's prompt holds all steps before it, so the last step has the tokens and all of them have the mask. */
+/** Each step's prompt contains all steps before it, so the last step has all tokens. The mask covers all steps. */
 function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
   const { promptTokens, tokens: reply, stopReason } = steps.at(-1)!;
   const truncated = stopReason === "length";

@@ -1,6 +1,6 @@
 /**
- * What a rollout leaves behind, from single model calls up to groups that are compared with each other.
- * Tokens are the truth: text is kept for people and graders only and is never encoded again.
+ * What a rollout records, from single model calls up to groups that are compared with each other.
+ * Tokens are the truth: text is only kept for people and graders, and is never encoded again.
  */
 import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
@@ -8,7 +8,7 @@ import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.
 export type { SequenceStart } from "../chat/conversations/conversation.ts";
 export type { ChatMessage } from "../chat/messages.ts";
 
-/** Why an episode ended. `error` and `timeout` are failures: each has a `failure` that says whose it was. */
+/** Why an episode ended. `error` and `timeout` are failures, with a `failure` that says whose it was. */
 export const terminationReasons = [
   "env_done",
   "max_turns_exceeded",
@@ -27,8 +27,8 @@ export type FailureBoundary = "engine" | "set_up" | "workflow" | "environment" |
 /**
  * Whose failure it was:
  * - `model`: the agent could not use the model's reply (cut off, malformed, not the JSON that was asked for)
- * - `agent`: the user's own code failed, or called the model in a way that is refused
- * - `reward`: the reward failed, or returned something that is not a reward
+ * - `agent`: the user's own code failed, or called the model in a way that is not allowed
+ * - `reward`: the reward failed, or did not return a reward
  * - `infrastructure`: the engine, the network or another server did not answer
  */
 export const failureKinds = ["model", "agent", "reward", "infrastructure"] as const;
@@ -50,36 +50,35 @@ export const lengthLimits = ["call", "max_response_length", "max_length", "conte
 
 export type LengthLimit = (typeof lengthLimits)[number];
 
-/** One model call: the exact prompt tokens, the sampled tokens, and what the sampler said of them. */
+/** One model call: the exact prompt tokens, the sampled tokens, and their log-probabilities. */
 export interface Step {
   /** `[P]` token ids of the prompt as the model saw it. */
   promptTokens: Int32Array;
-  /** `[T]` sampled token ids, the stop token included where one was sampled. */
+  /** `[T]` sampled token ids, including the stop token if one was sampled. */
   tokens: Int32Array;
   /** `[T]` log-probability of each sampled token under the sampler (nats). */
   logprobs: Float32Array;
-  /** They are of the distribution that temperature and filters made, not of the model's own. */
+  /** The log-probabilities are of the distribution after temperature and filters, not of the model's own. */
   processed?: true;
-  /** Version of the policy that sampled these tokens (the last of them); -1 for a model that is not being trained. */
+  /** Version of the policy that sampled the last of these tokens; -1 for a model that is not trained. */
   policyVersion: number;
-  /** `[T]` version of each token's policy, where new weights were published while they were sampled. */
+  /** `[T]` version of the policy of each token, if new weights were published while they were sampled. */
   tokenVersions?: Int32Array;
   stopReason: "stop" | "length" | "aborted";
-  /** Where `stopReason` is "length": the limit that cut the reply off. */
+  /** The limit that cut the reply off, if `stopReason` is "length". */
   cutOffBy?: LengthLimit;
   /** The reply decoded, special tokens dropped. */
   text: string;
   /** The messages the prompt was rendered from, for people to read. */
   messages: readonly ChatMessage[];
-  /** The tools that were offered. */
   tools?: readonly ToolDefinition[];
-  /** The reply taken apart. */
+  /** The parsed reply. */
   reply?: ParsedReply;
-  /** Why the prompt continues no earlier step of its trajectory; absent when it does, or the recorder cannot tell. */
+  /** Why the prompt does not continue an earlier step of its trajectory; absent if it does, or if unknown. */
   starts?: SequenceStart;
-  /** Reward of this step alone, where the workflow gives one. */
+  /** Reward of this step alone, if the workflow gives one. */
   reward: number | null;
-  /** What its tokens count for, one figure or one a token, where the workflow says so itself. */
+  /** The advantage that the workflow gives itself, for the step or for each token. */
   advantage?: number | readonly number[];
 }
 
@@ -90,7 +89,7 @@ export interface Trajectory {
   /** Tells several trajectories of one role within an episode apart. */
   instance?: number;
   steps: Step[];
-  /** `null`: not known (the rollout failed or the grader could not tell). Never replaced by 0. */
+  /** `null`: unknown (the rollout failed or the grader does not know). Never replaced by 0. */
   reward: number | null;
 }
 
@@ -104,9 +103,9 @@ export interface Episode {
   row?: unknown;
   trajectories: Trajectory[];
   termination: TerminationReason;
-  /** Whether the task was solved, where that is meaningful; drives pass@1 and pass@n. */
+  /** Whether the task was solved; null if that is not defined. Determines pass@1 and pass@n. */
   correct: boolean | null;
-  /** Named figures of the workflow or the reward, averaged into `batch/{name}`. */
+  /** Metrics of the workflow or the reward, averaged into `batch/{name}`. */
   metrics: Record<string, number>;
   /** Why the reward is what it is, in the grader's words. */
   explanation?: string;
@@ -117,7 +116,7 @@ export interface Episode {
   failure?: Failure;
   /** Failed attempts before this one. */
   retries: number;
-  /** How each of those failed; absent where there were none. */
+  /** How each of those failed. */
   retriedAfter?: readonly Omit<Failure, "stack">[];
   /** Wall-clock seconds. */
   seconds: number;
@@ -130,7 +129,7 @@ export interface TrajectoryGroup {
   taskId: string;
   role: string;
   members: { episode: Episode; trajectory: Trajectory; reward: number }[];
-  /** Reward of the greedy reply to the same task, where the estimator compares with it. */
+  /** Reward of the greedy reply to the same task, if the estimator compares with it. */
   baseline?: number;
 }
 
@@ -141,8 +140,8 @@ export interface Sequence {
   /** `[L-1]` 0/1; `trained[i]` = 1: the log-probability of `tokens[i + 1]` is an output and enters the loss. */
   trained: Uint8Array;
   /**
-   * `[N]` where outputs are of other tokens than the sequence's own next ones: the token of each output, in order.
-   * `trained[i]` is then the number of outputs at position `i`. For engines whose `outputs` name "targets".
+   * `[N]` the token of each output, in order, if outputs are of other tokens than the sequence's own next ones.
+   * `trained[i]` is then the number of outputs at position `i`. For engines whose `outputs` include "targets".
    */
   targets?: Int32Array;
 }
@@ -154,17 +153,17 @@ export interface Sequence {
 export interface TokenOutputs {
   /** `[S + 1]` */
   offsets: Int32Array;
-  /** `[N]` log-probability of each trained token (nats, temperature 1); `[0]` of a critic, which has none. */
+  /** `[N]` log-probability of each trained token (nats, temperature 1); `[0]` of a critic. */
   logprobs: Float32Array;
-  /** `[N]` entropy of the distribution each trained token was drawn from (nats), when asked for. */
+  /** `[N]` entropy of the distribution each trained token was drawn from (nats), if requested. */
   entropy?: Float32Array;
-  /** `[N]` sum of the squared probabilities of all tokens where each trained token was drawn, when asked for. */
+  /** `[N]` sum of the squared probabilities of all tokens at each trained position, if requested. */
   concentration?: Float32Array;
-  /** `[N]` of a critic: the value of the state before each trained token, when asked for. */
+  /** `[N]` of a critic: the value of the state before each trained token, if requested. */
   values?: Float32Array;
 }
 
-/** Sequences with what a loss needs to know of each trained token; ragged like `TokenOutputs`. */
+/** Sequences with what a loss needs for each trained token; ragged like `TokenOutputs`. */
 export interface TrainingBatch {
   sequences: Sequence[];
   /** `[S + 1]` offsets of each sequence's trained tokens in the arrays below. */
@@ -173,16 +172,16 @@ export interface TrainingBatch {
   advantages: Float32Array;
   /** `[N]` log-probability under the sampler. */
   samplerLogprobs: Float32Array;
-  /** Some of those are not the model's own: they are of what temperature and filters made of it. */
+  /** Some of those are of the distribution after temperature and filters, not of the model's own. */
   processed?: true;
   /** `[N]` log-probability under the policy that ratios start from; absent: the current policy's own, detached. */
   oldLogprobs?: Float32Array;
-  /** `[N]` log-probability under the reference policy, where the loss has a KL term. */
+  /** `[N]` log-probability under the reference policy, for a KL term. */
   referenceLogprobs?: Float32Array;
-  /** `[N]` what the critic is to predict at each trained token, and what it did when the advantages were made of it. */
+  /** `[N]` what the critic should predict at each trained token, and what it predicted for the advantages. */
   returns?: Float32Array;
   oldValues?: Float32Array;
-  /** `[N]` importance weight of each token's policy loss, where what the sampler drew is corrected for. */
+  /** `[N]` importance weight of each token's policy loss, with off-policy correction. */
   rolloutWeights?: Float32Array;
   /** `[S]` index of the group each sequence belongs to. */
   groups: Int32Array;
@@ -197,8 +196,8 @@ export interface BatchTotals {
   tokens: number;
   /** Sequences with at least one trained token. */
   sequences: number;
-  /** Trained tokens of the sequence that has most. */
+  /** The most trained tokens of any sequence. */
   longest: number;
-  /** Tokens that the policy term is of, where it is of each sequence's tokens of largest entropy only. */
+  /** Tokens of the policy term, if it uses only each sequence's tokens of largest entropy. */
   highEntropyTokens?: number;
 }
