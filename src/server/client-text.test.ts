@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import { RunError } from "../errors.ts";
 import { type TestClient, temporaryFolder, testClient } from "./client.fixture.ts";
-import { describeFailure } from "./futures.ts";
 import { createLog } from "./log.ts";
+import { describeFailure } from "./queue/futures.ts";
 
 let client: TestClient | undefined;
 afterEach(() => client?.dispose());

@@ -1,10 +1,11 @@
 /** What all parts of the server share. */
-import type { BaseModel } from "./base-models.ts";
-import type { FutureStore } from "./futures.ts";
+
 import type { Log } from "./log.ts";
 import type { Metrics } from "./metrics.ts";
-import type { Store } from "./store.ts";
-import type { Usage } from "./usage.ts";
+import type { BaseModel } from "./models/base-models.ts";
+import type { FutureStore } from "./queue/futures.ts";
+import type { Store } from "./state/store.ts";
+import type { Usage } from "./state/usage.ts";
 
 export interface ServerContext {
   store: Store;

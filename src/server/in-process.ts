@@ -16,7 +16,7 @@ import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../files/temporary-names.ts";
 import { formatTinkerPath, parseTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { openService, type RunningService } from "./start-server.ts";
-import type { Store } from "./store.ts";
+import type { Store } from "./state/store.ts";
 
 /** As often does the service drop weights that nobody samples from any more. */
 const sweepMs = 30_000;

@@ -1,18 +1,18 @@
 /** The server without HTTP: takes requests as plain values and answers at once; results come through futures. */
 import { decodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
-import { createSampleAcceptor } from "./accept-sample.ts";
-import { createCompletions } from "./completions.ts";
 import type { ServerContext } from "./context.ts";
-import { createModel, createModelFrom } from "./create-model.ts";
-import type { FutureResult } from "./futures.ts";
 import { HttpError } from "./http-error.ts";
-import type { LiveModel } from "./live-models.ts";
-import { createOperations } from "./operations.ts";
-import { createSamplers } from "./samplers.ts";
-import { loadWeights, saveExternal, saveForSampler, saveWeights } from "./saving.ts";
-import { createSessions } from "./sessions.ts";
-import { dropGradient, forwardBackward, optimStep } from "./training.ts";
-import { createUploads } from "./uploads.ts";
+import { createModel, createModelFrom } from "./models/create-model.ts";
+import type { LiveModel } from "./models/live-models.ts";
+import type { FutureResult } from "./queue/futures.ts";
+import { createOperations } from "./queue/operations.ts";
+import { createSampleAcceptor } from "./sampling/accept-sample.ts";
+import { createCompletions } from "./sampling/completions.ts";
+import { createSamplers } from "./sampling/samplers.ts";
+import { loadWeights, saveExternal, saveForSampler, saveWeights } from "./state/saving.ts";
+import { createSessions } from "./state/sessions.ts";
+import { createUploads } from "./state/uploads.ts";
+import { dropGradient, forwardBackward, optimStep } from "./training/training.ts";
 
 export type TrainingKind =
   | "zero_grad"

@@ -10,16 +10,16 @@ import type { Engine } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
 import { isLoopback } from "../http/web-guard.ts";
 import { createApp } from "./app.ts";
-import { type BaseModel, createBaseModel } from "./base-models.ts";
-import { expireCheckpoints } from "./checkpoints.ts";
 import type { ServerContext } from "./context.ts";
-import { createFutureStore, type FutureStoreOptions } from "./futures.ts";
 import { createLog } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
+import { type BaseModel, createBaseModel } from "./models/base-models.ts";
+import { createFutureStore, type FutureStoreOptions } from "./queue/futures.ts";
 import { meterStorage } from "./routes/usage.ts";
 import { createService, type Service } from "./service.ts";
-import { openStore } from "./store.ts";
-import { openUsage } from "./usage.ts";
+import { expireCheckpoints } from "./state/checkpoints.ts";
+import { openStore } from "./state/store.ts";
+import { openUsage } from "./state/usage.ts";
 
 export interface ServerOptions {
   /** Each with the names that clients may use, the listed one first. */

@@ -1,7 +1,7 @@
 /** Results of several futures in one answer: a line each as they end, until all have or a poll's time is over. */
 import { setMaxListeners } from "node:events";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
-import type { FutureResult, FutureStore } from "../futures.ts";
+import type { FutureResult, FutureStore } from "../queue/futures.ts";
 
 export interface AnswerLineOptions {
   futures: FutureStore;

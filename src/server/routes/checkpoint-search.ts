@@ -2,10 +2,10 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointKinds, formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
-import { allCheckpoints } from "../checkpoints.ts";
 import type { ServerContext } from "../context.ts";
-import type { CheckpointRecord } from "../records.ts";
-import { readBody } from "../saving.ts";
+import { allCheckpoints } from "../state/checkpoints.ts";
+import type { CheckpointRecord } from "../state/records.ts";
+import { readBody } from "../state/saving.ts";
 import { jsonBody } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 

@@ -5,12 +5,12 @@ import { Readable } from "node:stream";
 import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointKinds, formatTinkerPath, isPathKind } from "../../tinker-protocol/tinker-path.ts";
-import { allCheckpoints, checkpointsOf, expiry, requireCheckpoint } from "../checkpoints.ts";
 import { HttpError } from "../http-error.ts";
-import { modelId } from "../live-models.ts";
-import type { CheckpointRecord } from "../records.ts";
-import { readBody } from "../saving.ts";
+import { modelId } from "../models/live-models.ts";
 import type { Service } from "../service.ts";
+import { allCheckpoints, checkpointsOf, expiry, requireCheckpoint } from "../state/checkpoints.ts";
+import type { CheckpointRecord } from "../state/records.ts";
+import { readBody } from "../state/saving.ts";
 import { countOf, jsonBody } from "./bodies.ts";
 import { requireSigned, signedUrls } from "./signed-urls.ts";
 

@@ -1,11 +1,11 @@
 /** Collecting results: polls that are held open for a while. */
 import { Hono } from "hono";
 import { z } from "zod";
-import { completionTarget } from "../completions.ts";
-import type { FutureResult } from "../futures.ts";
 import { clipped } from "../http-error.ts";
-import { readBody } from "../saving.ts";
+import type { FutureResult } from "../queue/futures.ts";
+import { completionTarget } from "../sampling/completions.ts";
 import type { Service } from "../service.ts";
+import { readBody } from "../state/saving.ts";
 import { jsonBody } from "./bodies.ts";
 
 const manySchema = z.looseObject({

@@ -1,15 +1,15 @@
 /** Training runs and sessions, as clients list them. */
 import { Hono } from "hono";
 import { z } from "zod";
-import { checkpointsOf } from "../checkpoints.ts";
 import { clientName, clientTime } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
-import { modelId } from "../live-models.ts";
-import type { SessionRecord } from "../records.ts";
-import { samplerId } from "../samplers.ts";
-import { readBody } from "../saving.ts";
+import { modelId } from "../models/live-models.ts";
+import { samplerId } from "../sampling/samplers.ts";
 import type { Service } from "../service.ts";
+import { checkpointsOf } from "../state/checkpoints.ts";
+import type { SessionRecord } from "../state/records.ts";
+import { readBody } from "../state/saving.ts";
 import { countOf, jsonBody } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 

@@ -2,8 +2,8 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { HttpError } from "../http-error.ts";
-import { readBody } from "../saving.ts";
 import type { Service } from "../service.ts";
+import { readBody } from "../state/saving.ts";
 import { answerLines } from "./answer-lines.ts";
 import { integerField, jsonBody, jsonText } from "./bodies.ts";
 

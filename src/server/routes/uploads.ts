@@ -1,7 +1,7 @@
 /** Uploads of adapters, as SDK 0.39 does: start, PUT each file to its signed address, finish. */
 import { Hono } from "hono";
 import type { Service } from "../service.ts";
-import { uploadFiles } from "../uploads.ts";
+import { uploadFiles } from "../state/uploads.ts";
 import { jsonBody } from "./bodies.ts";
 import { requireSigned, signedUrls } from "./signed-urls.ts";
 

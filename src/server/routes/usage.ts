@@ -1,12 +1,12 @@
 /** What was used, in tokens and bytes; nothing here has a price. */
 import { Hono } from "hono";
 import { z } from "zod";
-import { allCheckpoints } from "../checkpoints.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
-import type { CheckpointRecord } from "../records.ts";
 import type { Service } from "../service.ts";
-import type { UsageEntry } from "../usage.ts";
+import { allCheckpoints } from "../state/checkpoints.ts";
+import type { CheckpointRecord } from "../state/records.ts";
+import type { UsageEntry } from "../state/usage.ts";
 
 const hourMs = 3_600_000;
 const longestDays = 14;

@@ -1,0 +1,90 @@
+/** The base models that are served: one engine each, under one name or several. */
+
+import { existsSync } from "node:fs";
+import { basename, isAbsolute, normalize, resolve } from "node:path";
+import type { Engine } from "../../backends/engine.ts";
+import { HoneError, RunError, UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
+import { createScheduler, type Scheduler } from "../queue/scheduler.ts";
+import { createSampleGatherer, type SampleGatherer } from "../sampling/gather-samples.ts";
+import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
+import { createStandIns, type StandIns } from "./stand-ins.ts";
+
+export interface BaseModel {
+  /** As it is listed. */
+  name: string;
+  /** All names that clients may use. */
+  names: readonly string[];
+  /** Which model the engine holds and what it can do. */
+  engine: Pick<Engine, "model" | "capabilities">;
+  keeper: EngineKeeper;
+  scheduler: Scheduler;
+  gatherer: SampleGatherer;
+  /** The model as it is, for sampling. */
+  base: LazyPolicy;
+  /** Its live models' policies, as the snapshots that they sample as. */
+  standIns: StandIns;
+}
+
+export interface ServedModel {
+  /** `name=source`: what it is called. Without it the source's own name, and for a folder also its last part. */
+  alias?: string;
+  source: string;
+}
+
+/** `my-name=./folder` or `./folder` or a hub id. */
+export function readServedModel(text: string): ServedModel {
+  const at = text.indexOf("=");
+  return at > 0 ? { alias: text.slice(0, at), source: text.slice(at + 1) } : { source: text };
+}
+
+/** The names of a model, the one that is listed first. */
+export function namesOf({ alias, source }: ServedModel): string[] {
+  const path = resolve(source);
+  const isPath = existsSync(path);
+  // An absolute path is one that a client on this machine can load the tokenizer from.
+  const own = isPath ? [path, source, basename(path)] : [source];
+  return [...new Set(alias === undefined ? own : [alias, ...own])];
+}
+
+export function createBaseModel(
+  names: readonly string[],
+  engine: Engine,
+  maxWaitingRows: number,
+  options: KeeperOptions = {},
+): BaseModel {
+  const keeper = keepEngine(engine, options);
+  // By its folder a client on this machine also finds the tokenizer.
+  const { directory } = engine.model;
+  return {
+    name: names[0]!,
+    names: [...new Set([...names, ...(directory === "" ? [] : [directory])])],
+    engine,
+    keeper,
+    scheduler: createScheduler({ maxRows: 256, maxWaitingRows }),
+    gatherer: createSampleGatherer(),
+    base: lazyPolicy(keeper, (opened) => opened.createPolicy({ adapter: { kind: "none" } })),
+    standIns: createStandIns(keeper),
+  };
+}
+
+/** What every request to a model gets whose engine is not started again. */
+export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): RunError =>
+  new RunError(
+    `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof HoneError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,
+    { code: "engine_down", cause },
+  );
+
+/** @throws UserError when no model is served under the name */
+export function findBaseModel(models: readonly BaseModel[], name: string): BaseModel {
+  const path = isAbsolute(name) ? normalize(name) : name;
+  const found = models.find(({ names }) => names.includes(name) || names.includes(path));
+  if (found) return found;
+  const listed = models.map((model) => model.name);
+  const near = nearest(
+    name,
+    models.flatMap(({ names }) => names),
+  );
+  const meant = near.length > 0 ? `. Did you mean ${near.join(" or ")}?` : "";
+  throw new UserError(`no base model "${name}" is served here${meant} Served: ${listed.join(", ")}`);
+}

@@ -1,0 +1,115 @@
+/** Creates models: new ones, and from checkpoints. */
+import { z } from "zod";
+import { UserError } from "../../errors.ts";
+import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { clientMetadata } from "../client-names.ts";
+import type { ServerContext } from "../context.ts";
+import type { Operations } from "../queue/operations.ts";
+import type { ModelRecord } from "../state/records.ts";
+import { readBody, requireLoadable } from "../state/saving.ts";
+import type { Sessions } from "../state/sessions.ts";
+import { findBaseModel } from "./base-models.ts";
+import { modelId } from "./live-models.ts";
+import { adapterOf, loraSchema } from "./lora-config.ts";
+
+const common = {
+  session_id: z.string(),
+  model_seq_id: z.int().min(0),
+  user_metadata: clientMetadata.nullish(),
+  optimizer_config: z.looseObject({ type: z.string() }).nullish(),
+};
+const createModelSchema = z.looseObject({ ...common, base_model: z.string(), lora_config: loraSchema.nullish() });
+const createFromSchema = z.looseObject({
+  ...common,
+  path: z.string(),
+  optimizer: z.boolean(),
+  base_model: z.string().nullish(),
+});
+type CommonRequest = Pick<z.output<typeof createModelSchema>, "session_id" | "model_seq_id" | "optimizer_config">;
+
+type NewModel = Pick<ModelRecord, "baseModel" | "adapter" | "userMetadata" | "state" | "lastSaved">;
+
+export interface ModelCreation {
+  context: ServerContext;
+  sessions: Sessions;
+  operations: Operations;
+}
+
+export function createModel(creation: ModelCreation, body: unknown): Record<string, unknown> {
+  const { models } = creation.context;
+  const request = readBody(createModelSchema, body);
+  const { engine } = findBaseModel(models, request.base_model);
+  const adapter = adapterOf(request.lora_config ?? loraSchema.parse({}), engine.capabilities);
+  const model: NewModel = {
+    baseModel: request.base_model,
+    adapter,
+    userMetadata: request.user_metadata ?? null,
+    state: null,
+    lastSaved: null,
+  };
+  return addModel(creation, request, "create_model", () => model, {});
+}
+
+/** A new model with the weights, and on request the optimizer state, of a checkpoint. */
+export function createModelFrom(creation: ModelCreation, body: unknown): Record<string, unknown> {
+  const { context } = creation;
+  const request = readBody(createFromSchema, body);
+  const { path, optimizer, base_model } = request;
+  const make = (): NewModel => {
+    const checkpoint = requireLoadable(context, path, optimizer);
+    const base = findBaseModel(context.models, checkpoint.baseModel);
+    if (base_model && findBaseModel(context.models, base_model) !== base) {
+      throw new UserError(`${path} is of the base model ${checkpoint.baseModel}, not of ${base_model}`);
+    }
+    return {
+      baseModel: base_model ?? checkpoint.baseModel,
+      adapter: checkpoint.adapter,
+      userMetadata: request.user_metadata ?? null,
+      state: { data: checkpoint.data, optimizer },
+      lastSaved: formatTinkerPath(checkpoint),
+    };
+  };
+  return addModel(creation, request, "load_weights", make, { path });
+}
+
+/** Records a model and opens it. When that fails, the record is removed. */
+function addModel(
+  { context, sessions, operations }: ModelCreation,
+  { session_id, model_seq_id: number, optimizer_config: optimizer }: CommonRequest,
+  kind: string,
+  make: () => NewModel,
+  answer: Record<string, unknown>,
+): Record<string, unknown> {
+  const session = sessions.touch(session_id);
+  if (optimizer && optimizer.type !== "adamw") {
+    throw new UserError(`the optimizer "${optimizer.type}" is not supported: models here are trained with AdamW`);
+  }
+  const id = modelId(session.id, number);
+  const request = `${id}:0@${context.boot}`;
+  const work = async () => {
+    if (!sessions.findModel(id)) {
+      const time = context.now().toISOString();
+      session.models.push({
+        ...make(),
+        number,
+        createdAt: time,
+        lastRequestAt: time,
+        nextSeq: 1,
+        dirty: false,
+        unstepped: false,
+        untrainable: false,
+      });
+    }
+    try {
+      await sessions.requireModel(id).compute(async () => {});
+    } catch (error) {
+      session.models = session.models.filter((model) => model.number !== number);
+      sessions.forgetModel(id);
+      throw error;
+    }
+    context.store.saveSession(session);
+    return { kind: "json" as const, body: { type: kind, ...answer, model_id: id } };
+  };
+  operations.start(request, id, { kind, work });
+  return { request_id: request, model_id: id };
+}

@@ -1,0 +1,90 @@
+/**
+ * Frozen weights as policies to sample from: the live one that they came from while it still samples with them, else one
+ * of their own, opened when a sampler first needs it, closed when others need the room.
+ */
+import type { Engine, Policy } from "../../backends/engine.ts";
+import { UserError } from "../../errors.ts";
+import type { Snapshot } from "../state/records.ts";
+import type { Store } from "../state/store.ts";
+import type { BaseModel } from "./base-models.ts";
+import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
+
+export interface SnapshotPool {
+  /** Runs `use` with the policy of these weights. */
+  use<T>(base: BaseModel, snapshot: Snapshot, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
+  /** Folders that are in use. */
+  readonly inUse: ReadonlySet<string>;
+  readonly size: number;
+}
+
+/** `scores` also calls for `forward`, `mostLikely` and `draws`, whose weights are those that a live policy is being trained to. */
+export type SnapshotUse = "samples" | "scores";
+
+interface Entry {
+  policy: LazyPolicy;
+  users: number;
+}
+
+/** @param mostIdle policies that are kept open although nobody samples from them */
+export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
+  // In the order of their last use.
+  const entries = new Map<string, Entry>();
+
+  async function open(engine: Engine, { data, adapter }: Snapshot): Promise<Policy> {
+    const policy = await engine.createPolicy({ adapter });
+    try {
+      await policy.sampler.load(await policy.learner.loadState(store.folderOf(data), { optimizer: false }));
+      return policy;
+    } catch (error) {
+      await policy.learner.close();
+      throw error;
+    }
+  }
+
+  function closeIdle(): void {
+    const idle = [...entries].filter(([, { users }]) => users === 0);
+    for (const [data, { policy }] of idle.slice(0, Math.max(0, idle.length - mostIdle))) {
+      entries.delete(data);
+      // An engine that has died has closed it already.
+      policy.close().catch(() => {});
+    }
+  }
+
+  return {
+    async use(base, snapshot, how, use) {
+      const { data } = snapshot;
+      const standIn = how === "samples" ? base.standIns.borrow(data) : undefined;
+      if (standIn) {
+        try {
+          return await use(standIn.policy);
+        } finally {
+          standIn.giveBack();
+        }
+      }
+      const entry = entries.get(data) ?? {
+        policy: lazyPolicy(base.keeper, (engine) => open(engine, snapshot)),
+        users: 0,
+      };
+      entries.delete(data);
+      entries.set(data, entry);
+      entry.users++;
+      try {
+        const policy = await entry.policy.get().catch((cause: unknown) => {
+          if (cause instanceof UserError)
+            throw new UserError(`the sampler's weights cannot be opened: ${cause.message}`, { cause });
+          throw cause;
+        });
+        return await use(policy);
+      } finally {
+        entry.users--;
+        closeIdle();
+      }
+    },
+    get inUse() {
+      return new Set(entries.keys());
+    },
+    get size() {
+      return entries.size;
+    },
+  };
+}

@@ -1,0 +1,75 @@
+/**
+ * Live models' policies that sample as the newest snapshot of their weights. A policy samples with what it last
+ * published, whatever it is trained to meanwhile, so that snapshot needs no policy of its own: not until the live one
+ * publishes others, or is closed.
+ */
+import type { Policy } from "../../backends/engine.ts";
+import type { EngineKeeper } from "./engine-keeper.ts";
+
+export interface StandIns {
+  /**
+   * Publishes the policy's weights, which the folder `data` holds, so that it stands in for them. Not while others sample
+   * from it: they go on with the weights that they began with, and the new ones get a policy of their own.
+   */
+  publish(policy: Policy, data: string): Promise<void>;
+  /** The policy that samples with the weights of `data`, to be given back; undefined where there is none. */
+  borrow(data: string): { policy: Policy; giveBack(): void } | undefined;
+  /** Closes the policy, after those who sample from it. */
+  close(policy: Policy): Promise<void>;
+}
+
+interface StandIn {
+  policy: Policy;
+  data: string;
+  /** The engine's when it was published: with an engine that died its policies are gone. */
+  life: number;
+  users: number;
+  retired: boolean;
+}
+
+export function createStandIns(keeper: EngineKeeper): StandIns {
+  const byPolicy = new Map<Policy, StandIn>();
+  const byData = new Map<string, StandIn>();
+
+  function forget(standIn: StandIn): void {
+    byPolicy.delete(standIn.policy);
+    byData.delete(standIn.data);
+  }
+
+  return {
+    async publish(policy, data) {
+      if (!keeper.facts.capabilities.frozenSampler.lora) return;
+      const before = byPolicy.get(policy);
+      if (before && before.users > 0) return;
+      if (before) forget(before);
+      const { life } = keeper;
+      await policy.sampler.load(await policy.learner.publish());
+      const standIn = { policy, data, life, users: 0, retired: false };
+      byPolicy.set(policy, standIn);
+      byData.set(data, standIn);
+    },
+    borrow(data) {
+      const standIn = byData.get(data);
+      if (!standIn) return undefined;
+      if (standIn.life !== keeper.life) {
+        forget(standIn);
+        return undefined;
+      }
+      standIn.users++;
+      return {
+        policy: standIn.policy,
+        giveBack() {
+          standIn.users--;
+          // An engine that has died has closed it already.
+          if (standIn.users === 0 && standIn.retired) standIn.policy.learner.close().catch(() => {});
+        },
+      };
+    },
+    async close(policy) {
+      const standIn = byPolicy.get(policy);
+      if (standIn) forget(standIn);
+      if (!standIn || standIn.users === 0) return policy.learner.close();
+      standIn.retired = true;
+    },
+  };
+}

@@ -1,0 +1,91 @@
+import { expect, test } from "vitest";
+import { RunError, UserError } from "../../errors.ts";
+import { createFutureStore, type FutureResult } from "./futures.ts";
+
+const done: FutureResult = { kind: "json", body: { answer: 1 } };
+
+test("a repeated id runs nothing, and a result is collected as often as asked", async () => {
+  const store = createFutureStore();
+  let runs = 0;
+  const work = async () => {
+    runs++;
+    return done;
+  };
+  store.start("a", work);
+  store.start("a", work);
+  expect(await store.collect("a", 1000)).toEqual(done);
+  expect(await store.collect("a", 0)).toEqual(done);
+  store.start("a", work);
+  expect(runs).toBe(1);
+});
+
+test("polls wait, end with their time or their caller, and say what is not known", async () => {
+  const store = createFutureStore();
+  let finish = (_: FutureResult): void => {};
+  store.start("a", () => new Promise((resolve) => (finish = resolve)));
+  expect(await store.collect("a", 1)).toBe("pending");
+  expect(await store.collect("b", 1)).toBe("unknown");
+  const caller = new AbortController();
+  const left = store.collect("a", 60_000, caller.signal);
+  caller.abort();
+  expect(await left).toBe("pending");
+  const waiting = [store.collect("a", 60_000), store.collect("a", 60_000)];
+  finish(done);
+  expect(await Promise.all(waiting)).toEqual([done, done]);
+});
+
+test("a failure says whose it is, with the code of its error", async () => {
+  const store = createFutureStore();
+  const cases: [string, Error, object][] = [
+    [
+      "mistake",
+      new UserError("wrong shape", { hint: "Look at it." }),
+      {
+        error: "wrong shape. Look at it.",
+        category: "user",
+        code: "user_error",
+        message: "wrong shape",
+        hint: "Look at it.",
+      },
+    ],
+    [
+      "engine",
+      new RunError("the worker died", { code: "engine_down" }),
+      { error: "the worker died", category: "server", code: "engine_down", message: "the worker died" },
+    ],
+    ["defect", new TypeError("x is undefined"), { error: "x is undefined", category: "server" }],
+  ];
+  for (const [id, error, failure] of cases) {
+    store.start(id, async () => {
+      throw error;
+    });
+    expect(await store.collect(id, 1000)).toEqual({ kind: "failure", body: failure });
+  }
+});
+
+test("results are kept for a while, those that were collected for a shorter one", async () => {
+  let time = 0;
+  const store = createFutureStore({ keepMs: 100, keepCollectedMs: 10, now: () => time });
+  for (const id of ["collected", "left"]) store.start(id, async () => done);
+  await store.collect("collected", 1000);
+  await new Promise(setImmediate);
+  time = 11;
+  store.sweep();
+  expect([store.has("collected"), store.has("left")]).toEqual([false, true]);
+  time = 101;
+  store.sweep();
+  expect(store.size).toEqual({ pending: 0, settled: 0 });
+});
+
+test("cancelling tells the work, once", async () => {
+  const store = createFutureStore();
+  store.start(
+    "a",
+    (signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(new UserError("cancelled")))),
+  );
+  await Promise.resolve();
+  await Promise.resolve();
+  expect(store.cancel("a")).toBe(true);
+  expect(await store.collect("a", 1000)).toMatchObject({ body: { message: "cancelled" } });
+  expect([store.cancel("a"), store.cancel("b")]).toEqual([false, false]);
+});

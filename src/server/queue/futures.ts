@@ -1,0 +1,124 @@
+/**
+ * Long operations and their results: answered with an id at once, collected by long polls later. Knows nothing of what
+ * the operations are.
+ */
+import { Notifier } from "../../concurrency/notifier.ts";
+import { HoneError, UserError } from "../../errors.ts";
+import { type Failure, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
+import { clipped } from "../http-error.ts";
+
+export type FutureResult =
+  | { kind: "json"; body: Record<string, unknown> }
+  | { kind: "protobuf"; body: Uint8Array }
+  | { kind: "failure"; body: Failure }
+  /** There is no result, and the same request sent anew may have one. */
+  | { kind: "gone"; why: string };
+
+export interface FutureStoreOptions {
+  /** How long a result is kept that nobody has collected. */
+  keepMs?: number;
+  /** How long one is kept after it was first collected: the answer may have been lost on its way. */
+  keepCollectedMs?: number;
+  now?: () => number;
+  /** Puts failures in the words of who started the server. */
+  phrase?: (text: string) => string;
+}
+
+/** Settled ones are many and kept for minutes: they hold their result alone. */
+interface Future {
+  result?: FutureResult;
+  expires: number;
+  /** Until there is a result: who waits for it, and what ends the work. */
+  open: { settled: Notifier; cancel: AbortController } | null;
+}
+
+export interface FutureStore {
+  /**
+   * Runs `work` under this id. A repeated id does nothing: it is the retry of a request whose answer was lost.
+   * Errors of `work` become failures: the user's mistakes as such, everything else as the server's.
+   */
+  start(id: string, work: (signal: AbortSignal) => Promise<FutureResult>): void;
+  has(id: string): boolean;
+  /** The result, or "pending" when `waitMs` or the signal ended first; "unknown" for an id that is not, or no longer, kept. */
+  collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown">;
+  /** Asks the work to end early; true when there was something to end. */
+  cancel(id: string): boolean;
+  /** Called when any work ends, with its result. */
+  onSettled(listener: (id: string, result: FutureResult) => void): void;
+  /** Drops results whose time is over. */
+  sweep(): void;
+  readonly size: { pending: number; settled: number };
+}
+
+/** @param phrase rewrites texts for clients */
+export function describeFailure(error: unknown, phrase: (text: string) => string = (text) => text): Failure {
+  const text = error instanceof Error ? error.message : String(error);
+  const user = error instanceof UserError;
+  // Only the first line of a server's error is for clients: a worker's last output or a traceback may follow.
+  const message = clipped(phrase(user ? text : text.split("\n", 1).join()));
+  if (!(error instanceof HoneError)) return { error: message, category: "server" };
+  const failure: Failure = { error: message, category: user ? "user" : "server", code: error.code, message };
+  // Other hints are for the person who runs the server.
+  if (error.hint !== undefined && (user || error.code === "state_lost")) {
+    failure.hint = clipped(phrase(error.hint));
+    failure.error = `${message}. ${failure.hint}`;
+  }
+  if (error instanceof NonFiniteGradientError) failure.grad_norm = String(error.gradNorm);
+  return failure;
+}
+
+export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
+  const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now, phrase } = options;
+  const futures = new Map<string, Future>();
+  const listeners: ((id: string, result: FutureResult) => void)[] = [];
+  let pending = 0;
+
+  function settle(id: string, future: Future, result: FutureResult): void {
+    if (future.result) return;
+    pending--;
+    future.result = result;
+    future.expires = now() + keepMs;
+    for (const listener of listeners) listener(id, result);
+    future.open?.settled.notify();
+    future.open = null;
+  }
+
+  return {
+    start(id, work) {
+      if (futures.has(id)) return;
+      const cancel = new AbortController();
+      const future: Future = { expires: Number.POSITIVE_INFINITY, open: { settled: new Notifier(), cancel } };
+      futures.set(id, future);
+      pending++;
+      // Not in this turn of the loop: the id is answered before anything is computed.
+      void Promise.resolve()
+        .then(() => work(cancel.signal))
+        .then(
+          (result) => settle(id, future, result),
+          (error: unknown) => settle(id, future, { kind: "failure", body: describeFailure(error, phrase) }),
+        );
+    },
+    has: (id) => futures.has(id),
+    async collect(id, waitMs, signal) {
+      const future = futures.get(id);
+      if (!future) return "unknown";
+      if (waitMs > 0) await future.open?.settled.wait({ ms: waitMs, signal });
+      if (!future.result) return "pending";
+      future.expires = Math.min(future.expires, now() + keepCollectedMs);
+      return future.result;
+    },
+    cancel(id) {
+      const future = futures.get(id);
+      if (!future?.open) return false;
+      future.open.cancel.abort();
+      return true;
+    },
+    onSettled: (listener) => void listeners.push(listener),
+    sweep() {
+      for (const [id, { expires }] of futures) if (expires <= now()) futures.delete(id);
+    },
+    get size() {
+      return { pending, settled: futures.size - pending };
+    },
+  };
+}

@@ -1,0 +1,105 @@
+/**
+ * Runs a model's operations in the order of their sequence ids, one at a time, whatever order they arrive in. Knows
+ * nothing of what they do.
+ */
+import { UserError } from "../../errors.ts";
+
+export interface SequencerOptions {
+  /** The id that runs first. */
+  first: number;
+  /** How long a missing id is waited for while later ones stand by; then it and all that are missing before the next are skipped. */
+  gapMs: number;
+  /** Called when a wait for a missing id begins. */
+  onGap?: (missing: number) => void;
+  /** Called on each skip. */
+  onSkip?: (from: number, to: number) => void;
+  /** Operations that may stand by; beyond it only the id whose turn it is gets in. */
+  capacity: number;
+}
+
+export interface Sequencer {
+  /** Whether an operation of this id would be taken now. */
+  hasRoom(seq: number): boolean;
+  /**
+   * Resolves with what `work` gives when its turn has come.
+   * @throws UserError when the id's turn has been skipped, or has been taken
+   */
+  run<T>(seq: number, work: () => Promise<T>): Promise<T>;
+  /** The id that runs next. */
+  readonly next: number;
+  /** An id after all that have come so far, for a request that brings none. */
+  readonly free: number;
+  readonly waiting: number;
+  /** The missing id that everything else waits for, and when it is given up, in milliseconds of `performance.now()`. */
+  readonly gap: { missing: number; until: number } | undefined;
+  /** Nothing runs or stands by. */
+  readonly idle: boolean;
+}
+
+export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions): Sequencer {
+  const waiting = new Map<number, () => Promise<void>>();
+  let next = first;
+  let running = false;
+  let gap: { missing: number; until: number; timer: NodeJS.Timeout } | undefined;
+
+  function advance(): void {
+    if (running || waiting.size === 0) return;
+    const work = waiting.get(next);
+    if (work) {
+      clearTimeout(gap?.timer);
+      gap = undefined;
+      waiting.delete(next);
+      next++;
+      running = true;
+      void work().finally(() => {
+        running = false;
+        advance();
+      });
+      return;
+    }
+    // One wait for each gap: what arrives meanwhile does not prolong it.
+    if (gap) return;
+    const timer = setTimeout(() => {
+      const from = next;
+      next = Math.min(...waiting.keys());
+      gap = undefined;
+      onSkip?.(from, next);
+      advance();
+    }, gapMs);
+    timer.unref();
+    gap = { missing: next, until: performance.now() + gapMs, timer };
+    onGap?.(next);
+  }
+
+  return {
+    hasRoom: (seq) => seq <= next || waiting.size < capacity,
+    run: (seq, work) =>
+      new Promise((resolve, reject) => {
+        if (seq < next || waiting.has(seq)) {
+          const text =
+            seq < next
+              ? `request ${seq} comes too late: the model has gone on to ${next}`
+              : `there is another request ${seq}`;
+          reject(new UserError(text, { hint: "The requests of one training client carry consecutive ids." }));
+          return;
+        }
+        waiting.set(seq, () => work().then(resolve, reject));
+        advance();
+      }),
+    get next() {
+      return next;
+    },
+    get free() {
+      return Math.max(next, ...[...waiting.keys()].map((seq) => seq + 1));
+    },
+    get waiting() {
+      return waiting.size;
+    },
+    get gap() {
+      return gap;
+    },
+    get idle() {
+      return !running && waiting.size === 0;
+    },
+  };
+}

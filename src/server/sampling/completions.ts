@@ -1,0 +1,64 @@
+/** Which requests of a sampling session have ended, as a list that clients read with a cursor. */
+import { Notifier } from "../../concurrency/notifier.ts";
+import type { FutureStore } from "../queue/futures.ts";
+
+interface Completion {
+  cursor: number;
+  request: string;
+  body: Record<string, unknown>;
+}
+
+export interface Completions {
+  /** What has ended after `cursor` (what is before it is forgotten), waiting for something to for at most `waitMs`. */
+  read(
+    target: string,
+    cursor: number,
+    waitMs: number,
+    signal?: AbortSignal,
+  ): Promise<{ completions: Record<string, unknown>[]; cursor: number }>;
+  /** Drops what nobody reads: requests whose results are no longer kept. */
+  sweep(): void;
+}
+
+/** Copies of a sampling client count their requests from k times this. */
+const idsPerClient = 1_000_000_000n;
+
+/** Names a sampling session and which copy of its client asks. */
+export const completionTarget = (sampler: string, client: bigint): string => `${sampler}/${client}`;
+
+/** The oldest are dropped from lists that nobody reads. */
+const longestList = 10_000;
+
+export function createCompletions(futures: FutureStore): Completions {
+  const lists = new Map<string, { ended: Completion[]; next: number; changed: Notifier }>();
+  const listOf = (target: string) => {
+    const found = lists.get(target) ?? { ended: [], next: 1, changed: new Notifier() };
+    lists.set(target, found);
+    return found;
+  };
+
+  futures.onSettled((id, result) => {
+    const parts = /^(.+:sample:\d+):(\d+)@/.exec(id);
+    if (!parts) return;
+    const list = listOf(completionTarget(parts[1]!, BigInt(parts[2]!) / idsPerClient));
+    const size = result.kind === "protobuf" ? { response_payload_uncompressed_size: result.body.byteLength } : {};
+    const body =
+      result.kind === "failure" ? { state: "failed", request_id: id } : { state: "finished", request_id: id, ...size };
+    list.ended.push({ cursor: list.next++, request: id, body });
+    list.ended.splice(0, Math.max(0, list.ended.length - longestList));
+    list.changed.notify();
+  });
+
+  return {
+    async read(target, cursor, waitMs, signal) {
+      const list = listOf(target);
+      list.ended = list.ended.filter((completion) => completion.cursor > cursor);
+      if (list.ended.length === 0 && waitMs > 0) await list.changed.wait({ ms: waitMs, signal });
+      const completions = list.ended.map(({ body }) => body);
+      return { completions, cursor: list.ended.at(-1)?.cursor ?? cursor };
+    },
+    sweep() {
+      for (const list of lists.values()) list.ended = list.ended.filter(({ request }) => futures.has(request));
+    },
+  };
+}

@@ -1,0 +1,200 @@
+/** A request to sample, checked, as an engine takes it. */
+import { createHash, randomInt } from "node:crypto";
+import { z } from "zod";
+import { type Engine, isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
+import { UserError } from "../../errors.ts";
+import { readBody } from "../state/saving.ts";
+import { textTokens } from "../training/datums.ts";
+
+const count = z.int().min(0);
+const tensor = z.looseObject({
+  data: z.array(z.number()),
+  dtype: z.string(),
+  shape: z.array(count).nullish(),
+  sparse_crow_indices: z.array(count).nullish(),
+  sparse_col_indices: z.array(count).nullish(),
+});
+
+const chunk = z.looseObject({ type: z.string().default("encoded_text"), tokens: z.array(z.int()).optional() });
+
+/** Fields that this server does not know are refused: one that is not heard would change what the answer means. */
+const schema = z.strictObject({
+  type: z.literal("sample").optional(),
+  sampling_session_id: z.string(),
+  seq_id: z.number(),
+  num_samples: z.int().min(1).max(1024).default(1),
+  prompt: z.strictObject({ chunks: z.array(chunk) }),
+  sampling_params: z
+    .strictObject({
+      max_tokens: z.int().min(1).nullish(),
+      seed: z.int().nullish(),
+      stop: z.union([z.string(), z.array(z.string()), z.array(count)]).nullish(),
+      temperature: z.number().refine(isTemperature, `must be 0 (greedy) or at least ${leastTemperature}`).default(1),
+      top_k: z.int().min(-1).default(-1),
+      top_p: z.number().gt(0).max(1).default(1),
+      // Not of the protocol: stop at what `stop` names and not at the model's own end.
+      ignore_eos: z.boolean().default(false),
+    })
+    .prefault({}),
+  prompt_logprobs: z.boolean().nullish(),
+  prompt_logprobs_last_n: z.int().min(1).nullish(),
+  topk_prompt_logprobs: count.default(0),
+  topk_sample_logprobs: count.default(0),
+  target_prompt_logprobs: tensor.nullish(),
+  prompt_alt_tokens_k: count.default(0),
+  record_stability_info: z.boolean().nullish(),
+  // Not of the protocol: log-probabilities of samples are those at temperature 1.
+  raw_logprobs: z.boolean().default(false),
+  // Not of the protocol: the seed of each sequence, so that a group is one request and draws as several would.
+  seeds: z.array(count).nullish(),
+  base_model: z.string().nullish(),
+  model_path: z.string().nullish(),
+});
+
+/** Tokens that are drawn at the places of one prompt together: some 50 MB in the answer. */
+const mostDraws = 1 << 22;
+
+export interface SampleCall {
+  /** One for each sequence; all of the same prompt. */
+  requests: SampleRequest[];
+  prompt: Int32Array;
+  /** Prompt tokens, counted from the end, whose log-probabilities are told; null where none are. */
+  promptLogprobs: number | null;
+  /** Likeliest tokens that are told at each such place; 0 none. */
+  topPrompt: number;
+  /** Likeliest tokens that are told at each sampled place; 0 none. */
+  topSample: number;
+  targets: TargetCells | null;
+  /** Tokens that are drawn at each place of the prompt but the first; null where none are. */
+  draws: { count: number; temperature: number; seed: number } | null;
+}
+
+/** Tokens to score, ascending by place: token `tokens[i]` (-1 none) as if it stood at prompt position `places[i] + 1`. */
+export interface TargetCells {
+  places: Int32Array;
+  tokens: Int32Array;
+  shape: number[];
+  /** As the request had it; the answer has the same. */
+  sparse?: { rows: number[]; columns: number[] };
+}
+
+/** @throws UserError that says what is wrong with the request */
+export function readSampleCall(
+  body: unknown,
+  { model, capabilities }: Pick<Engine, "model" | "capabilities">,
+): SampleCall {
+  const request = readBody(schema, body);
+  const { sampling_params: params, topk_sample_logprobs: topSample, topk_prompt_logprobs: topPrompt } = request;
+  const prompt = textTokens(request.prompt.chunks.map(toChunk), model.vocabularySize);
+  const room = model.maxLength - prompt.length;
+  if (prompt.length === 0) throw new UserError("the prompt has no tokens");
+  const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
+  if (maxTokens > room || room < 1) {
+    throw new UserError(
+      `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
+    );
+  }
+  const drawn = request.prompt_alt_tokens_k;
+  if (drawn > 0 && !capabilities.outputs.includes("draws")) {
+    throw new UserError(`prompt_alt_tokens_k is not supported by the engine "${capabilities.engine}"`);
+  }
+  if (drawn * prompt.length > mostDraws) {
+    throw new UserError(
+      `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${mostDraws}`,
+    );
+  }
+  if (request.record_stability_info) {
+    throw new UserError(
+      "record_stability_info serves the loss stable_reinforce alone, which this server does not offer",
+    );
+  }
+  for (const [name, value] of Object.entries({ topk_prompt_logprobs: topPrompt, topk_sample_logprobs: topSample })) {
+    if (value > model.vocabularySize)
+      throw new UserError(`${name} is ${value}, the vocabulary ${model.vocabularySize}`);
+  }
+  if ((topPrompt > 0 || request.target_prompt_logprobs) && !capabilities.outputs.includes("targets")) {
+    throw new UserError("this engine scores no other tokens than the prompt's own");
+  }
+  const lastN = request.prompt_logprobs_last_n ?? null;
+  if (lastN !== null && (!request.prompt_logprobs || lastN > prompt.length - 1)) {
+    const why = request.prompt_logprobs ? `the prompt has ${prompt.length} tokens` : "prompt_logprobs is off";
+    throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
+  }
+  const { seeds } = request;
+  if (seeds && seeds.length !== request.num_samples) {
+    throw new UserError(`${seeds.length} seeds for num_samples ${request.num_samples}`);
+  }
+  const seed = params.seed ?? randomInt(2 ** 47);
+  const base = {
+    maxTokens,
+    temperature: params.temperature,
+    topK: params.top_k === 0 ? -1 : params.top_k,
+    topP: params.top_p,
+    minP: 0,
+    ...stops(params.stop ?? null, params.ignore_eos),
+  };
+  const requests = Array.from(
+    { length: request.num_samples },
+    (_, index): SampleRequest => ({
+      prompt,
+      params: { ...base, seed: seeds?.[index] ?? seedOf(seed, index) },
+      temperedLogprobs: !request.raw_logprobs,
+      ...(request.prompt_logprobs && index === 0 ? { promptLogprobs: true } : {}),
+      ...(topSample > 0 ? { topLogprobs: topSample } : {}),
+    }),
+  );
+  const targets = request.target_prompt_logprobs;
+  return {
+    requests,
+    prompt,
+    promptLogprobs: request.prompt_logprobs ? (lastN ?? prompt.length - 1) : null,
+    topPrompt,
+    topSample,
+    targets: targets ? readTargets(targets, prompt.length, model.vocabularySize) : null,
+    draws: drawn > 0 ? { count: drawn, temperature: params.temperature, seed: seedOf(seed, -1) } : null,
+  };
+}
+
+function toChunk({ type, tokens }: z.output<typeof chunk>) {
+  if (type === "encoded_text") return { kind: "text" as const, tokens: Int32Array.from(tokens ?? []) };
+  return { kind: type === "dmel" ? ("dmel" as const) : ("image" as const) };
+}
+
+/** Absent: the model's own end tokens. An empty list: nothing ends a sequence. Anything else counts besides those. */
+function stops(stop: string | string[] | number[] | null, ignoreEos: boolean) {
+  if (stop === null) return { stopIds: [], stopStrings: [] };
+  const list = typeof stop === "string" ? [stop] : stop;
+  const stopStrings = list.filter((entry) => typeof entry === "string");
+  if (stopStrings.includes("")) throw new UserError("stop: an empty text would end every sequence");
+  const stopIds = list.filter((entry) => typeof entry === "number");
+  return { stopIds, stopStrings, ...(ignoreEos || list.length === 0 ? { ignoreEos: true } : {}) };
+}
+
+/** The sequences of a request differ, and each depends on the request's seed and its place alone. */
+const seedOf = (seed: number, index: number): number =>
+  index === 0 && seed >= 0 ? seed : createHash("sha256").update(`${seed}/${index}`).digest().readUIntLE(0, 6);
+
+function readTargets(given: z.output<typeof tensor>, promptLength: number, vocabularySize: number): TargetCells {
+  const { data, dtype, shape, sparse_crow_indices: rows, sparse_col_indices: columns } = given;
+  const [length = 0, width = 0] = shape ?? [];
+  if (dtype !== "int64" || shape?.length !== 2 || length !== promptLength - 1 || width < 1 || width > 255) {
+    throw new UserError(
+      `target_prompt_logprobs is ${dtype} of shape [${shape?.join(", ")}]; it is int64 of shape [${promptLength - 1}, K], K at most 255`,
+    );
+  }
+  const wrong = data.find((token) => !Number.isInteger(token) || token < -1 || token >= vocabularySize);
+  if (wrong !== undefined) throw new UserError(`target_prompt_logprobs: ${wrong} is neither a token nor -1`);
+  const tokens = Int32Array.from(data);
+  if (!rows || !columns) {
+    if (data.length !== length * width) throw new UserError("target_prompt_logprobs: the data do not fit the shape");
+    return { places: tokens.map((_, index) => Math.floor(index / width)), tokens, shape };
+  }
+  const ascending = rows.every((start, index) => index === 0 || start >= rows[index - 1]!);
+  const fits = rows.length === length + 1 && rows[0] === 0 && rows.at(-1) === data.length && ascending;
+  const widest = Math.max(...rows.slice(1).map((end, row) => end - rows[row]!));
+  if (!fits || columns.length !== data.length || columns.some((column) => column >= width) || widest > 255) {
+    throw new UserError("target_prompt_logprobs: the sparse indices do not fit the shape");
+  }
+  const places = Int32Array.from(rows.slice(1).flatMap((end, row) => new Array<number>(end - rows[row]!).fill(row)));
+  return { places, tokens, shape, sparse: { rows, columns } };
+}

@@ -1,0 +1,134 @@
+/** Sampling sessions: weights that requests sample from, frozen when the session was made. */
+import { z } from "zod";
+import type { Policy } from "../../backends/engine.ts";
+import { UserError } from "../../errors.ts";
+import type { ServerContext } from "../context.ts";
+import { HttpError } from "../http-error.ts";
+import { type BaseModel, findBaseModel } from "../models/base-models.ts";
+import { createSnapshotPool, type SnapshotUse } from "../models/snapshots.ts";
+import { requireCheckpoint } from "../state/checkpoints.ts";
+import type { SamplerRecord, SessionRecord } from "../state/records.ts";
+import { readBody } from "../state/saving.ts";
+import type { Sessions } from "../state/sessions.ts";
+
+const createSchema = z.looseObject({
+  session_id: z.string(),
+  sampling_session_seq_id: z.int().min(0),
+  base_model: z.string().nullish(),
+  model_path: z.string().nullish(),
+});
+
+export interface Samplers {
+  /** Idempotent by (session, number). @throws UserError for a model or checkpoint that there is not */
+  create(body: unknown): string;
+  add(session: SessionRecord, sampler: Omit<SamplerRecord, "clients">): string;
+  /** @throws HttpError 404 */
+  require(id: unknown): { session: SessionRecord; sampler: SamplerRecord; base: BaseModel };
+  /** A number for a copy of the sampler's client, from 1. */
+  join(id: unknown): number;
+  /** Runs `use` with the policy that the sampler samples from. */
+  use<T>(id: string, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
+  /** Drops unnamed weights that are no longer wanted, and gives the folders that are in use. */
+  sweep(): ReadonlySet<string>;
+  readonly open: number;
+}
+
+export const samplerId = (session: string, number: number): string => `${session}:sample:${number}`;
+
+/**
+ * Unnamed weights are kept so long after their last use, the newest of a session for ever. Where a session has more of
+ * them than `manyUnnamed`, the older ones go sooner: a fast trainer would fill the disk.
+ */
+const keepUnusedMs = 3_600_000;
+const keepOfManyMs = 60_000;
+const manyUnnamed = 16;
+/** So many are remembered by name after their weights have gone. */
+const mostGone = 512;
+
+export function createSamplers(context: ServerContext, sessions: Sessions): Samplers {
+  const { store } = context;
+  const pool = createSnapshotPool(store);
+  const used = new Map<string, number>();
+  const started = context.now().getTime();
+
+  const samplers: Samplers = {
+    create(body) {
+      const { session_id, sampling_session_seq_id: number, base_model, model_path } = readBody(createSchema, body);
+      const session = sessions.touch(session_id);
+      if (session.samplers.some((sampler) => sampler.number === number)) return samplerId(session.id, number);
+      if (!model_path) {
+        if (!base_model) throw new UserError("either base_model or model_path must be given");
+        findBaseModel(context.models, base_model);
+        return samplers.add(session, { number, baseModel: base_model, modelPath: null, weights: "base" });
+      }
+      const { data, adapter, baseModel } = requireCheckpoint(context, model_path);
+      const base = findBaseModel(context.models, baseModel);
+      if (base_model && findBaseModel(context.models, base_model) !== base) {
+        throw new UserError(`${model_path} is of the base model ${baseModel}, not of ${base_model}`);
+      }
+      return samplers.add(session, { number, baseModel, modelPath: model_path, weights: { data, adapter } });
+    },
+    add(session, sampler) {
+      const id = samplerId(session.id, sampler.number);
+      if (session.samplers.some(({ number }) => number === sampler.number)) return id;
+      session.samplers.push({ ...sampler, clients: 0 });
+      store.saveSession(session);
+      used.set(id, context.now().getTime());
+      return id;
+    },
+    require(id) {
+      const parts = typeof id === "string" ? /^(.+):sample:(\d+)$/.exec(id) : null;
+      const session = parts ? store.sessions.get(parts[1]!) : undefined;
+      const sampler = session?.samplers.find(({ number }) => number === Number(parts![2]));
+      if (!session || !sampler) throw new HttpError(404, `there is no sampling session ${JSON.stringify(id)}`);
+      return { session, sampler, base: findBaseModel(context.models, sampler.baseModel) };
+    },
+    join(id) {
+      const { session, sampler } = samplers.require(id);
+      sampler.clients++;
+      store.saveSession(session);
+      return sampler.clients;
+    },
+    async use(id, how, use) {
+      const { session, sampler, base } = samplers.require(id);
+      used.set(id, context.now().getTime());
+      const { weights } = sampler;
+      if (weights === "base") return use(await base.base.get());
+      const snapshot = weights !== "gone" && "inflight" in weights ? session.inflight[weights.inflight] : weights;
+      if (!snapshot || snapshot === "gone") {
+        throw new UserError(
+          `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for a minute where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
+        );
+      }
+      return pool.use(base, snapshot, how, use);
+    },
+    sweep() {
+      for (const session of store.sessions.values()) {
+        const over = sessions.isOver(session);
+        const unnamed = session.samplers
+          .filter(({ weights, modelPath }) => weights !== "base" && weights !== "gone" && modelPath === null)
+          .sort((left, right) => right.number - left.number);
+        const dropped = unnamed.filter(({ number }, newer) => {
+          const silent = context.now().getTime() - (used.get(samplerId(session.id, number)) ?? started);
+          if (over) return session.finished !== null || silent > keepUnusedMs;
+          return newer > 0 && silent > (newer < manyUnnamed ? keepUnusedMs : keepOfManyMs);
+        });
+        if (dropped.length === 0) continue;
+        for (const sampler of dropped) {
+          sampler.weights = "gone";
+          used.delete(samplerId(session.id, sampler.number));
+        }
+        const gone = session.samplers.filter(({ weights }) => weights === "gone");
+        const forgotten = new Set(gone.slice(0, Math.max(0, gone.length - mostGone)));
+        session.samplers = session.samplers.filter((sampler) => !forgotten.has(sampler));
+        if (over) session.inflight = {};
+        store.saveSession(session);
+      }
+      return pool.inUse;
+    },
+    get open() {
+      return pool.size;
+    },
+  };
+  return samplers;
+}

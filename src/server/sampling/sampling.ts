@@ -1,0 +1,113 @@
+/** Answers requests to sample: sequences with log-probabilities, and what was asked about the prompt. */
+import type { Learner, Policy, Sample } from "../../backends/engine.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../../tinker-protocol/sampling.ts";
+import { encodeSparse, encodeTensor, type TensorMessage } from "../../tinker-protocol/tensors.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import type { BaseModel } from "../models/base-models.ts";
+import type { FutureResult } from "../queue/futures.ts";
+import type { SampleCall, TargetCells } from "./sample-request.ts";
+
+/**
+ * @param owner whose turn this takes among those who share the engine
+ * @throws UserError when the signal ended it
+ */
+export async function sample(
+  { sampler, learner }: Policy,
+  { scheduler, gatherer }: Pick<BaseModel, "scheduler" | "gatherer">,
+  owner: string,
+  call: SampleCall,
+  signal: AbortSignal,
+): Promise<FutureResult & { kind: "protobuf"; sampledTokens: number }> {
+  const { prompt, targets, draws, topPrompt, topSample, promptLogprobs } = call;
+  const firstTold = prompt.length - (promptLogprobs ?? prompt.length - 1);
+  const scores = <T>(job: () => Promise<T>) => scheduler.train(`scores of ${owner}`, job);
+  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, prompt, topPrompt, firstTold)) : undefined;
+  const scored = targets ? await scores(() => scoreTargets(learner, prompt, targets)) : undefined;
+
+  const drawn = draws ? await scores(() => drawAtEach(learner, prompt, draws)) : undefined;
+
+  const samples = await scheduler.sample(owner, call.requests.length, async () => {
+    if (signal.aborted) throw new UserError("the request was cancelled");
+    return gatherer.sample(sampler, owner, call.requests, signal);
+  });
+  if (signal.aborted || samples.some(({ stopReason }) => stopReason === "aborted")) {
+    throw new UserError("the request was cancelled");
+  }
+  const body = encodeSampleResponse({
+    sequences: samples.map(({ tokens, logprobs, stopReason, topLogprobs }) => ({
+      stopReason: stopReason === "stop" ? "stop" : "length",
+      tokens,
+      logprobs,
+      ...(topSample > 0 && topLogprobs ? { top: rowsOf(topLogprobs, topSample) } : {}),
+    })),
+    ...(promptLogprobs === null ? {} : { promptLogprobs: toldOf(samples[0], firstTold) }),
+    ...(top ? { topPromptLogprobs: top } : {}),
+    ...(scored ? { targetPromptLogprobs: scored } : {}),
+    ...(drawn ? { promptAltTokens: drawn } : {}),
+  });
+  return { kind: "protobuf", body, sampledTokens: samples.reduce((sum, { tokens }) => sum + tokens.length, 0) };
+}
+
+function toldOf(first: Sample | undefined, firstTold: number): Float32Array {
+  if (!first?.promptLogprobs) throw new RunError("the engine gave no log-probabilities of the prompt");
+  return first.promptLogprobs.map((logprob, position) => (position < firstTold ? Number.NaN : logprob));
+}
+
+/** Rows of fixed width; what a row lacks are empty cells. */
+function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[], k: number): TopLogprobs {
+  const tokens = new Int32Array(rows.length * k);
+  const logprobs = new Float32Array(rows.length * k).fill(emptyLogprob);
+  rows.forEach((row, index) => {
+    tokens.set(row.tokens, index * k);
+    logprobs.set(row.logprobs, index * k);
+  });
+  return { tokens, logprobs, k, length: rows.length };
+}
+
+/** `[P, k]`: position 0 and those before `firstTold` are empty. */
+async function topOfPrompt(learner: Learner, prompt: Int32Array, k: number, firstTold: number): Promise<TopLogprobs> {
+  const none: { tokens: Int32Array; logprobs: Float32Array } = {
+    tokens: new Int32Array(0),
+    logprobs: new Float32Array(0),
+  };
+  const rows = Array.from(prompt, () => none);
+  const from = Math.max(1, firstTold);
+  if (from < prompt.length) {
+    const trained = new Uint8Array(prompt.length - 1).fill(1, from - 1);
+    const found = await learner.mostLikely!([{ tokens: prompt, trained }], k);
+    for (let position = from; position < prompt.length; position++) {
+      const [start, end] = [(position - from) * found.count, (position - from + 1) * found.count];
+      rows[position] = { tokens: found.tokens.subarray(start, end), logprobs: found.logprobs.subarray(start, end) };
+    }
+  }
+  return rowsOf(rows, k);
+}
+
+async function drawAtEach(learner: Learner, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {
+  const sequence: Sequence = { tokens: prompt, trained: new Uint8Array(prompt.length - 1).fill(1) };
+  const shape = [prompt.length - 1, draws.count];
+  const found = prompt.length > 1 ? await learner.draws!([sequence], draws) : { tokens: [], logprobs: [] };
+  return {
+    tokens: encodeTensor({ dtype: "int64", values: Float64Array.from(found.tokens), shape }),
+    logprobs: encodeTensor({ dtype: "float32", values: Float32Array.from(found.logprobs), shape }),
+  };
+}
+
+async function scoreTargets(
+  learner: Learner,
+  prompt: Int32Array,
+  { places, tokens, shape, sparse }: TargetCells,
+): Promise<TensorMessage> {
+  const asked = Array.from(places.keys()).filter((index) => tokens[index]! >= 0);
+  const trained = new Uint8Array(prompt.length - 1);
+  for (const index of asked) trained[places[index]!]!++;
+  const sequence: Sequence = { tokens: prompt, trained, targets: Int32Array.from(asked, (index) => tokens[index]!) };
+  const { logprobs } = await learner.forward([sequence], {});
+  const values = new Float32Array(tokens.length);
+  asked.forEach((index, place) => {
+    values[index] = logprobs[place]!;
+  });
+  if (sparse) return encodeSparse(values, sparse.rows, sparse.columns, shape);
+  return encodeTensor({ dtype: "float32", values, shape });
+}

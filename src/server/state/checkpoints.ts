@@ -1,0 +1,83 @@
+/** Checkpoints: saving, finding, copying, expiring. A checkpoint is a record that names a folder of weights. */
+import { UserError } from "../../errors.ts";
+import { checkName, formatTinkerPath, type PathKind, parseTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import type { ServerContext } from "../context.ts";
+import type { CheckpointRecord } from "./records.ts";
+
+export interface CheckpointRequest {
+  run: string;
+  kind: PathKind;
+  name: string;
+  ttlSeconds: number | null;
+  overwrite: boolean;
+  userMetadata: Record<string, unknown> | null;
+}
+
+const ttl = { least: 3600, most: 10 * 366 * 86_400 };
+
+/** @throws UserError for a time to live that is not allowed */
+export function expiry(context: ServerContext, seconds: number | null): string | null {
+  if (seconds === null) return null;
+  if (!Number.isInteger(seconds) || seconds < ttl.least || seconds > ttl.most) {
+    throw new UserError(`ttl_seconds is ${seconds}; it is between ${ttl.least} (an hour) and ten years, or absent`);
+  }
+  return new Date(context.now().getTime() + seconds * 1000).toISOString();
+}
+
+/**
+ * Checks a request to save before anything is written.
+ * @throws UserError for a name that is not allowed or taken
+ */
+export function planCheckpoint(
+  context: ServerContext,
+  request: CheckpointRequest,
+): { path: string; expiresAt: string | null } {
+  const path = formatTinkerPath({ ...request, name: checkName(request.name) });
+  if (!request.overwrite && findCheckpoint(context, path)) {
+    throw new UserError(
+      `${path} exists already; choose another name, or overwrite it (overwrite=True, save_state only)`,
+    );
+  }
+  return { path, expiresAt: expiry(context, request.ttlSeconds) };
+}
+
+/** Undefined where there is none, or where its time is over. */
+function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
+  const found = context.store.checkpoints.get(path);
+  return found && !isExpired(context, found) ? found : undefined;
+}
+
+/** @throws UserError when there is no such checkpoint, naming those that there are */
+export function requireCheckpoint(context: ServerContext, path: string, kinds?: readonly PathKind[]): CheckpointRecord {
+  const { run, kind } = parseTinkerPath(path);
+  const found = findCheckpoint(context, path);
+  if (!found) {
+    const others = checkpointsOf(context, run).map(formatTinkerPath);
+    const rest = others.length > 0 ? `. That run has ${others.slice(-5).join(", ")}` : "";
+    throw new UserError(`there is no checkpoint ${path}${rest}`);
+  }
+  if (kinds && !kinds.includes(kind))
+    throw new UserError(`${path} cannot be used here: it must be in ${kinds.join(" or ")}`);
+  return found;
+}
+
+export function checkpointsOf(context: ServerContext, run: string): CheckpointRecord[] {
+  return allCheckpoints(context).filter((checkpoint) => checkpoint.run === run);
+}
+
+/** Oldest first. */
+export function allCheckpoints(context: ServerContext): CheckpointRecord[] {
+  return [...context.store.checkpoints.values()]
+    .filter((checkpoint) => !isExpired(context, checkpoint))
+    .sort((left, right) => left.createdAt.localeCompare(right.createdAt));
+}
+
+const isExpired = (context: ServerContext, { expiresAt }: CheckpointRecord): boolean =>
+  expiresAt !== null && new Date(expiresAt) <= context.now();
+
+/** Deletes what has expired. Returns how many. */
+export function expireCheckpoints(context: ServerContext): number {
+  const expired = [...context.store.checkpoints.values()].filter((checkpoint) => isExpired(context, checkpoint));
+  for (const checkpoint of expired) context.store.deleteCheckpoint(formatTinkerPath(checkpoint));
+  return expired.length;
+}

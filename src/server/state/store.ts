@@ -1,0 +1,134 @@
+/**
+ * The server's folder: `sessions/*.json`, `checkpoints/*.json` and `data/*`, one folder of weights each. A record is
+ * replaced as a whole, and weights are written before the record that names them, so whatever instant the server is
+ * killed at, what the records name is complete.
+ */
+import { createHash, randomUUID } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { z } from "zod";
+import { RunError } from "../../errors.ts";
+import { makePrivate, writeWhole } from "../../files/durable-files.ts";
+import { lockFolder } from "../../files/folder-lock.ts";
+import { makeFolder } from "../../files/make-folder.ts";
+import { removeLeftovers } from "../../files/temporary-names.ts";
+import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
+
+export interface Store {
+  readonly sessions: Map<string, SessionRecord>;
+  /** By tinker path. */
+  readonly checkpoints: Map<string, CheckpointRecord>;
+  saveSession(session: SessionRecord): void;
+  saveCheckpoint(checkpoint: CheckpointRecord): void;
+  deleteCheckpoint(path: string): void;
+  /** The name of a folder that does not exist yet, and where it will be. */
+  newData(): { data: string; folder: string };
+  /** Nothing will be written there after all. */
+  discard(data: string): void;
+  folderOf(data: string): string;
+  sizeOf(data: string): number;
+  /** Deletes the folders that no record names and `alsoUsed` does not. Returns how many. */
+  collectGarbage(alsoUsed?: ReadonlySet<string>): Promise<number>;
+  close(): void;
+}
+
+/** A name for a file of any text. */
+const fileOf = (text: string) => `${createHash("sha256").update(text).digest("hex").slice(0, 40)}.json`;
+
+/** @throws UserError when another server uses the folder; RunError when a record cannot be read */
+export function openStore(root: string): Store {
+  const folders = {
+    sessions: join(root, "sessions"),
+    checkpoints: join(root, "checkpoints"),
+    data: join(root, "data"),
+  };
+  for (const folder of Object.values(folders)) makeFolder(folder, 0o700);
+  makePrivate(root, 0o700);
+  const unlock = lockFolder(root);
+  // A record that a killed server was writing, beside the one that it was to replace.
+  for (const folder of [folders.sessions, folders.checkpoints]) removeLeftovers(folder, () => true);
+  const sessions = new Map(readAll(folders.sessions, sessionRecord).map((session) => [session.id, session]));
+  const checkpoints = new Map(
+    readAll(folders.checkpoints, checkpointRecord).map((checkpoint) => [formatTinkerPath(checkpoint), checkpoint]),
+  );
+  const folderOf = (data: string) => join(folders.data, data);
+  const write = (folder: string, key: string, record: unknown) =>
+    writeWhole(join(folder, fileOf(key)), [`${JSON.stringify(record)}\n`], 0o600);
+  // Folders that are being written have no record yet.
+  const unborn = new Set<string>();
+
+  function named(): Set<string> {
+    const used = new Set([...checkpoints.values()].map(({ data }) => data));
+    for (const session of sessions.values()) {
+      for (const { state } of session.models) if (state) used.add(state.data);
+      for (const { weights } of session.samplers) {
+        if (typeof weights === "object" && "data" in weights) used.add(weights.data);
+      }
+      for (const { data } of Object.values(session.inflight)) used.add(data);
+    }
+    for (const data of used) unborn.delete(data);
+    return used;
+  }
+
+  return {
+    sessions,
+    checkpoints,
+    saveSession(session) {
+      sessions.set(session.id, session);
+      write(folders.sessions, session.id, session);
+    },
+    saveCheckpoint(checkpoint) {
+      const path = formatTinkerPath(checkpoint);
+      write(folders.checkpoints, path, checkpoint);
+      checkpoints.set(path, checkpoint);
+    },
+    deleteCheckpoint(path) {
+      rmSync(join(folders.checkpoints, fileOf(path)), { force: true });
+      checkpoints.delete(path);
+    },
+    newData() {
+      const data = randomUUID();
+      unborn.add(data);
+      return { data, folder: folderOf(data) };
+    },
+    discard: (data) => void unborn.delete(data),
+    folderOf,
+    sizeOf: (data) => folderSize(folderOf(data)),
+    async collectGarbage(alsoUsed = new Set()) {
+      const used = named();
+      const unused = readdirSync(folders.data).filter(
+        // A folder under way is `.{name}.{owner}.partial`, one that is complete `{name}`.
+        (entry) => ![used, unborn, alsoUsed].some((set) => set.has(entry) || set.has(entry.split(".")[1] ?? "")),
+      );
+      for (const entry of unused) await rm(join(folders.data, entry), { recursive: true, force: true });
+      return unused.length;
+    },
+    close: unlock,
+  };
+}
+
+function readAll<S extends z.ZodType>(folder: string, schema: S): z.output<S>[] {
+  return readdirSync(folder)
+    .filter((file) => file.endsWith(".json"))
+    .map((file) => {
+      const path = join(folder, file);
+      try {
+        return schema.parse(JSON.parse(readFileSync(path, "utf8")));
+      } catch (cause) {
+        throw new RunError(`${path} is not a record that this server can read: ${cause}`, {
+          hint: "It may be of another version of Hone. Move it away, or name another --state folder.",
+          cause,
+        });
+      }
+    });
+}
+
+function folderSize(folder: string): number {
+  if (!existsSync(folder)) return 0;
+  return readdirSync(folder, { withFileTypes: true }).reduce((total, entry) => {
+    const path = join(folder, entry.name);
+    return total + (entry.isDirectory() ? folderSize(path) : statSync(path).size);
+  }, 0);
+}

@@ -1,0 +1,167 @@
+/** Adapters that a client uploads: files in the form that exports have, which become a checkpoint once all are there. */
+import { randomUUID } from "node:crypto";
+import { createWriteStream, existsSync, mkdirSync, readFileSync } from "node:fs";
+import { rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { z } from "zod";
+import { UserError } from "../../errors.ts";
+import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import type { ServerContext } from "../context.ts";
+import { HttpError } from "../http-error.ts";
+import { findBaseModel } from "../models/base-models.ts";
+import { modelId } from "../models/live-models.ts";
+import { adapterOf, loraSchema } from "../models/lora-config.ts";
+import type { LoraAdapter } from "./records.ts";
+import { readBody } from "./saving.ts";
+import type { Sessions } from "./sessions.ts";
+
+export const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] as const;
+
+const startSchema = z.looseObject({
+  base_model: z.string(),
+  lora_config: loraSchema,
+  destination_project_id: z.string().nullish(),
+});
+const configSchema = z.looseObject({ r: z.int(), lora_alpha: z.number().gt(0) });
+
+/** Above any adapter; a signed address takes no more. */
+const mostBytes = 16 * 2 ** 30;
+/** What is not finished by then is dropped. */
+const lifeMs = 2 * 3_600_000;
+
+interface Upload {
+  baseModel: string;
+  adapter: LoraAdapter;
+  project: string | null;
+  data: string;
+  begun: number;
+  /** Set once it is finished: finishing again gives the same. */
+  path?: Promise<string>;
+}
+
+export interface Uploads {
+  /** @throws UserError for a model that is not served, or a rank that is not possible */
+  start(body: unknown): string;
+  /** @throws HttpError 404, 413 */
+  receive(id: string, file: string, body: ReadableStream | null): Promise<void>;
+  /** Gives the checkpoint's path. @throws UserError when the files are not an adapter of the model */
+  finish(id: unknown): Promise<string>;
+  sweep(): void;
+}
+
+export function createUploads(context: ServerContext, sessions: Sessions): Uploads {
+  const { store, log } = context;
+  const uploads = new Map<string, Upload>();
+
+  function require(id: unknown): Upload {
+    const upload = typeof id === "string" ? uploads.get(id) : undefined;
+    if (upload) return upload;
+    throw new HttpError(404, `there is no upload ${JSON.stringify(id)}: it was never started, or it has expired`);
+  }
+
+  async function adopt({ baseModel, adapter, project, data }: Upload): Promise<string> {
+    const folder = store.folderOf(data);
+    const missing = uploadFiles.filter((file) => !existsSync(join(folder, file)));
+    if (missing.length > 0)
+      throw new UserError(`the upload lacks ${missing.join(" and ")}: PUT every file to its address first`);
+    const { r, lora_alpha: alpha } = readBody(configSchema, readConfig(folder));
+    if (r !== adapter.rank) throw new UserError(`adapter_config.json has rank ${r}, lora_config ${adapter.rank}`);
+    const base = findBaseModel(context.models, baseModel);
+    const own = { ...adapter, alpha };
+    await base.scheduler.train(`upload ${data}`, async () => {
+      const learner = await (await base.keeper.ready()).createLearner({ adapter: own });
+      try {
+        await learner.loadState(folder, { optimizer: false });
+      } finally {
+        await learner.close();
+      }
+    });
+    const session = sessions.create({ display_name: "uploaded weights", project_id: project });
+    const createdAt = context.now().toISOString();
+    session.models.push({
+      ...{ number: 0, adapter: own, baseModel, userMetadata: null, state: null, lastSaved: null },
+      ...{ createdAt, lastRequestAt: createdAt, nextSeq: 1, dirty: false, unstepped: false, untrainable: true },
+    });
+    store.saveSession(session);
+    const run = modelId(session.id, 0);
+    const checkpoint = {
+      run,
+      kind: "external_weights" as const,
+      name: "uploaded",
+      createdAt,
+      expiresAt: null,
+      public: false,
+    };
+    const sizeBytes = store.sizeOf(data);
+    store.saveCheckpoint({ ...checkpoint, sizeBytes, userMetadata: null, baseModel, adapter: own, data });
+    log.info(run, `uploaded an adapter of rank ${r}`);
+    return formatTinkerPath(checkpoint);
+  }
+
+  return {
+    start(body) {
+      const { base_model, lora_config, destination_project_id } = readBody(startSchema, body);
+      const { engine } = findBaseModel(context.models, base_model);
+      const adapter = adapterOf(lora_config, engine.capabilities);
+      const id = randomUUID();
+      const { data, folder } = store.newData();
+      mkdirSync(folder);
+      const begun = context.now().getTime();
+      uploads.set(id, { baseModel: base_model, adapter, project: destination_project_id ?? null, data, begun });
+      return id;
+    },
+    async receive(id, file, body) {
+      const { data, path } = require(id);
+      if (path) throw new HttpError(400, "the upload is finished");
+      const target = join(store.folderOf(data), file);
+      const partial = `${target}.partial`;
+      let bytes = 0;
+      const limited = async function* (chunks: AsyncIterable<Uint8Array>) {
+        for await (const chunk of chunks) {
+          bytes += chunk.byteLength;
+          if (bytes > mostBytes) throw new HttpError(413, `${file} is longer than ${mostBytes} bytes`);
+          yield chunk;
+        }
+      };
+      try {
+        await pipeline(
+          body === null ? Readable.from([]) : Readable.fromWeb(body as never),
+          limited,
+          createWriteStream(partial),
+        );
+        await rename(partial, target);
+      } finally {
+        await rm(partial, { force: true });
+      }
+    },
+    async finish(id) {
+      const upload = require(id);
+      upload.path ??= adopt(upload);
+      try {
+        return await upload.path;
+      } catch (error) {
+        // The client may put other files in place.
+        delete upload.path;
+        throw error;
+      }
+    },
+    sweep() {
+      const now = context.now().getTime();
+      for (const [id, { begun, data, path }] of uploads) {
+        if (now - begun < lifeMs) continue;
+        uploads.delete(id);
+        if (!path) store.discard(data);
+      }
+    },
+  };
+}
+
+function readConfig(folder: string): unknown {
+  try {
+    return JSON.parse(readFileSync(join(folder, "adapter_config.json"), "utf8"));
+  } catch (cause) {
+    throw new UserError(`adapter_config.json is not valid JSON: ${cause instanceof Error ? cause.message : cause}`);
+  }
+}

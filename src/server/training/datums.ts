@@ -1,0 +1,183 @@
+/** What a training request holds, checked, as an engine takes it: sequences, and the inputs of the loss. */
+
+import type { Loss } from "../../algorithms/types.ts";
+import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
+import { UserError } from "../../errors.ts";
+import type { Datum, ForwardBackwardRequest, InputChunk } from "../../tinker-protocol/training.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
+
+export interface TrainingCall {
+  sequences: Sequence[];
+  /** `[]` or `[K]` of each datum. */
+  trailingShapes: number[][];
+  /** A datum's log-probabilities as they are answered, `[N]` or `[N, K]`, from those that were computed. */
+  spread(index: number, computed: Float32Array): Float32Array;
+  /** The loss of some of the datums, `from` to `to`, as a loss of their sequences. */
+  loss(from: number, to: number): Loss;
+}
+
+/** At most so many targets a position: the engines count them in a byte. */
+const mostTargets = 255;
+
+/**
+ * Position i of a datum's input predicts `target_tokens[i]`, so the sequence is the input with one token more, and
+ * every position is an output. Not of the protocol: with the setting `masked` 1 each datum has a `mask`, and positions
+ * where it is 0 are left out: of the loss, and of what is computed; their log-probabilities are answered as 0.
+ * @throws UserError that names the datum, when anything of it does not fit
+ */
+export function readTrainingCall(
+  request: ForwardBackwardRequest,
+  model: Pick<ModelInfo, "vocabularySize" | "maxLength">,
+  capabilities: Pick<Capabilities, "outputs">,
+): TrainingCall {
+  const { data, lossFn } = request;
+  if (data.length === 0) throw new UserError("the request holds no datum");
+  const { masked, ...settings } = request.lossConfig;
+  const config = lossConfig(lossFn, settings);
+  const read = data.map((datum, index) => {
+    try {
+      return readDatum(datum, lossFn, masked === 1, model, capabilities);
+    } catch (error) {
+      throw error instanceof UserError ? new UserError(`datum ${index}: ${error.message}`, { cause: error }) : error;
+    }
+  });
+  return {
+    sequences: read.map(({ sequence }) => sequence),
+    trailingShapes: read.map(({ trailingShape }) => trailingShape),
+    spread(index, computed) {
+      const { chosen, size } = read[index]!;
+      if (!chosen) return computed.slice();
+      const whole = new Float32Array(size);
+      chosen.forEach((place, order) => {
+        whole[place] = computed[order]!;
+      });
+      return whole;
+    },
+    loss: (from, to) =>
+      sumLoss(
+        lossFn,
+        read.slice(from, to).map(({ inputs }) => inputs),
+        config,
+      ),
+  };
+}
+
+/** The tokens of an input of text. @throws UserError for images and sound, which a text model has no use for */
+export function textTokens(chunks: readonly InputChunk[], vocabularySize: number): Int32Array {
+  const parts = chunks.map((chunk) => {
+    if (chunk.kind === "text") return chunk.tokens;
+    throw new UserError(`the input has a chunk of kind ${chunk.kind}; this model reads text only`);
+  });
+  const tokens = new Int32Array(parts.reduce((total, part) => total + part.length, 0));
+  let position = 0;
+  for (const part of parts) {
+    tokens.set(part, position);
+    position += part.length;
+  }
+  const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
+  if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
+  return tokens;
+}
+
+interface ReadDatum {
+  sequence: Sequence;
+  trailingShape: number[];
+  /** Of the outputs that are computed. */
+  inputs: Record<string, Float32Array>;
+  /** The number of outputs that are answered, and which of them are computed; absent: all. */
+  size: number;
+  chosen?: Int32Array;
+}
+
+function readDatum(
+  datum: Datum,
+  lossFn: string,
+  masked: boolean,
+  model: Pick<ModelInfo, "vocabularySize" | "maxLength">,
+  { outputs }: Pick<Capabilities, "outputs">,
+): ReadDatum {
+  const input = textTokens(datum.input, model.vocabularySize);
+  if (input.length === 0) throw new UserError("model_input has no tokens");
+  if (input.length > model.maxLength) {
+    throw new UserError(`model_input has ${input.length} tokens; this model takes ${model.maxLength}`);
+  }
+  const { targets, trailingShape } = readTargets(datum, lossFn, input.length, model.vocabularySize);
+  const { mask, ...inputs } = readInputs(datum, lossFn, [input.length, ...trailingShape], masked);
+
+  const several = trailingShape[0] ?? 1;
+  const tokens = new Int32Array(input.length + 1);
+  tokens.set(input);
+  tokens[input.length] = targets[(input.length - 1) * several]!;
+  const size = input.length * several;
+  const chosen = mask && Int32Array.from(targets.keys()).filter((index) => mask[index] !== 0);
+  const trained = new Uint8Array(input.length);
+  const wanted = chosen ?? Int32Array.from({ length: size }, (_, index) => index);
+  for (const index of wanted) trained[Math.floor(index / several)]!++;
+  const tokenOf = (index: number) => targets[index]!;
+  const plain = trailingShape.length === 0 && wanted.every((index) => tokenOf(index) === tokens[index + 1]);
+  if (!plain && !outputs.includes("targets")) {
+    throw new UserError("target_tokens is not model_input shifted by one, and this engine scores no other tokens");
+  }
+  const sequence = plain ? { tokens, trained } : { tokens, trained, targets: wanted.map(tokenOf) };
+  if (!chosen) return { sequence, trailingShape, inputs, size };
+  const picked = Object.fromEntries(
+    Object.entries(inputs).map(([name, values]) => [name, Float32Array.from(chosen, (index) => values[index]!)]),
+  );
+  return { sequence, trailingShape, inputs: picked, size, chosen };
+}
+
+function readTargets(datum: Datum, lossFn: string, length: number, vocabularySize: number) {
+  const tensor = datum.lossInputs.target_tokens;
+  if (!tensor) throw new UserError("loss_fn_inputs has no target_tokens");
+  if (tensor.dtype !== "int64") throw new UserError(`target_tokens is ${tensor.dtype}, not int64`);
+  const [rows, ...trailingShape] = tensor.shape;
+  const matrix = trailingShape.length === 1 && tinkerLoss(lossFn).severalTargets;
+  if (rows !== length || !(trailingShape.length === 0 || matrix)) {
+    const shapes = tinkerLoss(lossFn).severalTargets ? `[${length}] or [${length}, K]` : `[${length}]`;
+    throw new UserError(
+      `target_tokens has the shape [${tensor.shape.join(", ")}]; with ${length} input tokens ${lossFn} takes ${shapes}`,
+    );
+  }
+  const several = trailingShape[0] ?? 1;
+  if (several < 1 || several > mostTargets) {
+    throw new UserError(`${several} targets a position; there may be 1 to ${mostTargets}`);
+  }
+  const wrong = tensor.values.find((token) => !(token >= 0 && token < vocabularySize));
+  if (wrong !== undefined) throw new UserError(`target token ${wrong} is not in the vocabulary of ${vocabularySize}`);
+  return { targets: Int32Array.from(tensor.values), trailingShape };
+}
+
+function readInputs(
+  { lossInputs }: Datum,
+  lossFn: string,
+  shape: readonly number[],
+  masked: boolean,
+): Record<string, Float32Array> {
+  const { inputs, defaults = {} } = tinkerLoss(lossFn);
+  const names = masked ? [...inputs, "mask"] : inputs;
+  const expected = ["target_tokens", ...names];
+  const more = Object.keys(lossInputs).filter((name) => !expected.includes(name));
+  if (more.length > 0) {
+    throw new UserError(`loss_fn_inputs has ${more.join(", ")}, which ${lossFn} does not take: ${expected.join(", ")}`);
+  }
+  const count = shape.reduce((product, size) => product * size, 1);
+  return Object.fromEntries(
+    names.map((name) => {
+      const tensor = lossInputs[name];
+      if (!tensor) {
+        const value = defaults[name];
+        if (value === undefined) throw new UserError(`loss_fn_inputs has no ${name}, which ${lossFn} needs`);
+        return [name, new Float32Array(count).fill(value)];
+      }
+      if (tensor.shape.join() !== shape.join()) {
+        throw new UserError(
+          `${name} has the shape [${tensor.shape.join(", ")}], target_tokens has [${shape.join(", ")}]`,
+        );
+      }
+      const wrong = tensor.values.findIndex((value) => !Number.isFinite(value));
+      if (wrong >= 0) throw new UserError(`${name}[${wrong}] is ${tensor.values[wrong]}, not a finite number`);
+      return [name, Float32Array.from(tensor.values)];
+    }),
+  );
+}

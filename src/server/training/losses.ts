@@ -1,0 +1,165 @@
+/**
+ * Tinker's losses, by the names that its clients send. Every one is a plain sum over tokens and datums, without a mean
+ * and without a mask; clip thresholds are bounds of the ratio itself, not distances from 1.
+ *
+ * In the formulas, of a token: p its log-probability under the model, q under the sampler (`logprobs`), A its advantage,
+ * r = exp(p - q), sg = without gradient.
+ */
+import { cispo } from "../../algorithms/losses/cispo.ts";
+import { dro } from "../../algorithms/losses/dro.ts";
+import { importanceSampling } from "../../algorithms/losses/importance-sampling.ts";
+import { ppo } from "../../algorithms/losses/ppo.ts";
+import { lossDefaults, type SequenceLoss } from "../../algorithms/losses/sequence-loss.ts";
+import type { Loss, LossValue } from "../../algorithms/types.ts";
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
+import type { TokenOutputs } from "../../trajectories/types.ts";
+
+type Values = Readonly<Record<string, Float32Array>>;
+type Config = Readonly<Record<string, number>>;
+
+/** Adds one datum: writes dL/dp of each of its outputs and gives its part of the loss. */
+type DatumLoss = (p: Float32Array, inputs: Values, config: Config, slopes: Float32Array) => number;
+
+interface TinkerLoss {
+  /** The inputs that a datum must have besides `target_tokens`, each one float32 to an output. */
+  inputs: readonly string[];
+  /** Inputs that may be left out, with the value they then have everywhere. */
+  defaults?: Readonly<Record<string, number>>;
+  /** The settings with their defaults; null has none and must be given. */
+  config: Readonly<Record<string, number | null>>;
+  /** Whether targets may be `[N, K]`. */
+  severalTargets?: true;
+  datum: DatumLoss;
+}
+
+/** One of Hone's own losses, with log-ratios that no limit holds; `average` of them, where a sequence has one ratio. */
+const ownLoss =
+  (loss: SequenceLoss, average?: (logRatios: Float64Array, inputs: Values) => number): DatumLoss =>
+  (
+    p,
+    inputs,
+    { clip_low_threshold: low = 0, clip_high_threshold: high = Number.POSITIVE_INFINITY, beta = 0 },
+    slopes,
+  ) => {
+    const { logprobs: sampler, advantages } = inputs;
+    const mean = average?.(
+      Float64Array.from(p, (logprob, index) => logprob - sampler![index]!),
+      inputs,
+    );
+    const old = mean === undefined ? sampler! : Float64Array.from(p, (logprob) => logprob - mean);
+    const settings = { ...lossDefaults, low, high, droBeta: beta, logRatioLimit: Number.POSITIVE_INFINITY };
+    const values = loss({ logprobs: p, old, advantages: advantages! }, settings);
+    slopes.set(values.slopes);
+    return values.losses.reduce((sum, value) => sum + value, 0);
+  };
+
+const policyInputs = ["logprobs", "advantages"] as const;
+const closeToOne = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 } as const;
+
+const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
+  /** `-w p` */
+  cross_entropy: {
+    inputs: ["weights"],
+    defaults: { weights: 1 },
+    config: {},
+    severalTargets: true,
+    datum(p, { weights }, _config, slopes) {
+      let sum = 0;
+      for (let index = 0; index < p.length; index++) {
+        // A weight of 0 leaves a token out, also where its log-probability is minus infinity.
+        if (weights![index] !== 0) sum -= weights![index]! * p[index]!;
+        slopes[index] = -weights![index]!;
+      }
+      return sum;
+    },
+  },
+  /** `-r A` */
+  importance_sampling: { inputs: policyInputs, config: {}, datum: ownLoss(importanceSampling) },
+  /** `-min(r A, clip(r) A)` */
+  ppo: { inputs: policyInputs, config: closeToOne, datum: ownLoss(ppo) },
+  /** `-sg(clip(r)) p A` */
+  cispo: {
+    inputs: policyInputs,
+    config: { clip_low_threshold: 0, clip_high_threshold: 4 },
+    datum: ownLoss(cispo),
+  },
+  /** `-(p A - beta/2 (p - q)^2)` */
+  dro: { inputs: policyInputs, config: { beta: null }, datum: ownLoss(dro) },
+  /**
+   * PPO's form with one ratio a sequence, `exp(mean of p - q where the mask is not 0)`, whose gradient each token has
+   * as if the ratio were its own (GSPO-token, arXiv 2507.18071).
+   */
+  gspo: {
+    inputs: [...policyInputs, "sequence_ratio_mask"],
+    config: closeToOne,
+    datum: ownLoss(ppo, (logRatios, { sequence_ratio_mask: mask }) => {
+      const counted = logRatios.filter((_, index) => mask![index] !== 0);
+      if (counted.length === 0) throw new UserError("gspo: sequence_ratio_mask is 0 everywhere, so there is no ratio");
+      return counted.reduce((sum, logRatio) => sum + logRatio, 0) / counted.length;
+    }),
+  },
+};
+
+const notOffered: Readonly<Record<string, string>> = {
+  stable_reinforce: "its formula is not published",
+  custom: "custom losses run in the client here, which forward_backward_custom does by itself",
+};
+
+/** @throws UserError when there is no such loss */
+export function tinkerLoss(name: string): TinkerLoss {
+  const loss = Object.hasOwn(tinkerLosses, name) ? tinkerLosses[name] : undefined;
+  if (loss) return loss;
+  const names = Object.keys(tinkerLosses);
+  if (Object.hasOwn(notOffered, name)) {
+    throw new UserError(`loss_fn "${name}" is not supported: ${notOffered[name]}. There are ${names.join(", ")}`);
+  }
+  const near = nearest(name, names);
+  const meant = near.length > 0 ? `; did you mean ${near.join(" or ")}` : "";
+  throw new UserError(`there is no loss_fn "${name}"${meant}? There are ${names.join(", ")}`);
+}
+
+/** @throws UserError for a setting that the loss does not have, that is no number, or that is missing */
+export function lossConfig(name: string, given: Readonly<Record<string, number | string>>): Config {
+  const { config } = tinkerLoss(name);
+  const known = Object.keys(config);
+  for (const [key, value] of Object.entries(given)) {
+    if (!Object.hasOwn(config, key)) {
+      const text = known.length === 0 ? "it has none" : `it has ${known.join(", ")}`;
+      throw new UserError(`loss_fn_config: ${name} has no setting ${key}; ${text}`);
+    }
+    if (typeof value !== "number" || !Number.isFinite(value)) {
+      throw new UserError(`loss_fn_config.${key} is ${JSON.stringify(value)}, not a finite number`);
+    }
+  }
+  const whole: Record<string, number> = {};
+  for (const key of known) {
+    const value = given[key] ?? config[key];
+    if (typeof value !== "number")
+      throw new UserError(`loss_fn_config.${key} must be given for ${name}: it has no default`);
+    whole[key] = value;
+  }
+  const { clip_low_threshold: low, clip_high_threshold: high } = whole;
+  if (low !== undefined && high !== undefined && low > high) {
+    throw new UserError(`loss_fn_config: clip_low_threshold ${low} is above clip_high_threshold ${high}`);
+  }
+  return whole;
+}
+
+/** @param inputs the inputs of each datum, in the order of the sequences that the engine is given */
+export function sumLoss(name: string, inputs: readonly Values[], config: Config): Loss {
+  const { datum } = tinkerLoss(name);
+  return {
+    name,
+    outputs: {},
+    evaluate(outputs: TokenOutputs, members: Int32Array): LossValue {
+      const gradient = new Float32Array(outputs.logprobs.length);
+      let loss = 0;
+      members.forEach((member, row) => {
+        const [from, to] = [outputs.offsets[row]!, outputs.offsets[row + 1]!];
+        loss += datum(outputs.logprobs.subarray(from, to), inputs[member]!, config, gradient.subarray(from, to));
+      });
+      return { loss, gradient: { logprobs: gradient }, metrics: {} };
+    },
+  };
+}

@@ -1,0 +1,157 @@
+/** What a training client can ask of a model: forward, forward_backward, optim_step. */
+import { z } from "zod";
+import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
+import type { AdamParams } from "../../backends/engine.ts";
+import { EngineDied } from "../../backends/engine-died.ts";
+import { UserError } from "../../errors.ts";
+import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
+import {
+  type DatumOutput,
+  encodeForwardBackwardOutput,
+  type ForwardBackwardRequest,
+} from "../../tinker-protocol/training.ts";
+import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import type { LiveModel } from "../models/live-models.ts";
+import type { FutureResult } from "../queue/futures.ts";
+import { readTrainingCall, type TrainingCall } from "./datums.ts";
+
+/**
+ * Tokens that are computed before others get their turn; those that a sequence shares with the one before are not computed
+ * again. A sequence of operations is cut by what it holds alone, so its figures do not depend on who else is there.
+ */
+const turnTokens = 8192;
+
+interface Turn {
+  from: number;
+  to: number;
+}
+
+function turnsOf({ sequences }: TrainingCall): Turn[] {
+  const turns: Turn[] = [];
+  let tokens = 0;
+  sequences.forEach((sequence, index) => {
+    const last = turns.at(-1);
+    const added = last ? sequence.tokens.length - sharedLength(sequences[index - 1]!, sequence) : 0;
+    if (last && tokens + added <= turnTokens) {
+      last.to = index + 1;
+      tokens += added;
+      return;
+    }
+    turns.push({ from: index, to: index + 1 });
+    tokens = sequence.tokens.length;
+  });
+  return turns;
+}
+
+function sharedLength({ tokens: left }: Sequence, { tokens: right }: Sequence): number {
+  let length = 0;
+  while (length < left.length && length < right.length && left[length] === right[length]) length++;
+  return length;
+}
+
+/** @throws UserError when the request's data, loss or settings are wrong; the model is then as it was */
+export async function forwardBackward(model: LiveModel, request: ForwardBackwardRequest): Promise<FutureResult> {
+  const call = readTrainingCall(request, model.base.engine.model, model.base.engine.capabilities);
+  const outputs: DatumOutput[] = [];
+  let loss = 0;
+  const collect = (turn: Turn, found: TokenOutputs, value: number) => {
+    loss += value;
+    for (let index = turn.from; index < turn.to; index++) {
+      const [from, to] = [found.offsets[index - turn.from]!, found.offsets[index - turn.from + 1]!];
+      outputs.push({
+        logprobs: call.spread(index, found.logprobs.subarray(from, to)),
+        trailingShape: call.trailingShapes[index]!,
+      });
+    }
+  };
+  for (const turn of turnsOf(call)) {
+    const sequences = call.sequences.slice(turn.from, turn.to);
+    const turnLoss = call.loss(turn.from, turn.to);
+    if (request.forwardOnly) {
+      const found = await model.compute((policy) => policy.learner.forward(sequences, {}));
+      collect(turn, found, turnLoss.evaluate(found, Int32Array.from(sequences.keys())).loss);
+    } else {
+      const { outputs: found, loss: value } = await backward(model, sequences, turnLoss, turn.from > 0);
+      collect(turn, found, value);
+    }
+  }
+  return { kind: "protobuf", body: encodeForwardBackwardOutput({ outputs, metrics: { "loss:sum": loss } }) };
+}
+
+/** A backward that fails leaves no part of its gradient; what was there before it goes too, which the next step says. */
+async function backward(
+  model: LiveModel,
+  sequences: TrainingCall["sequences"],
+  loss: ReturnType<TrainingCall["loss"]>,
+  continues: boolean,
+) {
+  return model.compute(async (policy) => {
+    const before = model.gradient;
+    if (before === "none") model.markGradient("some");
+    try {
+      return await policy.learner.forwardBackward(sequences, loss);
+    } catch (error) {
+      if (error instanceof EngineDied) throw error;
+      await policy.learner.zeroGrad();
+      model.markGradient(before === "none" && !continues ? "none" : "lost");
+      if (!(error instanceof NonFiniteLossError)) throw error;
+      throw new UserError(error.message, {
+        code: error.code,
+        hint: "Look for large values in this request's logprobs, advantages or weights.",
+        cause: error,
+      });
+    }
+  });
+}
+
+/** Not of the protocol: for Hone's own client. */
+export async function dropGradient(model: LiveModel): Promise<FutureResult> {
+  return model.compute(async (policy) => {
+    await policy.learner.zeroGrad();
+    model.markGradient("none");
+    return { kind: "json", body: { type: "zero_grad" } };
+  });
+}
+
+const finite = z.number("it must be a finite number");
+const adamSchema = z.strictObject({
+  learning_rate: finite.min(0),
+  beta1: finite.min(0).lt(1).default(0.9),
+  beta2: finite.min(0).lt(1).default(0.95),
+  eps: finite.gt(0).default(1e-12),
+  weight_decay: finite.min(0).default(0),
+  grad_clip_norm: finite.min(0).default(0),
+});
+
+/** @throws UserError naming the parameter that is wrong */
+function readAdam(body: Record<string, unknown>): AdamParams {
+  if (body.optimizer_params !== undefined) {
+    const { type } = body.optimizer_params as { type?: unknown };
+    throw new UserError(
+      `the optimizer ${JSON.stringify(type)} is not supported: models here are trained with AdamW (AdamParams)`,
+    );
+  }
+  const parsed = adamSchema.safeParse(body.adam_params);
+  if (!parsed.success) throw new UserError(`adam_params: ${z.prettifyError(parsed.error)}`);
+  const { learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm } = parsed.data;
+  return { learningRate: learning_rate, beta1, beta2, eps, weightDecay: weight_decay, maxGradNorm: grad_clip_norm };
+}
+
+/** @throws UserError for wrong parameters, and for a gradient that is not finite or was lost: no step is taken then */
+export async function optimStep(model: LiveModel, body: Record<string, unknown>): Promise<FutureResult> {
+  const adam = readAdam(body);
+  return model.compute(async (policy) => {
+    if (model.gradient === "lost") {
+      model.markGradient("none");
+      throw new UserError(
+        "the gradient since the last step was dropped because a forward_backward failed, or the server or its engine restarted; no step was taken",
+        { code: "state_lost", hint: "Run the forward_backward calls of this step again." },
+      );
+    }
+    model.markDirty();
+    const { gradNorm, applied } = await policy.learner.optimStep(adam);
+    model.markGradient("none");
+    if (!applied) throw new NonFiniteGradientError(gradNorm);
+    return { kind: "json", body: { metrics: { grad_norm: gradNorm } } };
+  });
+}
