@@ -1,5 +1,5 @@
 import { describe, expect, expectTypeOf, test } from "vitest";
-import { firstInteger } from "../rewards/first-integer.ts";
+import { firstInteger } from "../rewards/text/first-integer.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { ChatMessage } from "../trajectories/types.ts";
 import { singleTurn } from "./single-turn.ts";

@@ -12,9 +12,9 @@ import { sameOutput } from "./code/same-output.ts";
 import { randomExpression, randomReply } from "./fuzz-replies.fixture.ts";
 import type { Grade } from "./grade.ts";
 import * as graders from "./index.ts";
-import { matchesSchemaOnThisThread } from "./json-schema.ts";
-import { readScore } from "./judge.ts";
-import { matchesFormatOnThisThread } from "./matches-format.ts";
+import { readScore } from "./remote/judge.ts";
+import { matchesSchemaOnThisThread } from "./text/json-schema.ts";
+import { matchesFormatOnThisThread } from "./text/matches-format.ts";
 
 const list = { anyOf: [{ type: "array", items: { $ref: "#" } }, { type: ["number", "null"] }] };
 

@@ -1,5 +1,5 @@
+import { offThread, TookTooLong } from "../concurrency/off-thread.ts";
 import { type Grade, grade, overlong } from "./grade.ts";
-import { offThread, TookTooLong } from "./off-thread.ts";
 
 const timeoutSeconds = 5;
 

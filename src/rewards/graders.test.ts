@@ -1,10 +1,10 @@
 import { describe, expect, test } from "vitest";
 import { codeBlock } from "./code/code-block.ts";
 import { sameOutput } from "./code/same-output.ts";
-import { hasTags } from "./has-tags.ts";
-import { matchesSchema } from "./json-schema.ts";
-import { multipleChoice } from "./multiple-choice.ts";
-import { tokenF1 } from "./token-f1.ts";
+import { hasTags } from "./text/has-tags.ts";
+import { matchesSchema } from "./text/json-schema.ts";
+import { multipleChoice } from "./text/multiple-choice.ts";
+import { tokenF1 } from "./text/token-f1.ts";
 
 describe("multipleChoice", () => {
   test.each<[string, string, number]>([

@@ -6,10 +6,10 @@ import { llama3 } from "../chat/formats/llama3.ts";
 import { mistral } from "../chat/formats/mistral.ts";
 import { sameOutput } from "./code/same-output.ts";
 import { combine } from "./combine.ts";
-import { countdown } from "./countdown.ts";
 import type { Grade } from "./grade.ts";
 import { gsm8kAnswer, hasTags, matchesFormat, mathAnswer, multipleChoice, tokenF1 } from "./index.ts";
-import { readScore } from "./judge.ts";
+import { readScore } from "./remote/judge.ts";
+import { countdown } from "./text/countdown.ts";
 
 const many = 200_000;
 const spaces = " ".repeat(many);

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { exactMatch, firstInteger, gsm8kAnswer, integersInOrder, matchesFormat } from "./index.ts";
-import { numbersIn } from "./numbers.ts";
+import { numbersIn } from "./text/numbers.ts";
 
 describe("numbersIn", () => {
   test.each<[string, string[], string[]]>([

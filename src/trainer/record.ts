@@ -37,7 +37,7 @@ export interface EpisodeSource {
   step: number;
 }
 
-export interface FinishedStep {
+interface FinishedStep {
   step: number;
   gathered: GatheredStep;
   credit: Credit;

@@ -42,7 +42,7 @@ export interface Attempts {
   sampling: SamplingClientOptions["defaults"] & { maxTokens: number };
 }
 
-export interface Collection extends Attempts {
+interface Collection extends Attempts {
   tasks: readonly Task[];
   /** Counts from 1; 0 is before training. */
   step: number;
@@ -55,7 +55,7 @@ export interface Collection extends Attempts {
 }
 
 /** What several collections that run at the same time share. */
-export interface Beside {
+interface Beside {
   queue: SampleQueue;
   /** This collection's place among them. */
   order: number;

@@ -51,7 +51,7 @@ export function updateOptions(
  * @param step 1..total
  * @param base the highest learning rate
  */
-export function adamParams(
+function adamParams(
   { training, rllm: { algorithm } }: Config,
   step: number,
   total: number,

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { countdown } from "../../rewards/countdown.ts";
+import { countdown } from "../../rewards/text/countdown.ts";
 import { runWorkflow } from "../../testing/run-workflow.ts";
 import { multiTurn } from "../multi-turn.ts";
 import { type GridWorldRow, gridMap, gridWorld, gridWorlds } from "./grid-world.ts";

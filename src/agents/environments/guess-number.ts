@@ -1,5 +1,5 @@
 /** A number game of several turns: guess a number, hear whether it is higher or lower. */
-import { numbersIn } from "../../rewards/numbers.ts";
+import { numbersIn } from "../../rewards/text/numbers.ts";
 import type { Environment, Reply } from "../types.ts";
 
 export interface GuessNumberRow {

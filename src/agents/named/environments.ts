@@ -3,9 +3,9 @@
 import type { Task } from "../../data/task.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { type CodeTest, codeTests } from "../../rewards/code/code-tests.ts";
-import { countdown } from "../../rewards/countdown.ts";
 import { mathAnswer } from "../../rewards/math/math-answer.ts";
 import { openSandbox, type Sandbox } from "../../rewards/sandbox/index.ts";
+import { countdown } from "../../rewards/text/countdown.ts";
 import { type GridWorldRow, gridWorld } from "../environments/grid-world.ts";
 import { type GuessNumberRow, guessNumber } from "../environments/guess-number.ts";
 import { questionEnvironment } from "../environments/question.ts";

@@ -4,7 +4,7 @@ import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
-import { remoteReward } from "../../rewards/remote-reward.ts";
+import { remoteReward } from "../../rewards/remote/remote-reward.ts";
 import { cumulative, multiTurn } from "../multi-turn.ts";
 import type { Agent, Workflow } from "../types.ts";
 import { builtInAgents } from "./agents.ts";

@@ -1,6 +1,7 @@
 /** Encodes long texts on other threads, since a long document blocks the event loop for milliseconds. */
+
+import { offThread } from "../../concurrency/off-thread.ts";
 import { UserError } from "../../errors.ts";
-import { offThread } from "../../rewards/off-thread.ts";
 import type { EncodeOptions } from "../types.ts";
 import { openTokenizer, type Tokenizer } from "./tokenizer.ts";
 

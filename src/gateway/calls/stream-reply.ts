@@ -4,7 +4,7 @@ import type { ParsedReply } from "../../chat/messages.ts";
 import { thinkEnd, thinkStart } from "../../chat/parse-reply.ts";
 import type { Chat } from "../../chat/types.ts";
 
-export interface ReplyDelta {
+interface ReplyDelta {
   content: string;
   reasoning: string;
 }

@@ -1,4 +1,4 @@
-import { canonical } from "../numbers.ts";
+import { canonical } from "../text/numbers.ts";
 
 /** Compares a program's output with the expected output: ignores trailing blanks, compares numbers by value. */
 export function sameOutput(printed: string, expected: string): boolean {

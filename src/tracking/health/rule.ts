@@ -13,7 +13,7 @@ interface Observation {
 }
 
 /** Called once per step, in order. Returns a sentence while something is wrong. */
-export type Rule = (step: Observation) => string | undefined;
+type Rule = (step: Observation) => string | undefined;
 
 /** Makes the rule for one run. */
 export type NewRule = (config: Config) => Rule;

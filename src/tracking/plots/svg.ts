@@ -1,5 +1,5 @@
 /** The frame that all plots share: their size, background and axis labels. */
-export const plotSize = { width: 640, height: 240 };
+const plotSize = { width: 640, height: 240 };
 
 /** The edges of the area inside the axes. */
 export const plotArea = { left: 56, right: plotSize.width - 12, top: 30, bottom: plotSize.height - 34 };

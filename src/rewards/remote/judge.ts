@@ -1,9 +1,9 @@
 /** Grades with a language model behind any OpenAI-compatible endpoint. */
-import type { Outcome, Reply, Reward } from "../agents/types.ts";
-import type { ChatMessage } from "../chat/messages.ts";
-import { Semaphore } from "../concurrency/semaphore.ts";
-import { RunError } from "../errors.ts";
-import { quote } from "./grade.ts";
+import type { Outcome, Reply, Reward } from "../../agents/types.ts";
+import type { ChatMessage } from "../../chat/messages.ts";
+import { Semaphore } from "../../concurrency/semaphore.ts";
+import { RunError } from "../../errors.ts";
+import { quote } from "../grade.ts";
 import { postJson } from "./post-json.ts";
 
 export interface JudgeOptions<Row> {

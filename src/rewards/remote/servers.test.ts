@@ -1,10 +1,10 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
-import { singleTurn } from "../agents/single-turn.ts";
-import { runWorkflow } from "../testing/run-workflow.ts";
-import { combine } from "./combine.ts";
-import { exactMatch } from "./exact-match.ts";
+import { singleTurn } from "../../agents/single-turn.ts";
+import { runWorkflow } from "../../testing/run-workflow.ts";
+import { combine } from "../combine.ts";
+import { exactMatch } from "../text/exact-match.ts";
 import { judge } from "./judge.ts";
 import { remoteReward } from "./remote-reward.ts";
 

@@ -1,4 +1,4 @@
-import { type Grade, grade, overlong, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
 
 export interface ExactMatchOptions {
   /** Ignore the case of letters. Default false. */

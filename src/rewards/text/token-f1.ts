@@ -1,4 +1,4 @@
-import { type Grade, grade, overlong, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
 
 /** The words in lower case without punctuation and English articles, as in SQuAD. */
 function wordsOf(text: string): string[] {

@@ -1,4 +1,4 @@
-import { type Grade, grade, overlong, quote } from "./grade.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
 import { numbersIn } from "./numbers.ts";
 
 /**

@@ -1,5 +1,5 @@
-import { type Grade, grade, overlong, quote } from "./grade.ts";
-import { lastBox, withoutThinking } from "./math/find-answer.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
+import { lastBox, withoutThinking } from "../math/find-answer.ts";
 
 /**
  * The most reliable pattern first; the last match of a pattern counts. They expect runs of white space to be collapsed,

@@ -2,7 +2,7 @@
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { Worker } from "node:worker_threads";
-import { Semaphore } from "../concurrency/semaphore.ts";
+import { Semaphore } from "./semaphore.ts";
 
 export interface OffThreadOptions {
   /** Time limit of a call, after the module is loaded. Default 10. A thread that takes longer is terminated. */

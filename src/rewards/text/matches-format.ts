@@ -1,5 +1,5 @@
-import { type Grade, grade, quote } from "./grade.ts";
-import { gradeOffThread, gradeOrZero } from "./grade-off-thread.ts";
+import { type Grade, grade, quote } from "../grade.ts";
+import { gradeOffThread, gradeOrZero } from "../grade-off-thread.ts";
 
 /**
  * 1 if the pattern occurs in a reply, else 0; anchor it with ^ and $ to match the whole reply. The pattern runs in a

@@ -1,8 +1,8 @@
-import { type Grade, grade, overlong, quote } from "./grade.ts";
-import { withBudget } from "./math/budget.ts";
-import { findAnswer } from "./math/find-answer.ts";
-import { parseExpression } from "./math/parse.ts";
-import { decimalOf, equal } from "./math/rational.ts";
+import { type Grade, grade, overlong, quote } from "../grade.ts";
+import { withBudget } from "../math/budget.ts";
+import { findAnswer } from "../math/find-answer.ts";
+import { parseExpression } from "../math/parse.ts";
+import { decimalOf, equal } from "../math/rational.ts";
 import { canonical } from "./numbers.ts";
 
 /**

@@ -1,7 +1,7 @@
 import { Ajv, type ValidateFunction } from "ajv";
-import { codeBlock } from "./code/code-block.ts";
-import { type Grade, grade, quote } from "./grade.ts";
-import { gradeOffThread, gradeOrZero } from "./grade-off-thread.ts";
+import { codeBlock } from "../code/code-block.ts";
+import { type Grade, grade, quote } from "../grade.ts";
+import { gradeOffThread, gradeOrZero } from "../grade-off-thread.ts";
 
 /**
  * 1 if a reply, or its last fenced block, is JSON that the schema allows, else 0. The check runs in a thread for at most

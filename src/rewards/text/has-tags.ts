@@ -1,4 +1,4 @@
-import { type Grade, grade, overlong } from "./grade.ts";
+import { type Grade, grade, overlong } from "../grade.ts";
 
 /**
  * 1 if a reply consists of these tagged parts in this order, each exactly once and not empty, with only white space
