@@ -14,7 +14,7 @@ const validations: StepMetrics[] = [0, 40].map((step) => ({
   metrics: { "val/reward": step === 0 ? 0.25 : 0.875 },
 }));
 const facts = (changes: Partial<CardFacts>): CardFacts => ({
-  ...{ as: "adapter", model: "smollm2-135m-instruct", base: baseModel("smollm2-135m-instruct") },
+  ...{ as: "adapter", base: baseModel("smollm2-135m-instruct") },
   ...{ step: 40, config, steps, validations },
   ...changes,
 });
@@ -30,7 +30,8 @@ it("an export of a shipped alias names its base on the hub, and says how the wei
 });
 
 it("an export says nothing of what it does not know", () => {
-  const card = modelCard(facts({ as: "merged", model: "/models/own", base: {}, steps: [], validations: [] }));
+  const { config: own } = composeConfig({ input: { model: { name: "/models/own" } } });
+  const card = modelCard(facts({ as: "merged", config: own, base: {}, steps: [], validations: [] }));
   expect(card).not.toMatch(/base_model|Rewards|Adapter|peft|undefined|null|NaN/);
   expect(card).toContain("# own, trained by reinforcement learning");
 });

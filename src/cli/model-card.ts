@@ -8,8 +8,6 @@ import { stepSummary } from "../tracking/step-summary.ts";
 
 export interface CardFacts {
   as: "adapter" | "merged";
-  /** The name in the configuration. */
-  model: string;
   base: BaseModel;
   step: number;
   config: Config;
@@ -19,7 +17,8 @@ export interface CardFacts {
 }
 
 export function modelCard(facts: CardFacts): string {
-  const { as, base, model, config, step } = facts;
+  const { as, base, config, step } = facts;
+  const model = config.model.name;
   const isAdapter = as === "adapter";
   const name = base.id ?? basename(model);
   const difference =

@@ -1,6 +1,6 @@
 /** Opens the model that a configuration names, with a checkpoint's weights if there is one, for sampling. */
 import { join } from "node:path";
-import type { ModelInfo, Sampler } from "../backends/engine.ts";
+import type { Sampler } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
@@ -11,7 +11,9 @@ import { showStatus } from "./show-status.ts";
 export interface OpenModel {
   sampler: Sampler;
   chat: Chat;
-  model: ModelInfo;
+  name: string;
+  /** The longest conversation in tokens. */
+  maxLength: number;
   close(): Promise<void>;
 }
 
@@ -28,7 +30,8 @@ export async function openModel(
     if (checkpoint)
       await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
     const chat = openChat(engine.model.directory, config, warn);
-    return { sampler, chat, model: engine.model, close: () => engine.close() };
+    const { name, maxLength } = engine.model;
+    return { sampler, chat, name, maxLength, close: () => engine.close() };
   } catch (error) {
     await engine.close();
     throw error;

@@ -47,15 +47,11 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
   const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
-  const { sampler, chat, model, close } = await openModel(config, checkpoint, (line) =>
-    process.stderr.write(`${line}\n`),
-  );
+  const { name, close, ...model } = await openModel(config, checkpoint, (line) => process.stderr.write(`${line}\n`));
   try {
     const turn: Turn = {
-      sampler,
-      chat,
+      ...model,
       maxTokens: replyLimit(composed),
-      maxLength: model.maxLength,
       sampling: config.rllm.rollout.val,
       print: (text) => process.stdout.write(text),
     };
@@ -64,8 +60,8 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
       await answer(turn, [...messages, { role: "user", content: flags.message }]);
       return;
     }
-    const name = checkpoint ? `${model.name}, step ${checkpoint.step}` : model.name;
-    process.stdout.write(outColors.dim(`${name}. An empty line or Ctrl-C ends the conversation.\n`));
+    const title = checkpoint ? `${name}, step ${checkpoint.step}` : name;
+    process.stdout.write(outColors.dim(`${title}. An empty line or Ctrl-C ends the conversation.\n`));
     await converse(turn, messages);
   } finally {
     await close();

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { type Command, Option } from "commander";
-import type { Engine, Learner } from "../../backends/engine.ts";
+import type { Learner } from "../../backends/engine.ts";
 import { baseModel } from "../../backends/local/models.ts";
 import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
 import { UserError } from "../../errors.ts";
@@ -46,48 +46,32 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
     });
   }
   const status = showStatus();
-  const engine = await openEngine(checkpoint.config, { onStatus: status.say });
+  const engine = await openEngine(checkpoint.config, { onStatus: status.say }).finally(status.end);
   try {
     const learner = await engine.createLearner({ adapter: adapterSpec(checkpoint.config) });
     await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false });
-    await exportWhole(resolve(folder), as, { learner, engine, checkpoint });
-    status.end();
+    await exportWhole(resolve(folder), as, learner, engine.model.directory, checkpoint);
     process.stdout.write(`${as} of step ${checkpoint.step} written to ${folder}\n`);
   } finally {
-    status.end();
     await engine.close();
   }
 }
 
-interface Exported {
-  learner: Learner;
-  engine: Engine;
-  checkpoint: OpenCheckpoint;
-}
-
 /** Writes weights, tokenizer and model card. The folder appears only when it is complete. */
-async function exportWhole(folder: string, as: Form, { learner, engine, checkpoint }: Exported) {
+async function exportWhole(folder: string, as: Form, learner: Learner, model: string, checkpoint: OpenCheckpoint) {
   const partial = temporaryName(folder);
   try {
     await learner.export(partial, as);
-    for (const name of readdirSync(engine.model.directory).filter((one) => tokenizerFile.test(one))) {
+    for (const name of readdirSync(model).filter((one) => tokenizerFile.test(one))) {
       const copy = join(partial, name);
-      if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(engine.model.directory, name)));
+      if (!existsSync(copy)) writeFileSync(copy, readFileSync(join(model, name)));
     }
     const { config, step } = checkpoint;
     const base = baseModel(config.model.name);
     if (as === "adapter" && base.id !== undefined) nameBase(join(partial, "adapter_config.json"), base.id);
     const run = dirname(dirname(checkpoint.folder));
     const until = (kind: "step" | "validation") => readMetrics(run, kind).filter((one) => one.step <= step);
-    const facts = {
-      as,
-      base,
-      config,
-      step,
-      model: config.model.name,
-      steps: until("step"),
-      validations: until("validation"),
-    };
+    const facts = { as, base, config, step, steps: until("step"), validations: until("validation") };
     writeFileSync(join(partial, "README.md"), modelCard(facts));
     renameSync(partial, folder);
   } finally {

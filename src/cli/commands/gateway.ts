@@ -2,7 +2,6 @@
 import { existsSync } from "node:fs";
 import { type Command, Option } from "commander";
 import { serverSampler } from "../../backends/servers/server-sampler.ts";
-import type { Chat } from "../../chat/chat.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { outColors } from "../../colors.ts";
 import type { Config } from "../../config/schema.ts";
@@ -10,11 +9,10 @@ import { UserError } from "../../errors.ts";
 import { policySessions } from "../../gateway/sessions/policy-sessions.ts";
 import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
-import type { SampleSource } from "../../rollout/session/sample-queue.ts";
-import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { openCheckpoint } from "../../trainer/open-checkpoint.ts";
 import { checkRunGateway, openRunGateway } from "../../trainer/open-gateway.ts";
 import { composeSupported } from "../compose-supported.ts";
-import { openModel } from "../open-model.ts";
+import { type OpenModel, openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
 
@@ -45,13 +43,6 @@ Examples:
   hone gateway --checkpoint runs/latest rllm.sdk.store.path=traces.db
   hone gateway --upstream http://127.0.0.1:8000 --upstream-model Qwen/Qwen3-0.6B model.name=./qwen3-0.6b`;
 
-interface Model {
-  sampler: SampleSource;
-  chat: Chat;
-  name: string;
-  close(): Promise<void>;
-}
-
 /** A model call that takes longer is answered with an error. */
 const callTimeoutSeconds = 600;
 
@@ -66,7 +57,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   config.rllm.sdk.proxy.mode = "external";
   checkRunGateway(config);
   const { sampler, chat, name, close } =
-    flags.upstream !== undefined ? openUpstream(config, flags) : await openOwn(config, checkpoint);
+    flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(config, checkpoint, warn);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
     const { max_prompt_length: maxPromptLength, max_response_length: maxResponseLength } = config.data;
@@ -103,12 +94,7 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
   throw new UserError(`${flag} ${value} requires --upstream`, { hint: "add --upstream http://127.0.0.1:8000" });
 }
 
-async function openOwn(config: Config, checkpoint: OpenCheckpoint | undefined): Promise<Model> {
-  const { sampler, chat, model, close } = await openModel(config, checkpoint, warn);
-  return { sampler, chat, name: model.name, close };
-}
-
-function openUpstream(config: Config, flags: GatewayFlags): Model {
+function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> {
   const { upstream: url = "", upstreamKind: kind = "vllm", upstreamModel: model } = flags;
   if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
     throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
