@@ -4,8 +4,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { scriptedSampler } from "../testing/scripted-sampler.ts";
-import { openRunGateway } from "../trainer/open-gateway.ts";
+import { checkRunGateway } from "../trainer/open-gateway.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { diffConfigs } from "./diff.ts";
 import { explainConfig } from "./explain.ts";
@@ -99,14 +98,9 @@ test("a mistake in a secret does not repeat it", () => {
   }
 });
 
-test("a masked token is asked for again when the gateway needs it", async () => {
-  const { chat } = scriptedSampler(() => "");
-  const open = (overrides: string[]) => {
-    const { config } = compose(overrides);
-    return openRunGateway({ config, folder: undefined, chat, model: "m", warn: () => {} });
-  };
-  const resumed = open([`${key}="${maskedSecret}"`]);
-  await expect(resumed).rejects.toThrow(UserError);
-  await expect(resumed).rejects.toThrow(/admin_token was not saved/);
-  await (await open([`${key}=${secret}`])).close();
+test("a masked token is asked for again when the gateway needs it", () => {
+  const check = (override: string) => checkRunGateway(compose([override]).config);
+  expect(() => check(`${key}="${maskedSecret}"`)).toThrow(UserError);
+  expect(() => check(`${key}="${maskedSecret}"`)).toThrow(/admin_token was not saved/);
+  check(`${key}=${secret}`);
 });
