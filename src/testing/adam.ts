@@ -14,14 +14,14 @@ export const freshAdam = (count: number): AdamState => ({
   second: new Float64Array(count),
 });
 
-/** A step with clipping of the gradient's norm; what is not finite is dropped. */
+/** A step that clips the gradient's norm and drops a gradient that is not finite. */
 export function clippedAdamStep(
   parameters: Float64Array,
   gradient: Float64Array,
   state: AdamState,
   params: AdamParams,
 ): { gradNorm: number; applied: boolean } {
-  // In single precision, as an engine of real size has it: what overflows there is not finite here either.
+  // Single precision, as in other engines, so that the same gradients overflow.
   const gradNorm = Math.fround(Math.sqrt(gradient.reduce((sum, slope) => sum + slope * slope, 0)));
   if (!Number.isFinite(gradNorm)) return { gradNorm, applied: false };
   const scale = params.maxGradNorm > 0 ? Math.min(1, params.maxGradNorm / gradNorm) : 1;
@@ -41,11 +41,12 @@ function adamStep(parameters: Float64Array, gradient: Float64Array, state: AdamS
   state.steps++;
   const stepSize = learningRate / (1 - beta1 ** state.steps);
   const correction = Math.sqrt(1 - beta2 ** state.steps);
-  for (let index = 0; index < parameters.length; index++) {
-    const slope = gradient[index]!;
-    first[index] = beta1 * first[index]! + (1 - beta1) * slope;
-    second[index] = beta2 * second[index]! + (1 - beta2) * slope * slope;
+  for (const [index, slope] of gradient.entries()) {
+    const mean = beta1 * first[index]! + (1 - beta1) * slope;
+    const square = beta2 * second[index]! + (1 - beta2) * slope * slope;
+    first[index] = mean;
+    second[index] = square;
     const kept = parameters[index]! * (1 - learningRate * weightDecay);
-    parameters[index] = kept - (stepSize * first[index]!) / (Math.sqrt(second[index]!) / correction + eps);
+    parameters[index] = kept - (stepSize * mean) / (Math.sqrt(square) / correction + eps);
   }
 }

@@ -4,6 +4,7 @@ import type { TokenRows } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
 import { offsetsOf } from "../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+import { drawToken, rankTokens } from "./draw-token.ts";
 
 /** `[V * V]`; entry `previous * V + next` is the logit of `next` after `previous`. */
 export type Table = Float64Array;
@@ -37,20 +38,10 @@ export function eachTrained(
   }
 }
 
-/** The `count` likeliest tokens at each output's position, most likely first, and their log-probabilities. */
-export function tableMostLikely(table: Table, size: number, sequences: readonly Sequence[], count: number) {
-  const tokens: number[] = [];
-  const logprobs: number[] = [];
+/** The `count` most likely tokens at each output's position, most likely first, and their log-probabilities. */
+export function tableMostLikely(table: Table, size: number, sequences: readonly Sequence[], count: number): TokenRows {
   const width = Math.min(count, size);
-  eachTrained(sequences, (_, previous) => {
-    const logs = logProbabilities(table, size, previous);
-    const ranked = Array.from(logs.keys()).sort((left, right) => logs[right]! - logs[left]! || left - right);
-    for (const token of ranked.slice(0, width)) {
-      tokens.push(token);
-      logprobs.push(logs[token]!);
-    }
-  });
-  return { tokens: Int32Array.from(tokens), logprobs: Float32Array.from(logprobs), count: width };
+  return tokenRows(table, size, sequences, width, (logs) => rankTokens(logs).slice(0, width));
 }
 
 export function tableDraws(
@@ -60,25 +51,31 @@ export function tableDraws(
   { count, temperature, seed }: { count: number; temperature: number; seed: number },
 ): TokenRows {
   const next = uniforms(seed);
-  const tokens: number[] = [];
-  const logprobs: number[] = [];
+  const unfiltered = { temperature, topK: -1, topP: 1, minP: 0 };
+  return tokenRows(table, size, sequences, count, (logs) =>
+    Array.from({ length: count }, () => {
+      const token = drawToken(logs, unfiltered, next());
+      return { token, log: logs[token]! };
+    }),
+  );
+}
+
+function tokenRows(
+  table: Table,
+  size: number,
+  sequences: readonly Sequence[],
+  count: number,
+  choose: (logs: Float64Array) => { token: number; log: number }[],
+): TokenRows {
+  const rows: { token: number; log: number }[] = [];
   eachTrained(sequences, (_, previous) => {
-    const logs = logProbabilities(table, size, previous);
-    const peak = logs.indexOf(Math.max(...logs));
-    let total = 0;
-    const running = logs.map((log) => {
-      total += Math.exp((log - logs[peak]!) / temperature);
-      return total;
-    });
-    for (let draw = 0; draw < count; draw++) {
-      const pick = next() * total;
-      const drawn = running.findIndex((sum) => sum > pick);
-      const token = temperature === 0 || drawn < 0 ? peak : drawn;
-      tokens.push(token);
-      logprobs.push(logs[token]!);
-    }
+    rows.push(...choose(logProbabilities(table, size, previous)));
   });
-  return { tokens: Int32Array.from(tokens), logprobs: Float32Array.from(logprobs), count };
+  return {
+    tokens: Int32Array.from(rows, ({ token }) => token),
+    logprobs: Float32Array.from(rows, ({ log }) => log),
+    count,
+  };
 }
 
 /** `[S + 1]` where each sequence's outputs begin. */

@@ -1,10 +1,10 @@
-/** What of a bigram table is trained: all of it, a low-rank change to it, or nothing. */
+/** Which part of a bigram table is trained: all of it, a low-rank change to it, or nothing. */
 import type { AdapterSpec } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
 import type { Table } from "./bigram-table.ts";
 
 export interface TabularAdapter {
-  /** The parameters before training; empty when there is nothing to train. */
+  /** The parameters before training; empty if nothing is trained. */
   initial: Float64Array;
   toTable(parameters: Float64Array): Table;
   /** The gradient by the parameters, given that by the table. */
@@ -25,7 +25,7 @@ export function tabularAdapter(base: Table, size: number, spec: AdapterSpec): Ta
 
 /**
  * table = base + (alpha / rank) B A, after Hu et al. 2021: B `[V, rank]` begins at zero, A `[rank, V]` at random.
- * The parameters are B, then A. The table is the only matrix there is, so the spec's targets all mean it.
+ * The parameters are B, then A. All of the spec's targets mean the table, the only matrix.
  */
 function lowRank(base: Table, size: number, spec: { rank: number; alpha: number; seed: number }): TabularAdapter {
   const { rank, alpha, seed } = spec;

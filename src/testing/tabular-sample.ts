@@ -4,7 +4,7 @@ import type { Sample, SampleOptions, SampleRequest } from "../backends/engine.ts
 import { uniforms } from "../random.ts";
 import { logProbabilities, type Table } from "./bigram-table.ts";
 import type { CharacterChat } from "./character-chat.ts";
-import { drawToken } from "./draw-token.ts";
+import { drawToken, rankTokens } from "./draw-token.ts";
 
 interface Row {
   index: number;
@@ -16,7 +16,7 @@ interface Row {
   uniform: () => number;
 }
 
-/** @param table the published weights, not changed while this samples */
+/** @param table the loaded weights, which must not change while this samples */
 export async function* tabularSample(
   table: Table,
   chat: CharacterChat,
@@ -26,11 +26,16 @@ export async function* tabularSample(
 ): AsyncGenerator<Sample, void, undefined> {
   const size = chat.vocabularySize;
   let live: Row[] = requests.map((request, index) => ({
-    ...{ index, request, last: request.prompt.at(-1)!, tokens: [], logprobs: [], top: [] },
+    index,
+    request,
+    last: request.prompt.at(-1)!,
+    tokens: [],
+    logprobs: [],
+    top: [],
     uniform: uniforms(request.params.seed),
   }));
   while (live.length > 0) {
-    // Lets an abort be heard between two tokens.
+    // An abort can arrive between two tokens.
     await setImmediate();
     const going: Row[] = [];
     for (const row of live) {
@@ -48,22 +53,24 @@ export async function* tabularSample(
     const token = drawToken(logs, row.request.params, row.uniform());
     row.last = token;
     row.tokens.push(token);
-    const told = row.request.temperedLogprobs ? tempered(logs, row.request.params.temperature) : logs;
-    row.logprobs.push(told[token]!);
-    if (row.request.topLogprobs) row.top.push(mostLikely(told, row.request.topLogprobs));
-    onToken?.(row.index, token, Math.fround(told[token]!));
+    const reported = row.request.temperedLogprobs ? tempered(logs, row.request.params.temperature) : logs;
+    const logprob = reported[token]!;
+    row.logprobs.push(logprob);
+    if (row.request.topLogprobs) row.top.push(mostLikely(reported, row.request.topLogprobs));
+    onToken?.(row.index, token, Math.fround(logprob));
   }
 
   function toSample({ index, request, tokens, logprobs, top }: Row, stopReason: Sample["stopReason"]): Sample {
-    return {
+    const sample: Sample = {
       request: index,
       tokens: Int32Array.from(tokens),
       logprobs: Float32Array.from(logprobs),
       stopReason,
       policyVersion,
-      ...(request.promptLogprobs ? { promptLogprobs: promptLogprobs(table, size, request.prompt) } : {}),
-      ...(request.topLogprobs ? { topLogprobs: top } : {}),
     };
+    if (request.promptLogprobs) sample.promptLogprobs = promptLogprobs(table, size, request.prompt);
+    if (request.topLogprobs) sample.topLogprobs = top;
+    return sample;
   }
 }
 
@@ -84,9 +91,11 @@ function tempered(logs: Float64Array, temperature: number): Float64Array {
 }
 
 function mostLikely(logs: Float64Array, count: number): { tokens: Int32Array; logprobs: Float32Array } {
-  const ranked = Array.from(logs.keys()).sort((left, right) => logs[right]! - logs[left]! || left - right);
-  const tokens = Int32Array.from(ranked.slice(0, count));
-  return { tokens, logprobs: Float32Array.from(tokens, (token) => logs[token]!) };
+  const ranked = rankTokens(logs).slice(0, count);
+  return {
+    tokens: Int32Array.from(ranked, ({ token }) => token),
+    logprobs: Float32Array.from(ranked, ({ log }) => log),
+  };
 }
 
 const promptLogprobs = (table: Table, size: number, prompt: Int32Array) =>

@@ -1,7 +1,7 @@
 /** What every sampler promises: seeds, filters, stops, aborts, streams. */
 import assert from "node:assert/strict";
 import type { Sample } from "../engine.ts";
-import { assertClose, groups, madeUpTokens, params, type SamplerCheck, sampleAll } from "./tools.ts";
+import { assertClose, groups, madeUpTokens, params, type SamplerCheck, sampleAll, sampleOne } from "./tools.ts";
 
 export const samplerChecks: SamplerCheck[] = [
   {
@@ -9,16 +9,16 @@ export const samplerChecks: SamplerCheck[] = [
     needs: ({ sampling }) => sampling.includes("top_logprobs"),
     check: async ({ sampler, model }, { tolerance }) => {
       const prompt = madeUpTokens({ model }, 3, 6);
-      const [greedy] = await sampleAll({ sampler }, [{ prompt, params: params({ temperature: 0 }), topLogprobs: 4 }]);
-      assert.equal(greedy!.topLogprobs?.length, greedy!.tokens.length);
-      greedy!.topLogprobs!.forEach(({ tokens, logprobs }, index) => {
+      const greedy = await sampleOne({ sampler }, { prompt, params: params({ temperature: 0 }), topLogprobs: 4 });
+      assert.equal(greedy.topLogprobs?.length, greedy.tokens.length);
+      greedy.topLogprobs!.forEach(({ tokens, logprobs }, index) => {
         assert.equal(tokens.length, 4);
         assert.deepEqual(
           [...logprobs].sort((a, b) => b - a),
           [...logprobs],
           "most likely first",
         );
-        assert.ok(logprobs[0]! - greedy!.logprobs[index]! <= tolerance, "greedy takes the likeliest");
+        assert.ok(logprobs[0]! - greedy.logprobs[index]! <= tolerance, "greedy takes the likeliest");
       });
     },
   },
@@ -29,13 +29,13 @@ export const samplerChecks: SamplerCheck[] = [
       const requests = groups({ model });
       const together = await sampleAll({ sampler }, requests);
       for (const index of [0, 3, 6, 11]) {
-        const [alone] = await sampleAll({ sampler }, [requests[index]!]);
-        assert.deepEqual(alone!.tokens, together[index]!.tokens, `request ${index}`);
-        assertClose(alone!.logprobs, together[index]!.logprobs, tolerance, `request ${index}`);
+        const alone = await sampleOne({ sampler }, requests[index]!);
+        assert.deepEqual(alone.tokens, together[index]!.tokens, `request ${index}`);
+        assertClose(alone.logprobs, together[index]!.logprobs, tolerance, `request ${index}`);
       }
       const other = { ...requests[11]!, params: { ...requests[11]!.params, seed: 999 } };
-      const [different] = await sampleAll({ sampler }, [other]);
-      assert.notDeepEqual(different!.tokens, together[11]!.tokens, "another seed gives another sample");
+      const different = await sampleOne({ sampler }, other);
+      assert.notDeepEqual(different.tokens, together[11]!.tokens, "another seed gives another sample");
     },
   },
   {
@@ -57,15 +57,12 @@ export const samplerChecks: SamplerCheck[] = [
     check: async ({ sampler, model }) => {
       const prompt = madeUpTokens({ model }, 8, 4);
       const free = { maxTokens: 24, ignoreEos: true };
-      const [whole] = await sampleAll({ sampler }, [{ prompt, params: params(free) }]);
-      assert.deepEqual([whole!.tokens.length, whole!.stopReason], [24, "length"]);
-      const stop = whole!.tokens[5]!;
-      const first = whole!.tokens.indexOf(stop);
-      const [stopped] = await sampleAll({ sampler }, [{ prompt, params: params({ ...free, stopIds: [stop] }) }]);
-      assert.deepEqual(
-        [[...stopped!.tokens], stopped!.stopReason],
-        [[...whole!.tokens.subarray(0, first + 1)], "stop"],
-      );
+      const whole = await sampleOne({ sampler }, { prompt, params: params(free) });
+      assert.deepEqual([whole.tokens.length, whole.stopReason], [24, "length"]);
+      const stop = whole.tokens[5]!;
+      const first = whole.tokens.indexOf(stop);
+      const stopped = await sampleOne({ sampler }, { prompt, params: params({ ...free, stopIds: [stop] }) });
+      assert.deepEqual([[...stopped.tokens], stopped.stopReason], [[...whole.tokens.subarray(0, first + 1)], "stop"]);
       const many = Array.from({ length: 16 }, (_, seed) => ({ prompt, params: params({ maxTokens: 60, seed }) }));
       for (const { tokens, stopReason } of await sampleAll({ sampler }, many)) {
         const end = tokens.findIndex((token) => model.eosTokenIds.includes(token));
@@ -155,8 +152,8 @@ export const samplerChecks: SamplerCheck[] = [
         [{}, false],
         [{ temperature: 0.5 }, true],
       ] as const) {
-        const [sample] = await sampleAll({ sampler }, [{ prompt, params: params({ ...plain, ...changed }) }]);
-        assert.equal(sample!.processed ?? false, changes && sampler.logprobs === "processed");
+        const sample = await sampleOne({ sampler }, { prompt, params: params({ ...plain, ...changed }) });
+        assert.equal(sample.processed ?? false, changes && sampler.logprobs === "processed");
       }
     },
   },

@@ -250,6 +250,12 @@ export async function sampleAll(
   return samples;
 }
 
+export async function sampleOne(subject: Pick<Policy, "sampler">, request: SampleRequest): Promise<Sample> {
+  const [sample] = await sampleAll(subject, [request]);
+  assert.ok(sample);
+  return sample;
+}
+
 function largestDifference(a: ArrayLike<number>, b: ArrayLike<number>): number {
   assert.equal(a.length, b.length, "arrays of equal length");
   let largest = 0;

@@ -13,7 +13,7 @@ import {
   madeUpWeights,
   numTrained,
   params,
-  sampleAll,
+  sampleOne,
   step,
   withPolicy,
 } from "./tools.ts";
@@ -32,8 +32,8 @@ async function sampled(engine: Engine, policy: Policy) {
     prompt: madeUpTokens(engine, 77, 9),
     params: params({ maxTokens: 6, temperature: 0, ignoreEos: true }),
   };
-  const [sample] = await sampleAll(policy, [request]);
-  return { fingerprint: sample!.logprobs, version: sample!.policyVersion };
+  const sample = await sampleOne(policy, request);
+  return { fingerprint: sample.logprobs, version: sample.policyVersion };
 }
 
 /** After training without publishing, `sample` still answers from the published weights; after publishing, not. */

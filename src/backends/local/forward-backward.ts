@@ -1,6 +1,6 @@
 /**
- * One loss over one batch, through the worker: its outputs come up a micro-batch at a time, the loss turns them into
- * a gradient, and the gradient goes back down while the worker's graph is alive.
+ * One loss over one batch, through the worker: it sends outputs one micro-batch at a time, the loss turns them into a
+ * gradient, and the gradient is sent back while the worker's graph is alive.
  */
 import { addMetrics } from "../../algorithms/metric-sums.ts";
 import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
@@ -21,16 +21,19 @@ import {
   trainedOffsets,
 } from "./ragged.ts";
 
-/** What one micro-batch added. */
+/** The loss of one micro-batch. */
 interface Part {
   sequences: Int32Array;
   value: Omit<LossValue, "gradient">;
 }
 
-/** A critic gives values and nothing else. */
+/** A critic outputs only values. */
 function outputNames({ entropy, values, concentration }: Outputs): OutputName[] {
   if (values) return ["values"];
-  return ["logprobs", ...(entropy ? ["entropy" as const] : []), ...(concentration ? ["concentration" as const] : [])];
+  const names: OutputName[] = ["logprobs"];
+  if (entropy) names.push("entropy");
+  if (concentration) names.push("concentration");
+  return names;
 }
 
 export async function forward(
@@ -83,7 +86,7 @@ export async function forwardBackward(
     scatter(outputs, part, members);
     if (whole !== null) return gather(whole.gradient, offsets, members);
     const { gradient, ...value } = evaluate(loss, part, members);
-    // After an out-of-memory the worker sends a discarded micro-batch again in smaller parts: only those count.
+    // After running out of memory, the worker repeats a micro-batch in smaller parts: only those count.
     const again = new Set(members);
     parts = parts.filter((earlier) => !earlier.sequences.some((sequence) => again.has(sequence)));
     parts.push({ sequences: members, value });
@@ -105,7 +108,7 @@ export async function forwardBackward(
   try {
     await request.answer;
   } catch (error) {
-    // The answer to a cancelled request is no news; the reason for cancelling is.
+    // Report the reason for cancelling, not the answer to the cancelled request.
     failure ??= { error };
   }
   // TypeScript does not see that the event handler above assigns it.
@@ -114,7 +117,7 @@ export async function forwardBackward(
   return { ...addUp(whole === null ? parts.map((part) => part.value) : [whole]), outputs };
 }
 
-/** A coupled loss sees all outputs before it gives any gradient: one forward more. */
+/** A coupled loss needs all outputs before any gradient, so this runs a forward first. */
 async function evaluateWhole(
   connection: Connection,
   policy: number,

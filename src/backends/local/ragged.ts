@@ -5,9 +5,12 @@ import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
 
-/** Arrays of equal kind end to end. */
-export function concatenate(arrays: readonly Int32Array[]): Int32Array {
-  const whole = new Int32Array(arrays.reduce((total, array) => total + array.length, 0));
+export const concatenate = (arrays: readonly Int32Array[]): Int32Array =>
+  joinInto(new Int32Array(totalLength(arrays)), arrays);
+
+const totalLength = (arrays: readonly ArrayLike<number>[]) => arrays.reduce((total, { length }) => total + length, 0);
+
+function joinInto<Whole extends Int32Array | Float32Array>(whole: Whole, arrays: readonly ArrayLike<number>[]): Whole {
   let position = 0;
   for (const array of arrays) {
     whole.set(array, position);
@@ -43,7 +46,7 @@ function targetsOf({ tokens, trained, targets }: Sequence, index: number): Int32
   return targets;
 }
 
-/** Offsets of the outputs of each sequence: one for each trained token, or as many as it has targets. */
+/** Offsets of the outputs of each sequence: one per trained token, or one per target. */
 export function trainedOffsets(sequences: readonly Sequence[]): Int32Array {
   return offsetsOf(
     sequences.map(
@@ -56,7 +59,7 @@ const gradientNames = ["logprobs", "entropy", "values"] as const;
 const outputNames = [...gradientNames, "concentration"] as const;
 export type OutputName = (typeof outputNames)[number];
 
-/** The outputs in a frame for sequences with these trained offsets. @throws RunError when they do not fit */
+/** The outputs in a frame for sequences with these trained offsets. @throws RunError if their lengths differ */
 export function readOutputs(frame: Frame, offsets: Int32Array, names: readonly OutputName[]): TokenOutputs {
   const read = (name: string): Float32Array => {
     const data = frame.arrays[name]?.data;
@@ -75,28 +78,22 @@ export function scatter(whole: TokenOutputs, part: TokenOutputs, sequences: Int3
     const target = whole[name];
     if (source === undefined || target === undefined || target.length === 0) continue;
     sequences.forEach((sequence, index) => {
-      target.set(source.subarray(part.offsets[index]!, part.offsets[index + 1]!), whole.offsets[sequence]!);
+      target.set(source.subarray(part.offsets[index], part.offsets[index + 1]), whole.offsets[sequence]);
     });
   }
 }
 
-/** The gradient of some sequences out of the whole batch's. */
+/** The gradient of some sequences, from the whole batch's. */
 export function gather(whole: OutputGradient, offsets: Int32Array, sequences: Int32Array): OutputGradient {
   const pick = (source: Float32Array): Float32Array => {
-    const pieces = Array.from(sequences, (sequence) => source.subarray(offsets[sequence]!, offsets[sequence + 1]!));
-    const picked = new Float32Array(pieces.reduce((total, piece) => total + piece.length, 0));
-    let position = 0;
-    for (const piece of pieces) {
-      picked.set(piece, position);
-      position += piece.length;
-    }
-    return picked;
+    const pieces = Array.from(sequences, (sequence) => source.subarray(offsets[sequence], offsets[sequence + 1]));
+    return joinInto(new Float32Array(totalLength(pieces)), pieces);
   };
   const picked = gradientNames.flatMap((name) => (whole[name] === undefined ? [] : [[name, pick(whole[name])]]));
   return Object.fromEntries(picked) as OutputGradient;
 }
 
-/** Room for the outputs of a whole batch. */
+/** Arrays for the outputs of a whole batch. */
 export function emptyOutputs(offsets: Int32Array, names: readonly OutputName[]): TokenOutputs {
   return outputsOf(offsets, names, () => new Float32Array(offsets.at(-1)!));
 }

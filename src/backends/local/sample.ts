@@ -7,7 +7,7 @@ import type { Connection } from "./connection.ts";
 import type { Frame, FrameArray } from "./frames.ts";
 import { concatenate } from "./ragged.ts";
 
-/** Yields each sample as its sequence finishes. Leaving the loop early aborts what is left. */
+/** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(
   connection: Connection,
   policy: number,
@@ -15,7 +15,7 @@ export async function* sample(
   { signal, onToken }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
   if (requests.length === 0) return;
-  const ready = new AsyncQueue<Sample>();
+  const samples = new AsyncQueue<Sample>();
   let ended = false;
 
   const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined };
@@ -25,10 +25,10 @@ export async function* sample(
   };
   const request = connection.request("sample", fields, arrays, (frame) => {
     try {
-      if (frame.header.event === "token") return reportTokens(frame, onToken);
-      ready.push(decodeSample(frame));
+      if (frame.header.event === "token") reportTokens(frame, onToken);
+      else samples.push(decodeSample(frame));
     } catch (error) {
-      ready.fail(error);
+      samples.fail(error);
       abort();
     }
   });
@@ -37,14 +37,16 @@ export async function* sample(
       ended = true;
     })
     .then(
-      () => ready.end(),
-      (error: unknown) => ready.fail(error),
+      () => samples.end(),
+      (error: unknown) => samples.fail(error),
     );
 
   function abort(...indices: number[]): void {
-    const chosen = indices.length > 0 ? { requests: indices } : {};
-    // The answer says only that it was heard; a worker that has died fails `request` itself.
-    if (!ended) connection.request("abort", { sample: request.id, ...chosen }).answer.catch(() => {});
+    if (ended) return;
+    const fields: Record<string, unknown> = { sample: request.id };
+    if (indices.length > 0) fields.requests = indices;
+    // The answer only confirms receipt; if the worker has died, `request` itself fails.
+    connection.request("abort", fields).answer.catch(() => {});
   }
   const unlisten = [
     onAbort(signal, () => abort()),
@@ -52,17 +54,15 @@ export async function* sample(
   ];
 
   try {
-    yield* ready;
+    yield* samples;
   } finally {
     for (const stop of unlisten) stop();
-    if (!ended) {
-      abort();
-      await done;
-    }
+    abort();
+    await done;
   }
 }
 
-/** Calls `listener` once when the signal is or has been aborted; gives the function that stops listening. */
+/** Calls `listener` once the signal is aborted, or now if it is already. @returns the function that stops listening */
 function onAbort(signal: AbortSignal | undefined, listener: () => void): () => void {
   if (signal?.aborted) listener();
   else signal?.addEventListener("abort", listener, { once: true });
@@ -94,16 +94,17 @@ function encodeParams(params: SamplingParams): Record<string, unknown> {
 
 function decodeSample({ header, arrays }: Frame): Sample {
   const { tokens, logprobs, prompt_logprobs, top_tokens, top_logprobs, token_versions } = arrays;
-  return {
+  const sample: Sample = {
     request: header.request as number,
     stopReason: header.stop_reason as Sample["stopReason"],
     policyVersion: header.policy_version as number,
     tokens: expectArray(tokens, Int32Array, "tokens"),
     logprobs: expectArray(logprobs, Float32Array, "logprobs"),
-    ...(token_versions && { tokenVersions: expectArray(token_versions, Int32Array, "token_versions") }),
-    ...(prompt_logprobs && { promptLogprobs: expectArray(prompt_logprobs, Float32Array, "prompt_logprobs") }),
-    ...(top_tokens && top_logprobs && { topLogprobs: rows(top_tokens, top_logprobs) }),
   };
+  if (token_versions) sample.tokenVersions = expectArray(token_versions, Int32Array, "token_versions");
+  if (prompt_logprobs) sample.promptLogprobs = expectArray(prompt_logprobs, Float32Array, "prompt_logprobs");
+  if (top_tokens && top_logprobs) sample.topLogprobs = rows(top_tokens, top_logprobs);
+  return sample;
 }
 
 function rows(tokens: FrameArray, logprobs: FrameArray): { tokens: Int32Array; logprobs: Float32Array }[] {
@@ -120,9 +121,7 @@ function reportTokens({ arrays }: Frame, onToken: SampleOptions["onToken"]): voi
   const requests = expectArray(arrays.requests, Int32Array, "requests");
   const tokens = expectArray(arrays.tokens, Int32Array, "tokens");
   const logprobs = expectArray(arrays.logprobs, Float32Array, "logprobs");
-  requests.forEach((request, row) => {
-    onToken?.(request, tokens[row]!, logprobs[row]!);
-  });
+  for (const [row, request] of requests.entries()) onToken?.(request, tokens[row]!, logprobs[row]!);
 }
 
 function expectArray<T>(array: FrameArray | undefined, kind: new (...parts: never[]) => T, name: string): T {
