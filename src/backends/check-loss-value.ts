@@ -1,9 +1,9 @@
-/** What an engine asks of a loss before it trusts its gradient. Shared by all engines. */
+/** Checks of a loss's value and gradient that all engines share. */
 import type { LossValue } from "../algorithms/types.ts";
 import { RunError } from "../errors.ts";
 import type { TokenOutputs } from "../trajectories/types.ts";
 
-/** A loss or gradient that is NaN or infinite. The step cannot be taken; a trainer may skip it and count. */
+/** A loss or gradient is NaN or infinite. The trainer may skip the step and count it. */
 export class NonFiniteLossError extends RunError {
   override name = "NonFiniteLossError";
 
@@ -14,7 +14,7 @@ export class NonFiniteLossError extends RunError {
 
 /**
  * @throws NonFiniteLossError when the value or its gradient is not finite
- * @throws RunError when the gradient does not fit the outputs
+ * @throws RunError when the gradient and the outputs differ in length
  */
 export function checkLossValue(name: string, { loss, gradient }: LossValue, outputs: TokenOutputs): void {
   for (const key of ["logprobs", "entropy", "values"] as const) {

@@ -1,15 +1,14 @@
 /**
- * The waist of Hone: everything that is tensor arithmetic happens behind this interface, everything that is
- * reinforcement learning in front of it. An engine knows no algorithm: it gives token outputs and pulls a loss's
- * gradient by those outputs back into the weights (a vector-Jacobian product).
+ * The interface between reinforcement learning and tensor arithmetic. An engine does not know algorithms: it returns token
+ * outputs and propagates a loss's gradient with respect to them back into the weights (a vector-Jacobian product).
  */
 import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 
-/** What an engine can and cannot do, as data: the configuration check and the docs table read it. */
+/** What an engine can do, as data. Checks before a run read it. */
 export interface Capabilities {
   engine: string;
-  /** `raw`: log-probabilities at temperature 1 whatever the sampling parameters; `processed`: of the modified distribution. */
+  /** What `Sampler.logprobs` of its samplers is. */
   sampleLogprobs: "raw" | "processed";
   adapters: readonly ("lora" | "full" | "none")[];
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
@@ -44,18 +43,15 @@ export interface Capabilities {
   multiplePolicies: boolean;
   /** Learners over another model than the engine's (`LearnerSpec.model`). */
   otherModels: boolean;
-  /** With full weights: `sample` still answers from the last published weights after an `optimStep`. */
+  /** By adapter: samples still come from the last published weights after an `optimStep`. */
   frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
-  /** Losses this engine also runs by name (`Loss.hosted`), in one pass. */
-  hostedLosses: readonly string[];
   exports: readonly ("adapter" | "merged")[];
-  vision: boolean;
 }
 
 export type AdapterSpec =
   | { kind: "lora"; rank: number; alpha: number; targets: readonly ("attn" | "mlp" | "unembed")[]; seed: number }
   | { kind: "full" }
-  /** The base model as it is: samples and forwards, is never trained (a reference policy, an evaluation). */
+  /** The unchanged base model, which is never trained: a reference, an evaluation. */
   | { kind: "none" };
 
 export interface PolicySpec {
@@ -76,10 +72,7 @@ export interface LearnerSpec extends PolicySpec {
   head?: "value" | "score";
 }
 
-/**
- * The smallest temperature but 0, which is greedy. Logits divided by less lose more than log-probabilities may be off by,
- * and overflow in the end.
- */
+/** The smallest temperature besides 0, which is greedy. Dividing logits by less loses too much precision, and overflows. */
 export const leastTemperature = 0.01;
 
 export const isTemperature = (value: number): boolean => value === 0 || value >= leastTemperature;
@@ -94,12 +87,12 @@ export interface SamplingParams {
   topK: number;
   /** 0 = off. */
   minP: number;
-  /** Sampling any of these ends the sequence; the token is kept as its last one. The model's own end tokens always count unless `ignoreEos`. */
+  /** Sampling one of these ends the sequence, and the token is kept. So do the model's own end tokens, unless `ignoreEos`. */
   stopIds: readonly number[];
   /** A sequence ends when its decoded text contains one of these; the tokens that complete it are kept. */
   stopStrings: readonly string[];
   ignoreEos?: boolean;
-  /** A sample depends on (weights, prompt, parameters, seed) and not on what else is in the batch, up to rounding. */
+  /** A sample depends only on weights, prompt, parameters and seed, not on the rest of the batch, up to rounding. */
   seed: number;
 }
 
@@ -107,15 +100,15 @@ export interface SampleRequest {
   /** `[P]`, P >= 1. Equal prompts within one call are prefilled once. */
   prompt: Int32Array;
   params: SamplingParams;
-  /** Also give the log-probability of each prompt token but the first. */
+  /** Also return the log-probability of each prompt token except the first. */
   promptLogprobs?: boolean;
-  /** Also give the k most likely tokens at each sampled position. */
+  /** Also return the k most likely tokens at each sampled position. */
   topLogprobs?: number;
-  /** Log-probabilities of what is sampled at the sampling temperature, without filters; greedy counts as temperature 1. */
+  /** Return log-probabilities at the sampling temperature, without filters; greedy counts as temperature 1. */
   temperedLogprobs?: boolean;
   /**
-   * Aborting ends this sequence alone, answered as "aborted". An engine that can only end a whole call
-   * (`SampleOptions.signal`) may go on sampling it.
+   * Ends only this sequence, with `stopReason: "aborted"`. An engine that can only end a whole call
+   * (`SampleOptions.signal`) may continue to sample it.
    */
   signal?: AbortSignal;
 }
@@ -127,7 +120,7 @@ export interface Sample {
   tokens: Int32Array;
   /** `[T]` */
   logprobs: Float32Array;
-  /** The log-probabilities are of the distribution that temperature and filters made, not of the model's own. */
+  /** The log-probabilities are of the distribution after temperature and filters, not of the model's own. */
   processed?: true;
   stopReason: "stop" | "length" | "aborted";
   /** Version of the weights that the last token was sampled with. */
@@ -260,7 +253,7 @@ export interface Learner {
   loadState(dir: string, options: { optimizer: boolean }): Promise<Published>;
   /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
   export(dir: string, as: "adapter" | "merged"): Promise<void>;
-  /** Deletes what `saveState` keeps outside of `dir`, which itself stays. Absent where nothing is. */
+  /** Deletes what `saveState` keeps outside of `dir`. Absent if it keeps nothing there. */
   forgetState?(dir: string): Promise<void>;
   /** Frees the weights; the sampler that came with it ends too. */
   close(): Promise<void>;
@@ -292,16 +285,16 @@ export interface ModelInfo {
 export interface Engine {
   readonly capabilities: Capabilities;
   readonly model: ModelInfo;
-  /** Of the programs it is made of, by name, e.g. `{"torch": "2.15.0"}`; for a person who looks for a fault. */
+  /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding faults. */
   readonly versions: Readonly<Record<string, string>>;
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** A learner without a sampler: a critic, or a reference to compare with. */
   createLearner(spec: LearnerSpec): Promise<Learner>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
-  /** What the engine is busy with or waited for right now, the longest silent first; for the progress line. */
+  /** Operations in progress, the longest silent first; for the progress line. */
   waitingFor(): { what: string; seconds: number }[];
-  /** Resolves with the reason when the engine has ended, of itself or by `close`; absent where that cannot be seen. */
+  /** Resolves with the reason when the engine has ended, by itself or by `close`; absent if that cannot be detected. */
   readonly died?: Promise<Error>;
   close(): Promise<void>;
 }

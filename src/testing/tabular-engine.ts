@@ -28,9 +28,7 @@ const capabilities: Capabilities = {
   multiplePolicies: true,
   otherModels: false,
   frozenSampler: { lora: true, full: true },
-  hostedLosses: [],
   exports: [],
-  vision: false,
 };
 
 /**

@@ -1,4 +1,4 @@
-/** What the local engine can do, as data. */
+/** What the local engine can do. */
 import type { Capabilities } from "../engine.ts";
 
 export const capabilities: Capabilities = {
@@ -23,7 +23,5 @@ export const capabilities: Capabilities = {
   multiplePolicies: true,
   otherModels: false,
   frozenSampler: { lora: true, full: false },
-  hostedLosses: [],
   exports: ["adapter", "merged"],
-  vision: false,
 };

@@ -1,6 +1,6 @@
 /**
- * Requests and answers over a worker's pipes: numbers them, hands each event to its request, and fails all of them
- * with one error when the worker dies. Knows the protocol's envelope, not its operations.
+ * Requests and answers over a worker's pipes: numbers them, passes each event to its request, and rejects all of them
+ * with one error when the worker dies. It does not know the operations.
  */
 import { RunError, UserError } from "../../errors.ts";
 import { describeSystemFailure } from "../../system-errors.ts";
@@ -15,7 +15,7 @@ interface Request {
   reply(op: string, arrays?: OutgoingArrays): void;
 }
 
-/** A request that has been silent for a while. */
+/** A request without an answer. */
 interface Waiting {
   what: string;
   /** Since its last message, or since it was sent. */
@@ -23,16 +23,14 @@ interface Waiting {
 }
 
 export interface Connection {
-  /**
-   * @param onEvent called for each event before the answer; what it throws is for the caller to handle, so it must not
-   */
+  /** @param onEvent called for each event before the answer; must not throw */
   request(
     op: string,
     fields?: Record<string, unknown>,
     arrays?: OutgoingArrays,
     onEvent?: (frame: Frame) => void,
   ): Request;
-  /** Every request that awaits its answer, the longest silent first. */
+  /** Requests without an answer, the longest silent first. */
   waitingFor(): Waiting[];
   /** Stops the worker; requests still open are rejected. */
   close(): Promise<void>;
@@ -77,7 +75,7 @@ export function connect(worker: WorkerProcess): Connection {
     try {
       parse(chunk);
     } catch (error) {
-      // A stream that has lost its frames cannot be mended.
+      // After one bad frame, the next cannot be found.
       fail(error as Error);
       worker.kill();
     }

@@ -1,8 +1,8 @@
-/** How many cores this process may use, and how the worker's threads wait for each other. */
+/** How many cores this process may use, and how the worker's threads wait. */
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 
-/** Cores that this process may use: the affinity mask, and a container's quota where there is one. */
+/** Cores that this process may use: the affinity mask, and a container's quota. */
 export function usableCores(): number {
   return Math.max(1, Math.min(availableParallelism(), Math.ceil(containerQuota() ?? Number.POSITIVE_INFINITY)));
 }
@@ -17,9 +17,9 @@ function containerQuota(): number | null {
 }
 
 /**
- * Threads that spin for ever between two operations are a little faster on a quiet machine and up to twenty times slower
- * on a shared one; those that sleep at once are 20% slower. These spin for a moment, then sleep: within 2% of the
- * fastest, and never far from it. What the user's environment says wins.
+ * Threads that always spin between two operations are slightly faster on an idle machine and up to twenty times slower on
+ * a busy one; threads that sleep at once are 20% slower. These spin briefly and then sleep, which is within 2% of the
+ * fastest. The user's environment takes precedence.
  */
 export function threadEnvironment(
   threads: number,
@@ -33,7 +33,7 @@ export function threadEnvironment(
   };
 }
 
-/** @param threads 0 is what `OMP_NUM_THREADS` says, else one per core */
+/** @param threads 0: `OMP_NUM_THREADS` if set, otherwise one per core */
 export function threadCount(threads: number, cores: number, environment: NodeJS.ProcessEnv): number {
   if (threads > 0) return threads;
   const asked = Number(environment.OMP_NUM_THREADS);

@@ -1,4 +1,4 @@
-/** Opens the local engine: prepares Python and the model, starts the worker, and gives the interface of ../engine.ts. */
+/** Opens the local engine: prepares Python and the model, and starts the worker. */
 import { join } from "node:path";
 import { preparePython } from "../../python/prepare.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
@@ -28,7 +28,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
   const connection = connect(worker);
   try {
     status(`loading ${options.model}`);
-    const loading = connection.request(
+    const { header } = await connection.request(
       "load",
       {
         model,
@@ -46,8 +46,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       ({ header }) => {
         if (header.event === "status") status(String(header.text));
       },
-    );
-    const { header } = await loading.answer;
+    ).answer;
     return {
       capabilities,
       model: modelInfo(options.model, header.model as Record<string, unknown>),
@@ -75,8 +74,7 @@ async function stats(connection: ReturnType<typeof connect>): Promise<Record<str
 }
 
 function modelInfo(name: string, info: Record<string, unknown>): ModelInfo {
-  const reason = info.attention_reason;
-  return {
+  const model: ModelInfo = {
     name,
     directory: info.directory as string,
     architecture: info.architecture as string,
@@ -87,6 +85,7 @@ function modelInfo(name: string, info: Record<string, unknown>): ModelInfo {
     dtype: info.dtype as string,
     device: info.device as string,
     attention: info.attention as ModelInfo["attention"],
-    ...(typeof reason === "string" ? { attentionReason: reason } : {}),
   };
+  if (typeof info.attention_reason === "string") model.attentionReason = info.attention_reason;
+  return model;
 }

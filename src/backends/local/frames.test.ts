@@ -69,7 +69,7 @@ describe("frames", () => {
     expect(() => parse(stream, [])).toThrow(message);
   });
 
-  it("refuse a word where a number belongs", () => expect(() => readNumber("nan")).toThrow(/where a number belongs/));
+  it("refuse a word instead of a number", () => expect(() => readNumber("nan")).toThrow(/instead of a number/));
 });
 
 function forged(described: object[]): Buffer {

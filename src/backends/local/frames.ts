@@ -1,6 +1,6 @@
 /**
  * The bytes between TypeScript and the worker: `u32 header length | u32 payload length | JSON header | payload`,
- * little-endian. Knows nothing of what the messages mean.
+ * little-endian. It does not know what the messages mean.
  */
 import { RunError } from "../../errors.ts";
 
@@ -17,7 +17,7 @@ export interface Frame {
   arrays: Record<string, FrameArray>;
 }
 
-/** What is sent: a plain typed array is one-dimensional. */
+/** A plain typed array is one-dimensional. */
 export type OutgoingArrays = Record<string, TypedArray | FrameArray>;
 
 const constructors = { i32: Int32Array, f32: Float32Array, u8: Uint8Array, i64: BigInt64Array } as const;
@@ -31,7 +31,7 @@ interface ArrayDescription {
 
 const alignment = 8;
 const maxU32 = 2 ** 32 - 1;
-/** No header comes near it: a longer one means that the stream is not made of frames. */
+/** A longer header means that the stream does not consist of frames. */
 const maxHeaderBytes = 2 ** 26;
 
 const padded = (bytes: number): number => Math.ceil(bytes / alignment) * alignment;
@@ -54,7 +54,7 @@ export function encodeFrame(header: Record<string, unknown>, arrays: OutgoingArr
   );
   const payloadLength = parts.reduce((total, part) => total + padded(part.data.byteLength), 0);
   if (payloadLength > maxU32)
-    throw new RunError(`a message of ${payloadLength} bytes is more than the worker can take`);
+    throw new RunError(`a message of ${payloadLength} bytes exceeds 4 GiB, the limit of one message`);
 
   const frame = Buffer.alloc(8 + headerBytes.length + payloadLength);
   frame.writeUInt32LE(headerBytes.length, 0);
@@ -68,15 +68,15 @@ export function encodeFrame(header: Record<string, unknown>, arrays: OutgoingArr
   return frame;
 }
 
-/** JSON has no NaN: such a number travels as its name. */
+/** JSON has no NaN and infinities, so they are sent as text. */
 const spell = (_key: string, value: unknown): unknown =>
   typeof value === "number" && !Number.isFinite(value) ? String(value) : value;
 
-/** Reads a number of a header back, whether it was written as a number or as `"NaN"`, `"Infinity"`, `"-Infinity"`. */
+/** Reads a number that `spell` wrote. */
 export function readNumber(value: unknown): number {
   if (typeof value === "number") return value;
   if (value === "NaN" || value === "Infinity" || value === "-Infinity") return Number(value);
-  throw new RunError(`the worker sent ${JSON.stringify(value)} where a number belongs`);
+  throw new RunError(`the worker sent ${JSON.stringify(value)} instead of a number`);
 }
 
 function decodeFrame(headerBytes: Buffer, payload: Buffer): Frame {
@@ -91,7 +91,7 @@ function decodeFrame(headerBytes: Buffer, payload: Buffer): Frame {
     const bytes = length * make.BYTES_PER_ELEMENT;
     if (position + bytes > payload.length)
       throw new RunError(`the worker's array "${name}" is longer than its message`);
-    // A copy, so that every array starts at an aligned address and outlives the chunk that it came in.
+    // Copied so that the array starts at an aligned address.
     const copy = new Uint8Array(payload.subarray(position, position + bytes));
     arrays[name] = { data: new make(copy.buffer), shape };
     position += padded(bytes);
@@ -100,8 +100,8 @@ function decodeFrame(headerBytes: Buffer, payload: Buffer): Frame {
 }
 
 /**
- * A function that takes the stream's chunks, cut anywhere, and calls `onFrame` for each frame as it is complete.
- * @throws RunError when the stream is not made of frames
+ * @returns a function that takes the stream's chunks, cut anywhere, and calls `onFrame` for each complete frame
+ * @throws RunError when the stream does not consist of frames
  */
 export function frameParser(onFrame: (frame: Frame) => void): (chunk: Buffer) => void {
   let chunks: Buffer[] = [];
@@ -110,7 +110,7 @@ export function frameParser(onFrame: (frame: Frame) => void): (chunk: Buffer) =>
   return (chunk) => {
     chunks.push(chunk);
     available += chunk.length;
-    // Chunks are joined only once enough is there, so a large frame is copied once and not once a chunk.
+    // Chunks are joined once a frame is complete, so that a large frame is copied only once.
     while (available >= needed) {
       const buffer = chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks);
       chunks = [buffer];

@@ -31,14 +31,14 @@ describe("modelSource", () => {
   ])("%s", (name, source) => expect(modelSource(name)).toMatchObject(source));
 
   it.each([
-    ["smollm2", "no alias", "Did you mean smollm2-135m-instruct?"],
-    ["smolm2-135m-instuct", "no alias", "Did you mean smollm2-135m-instruct?"],
-    ["gpt", "no alias", "Aliases: smollm2-135m-instruct."],
-    ["./nowhere", "there is no file or folder", "Check the path"],
-    ["nowhere.gguf", "there is no file or folder", "Check the path"],
-    [at("empty"), "no config.json", "holds config.json"],
+    ["smollm2", "not an alias", "Did you mean smollm2-135m-instruct?"],
+    ["smolm2-135m-instuct", "not an alias", "Did you mean smollm2-135m-instruct?"],
+    ["gpt", "not an alias", "Aliases: smollm2-135m-instruct."],
+    ["./nowhere", "no file or folder", "Check the path"],
+    ["nowhere.gguf", "no file or folder", "Check the path"],
+    [at("empty"), "no config.json", "has config.json"],
     [at("adapter"), "no config.json", "This is an adapter"],
-    [at("weights.bin"), "no .gguf file", "Name a .gguf file"],
+    [at("weights.bin"), "not a .gguf file", "Name a .gguf file"],
   ])("refuses %s and says what to do", (name, message, hint) => {
     const failure = (() => {
       try {

@@ -1,4 +1,4 @@
-/** What a model's name means: an alias, a directory, a .gguf file or a hub id. Loads nothing. */
+/** What a model's name refers to: an alias, a directory, a .gguf file or a hub id. */
 import { existsSync, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
@@ -16,7 +16,7 @@ interface PackagedModel {
   hub: { id: string; difference: string };
 }
 
-/** Models that come from the package registry, so that they need no model hub. */
+/** Models from the package registry, which need no model hub. */
 const modelAliases: Readonly<Record<string, PackagedModel>> = {
   "smollm2-135m-instruct": {
     lock: "smollm2",
@@ -33,8 +33,8 @@ export type ModelSource =
 const hubId = /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/;
 
 /**
- * An alias wins over a path, and a path that exists over a hub id.
- * @throws UserError when the name is none of them, or names a folder or file that holds no model
+ * An alias takes precedence over a path, and a path that exists over a hub id.
+ * @throws UserError when the name is none of them, or a folder or file without a model
  */
 export function modelSource(name: string): ModelSource {
   const alias = own(modelAliases, name.toLowerCase());
@@ -42,25 +42,27 @@ export function modelSource(name: string): ModelSource {
   const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
   if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name) };
   if (/^[./~]|\.gguf$/i.test(name)) {
-    throw new UserError(`model.name: there is no file or folder ${path}`, {
-      hint: "Check the path; it is relative to where the command runs.",
+    throw new UserError(`model.name: no file or folder ${path}`, {
+      hint: "Check the path. Relative paths start from the current folder.",
     });
   }
   if (hubId.test(name)) return { kind: "hub", id: name };
-  throw new UserError(`model.name: "${name}" is no alias, folder, .gguf file or hub id`, { hint: suggestion(name) });
+  throw new UserError(`model.name: "${name}" is not an alias, folder, .gguf file or hub id`, {
+    hint: suggestion(name),
+  });
 }
 
 function checkModelPath(path: string, name: string): string {
   if (!statSync(path).isDirectory()) {
     if (/\.gguf$/i.test(path)) return path;
-    throw new UserError(`model.name: ${name} is a file but no .gguf file`, {
-      hint: "Name a .gguf file, or the folder that holds config.json and the .safetensors files.",
+    throw new UserError(`model.name: ${name} is a file, but not a .gguf file`, {
+      hint: "Use a .gguf file, or the folder with config.json and the .safetensors files.",
     });
   }
   if (existsSync(join(path, "config.json"))) return path;
   const hint = existsSync(join(path, "adapter_config.json"))
-    ? "This is an adapter. Name its base model here, and merge the adapter into it first."
-    : "A model's folder holds config.json, tokenizer.json and *.safetensors. A .gguf file is named itself, not by its folder.";
+    ? "This is an adapter. Merge it into its base model and use the merged folder."
+    : "A model's folder has config.json, tokenizer.json and *.safetensors. For a .gguf file, name the file and not its folder.";
   throw new UserError(`model.name: the folder ${name} has no config.json`, { hint });
 }
 
@@ -68,24 +70,24 @@ function suggestion(name: string): string {
   const aliases = Object.keys(modelAliases);
   const near = nearest(name, aliases);
   const meant = near.length > 0 ? `Did you mean ${near.join(" or ")}? ` : "";
-  return `${meant}Aliases: ${aliases.join(", ")}. A hub id reads organisation/name; a folder or .gguf file is named by its path.`;
+  return `${meant}Aliases: ${aliases.join(", ")}. A hub id is organization/name; for a folder or .gguf file, give its path.`;
 }
 
 export interface BaseModel {
-  /** Of the hub; undefined for a model of the user's own files. */
+  /** On the hub; undefined for the user's own files. */
   id?: string;
-  /** How the weights that were trained over differ from those of `id`. */
+  /** How the weights differ from those of `id`. */
   difference?: string;
 }
 
-/** What others can load the base model as. */
+/** How others can load the base model. */
 export function baseModel(name: string): BaseModel {
   const source = modelSource(name);
   if (source.kind === "package") return source.model.hub;
   return source.kind === "hub" ? { id: source.id } : {};
 }
 
-/** The path or hub id that the worker loads; fetches the package of an alias at its first use. */
+/** The path or hub id that the worker loads; downloads the package of an alias on first use. */
 export async function resolveModel(name: string): Promise<string> {
   const source = modelSource(name);
   if (source.kind === "hub") return source.id;

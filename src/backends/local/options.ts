@@ -1,4 +1,4 @@
-/** What the local engine can be told, and how a configuration says it. */
+/** The options of the local engine, and how a configuration sets them. */
 import type { Config } from "../../config/schema.ts";
 
 export interface LocalEngineOptions {
@@ -9,9 +9,9 @@ export interface LocalEngineOptions {
   dtype?: "auto" | "float32" | "bfloat16";
   /** Threads of the tensor library; 0 (default) is one per core. */
   threads?: number;
-  /** Trained positions whose logits exist at the same time. */
+  /** Trained positions whose logits are in memory at the same time. */
   chunkSize?: number;
-  /** Packed tokens per forward-backward; 0 (default) picks by memory. */
+  /** Packed tokens per forward-backward; 0 (default) chooses by memory. */
   microBatchTokens?: number;
   gradientCheckpointing?: boolean;
   /** Sequences sampled at the same time. */
@@ -20,7 +20,7 @@ export interface LocalEngineOptions {
   cacheDir?: string;
   /** The worker's log is appended here. */
   logFile?: string;
-  /** Told what goes on until the engine is ready. */
+  /** Called with what happens until the engine is ready. */
   onStatus?: (text: string) => void;
 }
 

@@ -1,4 +1,4 @@
-/** Sampling through the worker: requests down, samples up as their sequences finish. */
+/** Sampling through the worker. */
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";

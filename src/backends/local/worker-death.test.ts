@@ -17,7 +17,7 @@ describe("describeDeath", () => {
     [
       "a plain failure",
       { code: 1, lastLines: ["Traceback", "ModuleNotFoundError: torch"] },
-      [/exit code 1\./, /last it wrote:\n {4}Traceback\n {4}Module/],
+      [/exit code 1\./, /last output:\n {4}Traceback\n {4}Module/],
       /lines above/,
     ],
     ["the log", { code: 1, logFile: "/runs/a/worker.log" }, [/exit code 1/], /Its log: \/runs\/a\/worker\.log/],

@@ -1,12 +1,12 @@
-/** What a dead worker died of, in words. Pure: the process itself is watched by worker-process.ts. */
+/** Explains why a worker process ended. */
 import { EngineDied } from "../engine-died.ts";
 
 export interface Death {
   code: number | null;
   signal: NodeJS.Signals | null;
-  /** Resident memory when it was last looked at, where the system tells. */
+  /** Resident memory when last measured; null if the system does not report it. */
   residentBytes: number | null;
-  /** The end of what the worker wrote to its log. */
+  /** The last lines of its log. */
   lastLines: readonly string[];
   logFile: string | undefined;
 }
@@ -20,21 +20,21 @@ interface Meaning {
 }
 
 const meanings: Partial<Record<NodeJS.Signals, Meaning>> = {
-  SIGKILL: { meaning: "most likely the system ended it because memory ran out", hint: lessMemory },
+  SIGKILL: { meaning: "most likely the system killed it because memory ran out", hint: lessMemory },
   SIGSEGV: {
-    meaning: "native code (torch or a driver) touched memory that is not its own",
-    hint: "Run `hone doctor`. Where it happens again, try local.device=cpu or local.dtype=float32 to find the part that breaks.",
+    meaning: "native code (torch or a driver) accessed invalid memory",
+    hint: "Run `hone doctor`. If it happens again, try local.device=cpu or local.dtype=float32 to find the part that fails.",
   },
   SIGBUS: {
     meaning: "a file that was mapped into memory shrank, or the disk or shared memory is full",
-    hint: "Check free disk space, and that nobody changes the model's files during a run.",
+    hint: "Check free disk space, and do not change the model's files during a run.",
   },
   SIGILL: {
     meaning: "this processor lacks an instruction that torch was built with",
     hint: "Run on another machine, or point HONE_PYTHON at a Python whose torch was built for this one.",
   },
-  SIGABRT: { meaning: "native code gave up; its last words are above", hint: "Run `hone doctor`." },
-  SIGTERM: { meaning: "another program asked it to end", hint: "The run can be resumed from its last checkpoint." },
+  SIGABRT: { meaning: "native code aborted; its message is above", hint: "Run `hone doctor`." },
+  SIGTERM: { meaning: "another program terminated it", hint: "The run can be resumed from its last checkpoint." },
   SIGINT: { meaning: "it was interrupted", hint: "The run can be resumed from its last checkpoint." },
 };
 
@@ -49,7 +49,7 @@ const signalNumbers: Record<number, NodeJS.Signals> = {
 
 const shownLines = 12;
 
-/** One readable error: how it ended, what that means, the log's last lines, and what to do. */
+/** The error: how the worker ended, what that means, the log's last lines, and what to do. */
 export function describeDeath(death: Death): EngineDied {
   // A shell or container that ran the worker reports a signal as 128 + its number.
   const signal =
@@ -61,10 +61,10 @@ export function describeDeath(death: Death): EngineDied {
       ? ` It held ${(death.residentBytes / 2 ** 30).toFixed(1)} GiB when last seen.`
       : "";
   const lines = death.lastLines.slice(-shownLines).map((line) => `    ${line}`);
-  const said = lines.length > 0 ? `\n  The last it wrote:\n${lines.join("\n")}` : "";
+  const said = lines.length > 0 ? `\n  Its last output:\n${lines.join("\n")}` : "";
   const log = death.logFile === undefined ? "" : ` Its log: ${death.logFile}`;
   return new EngineDied(
     `the local engine's worker ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
-    { hint: `${known?.hint ?? "The lines above say why. `hone doctor` checks the installation."}${log}` },
+    { hint: `${known?.hint ?? "The output above shows the cause. `hone doctor` checks the installation."}${log}` },
   );
 }

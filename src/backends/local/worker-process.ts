@@ -1,6 +1,6 @@
 /**
- * The worker as an operating-system process: started in a group of its own, its log kept, its memory watched, its end
- * explained, and never left behind. Knows nothing of messages.
+ * The worker as an operating-system process: starts it in its own process group, keeps its log, watches its memory,
+ * explains its end, and never leaves it behind. It does not know messages.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, readFileSync } from "node:fs";
@@ -26,9 +26,9 @@ export interface WorkerProcess {
   readonly pid: number;
   readonly input: Writable;
   readonly output: Readable;
-  /** Resolves, never rejects, when the process is gone: with the reason in words. */
+  /** Resolves with the reason when the process has ended; never rejects. */
   readonly ended: Promise<RunError>;
-  /** Ends the whole process group: end of input, then SIGTERM, then SIGKILL. Resolves when it is gone. */
+  /** Ends the whole process group: end of input, then SIGTERM, then SIGKILL. Resolves when it has ended. */
   stop(): Promise<void>;
   /** SIGKILL to the whole group, now. */
   kill(): void;
@@ -41,26 +41,26 @@ const memoryIntervalMs = 1000;
 const graceMs = 3000;
 
 /**
- * Compiled matrix products that torch keeps on a CPU, in its two caches. A product for each number of rows is about
- * 0.7 MB, ragged batches never stop bringing new numbers, and a pass over a micro-batch needs some thirty at a time: the
- * libraries' 1024 each would hold half a gigabyte after a few steps, for no speed. What the user's environment says wins.
+ * Sizes of torch's two caches of compiled matrix products on a CPU. Each number of rows needs its own product of about
+ * 0.7 MB, ragged batches always bring new numbers, and a micro-batch uses about thirty. The default of 1024 would fill half
+ * a gigabyte within a few steps and save no time. The user's environment takes precedence.
  */
 const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };
 
 const running = new Set<ChildProcess>();
 
-/** Signals the whole group: the worker leads one of its own. */
+/** Signals the worker's process group. */
 function signalGroup(child: ChildProcess, signal: NodeJS.Signals): void {
   if (child.pid === undefined) return;
   try {
     process.kill(process.platform === "win32" ? child.pid : -child.pid, signal);
   } catch (error) {
-    // Gone already is what was wanted; anything else is not.
+    // ESRCH: it has ended already.
     if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
   }
 }
 
-// Runs on a normal end and on an uncaught error. When Node itself is killed, the worker sees that by HONE_PARENT_PID.
+// Runs on a normal exit and on an uncaught error. If Node is killed, the worker notices through HONE_PARENT_PID.
 function killAll(): void {
   for (const child of running) signalGroup(child, "SIGKILL");
 }
@@ -70,7 +70,7 @@ function residentBytes(pid: number): number | null {
     const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
     return kilobytes === undefined ? null : Number(kilobytes) * 1024;
   } catch {
-    return null; // Not Linux, or gone: "unknown" is what the caller reports.
+    return null; // Not Linux, or the process has ended.
   }
 }
 
@@ -118,7 +118,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
       if (running.size === 0) process.off("exit", killAll);
       resolve(describeDeath({ code, signal, residentBytes: resident, lastLines, logFile }));
     });
-    // "close" waits for the pipes, which a grandchild may hold open: what is left of the group goes with its leader.
+    // "close" waits for the pipes, which a grandchild may hold open, so the rest of the group is killed too.
     child.once("exit", () => signalGroup(child, "SIGKILL"));
   });
 
@@ -134,13 +134,13 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
   return { pid, input: child.stdin, output: child.stdout, ended, stop, kill: () => signalGroup(child, "SIGKILL") };
 }
 
-/** The log goes to the file as it comes; its last lines stay at hand for the error message. */
+/** Writes the log to the file and keeps its last lines for the error message. */
 function keepLog(child: ChildProcess, logFile: string | undefined): readonly string[] {
   const lines: string[] = [];
   let unfinished = "";
   if (logFile !== undefined) makeFolder(dirname(logFile));
   const file = logFile === undefined ? null : createWriteStream(logFile, { flags: "a" });
-  // A full disk must not end the run through its log: the lines in memory remain.
+  // A full disk must not end the run because of its log.
   file?.on("error", (error) => process.stderr.write(`hone: cannot write ${logFile}: ${error.message}\n`));
   child.stderr?.setEncoding("utf8");
   child.stderr?.on("data", (text: string) => {

@@ -25,9 +25,7 @@ export const capabilities: Capabilities = {
   multiplePolicies: true,
   otherModels: false,
   frozenSampler: { lora: true, full: false },
-  hostedLosses,
   exports: ["adapter"],
-  vision: false,
 };
 
 /** Hone's own service returns raw log-probabilities on request. */
