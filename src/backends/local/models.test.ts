@@ -38,7 +38,7 @@ describe("modelSource", () => {
     ["nowhere.gguf", "no file or folder", "Check the path"],
     [at("empty"), "no config.json", "has config.json"],
     [at("adapter"), "no config.json", "This is an adapter"],
-    [at("weights.bin"), "not a .gguf file", "Name a .gguf file"],
+    [at("weights.bin"), "not a .gguf file", "Use a .gguf file"],
   ])("refuses %s and says what to do", (name, message, hint) => {
     const failure = (() => {
       try {

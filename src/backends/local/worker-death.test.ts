@@ -18,7 +18,7 @@ describe("describeDeath", () => {
       "a plain failure",
       { code: 1, lastLines: ["Traceback", "ModuleNotFoundError: torch"] },
       [/exit code 1\./, /last output:\n {4}Traceback\n {4}Module/],
-      /lines above/,
+      /output above/,
     ],
     ["the log", { code: 1, logFile: "/runs/a/worker.log" }, [/exit code 1/], /Its log: \/runs\/a\/worker\.log/],
   ] as const)("%s", (_what, facts, messages, hint) => {

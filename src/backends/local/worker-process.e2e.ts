@@ -125,7 +125,7 @@ describe("the worker process", () => {
     process.env.HONE_PYTHON = python;
     try {
       const opening = openLocalEngine({ model, logFile: join(root, "nopython.log") });
-      await expect(opening).rejects.toThrow(/ended with exit code 1\.\n.*last it wrote:\n.*No module named 'torch'/);
+      await expect(opening).rejects.toThrow(/ended with exit code 1\.\n.*last output:\n.*No module named 'torch'/);
     } finally {
       if (earlier === undefined) delete process.env.HONE_PYTHON;
       else process.env.HONE_PYTHON = earlier;
