@@ -1,0 +1,167 @@
+/** Each key at another value than its default, on each backend: what --explain says is compared with what a run does. */
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { localEngineOptions } from "../backends/local/options.ts";
+import { capabilitiesOf } from "../backends/open-engine.ts";
+import { tinkerEngineOptions } from "../backends/tinker/options.ts";
+import { tinkerService } from "../backends/tinker/service.ts";
+import { composeConfig } from "../config/compose.ts";
+import { configKeys, type KeyDescription } from "../config/describe.ts";
+import type { Config, ConfigInput } from "../config/schema.ts";
+import { checkSettings } from "../config/support/check-support.ts";
+import { effectOf } from "../config/support/effect.ts";
+import { forwardedKeys, sharedKeys } from "../config/sync/shared-keys.ts";
+import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
+import { train } from "./train.ts";
+
+const reads = new Set<string>();
+
+/** Records the keys that are read. */
+function recorded<T extends object>(section: T, prefix = ""): T {
+  return new Proxy(section, {
+    get(target, name) {
+      const value: unknown = Reflect.get(target, name);
+      const key = `${prefix}${String(name)}`;
+      reads.add(key);
+      return typeof value === "object" && value !== null && !configKeys.has(key) ? recorded(value, `${key}.`) : value;
+    },
+  });
+}
+
+vi.mock("../config/compose.ts", async (original) => {
+  const real = await original<typeof import("../config/compose.ts")>();
+  return {
+    ...real,
+    composeConfig: (sources?: Parameters<typeof real.composeConfig>[0]) => {
+      const composed = real.composeConfig(sources);
+      return { ...composed, config: recorded(composed.config) };
+    },
+  };
+});
+
+const { newFolder, remove } = temporaryFolders("hone-truth-");
+afterAll(remove);
+
+/** Read by composition, by `openChat` or by the trace store, none of which this run needs; every-key.test.ts finds the code. */
+const readElsewhere = [
+  ...["rllm.on_unsupported", "training.resume_from_tinker_id", "training.default_local_dir"],
+  ...["rllm.disable_thinking", "rllm.accumulate_reasoning", "rllm.sdk.store.path", "rllm.gateway.db_path"],
+  ...["reasoning_effort", "accumulate_reasoning", "disable_thinking", "renderer_name"].map(
+    (name) => `rollout_engine.${name}`,
+  ),
+];
+
+const candidates: readonly unknown[] = [
+  ...[0.5, 1, 2, 3, 7, -1, true, false, "other", "tinker://run/weights/name", "reward:1"],
+  ...[["token_k1"], ["1_2"], ["console", "tensorboard"], { judge: "rloo" }, { judge: "gpg" }, { size: 1 }],
+];
+
+/** A value that the key accepts and that differs from `current` and from values that change nothing, if there is one. */
+function otherValue({ schema, options, default: fallback, about }: KeyDescription, current: unknown): unknown {
+  const avoided = [current, ...(about.neutral === undefined ? [] : [fallback]), ...(about.neutral ?? [])].map((value) =>
+    JSON.stringify(value),
+  );
+  return [...options, ...options.map((option) => [option]), ...candidates].find(
+    (value) => schema.safeParse(value).success && !avoided.includes(JSON.stringify(value)),
+  );
+}
+
+function valueAt(config: object, key: string): unknown {
+  return key.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown>)?.[name], config);
+}
+
+/** A copy of the configuration with other values. */
+function changed(config: ConfigInput, values: ReadonlyMap<string, unknown>): ConfigInput {
+  const copy = structuredClone(config) as Record<string, unknown>;
+  for (const [key, value] of values) {
+    const names = key.split(".");
+    const last = names.pop() ?? "";
+    let section = copy;
+    for (const name of names) {
+      section[name] ??= {};
+      section = section[name] as Record<string, unknown>;
+    }
+    section[last] = value;
+  }
+  return copy;
+}
+
+const twins = new Map(
+  [...sharedKeys, ...forwardedKeys].flatMap(([left, right]) => [
+    [left, right],
+    [right, left],
+  ]),
+);
+
+describe.each(["local", "tinker"] as const)("on %s", (backend) => {
+  const overrides = [`rllm/backend=${backend}`];
+  const experiment = toy({ rllm: { trainer: { total_batches: 2 } } });
+  const base = changed(experiment.config ?? {}, new Map([["model.lora_rank", 4]]));
+  const settings: { key: string; values: Map<string, unknown>; kind: string }[] = [];
+
+  beforeAll(() => {
+    const { config } = composeConfig({ input: base, overrides });
+    for (const known of configKeys.values()) {
+      const other = otherValue(known, valueAt(config, known.key));
+      if (known.key === "rllm.backend" || (other === undefined && known.about.neutral !== undefined)) continue;
+      const values = new Map([[known.key, other]]);
+      const composed = composeConfig({ input: changed(base, values), overrides });
+      settings.push({ key: known.key, values, kind: effectOf(composed, known).kind });
+    }
+  });
+  const keysThat = (kind: string) => settings.filter((one) => one.kind === kind);
+
+  async function run(config: ConfigInput) {
+    const { engine, chat } = openToy();
+    const given: Config = composeConfig({ input: config, overrides }).config;
+    const { history } = await train(
+      { ...experiment, config },
+      {
+        engine: { engine: { ...engine, capabilities: capabilitiesOf(given) }, chat },
+        overrides: [...overrides, `rllm.trainer.run_dir=${newFolder()}`],
+      },
+    );
+    return history.map(({ metrics }) =>
+      Object.fromEntries(Object.entries(metrics).filter(([name]) => !/^perf|time|seconds/.test(name))),
+    );
+  }
+
+  it("has a value to try for every key", () => {
+    expect(settings.filter(({ key, values }) => values.get(key) === undefined).map(({ key }) => key)).toEqual([]);
+  });
+
+  it("reads every key that acts", async () => {
+    const { config } = composeConfig({ input: base, overrides });
+    reads.clear();
+    await run(base);
+    localEngineOptions(config);
+    if (backend === "tinker") {
+      tinkerService(config, {});
+      tinkerEngineOptions(config, { baseUrl: "http://localhost", apiKey: "" }, {});
+    }
+    const unread = keysThat("acts").filter(({ key }) => !reads.has(key) && !reads.has(twins.get(key) ?? key));
+    expect(unread.map(({ key }) => key).filter((key) => !readElsewhere.includes(key))).toEqual([]);
+  });
+
+  it("refuses every key that is refused before anything is opened", () => {
+    const refused = keysThat("refused");
+    expect(refused.length).toBeGreaterThan(10);
+    for (const { key, values } of refused) {
+      const composed = composeConfig({ input: changed(base, values), overrides });
+      expect(() => checkSettings(composed), key).toThrow(key);
+    }
+  });
+
+  it("warns of every key without an effect, and trains as without it", async () => {
+    const unread = keysThat("none");
+    expect(unread.length).toBeGreaterThan(20);
+    for (const { key, values } of unread) {
+      const warnings = checkSettings(composeConfig({ input: changed(base, values), overrides }));
+      expect(
+        warnings.map(({ paths }) => paths.join()),
+        key,
+      ).toContain(key);
+    }
+    const all = new Map(unread.flatMap(({ values }) => [...values]));
+    expect(await run(changed(base, all))).toEqual(await run(base));
+  });
+});
