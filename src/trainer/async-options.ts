@@ -1,8 +1,6 @@
 /** `rllm.async_training` as options, and the combinations that are refused. */
 import { isCoupled } from "../algorithms/policy-loss/loss-choice.ts";
 import type { Capabilities } from "../backends/engine.ts";
-import type { ComposedConfig } from "../config/compose.ts";
-import { layerOf } from "../config/origin.ts";
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import type { Experiment } from "./experiment.ts";
@@ -50,7 +48,7 @@ const runsAhead = ({ quota, batch }: AsyncOptions) => quota > batch;
  * @throws UserError if settings contradict each other or the engine cannot sample between two updates
  */
 export function checkAsync(
-  { config, origins }: Pick<ComposedConfig, "config" | "origins">,
+  config: Config,
   { losses }: Pick<Experiment<unknown>, "losses">,
   capabilities: Capabilities,
 ): string[] {
@@ -60,15 +58,8 @@ export function checkAsync(
     ([, contradicts]) => contradicts,
   );
   if (found) throw new UserError(found[0], { hint: found[2] });
-  const { batch } = options;
-  const { train_batch_size: ignored } = config.data;
   const { bypass_mode, tis_mode } = config.rllm.algorithm.rollout_correction;
   const warnings: string[] = [];
-  if (layerOf(origins.get("data.train_batch_size") ?? { kind: "default" }) > 0 && ignored !== batch) {
-    warnings.push(
-      `data.train_batch_size=${ignored} has no effect: with asynchronous training a step is made of rllm.async_training.mini_batch_size=${batch} tasks`,
-    );
-  }
   if (runsAhead(options) && !bypass_mode && tis_mode === null) {
     warnings.push(
       "tokens that older weights have sampled are trained on as if the current weights had sampled them; rllm.algorithm.rollout_correction.bypass_mode=true compares with the sampler's log-probabilities, rllm.algorithm.rollout_correction.tis_mode weighs the difference",

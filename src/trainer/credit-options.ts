@@ -79,16 +79,11 @@ export function checkCredit(config: Config, custom: CustomEstimators, { engine, 
 
 /** @param judged an estimator that reads a critic's values */
 function contradictions({ rllm }: Config, judged: string | undefined): [string, boolean, hint: string][] {
-  const { stepwise_advantage: stepwise, rejection_sample: rejection, algorithm, reward, critic } = rllm;
+  const { stepwise_advantage: stepwise, algorithm, reward } = rllm;
   const perStep = stepwise.enable && stepwise.mode === "per_step";
   const precomputed = algorithm.use_precomputed_advantage;
   const shaped = stepwise.mode === "per_step" || stepwise.normalize_by_steps;
   return [
-    [
-      "rllm.stepwise_advantage is set but not enabled",
-      shaped && !stepwise.enable,
-      "set rllm.stepwise_advantage.enable=true",
-    ],
     [
       "normalize_by_steps divides a trajectory's advantage among its steps, but with per_step each step has its own",
       perStep && stepwise.normalize_by_steps,
@@ -105,24 +100,9 @@ function contradictions({ rllm }: Config, judged: string | undefined): [string, 
       "rewards of steps are discounted by rllm.workflow.workflow_args.gamma",
     ],
     [
-      "rllm.reward.running_norm_minus_mean has no effect without rllm.reward.running_norm",
-      reward.running_norm_minus_mean && !reward.running_norm,
-      "set rllm.reward.running_norm=true",
-    ],
-    [
-      `rllm.rejection_sample.multiplier=${rejection.multiplier} has no effect without rejection sampling`,
-      rejection.multiplier !== 1 && !rejection.enable,
-      "set rllm.rejection_sample.enable=true",
-    ],
-    [
       `${judged} takes the reward at a trajectory's last token and a critic's values before it, which is not possible with use_precomputed_advantage, per_step or normalize_by_steps`,
       judged !== undefined && (precomputed || (stepwise.enable && shaped)),
       "remove one of the two",
-    ],
-    [
-      "rllm.algorithm.lam and rllm.critic.warmup_steps have no effect without a critic",
-      judged === undefined && (algorithm.lam !== 1 || critic.warmup_steps > 0),
-      "set rllm.algorithm.adv_estimator=gae, or remove them",
     ],
   ];
 }

@@ -1,7 +1,7 @@
 /** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
 import { splitEstimatorMap } from "../algorithms/advantages/estimate-advantages.ts";
 import type { KlControllerOptions } from "../algorithms/kl/kl-controller.ts";
-import { type PolicyLossName, policyLosses } from "../algorithms/losses/policy-losses.ts";
+import { lossAliases, type PolicyLossName, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { ImportanceOptions } from "../algorithms/off-policy/importance-weights.ts";
 import { type RejectionRule, rejectionRules } from "../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../algorithms/policy-loss/custom-loss.ts";
@@ -14,9 +14,6 @@ import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
-
-/** Other systems' names of the same losses. */
-const aliases: Readonly<Record<string, PolicyLossName>> = { vanilla: "ppo", geo_mean: "gmpo", reinforce: "gpg" };
 
 /**
  * @param custom the experiment's own losses
@@ -59,9 +56,9 @@ export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom:
 function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
   const loss = own(custom, name);
   if (loss !== undefined) return loss;
-  const known = own(aliases, name) ?? name;
+  const known = own(lossAliases, name) ?? name;
   if (Object.hasOwn(policyLosses, known)) return known as PolicyLossName;
-  const names = [...Object.keys(policyLosses), ...Object.keys(aliases), ...Object.keys(custom)];
+  const names = [...Object.keys(policyLosses), ...Object.keys(lossAliases), ...Object.keys(custom)];
   const near = nearest(name, names, 2);
   throw new UserError(`the policy loss "${name}" does not exist`, {
     hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
@@ -73,14 +70,9 @@ export interface CorrectionOptions {
   rules: readonly RejectionRule[];
 }
 
-/** @throws UserError if a rule does not exist, or all weights would be 1 */
+/** @throws UserError if a rule does not exist */
 export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
-  const { bypass_mode, tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
-  if (bypass_mode === true && tis_mode !== null) {
-    throw new UserError("rllm.algorithm.rollout_correction.tis_mode has no effect with bypass_mode=true", {
-      hint: "The loss's ratio already compares trainer and sampler then. Remove one of the two.",
-    });
-  }
+  const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
   return {
     weights: tis_mode === null ? undefined : { level: tis_mode, cap: tis_cap, normalize: tis_normalize },
     rules: rs_mode === null || rs_mode.length === 0 ? [] : rejectionRules(rs_mode, rs_threshold ?? []),
@@ -112,14 +104,8 @@ export function checkSamplerLogprobs(config: Config, engine: string, logprobs: S
   ];
 }
 
-/** @throws UserError if there is a target but no KL term */
 export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
   const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
-  if (target !== null && !kl_beta) {
-    throw new UserError("rllm.algorithm.kl_target has no effect: rllm.algorithm.kl_beta is 0", {
-      hint: "Set the first weight of the KL term, e.g. rllm.algorithm.kl_beta=0.001.",
-    });
-  }
   return { initial: kl_beta ?? 0, target, horizon };
 }
 

@@ -95,7 +95,7 @@ export function compileRecipe(
     maxBadSteps: rllm.trainer.max_bad_steps,
     /** What the user should know, a sentence each. */
     warnings: [
-      ...checkAsync(composed, experiment, capabilities),
+      ...checkAsync(config, experiment, capabilities),
       ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),
     ],
   };

@@ -45,6 +45,7 @@ test.each([
   [["rllm.stepwise_advantage.enable=true"], "it requires rllm.stepwise_advantage.mode=per_step or"],
   [["rllm.sdk.store.retention_days=1"], "it requires rllm.gateway.store=sqlite"],
   [["rllm.algorithm.policy_loss.tau_pos=2"], "it requires the loss sapo"],
+  [["rllm.async_training.enable=true", "data.train_batch_size=3"], "it requires rllm.async_training.enable=false"],
 ])("%j warns that it has no effect", (overrides, because) => {
   const warnings = checkSettings(composeConfig({ overrides }));
   expect(warnings).toEqual([expect.objectContaining({ category: "no_effect" })]);
