@@ -4,7 +4,7 @@ import type { EnvironmentStep } from "./types.ts";
 
 const form = "a step is { observation, reward, done }";
 
-/** @throws BadOutcome that says what of it is none */
+/** @throws BadOutcome naming the invalid part */
 export function checkStep(step: unknown): EnvironmentStep {
   if (typeof step !== "object" || step === null) {
     const missing = step === undefined ? " (a missing return, or await?)" : "";

@@ -1,4 +1,4 @@
-/** An agent that is a program: started for each rollout, told where the model is, asked at its end what it was worth. */
+/** An agent that is a program: started for each rollout with the address of the model, and graded when it has ended. */
 import { spawn } from "node:child_process";
 import type { Task } from "../data/task.ts";
 import { RunError, UserError } from "../errors.ts";
@@ -152,7 +152,7 @@ interface ProgramOptions {
 function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramOptions): Promise<AgentResult> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted();
-    // A group of its own, so that what it started goes with it.
+    // A process group of its own, so that its child processes end with it.
     const child = spawn(program, args, {
       ...{ env, detached: true, stdio: ["pipe", "pipe", "pipe"] as const },
       ...(cwd === undefined ? {} : { cwd }),

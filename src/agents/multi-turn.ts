@@ -16,9 +16,9 @@ import type {
 } from "./types.ts";
 
 export interface MultiTurnOptions<Row, Action = Reply> {
-  /** Made anew for every attempt. */
+  /** Creates one for each attempt. */
   environment: (task: Task<Row>) => Environment<Action> | Promise<Environment<Action>>;
-  /** Made anew for every attempt. Default: `chatAgent()`, whose actions are replies. */
+  /** Creates one for each attempt. Default: `chatAgent()`, whose actions are replies. */
   agent?: (task: Task<Row>) => Agent<Action> | Promise<Agent<Action>>;
   /** Turns, where fewer than `rllm.agent.max_steps`. */
   maxSteps?: number;

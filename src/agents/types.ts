@@ -1,4 +1,4 @@
-/** What users implement: how a task becomes model calls and what the outcome is worth. */
+/** What users implement: how a task becomes model calls, and the reward of the outcome. */
 import type { CallOptions } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
@@ -18,9 +18,9 @@ export interface CallParams extends CallOptions {
   minP?: number;
 }
 
-/** What was said, whole (`text`) and taken apart into thinking, tool calls and the rest (`content`). */
+/** A reply as a whole (`text`), and parsed into thinking, tool calls and the rest (`content`). */
 export interface Reply extends ParsedReply {
-  /** The whole reply, special tokens left out. */
+  /** The whole reply without special tokens. */
   text: string;
   /** The reply as the message to append to the history. */
   message: ChatMessage;
@@ -34,7 +34,7 @@ export interface Reply extends ParsedReply {
 /** The model as a workflow sees it. Every call is recorded as a step of the named agent's trajectory. */
 export interface ModelClient {
   /**
-   * Give the whole history each time: where it takes up an earlier reply, the prompt continues that call's very tokens.
+   * Pass the whole history each time. Where it contains an earlier reply, the prompt continues that call's exact tokens.
    *
    * @example
    * const reply = await model.chat(messages, { tools });
@@ -46,7 +46,7 @@ export interface ModelClient {
   chat(messages: readonly ChatMessage[], params?: CallParams): Promise<Reply>;
   /**
    * The same model recorded under another role, e.g. `model.as("judge")`. Roles are compared with themselves only. Several
-   * attempts of one role within a rollout are told apart by a number, `model.as("solver", 2)`: trajectories of their own,
+   * attempts of one role within a rollout have a number, `model.as("solver", 2)`: trajectories of their own,
    * compared with all others of the role, rewarded through `rewards["solver#2"]`.
    */
   as(role: string, instance?: number): ModelClient;
@@ -64,7 +64,7 @@ export interface Outcome {
   /** Rewards of single model calls, by role as above, in the order of the calls. */
   stepRewards?: Record<string, readonly (number | null)[]>;
   /**
-   * Advantages of single model calls, by role as above, in the order of the calls: one figure, or one for each token of
+   * Advantages of single model calls, by role as above, in the order of the calls: one number, or one for each token of
    * the reply. Read with `rllm.algorithm.use_precomputed_advantage`, in place of an estimator.
    */
   advantages?: Record<string, readonly (number | readonly number[])[]>;
@@ -90,8 +90,8 @@ export type Reward<Row> = (
 /** What the model may do besides talking. */
 export interface Tool extends ToolDefinition {
   /**
-   * What it answers is the tool's message: text as it is, anything else as JSON. What it throws is told to the model.
-   * @param args what the model gave, checked against `parameters` by `defineTool`
+   * The result is the tool's message: text as it is, anything else as JSON. The model sees the message of an error.
+   * @param args from the model, checked against `parameters` by `defineTool`
    */
   run(args: Readonly<Record<string, unknown>>, context: { signal: AbortSignal }): unknown;
 }
@@ -118,29 +118,29 @@ export interface EnvironmentStep {
   metrics?: Record<string, number>;
 }
 
-/** A world made anew for every attempt at a task: a retry never meets what a failed attempt left behind. */
+/** The environment of one attempt at a task. A retry gets a new one. */
 export interface Environment<Action = Reply> {
   /** Offered to the model at every step. */
   readonly tools?: readonly ToolDefinition[];
   /** Called once, first. */
   reset(context: EnvironmentContext): Observation | Promise<Observation>;
   step(action: Action, context: EnvironmentContext): EnvironmentStep | Promise<EnvironmentStep>;
-  /** What the episode is worth as a whole, once it has ended, whyever. Without it: the sum of the steps' rewards. */
+  /** The reward of the whole episode, after it has ended for whatever reason. Default: the sum of the steps' rewards. */
   score?(context: EnvironmentContext): number | Outcome | Promise<number | Outcome>;
-  /** Called once, last, whatever has happened. */
+  /** Called once at the end, also after errors. */
   close?(): void | Promise<void>;
 }
 
-/** Keeps the conversation and reads actions out of replies; made anew for every attempt. */
+/** Keeps the conversation of one attempt and reads actions from replies. */
 export interface Agent<Action = Reply> {
   /** The whole history for the next model call. */
   readonly messages: readonly ChatMessage[];
   observe(observation: Observation): void;
-  /** Takes a reply into the history. */
+  /** Adds a reply to the history. */
   act(reply: Reply): Action;
 }
 
-/** Where a client finds the model; what it calls there is recorded as steps of this attempt. */
+/** Where a client finds the model. Its calls are recorded as steps of this attempt. */
 export interface GatewayAddress {
   /** For OpenAI's clients and those that speak like them; ends with `/v1`. */
   readonly baseURL: string;
@@ -159,7 +159,7 @@ export interface GatewayAccess extends GatewayAddress {
 export interface WorkflowContext {
   model: ModelClient;
   /**
-   * The same model behind an HTTP address, for agents that bring a client of their own.
+   * The same model at an HTTP address, for agents with a client of their own.
    *
    * @example
    * const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
@@ -168,7 +168,7 @@ export interface WorkflowContext {
   /** Aborted when the rollout's time is up or the run stops. */
   signal: AbortSignal;
   rollout: number;
-  /** 0, or how often this rollout has failed before. */
+  /** The number of earlier attempts of this rollout that failed. */
   attempt: number;
   purpose: "train" | "validate";
   /** Model calls that one role may make (`rllm.agent.max_steps`); one more ends the rollout. */
@@ -176,19 +176,19 @@ export interface WorkflowContext {
   /** Uniforms in [0, 1) of this rollout's own; the same when the run is repeated. */
   random: () => number;
   /**
-   * Names what the rollout does from here on, e.g. "prompt", "search": shown while it waits, and told if it fails. Three
-   * names mean more: "set-up" and "reward" have time limits of their own, all other stages share one; what fails in
-   * "set-up", "environment" or "reward" is recorded as a failure of that.
+   * Names what the rollout does from here on, e.g. "prompt", "search": shown while it waits and in failures. "set-up" and
+   * "reward" have time limits of their own; all other stages share one. A failure in "set-up", "environment" or "reward"
+   * is recorded as a failure of that part.
    */
   stage(name: string): void;
   /** Writes a line to the run's log (log.txt of the run folder), with the rollout's name before it. */
   log(text: string): void;
   /**
-   * Registers what is to be done when the attempt has ended, whatever way: the last registered first, each within the time
-   * limit of the tear-down. What it throws is told and counted, and changes no reward.
+   * Registers a function that runs when the attempt has ended, for whatever reason: the last registered first, each within
+   * the time limit of the tear-down. Its errors are reported and counted, and do not change the reward.
    */
   tearDown(clean: () => void | Promise<void>): void;
 }
 
-/** A plain async function is a whole workflow: call the model as often as needed, return what it was worth. */
+/** An async function that calls the model as often as needed and returns the reward. */
 export type Workflow<Row> = (task: Task<Row>, context: WorkflowContext) => Promise<Outcome | number> | Outcome | number;

@@ -10,7 +10,7 @@ import type { CallParams, Environment, Reply, Reward, Tool, Workflow } from "./t
 export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   /** For all tasks, or opened for one attempt: `close` is called at its end. */
   tools: readonly Tool[] | ((task: Task<Row>) => ToolBox | Promise<ToolBox>);
-  /** Grades the answer: the reply without tool calls, or the last one where there was none. */
+  /** Grades the answer: the reply without tool calls, or else the last reply. */
   reward: Reward<Row>;
   /** Turns, where fewer than `rllm.agent.max_steps`. */
   maxSteps?: number;
@@ -24,7 +24,7 @@ export interface ToolBox {
 
 /**
  * Calls of one reply run side by side. What a tool throws, a call of an unknown tool and a call that cannot be read are
- * told to the model and counted: `tool_calls`, `tool_errors`, `malformed_tool_calls`.
+ * shown to the model and counted: `tool_calls`, `tool_errors`, `malformed_tool_calls`.
  *
  * @example
  * useTools<Row>({
@@ -42,7 +42,7 @@ export function useTools<Row>(options: UseToolsOptions<Row>): Workflow<Row> {
   });
 }
 
-/** The world of an agent with tools: it answers calls, and is done when there are none. */
+/** An environment that answers tool calls and is done at a reply without any. */
 export async function toolEnvironment<Row>(
   task: Task<Row>,
   { tools: given, prompt, reward }: Omit<UseToolsOptions<Row>, "system">,
@@ -74,9 +74,9 @@ export async function toolEnvironment<Row>(
         const { id, name } = reply.toolCalls[index]!;
         return { role: "tool", content, toolCallId: id, name };
       });
-      const told = reply.problems.map(({ message }) => message).join("; ");
+      const problems = reply.problems.map(({ message }) => message).join("; ");
       const complaint: ChatMessage[] =
-        told === "" ? [] : [{ role: "user", content: `That could not be read: ${told}` }];
+        problems === "" ? [] : [{ role: "user", content: `That could not be read: ${problems}` }];
       return { observation: [...results, ...complaint], reward: 0, done: false };
     },
     async score({ signal }) {
@@ -106,7 +106,7 @@ async function runTool(
     const content = typeof result === "string" ? result : (JSON.stringify(result) ?? "done");
     return { content, failed: false };
   } catch (error) {
-    // The attempt is over: that is no answer of the tool's.
+    // The attempt has ended, so this is not an error of the tool.
     if (signal.aborted) throw error;
     return { content: `Error: ${error instanceof Error ? error.message : String(error)}`, failed: true };
   }

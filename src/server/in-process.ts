@@ -18,7 +18,7 @@ import { formatTinkerPath, parseTinkerPath } from "../tinker-protocol/tinker-pat
 import { openService, type RunningService } from "./start-server.ts";
 import type { Store } from "./state/store.ts";
 
-/** As often does the service drop weights that nobody samples from any more. */
+/** How often the service drops weights that are no longer sampled from. */
 const sweepMs = 30_000;
 
 export async function openOwnTinkerEngine(

@@ -2,12 +2,12 @@
 
 export interface Metrics {
   add(name: string, labels: Record<string, string>, value?: number): void;
-  /** A figure that is read when the metrics are. */
+  /** A value that is computed when the metrics are read. */
   gauge(name: string, help: string, read: () => { labels?: Record<string, string>; value: number }[]): void;
   text(): string;
 }
 
-/** Every counter with what it counts; only these may be added to. */
+/** All counters, with what they count. */
 const counters = {
   hone_http_requests_total: "HTTP requests answered, by route and status.",
   hone_operations_total: "Operations that ended, by kind and outcome.",
@@ -17,7 +17,7 @@ const counters = {
   hone_prompt_tokens_total: "Tokens of prompts.",
   hone_refused_total: "Requests answered 429 because a queue was full, by queue.",
   hone_skipped_sequence_ids_total: "Sequence ids that never arrived.",
-  hone_evicted_models_total: "Models moved to disk because no request came for them.",
+  hone_evicted_models_total: "Unused models moved to disk.",
   hone_engine_deaths_total: "Engines that died, by model.",
 } as const;
 

@@ -1,4 +1,4 @@
-/** Puts the parts together: engines, store, service, HTTP, and the clock that tidies up. */
+/** Starts the server: engines, store, service, HTTP, and regular clean-up. */
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -22,27 +22,27 @@ import { openStore } from "./state/store.ts";
 import { openUsage } from "./state/usage.ts";
 
 export interface ServerOptions {
-  /** Each with the names that clients may use, the listed one first. */
+  /** With the names that clients may use, the listed one first. */
   engines: readonly {
     names: readonly string[];
     engine: Engine;
-    /** Opens it again after it has died; without this a dead engine stays dead. */
+    /** Opens it again after it has died. Default: a dead engine is not restarted. */
     reopen?: () => Promise<Engine>;
   }[];
   /** Where sessions and checkpoints are kept. */
   stateFolder: string;
   apiKey?: string | null;
-  /** Seconds that a missing sequence id is waited for. */
+  /** How long the server waits for a missing sequence id. */
   gapSeconds?: number;
   /** Seconds that a poll is held open; below the 45 s that clients wait. */
   pollSeconds?: number;
   /** Minutes without a sign of life after which a session's models are closed. */
   sessionMinutes?: number;
-  /** Models that stay in memory although no request comes for them; others are moved to disk until they are used. */
+  /** Unused models that stay in memory; others are on disk until they are used again. */
   maxIdleModels?: number;
-  /** Operations of one model that may stand by. */
+  /** The most waiting operations of one model. */
   maxWaitingOperations?: number;
-  /** Sequences that may wait to be sampled, on each base model. */
+  /** The most sequences that wait to be sampled, on each base model. */
   maxWaitingRows?: number;
   futures?: FutureStoreOptions;
   /** Gets the lines of the log. */
@@ -53,7 +53,7 @@ export interface ServerOptions {
 export interface RunningService {
   app: Hono;
   service: Service;
-  /** Does what the clock does from time to time. */
+  /** The regular clean-up. */
   sweep(): Promise<void>;
   close(): Promise<void>;
 }
@@ -71,9 +71,7 @@ export async function openService(options: ServerOptions): Promise<RunningServic
       reopen,
       onDeath(error, opensAgain) {
         metrics.add("hone_engine_deaths_total", { model: names[0]! });
-        const next = opensAgain
-          ? "it is started again"
-          : "it is not started again: end the server and look for the cause";
+        const next = opensAgain ? "it is restarted" : "it is not restarted: stop the server and look for the cause";
         log.warn("", `the engine of ${names[0]} died; ${next}. ${error.message}`);
       },
       onBack: (seconds) => log.info("", `the engine of ${names[0]} is back after ${seconds.toFixed(1)} s`),
@@ -134,7 +132,7 @@ export interface RunningServer extends RunningService {
   url: string;
 }
 
-/** @throws UserError for an address that others can reach without a key, or that is taken */
+/** @throws UserError for an address that other machines can reach without a key, or that is in use */
 export async function startServer(options: ServerOptions & { host: string; port: number }): Promise<RunningServer> {
   const { host, port, apiKey } = options;
   if (!isLoopback(host) && !apiKey) {
@@ -164,7 +162,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
   const unwatch = watchEventLoop(context.metrics);
   const timers = [
     setInterval(() => {
-      running.sweep().catch((error: unknown) => context.log.warn("", `tidying up failed: ${error}`));
+      running.sweep().catch((error: unknown) => context.log.warn("", `the regular clean-up failed: ${error}`));
     }, sweepMs),
     setInterval(() => running.service.logSampling(), 10_000),
   ];
@@ -184,7 +182,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
   };
 }
 
-/** Of a request that never reaches the app: its Host or its address cannot be read. */
+/** Answers a request that does not reach the app because its Host or address is invalid. */
 function describeBadRequest(error: unknown): Response {
   if (!(error instanceof RequestError)) return Response.json({ detail: "the server failed" }, { status: 500 });
   return Response.json({ detail: `the request cannot be read: ${error.message}` }, { status: 400 });
@@ -195,11 +193,11 @@ function defineGauges({ context, sessions, samplers }: Service): void {
   const one = (value: number) => [{ value }];
   const each = (read: (model: BaseModel) => number) => () =>
     models.map((model) => ({ labels: { model: model.name }, value: read(model) }));
-  metrics.gauge("hone_sessions", "Sessions that were heard of lately.", () => one(sessions.counts.active));
+  metrics.gauge("hone_sessions", "Sessions with a recent request.", () => one(sessions.counts.active));
   metrics.gauge("hone_models", "Models whose weights are in memory.", () => one(sessions.counts.models));
   metrics.gauge("hone_samplers", "Frozen weights in memory.", () => one(samplers.open));
   metrics.gauge("hone_checkpoints", "Checkpoints on disk.", () => one(store.checkpoints.size));
-  metrics.gauge("hone_futures", "Operations under way, and results that are kept.", () => [
+  metrics.gauge("hone_futures", "Operations in progress, and kept results.", () => [
     { labels: { state: "pending" }, value: futures.size.pending },
     { labels: { state: "settled" }, value: futures.size.settled },
   ]);
@@ -220,17 +218,17 @@ function defineGauges({ context, sessions, samplers }: Service): void {
   );
   metrics.gauge(
     "hone_sequences_sampling",
-    "Sequences that are sampled.",
+    "Sequences that are being sampled.",
     each(({ scheduler }) => scheduler.state.rows),
   );
   metrics.gauge("hone_resident_bytes", "Memory of the server's own process.", () => one(process.memoryUsage.rss()));
 }
 
-/** How late the loop of this process is: while it is late nobody is answered. Gives the function that ends the watch. */
+/** Measures how late the event loop is: meanwhile no request is answered. Returns the function that stops it. */
 function watchEventLoop(metrics: Metrics): () => void {
   const delay = monitorEventLoopDelay({ resolution: 10 });
   delay.enable();
-  metrics.gauge("hone_event_loop_seconds", "How late the server's loop was since this was last read.", () => {
+  metrics.gauge("hone_event_loop_seconds", "Delay of the event loop since the last reading.", () => {
     const quantiles = { "0.99": delay.percentile(99), "1": delay.max };
     delay.reset();
     return Object.entries(quantiles).map(([quantile, value]) => ({ labels: { quantile }, value: value / 1e9 }));

@@ -20,19 +20,21 @@ export const dtypes = { float32: 1, int64: 2, int32: 3, bfloat16: 4 } as const;
 
 const numbersOf = (bytes: Uint8Array, size: number, read: (view: DataView, at: number) => number) => {
   if (bytes.byteLength % size !== 0)
-    throw new UserError(`a tensor of ${bytes.byteLength} bytes, ${size} to an element`);
+    throw new UserError(`a tensor has ${bytes.byteLength} bytes, which is not a multiple of ${size}`);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   return Float64Array.from({ length: bytes.byteLength / size }, (_, index) => read(view, index * size));
 };
 
 // A copy: the bytes of a message may lie at any address, and a Buffer.slice would share them.
 export function int32sOf(bytes: Uint8Array): Int32Array {
-  if (bytes.byteLength % 4 !== 0) throw new UserError(`${bytes.byteLength} bytes are no 32-bit tokens`);
+  if (bytes.byteLength % 4 !== 0)
+    throw new UserError(`${bytes.byteLength} bytes are not 32-bit tokens: the length is not a multiple of 4`);
   return new Int32Array(Uint8Array.from(bytes).buffer);
 }
 
 export function float32sOf(bytes: Uint8Array): Float32Array {
-  if (bytes.byteLength % 4 !== 0) throw new UserError(`${bytes.byteLength} bytes are no 32-bit numbers`);
+  if (bytes.byteLength % 4 !== 0)
+    throw new UserError(`${bytes.byteLength} bytes are not 32-bit numbers: the length is not a multiple of 4`);
   return new Float32Array(Uint8Array.from(bytes).buffer);
 }
 
@@ -112,7 +114,7 @@ export function encodeTensor({ dtype, values, shape }: Tensor): TensorMessage {
   return { dense, dtype: dtypes[dtype], shape };
 }
 
-/** A matrix of which only these cells are listed. */
+/** A matrix that lists only some of its cells. */
 export function encodeSparse(
   values: Float32Array,
   rowStarts: readonly number[],

@@ -26,7 +26,7 @@ export function guessNumber({ secret, low, high }: GuessNumberRow, guesses = nee
       const left = guesses - used;
       const answer =
         guess === undefined
-          ? "That was no number"
+          ? "That was not a number"
           : `It is ${secret > Number(guess) ? "higher" : "lower"} than ${guess}`;
       return {
         observation: `${answer}. ${left} guesses left.`,

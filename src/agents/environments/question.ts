@@ -6,7 +6,7 @@ import type { Environment, Outcome, Reply, Reward } from "../types.ts";
 
 export interface QuestionOptions<Row> extends Pick<PromptOptions<Row>, "prompt"> {
   reward: Reward<Row>;
-  /** Answers that may be given; the reason why one is wrong is told before the next. Default 1. */
+  /** How many answers the model may give; after a wrong one it sees the reason. Default 1. */
   attempts?: number;
 }
 

@@ -2,7 +2,7 @@ import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import type { NamedArguments } from "./parts.ts";
 
-/** @throws UserError for an argument that nobody would read */
+/** @throws UserError for an argument that is not read */
 export function checkArguments(of: string, args: NamedArguments, known: readonly string[]): void {
   const unknown = Object.keys(args).find((name) => !known.includes(name));
   if (unknown === undefined) return;

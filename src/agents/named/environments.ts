@@ -1,4 +1,4 @@
-/** Environments by name. Arguments win over the row's own fields; a field that is missing is told with the row's origin. */
+/** Environments by name. Arguments take precedence over the row's fields; a missing field is an error with its origin. */
 
 import type { Task } from "../../data/task.ts";
 import { RunError, UserError } from "../../errors.ts";
@@ -99,7 +99,7 @@ function truthOf(fields: Fields, { origin }: Task): string | number | (string | 
 function numbersOf(fields: Fields, { origin }: Task, names: readonly string[]): Fields {
   const missing = names.filter((name) => typeof fields[name] !== "number");
   if (missing.length === 0) return fields;
-  throw new UserError(`${origin}: the row has no number ${missing.join(", ")}`, {
+  throw new UserError(`${origin}: the row has no field ${missing.join(", ")} with a number`, {
     hint: "add it to the rows, or give it for all of them in rllm.env.env_args",
   });
 }

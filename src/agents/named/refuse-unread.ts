@@ -52,7 +52,7 @@ export function refuseUnreadSettings(rllm: Rllm, { because, settings: unread, hi
   if (said.length > 0) throw new UserError(`${because}, so ${said.join(", ")} would not be read`, { hint });
 }
 
-/** Every key of the list, for a script whose own workflow reads none. */
+/** Every key of the list, for a script whose own workflow reads none of them. */
 export const allSettings = Object.keys(settings) as ActorSetting[];
 
 /** @throws UserError naming arguments that only a named workflow would take */

@@ -166,7 +166,7 @@ describe("mistakes", () => {
   test.each<[string[], Row, string]>([
     [["rllm.env.name=math"], { question: "1?" }, "row 0: the row has no answer or ground_truth"],
     [["rllm.env.name=math"], { answer: "1" }, "row 0: the row has no question"],
-    [["rllm.env.name=frozenlake"], { size: 3 }, "row 0: the row has no number seed"],
+    [["rllm.env.name=frozenlake"], { size: 3 }, "row 0: the row has no field seed with a number"],
     [
       ["rllm.env.name=frozenlake", "+rllm.env.env_args.sise=3"],
       {},

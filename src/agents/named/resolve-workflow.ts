@@ -155,7 +155,7 @@ async function agentMaker<Row>(
   const known: Record<string, AgentFactory> = { ...builtInAgents, ...parts.agents };
   const factory = own(known, name);
   if (factory) {
-    factory(args); // A wrong argument is told before anything starts.
+    factory(args); // Reports a wrong argument before anything starts.
     return () => factory(args);
   }
   if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));

@@ -37,7 +37,7 @@ export async function loadExport(name: string, key: string): Promise<Callable> {
 
 export const isClass = (maker: Callable) => /^class\b/.test(Function.prototype.toString.call(maker));
 
-/** A class is constructed, a function is called: both give a new one for every attempt. */
+/** Constructs the class or calls the function, once for each attempt. */
 export function makeWith<Made>(maker: Callable, ...args: unknown[]): Made {
   return (isClass(maker) ? Reflect.construct(maker, args) : Reflect.apply(maker, undefined, args)) as Made;
 }

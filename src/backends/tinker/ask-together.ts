@@ -1,13 +1,13 @@
 /**
- * Requests to sample that are made at the same time, as one request to Hone's own service, whose answer brings the
- * results as they end: one where the protocol takes two for each.
+ * Sends samples that are requested at the same time as one request to Hone's own service, which streams the results. Tinker's
+ * protocol takes two requests for each.
  */
 import type { Connection } from "./connection.ts";
 import { futureFailure, LostResultError } from "./service-errors.ts";
 
 interface Ask {
   body: Record<string, unknown>;
-  /** As the service calls it, once it has said so. */
+  /** The service's id, once known. */
   id?: string;
   resolve(result: Uint8Array): void;
   reject(error: unknown): void;
@@ -16,7 +16,7 @@ interface Ask {
 /** Requests that are sent as one. */
 const mostTogether = 64;
 
-/** Gives a function that asks; what it is called for before the caller waits for anything goes together. */
+/** Returns a function that requests a sample. Calls of the same microtask turn are sent together. */
 export function askTogether(
   connection: Connection,
 ): (body: Record<string, unknown>, aborted: AbortSignal) => Promise<Uint8Array> {
@@ -57,7 +57,7 @@ function createParcel(connection: Connection): Parcel {
     else ask.reject(futureFailure(answer));
   }
 
-  /** What is not answered in time is asked for again: the service knows by the request's number what it has begun. */
+  /** Unanswered requests are sent again; the service recognizes them by their numbers. */
   async function attempt(): Promise<"done" | "again"> {
     const asked = [...open];
     const requests = asked.map(({ body }) => body);

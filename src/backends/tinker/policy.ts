@@ -100,7 +100,7 @@ export async function createTinkerPolicy(
         },
       });
       const norm = (metrics as Record<string, unknown> | undefined)?.grad_norm;
-      // The hosted service tells no norm that is documented.
+      // The hosted service does not document a norm.
       return { gradNorm: typeof norm === "number" ? norm : Number.NaN, applied: true };
     } catch (error) {
       if (error instanceof NonFiniteGradientError) return { gradNorm: error.gradNorm, applied: false };
@@ -214,7 +214,7 @@ export async function createTinkerPolicy(
   return { sampler: createTinkerSampler(session, model), learner };
 }
 
-/** A service gives a checkpoint its own adapter, whatever was configured. @throws UserError naming both */
+/** A service restores a checkpoint with the adapter it was saved with. @throws UserError when another is configured */
 function requireSameAdapter(
   path: string,
   adapter: AdapterSpec & { kind: "lora" },
@@ -242,9 +242,7 @@ function requireSameAdapter(
 /** The base model as it is: samples, and forwards by the log-probabilities of prompts. */
 export function createBasePolicy(session: TinkerSession, model: TinkerModel): Policy {
   const never = async (): Promise<never> => {
-    throw new UserError(
-      "this policy is the base model as it is (adapter none): it cannot be trained, saved or exported",
-    );
+    throw new UserError("this policy is the base model (adapter none): it cannot be trained, saved or exported");
   };
   const sampler = createTinkerSampler(session, model);
   const learner: Learner = {

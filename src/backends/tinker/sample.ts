@@ -1,4 +1,4 @@
-/** Sampling through a Tinker service: a request each, answered as they end. */
+/** Sampling through a Tinker service. */
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
@@ -17,13 +17,13 @@ export interface SamplingSession {
   next(): number;
 }
 
-/** As often is one sample asked for again. */
+/** Retries of a sample whose result was lost. */
 const mostLosses = 3;
 
 /** Sequences of one request. */
 const mostTogether = 64;
 
-/** Requests that are under way at the same time, as the service's own client. */
+/** Concurrent requests; the official client's limit. */
 const mostAtOnce = 400;
 
 /** @throws UserError for parameters that the service does not have */
@@ -62,7 +62,7 @@ export async function* sample(
     }
   }
 
-  /** A lost result is asked for again, as a request of its own: frozen weights draw the same by the same seed. */
+  /** Requests a lost result again under a new number. The weights are fixed, so the same seed gives the same sample. */
   async function answered(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
     for (let losses = 0; ; losses++) {
       aborted.throwIfAborted();
@@ -77,14 +77,14 @@ export async function* sample(
 
   async function call({ indices, body }: (typeof calls)[number]): Promise<void> {
     const waiting = new Set(indices);
-    /** When nobody waits for any of its samples. */
+    /** Aborted when no caller waits for any of its samples. */
     const abandoned = new AbortController();
     for (const index of indices) {
       const ends = [stop.signal, signal, requests[index]!.signal].filter((each) => each !== undefined);
       const aborted = AbortSignal.any(ends);
       const giveUp = () => {
         if (!waiting.delete(index)) return;
-        // What it had sampled is not told: an aborted sample has no tokens here.
+        // The service does not return the tokens of an aborted sample.
         const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
         ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
         if (waiting.size === 0) abandoned.abort();
@@ -114,7 +114,7 @@ export async function* sample(
   }
 }
 
-/** Requests that are sent as one: on Hone's own service a group, which differs in its seeds alone. By index. */
+/** Groups requests that differ only in their seeds, by index: Hone's own service takes them as one. */
 function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession): number[][] {
   const calls: number[][] = [];
   const open = new Map<string, number[]>();
@@ -134,7 +134,7 @@ function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession):
   return calls;
 }
 
-/** @param requests of one call: alike but for their seeds */
+/** @param requests of one call: they differ only in their seeds */
 function encode(
   requests: readonly SampleRequest[],
   { isHone }: TinkerSession,
@@ -166,7 +166,7 @@ function encode(
   };
 }
 
-/** One list, of tokens or of texts. That a list of tokens leaves the model's own end in force is not promised, so it is named. */
+/** One list of tokens or texts. It includes the model's end tokens, because a service may stop only at the list. */
 function stopOf(
   { params }: SampleRequest,
   eosTokenIds: readonly number[],

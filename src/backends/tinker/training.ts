@@ -1,7 +1,6 @@
 /**
- * What a model of a Tinker service computes for training: forward, and a loss's gradient. A loss that the service has
- * runs there by its name, in one pass; any other as a forward, then cross entropy weighted by the negated gradient,
- * whose gradient is the loss's.
+ * Training by a Tinker service. A loss that the service has runs there by name, in one pass. Any other loss takes a forward
+ * pass, then cross entropy weighted by the negated gradient of the loss, which has the same gradient.
  */
 import type { HostedLoss, Loss } from "../../algorithms/types.ts";
 import {
@@ -22,9 +21,9 @@ export interface RemoteModel {
   nextSeq(): number;
 }
 
-/** A backward that the service has accepted: what it adds to the gradient comes before whatever is asked for next. */
+/** A backward that the service has accepted: it runs before later requests. */
 export interface AcceptedBackward {
-  /** False where the loss has no slope at all, so that nothing was sent. */
+  /** False if the gradient is zero everywhere, so nothing was sent. */
   adds: boolean;
   result: Promise<ForwardBackwardResult>;
 }
@@ -39,7 +38,7 @@ interface Pass {
   config: Readonly<Record<string, number>>;
   /** The loss's inputs of each planned sequence. */
   inputs: readonly DatumInputs[];
-  /** Of each planned sequence, the outputs that are wanted: 0 leaves one out. Only Hone's own service hears of it. */
+  /** The outputs to compute, for each planned sequence: 0 leaves one out. Sent only to Hone's own service. */
   masks: readonly ArrayLike<number>[];
   forwardOnly: boolean;
 }
@@ -47,7 +46,7 @@ interface Pass {
 const ones = ({ places }: Planned) => new Float32Array(places.length).fill(1);
 
 export function remoteTraining({ connection, isHone, counts }: TinkerSession, model: RemoteModel): RemoteTraining {
-  /** Sends the parts of one call, so that the service has all before it begins; the answers come later. */
+  /** Sends all parts of one call before waiting for answers. */
   async function send(
     sequences: readonly Sequence[],
     plan: readonly Planned[],
@@ -65,7 +64,7 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
     const accepted = await Promise.all(requests.map((request) => connection.post("forward_backward", request)));
     const kind = forwardOnly ? "forward" : "forward_backward";
     const answers = Promise.all(accepted.map((answer) => connection.collect(kind, answer)));
-    // Whoever does not come to wait for them has another failure to tell.
+    // A caller that never awaits them has failed with another error.
     answers.catch(() => {});
     const decode = (part: unknown) => decodeForwardBackwardOutput(part as Uint8Array).outputs;
     return { answers: answers.then((results) => results.flatMap(decode)) };
@@ -136,7 +135,7 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
     async backward(sequences, loss) {
       const plan = planDatums(sequences);
       const hosted = loss.hosted?.();
-      // The service's dro pulls every token of a datum towards the old policy, the prompt's too, where none may be left out.
+      // Other services' dro also regularizes the prompt's tokens, because they have no mask.
       const same = hosted && hostedLosses.includes(hosted.name) && (isHone || hosted.name !== "dro");
       return same && plan.length > 0 && !sequences.some(({ targets }) => targets)
         ? byName(sequences, plan, loss, hosted)

@@ -53,7 +53,7 @@ describe("after the engine has died", () => {
     present.die();
     expect([await step(id, 4), await step(id, 6)]).toEqual(expected);
     expect(opened).toBe(1);
-    expect(lines.join("")).toMatch(/engine of tabular died; it is started again\. the worker ended by SIGKILL/);
+    expect(lines.join("")).toMatch(/engine of tabular died; it is restarted\. the worker ended by SIGKILL/);
     expect(await (await client.request("GET", "/metrics")).text()).toContain(
       'hone_engine_deaths_total{model="tabular"} 1\n',
     );

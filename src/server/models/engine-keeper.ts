@@ -10,7 +10,7 @@ export interface EngineKeeper {
   readonly facts: Pick<Engine, "model" | "capabilities">;
   /** Grows with every death. */
   readonly life: number;
-  /** It died too often, or cannot be opened again: there is no engine, and there will be none. */
+  /** It died too often, or cannot be opened again: the engine is gone for good. */
   readonly lost: boolean;
   /** The engine, once it is there. @throws EngineDied when it is lost */
   ready(): Promise<Engine>;
@@ -60,7 +60,7 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}): EngineKe
       lost = reopen === undefined || earlyDeaths >= most.deaths;
       onDeath?.(reason, !lost);
       current = lost ? Promise.reject(reason) : open(reason);
-      // Whoever needs it is told.
+      // Requests that need it fail with the reason.
       current.catch(() => {});
     });
   }

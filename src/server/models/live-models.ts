@@ -24,7 +24,7 @@ export interface LiveModel {
    * @throws UserError when the model's weights were lost; RunError, with what is left, when the engine died
    */
   compute<T>(job: (policy: Policy) => Promise<T>): Promise<T>;
-  /** Says, on disk too, that the weights are no longer those of the recorded state. */
+  /** Records, also on disk, that the weights differ from the saved state. */
   markDirty(): void;
   /** Says what the gradient is now; on disk too, where a restart would find the weights without it. */
   markGradient(gradient: LiveModel["gradient"]): void;

@@ -25,7 +25,7 @@ interface Entry {
   users: number;
 }
 
-/** @param mostIdle policies that are kept open although nobody samples from them */
+/** @param mostIdle unused policies that stay open */
 export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
   // In the order of their last use.
   const entries = new Map<string, Entry>();

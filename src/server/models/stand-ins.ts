@@ -12,7 +12,7 @@ export interface StandIns {
    * from it: they go on with the weights that they began with, and the new ones get a policy of their own.
    */
   publish(policy: Policy, data: string): Promise<void>;
-  /** The policy that samples with the weights of `data`, to be given back; undefined where there is none. */
+  /** A policy that samples with the weights of `data`, until it is given back; undefined if there is none. */
   borrow(data: string): { policy: Policy; giveBack(): void } | undefined;
   /** Closes the policy, after those who sample from it. */
   close(policy: Policy): Promise<void>;

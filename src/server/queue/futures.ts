@@ -1,7 +1,4 @@
-/**
- * Long operations and their results: answered with an id at once, collected by long polls later. Knows nothing of what
- * the operations are.
- */
+/** Long operations and their results: each has an id at once, and its result is collected later by long polls. */
 import { Notifier } from "../../concurrency/notifier.ts";
 import { HoneError, UserError } from "../../errors.ts";
 import { type Failure, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
@@ -11,24 +8,24 @@ export type FutureResult =
   | { kind: "json"; body: Record<string, unknown> }
   | { kind: "protobuf"; body: Uint8Array }
   | { kind: "failure"; body: Failure }
-  /** There is no result, and the same request sent anew may have one. */
+  /** There is no result; sending the request again may give one. */
   | { kind: "gone"; why: string };
 
 export interface FutureStoreOptions {
-  /** How long a result is kept that nobody has collected. */
+  /** How long a result is kept before it is collected. */
   keepMs?: number;
-  /** How long one is kept after it was first collected: the answer may have been lost on its way. */
+  /** How long a result is kept after it was first collected: the answer may have been lost. */
   keepCollectedMs?: number;
   now?: () => number;
-  /** Puts failures in the words of who started the server. */
+  /** Rewrites the texts of failures for clients. */
   phrase?: (text: string) => string;
 }
 
-/** Settled ones are many and kept for minutes: they hold their result alone. */
+/** Settled futures are many and kept for minutes, so they hold only their result. */
 interface Future {
   result?: FutureResult;
   expires: number;
-  /** Until there is a result: who waits for it, and what ends the work. */
+  /** Until there is a result. */
   open: { settled: Notifier; cancel: AbortController } | null;
 }
 
@@ -41,11 +38,11 @@ export interface FutureStore {
   has(id: string): boolean;
   /** The result, or "pending" when `waitMs` or the signal ended first; "unknown" for an id that is not, or no longer, kept. */
   collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown">;
-  /** Asks the work to end early; true when there was something to end. */
+  /** Asks the work to end early. Returns whether it was still in progress. */
   cancel(id: string): boolean;
   /** Called when any work ends, with its result. */
   onSettled(listener: (id: string, result: FutureResult) => void): void;
-  /** Drops results whose time is over. */
+  /** Drops expired results. */
   sweep(): void;
   readonly size: { pending: number; settled: number };
 }

@@ -1,13 +1,13 @@
 /**
- * Shares one engine: training jobs one at a time, models taking turns; samples together, clients taking turns; and
- * neither kind keeps the other waiting for long. Knows nothing of what the jobs compute.
+ * Shares one engine between clients: training jobs one at a time, in turns by model; samples in batches, in turns by client.
+ * Neither kind of work keeps the other waiting for long.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 
 export interface SchedulerOptions {
-  /** Sequences that are sampled at the same time. */
+  /** The most sequences that are sampled at the same time. */
   maxRows: number;
-  /** Sequences of all clients that may wait for their turn. */
+  /** The most waiting sequences, of all clients together. */
   maxWaitingRows: number;
   now?: () => number;
 }
@@ -15,9 +15,9 @@ export interface SchedulerOptions {
 export interface Scheduler {
   /** Runs a job that computes on the weights; jobs of one owner in order, owners in turns. */
   train<T>(owner: string, job: () => Promise<T>): Promise<T>;
-  /** Takes places for sequences that will be sampled; gives the function that frees them, or null when all are taken. */
+  /** Reserves places for sequences. Returns the function that frees them, or null when all are taken. */
   enter(rows: number): (() => void) | null;
-  /** Runs a job that samples `rows` sequences, when there is room for them. */
+  /** Runs a job that samples `rows` sequences as soon as there is room for them. */
   sample<T>(owner: string, rows: number, job: () => Promise<T>): Promise<T>;
   readonly state: { trainingWaiting: number; training: number; rowsWaiting: number; rows: number };
 }
@@ -27,7 +27,7 @@ interface Job {
   run: () => Promise<void>;
 }
 
-/** Jobs of several owners; each owner's in order, the owners in turns. */
+/** Jobs of several owners: each owner's in order, owners in turns. */
 function turnQueue() {
   const queues = new Map<string, Job[]>();
   let rows = 0;
@@ -55,7 +55,7 @@ function turnQueue() {
   };
 }
 
-/** The longest that training stands back for samples under way. */
+/** The longest that training pauses for samples. */
 const longestPauseMs = 30_000;
 
 export function createScheduler({
@@ -70,7 +70,7 @@ export function createScheduler({
   let entered = 0;
   let idle = (): void => {};
 
-  /** Training and sampling get the same time: after a job of d ms samples under way have d ms for themselves. */
+  /** Training and sampling get equal time: after a job of d ms, samples in progress have d ms for themselves. */
   async function standBack(ms: number): Promise<void> {
     if (rows === 0) return;
     const done = new AbortController();
@@ -91,7 +91,7 @@ export function createScheduler({
   }
 
   function sampleAll(): void {
-    // A request of more sequences than there are places goes alone.
+    // A request with more sequences than places runs alone.
     const fits = (job: Job) => rows === 0 || rows + job.rows <= maxRows;
     for (let job = sampling.take(fits); job; job = sampling.take(fits)) {
       const started = job;

@@ -1,38 +1,35 @@
-/**
- * Runs a model's operations in the order of their sequence ids, one at a time, whatever order they arrive in. Knows
- * nothing of what they do.
- */
+/** Runs a model's operations one at a time in the order of their sequence ids, regardless of the order of arrival. */
 import { UserError } from "../../errors.ts";
 
 export interface SequencerOptions {
   /** The id that runs first. */
   first: number;
-  /** How long a missing id is waited for while later ones stand by; then it and all that are missing before the next are skipped. */
+  /** How long to wait for a missing id while later ones are waiting. Then all ids before the next one are skipped. */
   gapMs: number;
   /** Called when a wait for a missing id begins. */
   onGap?: (missing: number) => void;
   /** Called on each skip. */
   onSkip?: (from: number, to: number) => void;
-  /** Operations that may stand by; beyond it only the id whose turn it is gets in. */
+  /** The most waiting operations. When they are reached, only the next id is accepted. */
   capacity: number;
 }
 
 export interface Sequencer {
-  /** Whether an operation of this id would be taken now. */
+  /** Whether an operation with this id would be accepted now. */
   hasRoom(seq: number): boolean;
   /**
-   * Resolves with what `work` gives when its turn has come.
+   * Runs `work` when its turn has come.
    * @throws UserError when the id's turn has been skipped, or has been taken
    */
   run<T>(seq: number, work: () => Promise<T>): Promise<T>;
   /** The id that runs next. */
   readonly next: number;
-  /** An id after all that have come so far, for a request that brings none. */
+  /** The id after all others so far, for a request without one. */
   readonly free: number;
   readonly waiting: number;
-  /** The missing id that everything else waits for, and when it is given up, in milliseconds of `performance.now()`. */
+  /** The missing id that all others wait for, and when it is skipped, in milliseconds of `performance.now()`. */
   readonly gap: { missing: number; until: number } | undefined;
-  /** Nothing runs or stands by. */
+  /** Nothing runs or waits. */
   readonly idle: boolean;
 }
 
@@ -57,7 +54,7 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
       });
       return;
     }
-    // One wait for each gap: what arrives meanwhile does not prolong it.
+    // Requests that arrive meanwhile do not extend the wait.
     if (gap) return;
     const timer = setTimeout(() => {
       const from = next;
@@ -78,7 +75,7 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
         if (seq < next || waiting.has(seq)) {
           const text =
             seq < next
-              ? `request ${seq} comes too late: the model has gone on to ${next}`
+              ? `request ${seq} comes too late: the model is at request ${next}`
               : `there is another request ${seq}`;
           reject(new UserError(text, { hint: "The requests of one training client carry consecutive ids." }));
           return;

@@ -1,4 +1,4 @@
-/** Results of several futures in one answer: a line each as they end, until all have or a poll's time is over. */
+/** Results of several futures in one answer: a line for each as it ends, until all have ended or the poll's time is over. */
 import { setMaxListeners } from "node:events";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import type { FutureResult, FutureStore } from "../queue/futures.ts";
@@ -6,11 +6,11 @@ import type { FutureResult, FutureStore } from "../queue/futures.ts";
 export interface AnswerLineOptions {
   futures: FutureStore;
   waitMs: number;
-  /** The client has gone. */
+  /** Aborted when the client disconnects. */
   signal: AbortSignal;
 }
 
-/** Lines of JSON: first the ids, then `index` and the result of each that has one. */
+/** Yields lines of JSON: first the ids, then `index` and result of each future that ends in time. */
 export async function* answerLines(
   ids: readonly string[],
   { futures, waitMs, signal }: AnswerLineOptions,

@@ -145,7 +145,7 @@ function filesOf(folder: string, within = ""): string[] {
   });
 }
 
-/** Files of exports, for whoever has a signed URL. */
+/** Files of exports, by signed URL. */
 export function downloadRoutes({ context }: Service): Hono {
   return new Hono().get("/downloads/:data", (c) => {
     const file = requireSigned(c, context.now());

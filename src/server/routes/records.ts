@@ -13,7 +13,7 @@ import { readBody } from "../state/saving.ts";
 import { countOf, jsonBody } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 
-/** The server has one owner: whoever has its key. */
+/** All clients with the key are one owner. */
 const owner = "local";
 
 function trainingRun(context: ServerContext, session: SessionRecord, number: number) {

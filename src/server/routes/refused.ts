@@ -14,7 +14,7 @@ const refused = [
     "this server exports no session traces; GET /metrics has the time of operations by kind",
   ],
   ["post", "/auth/token", "this server exchanges no keys for tokens: use the API key that it was started with"],
-  ["get", "/auth/apikey/me", "this server has no accounts: whoever has its API key owns everything on it"],
+  ["get", "/auth/apikey/me", "this server has no accounts: its API key gives access to everything on it"],
   [
     "delete",
     "/auth/apikey/me",

@@ -40,7 +40,7 @@ export function samplingRoutes(service: Service): Hono {
         throw new HttpError(400, "sampling_session_id is missing: create a sampling session first");
       }
       const seq = integerField(text, "seq_id");
-      if (seq === undefined) throw new HttpError(400, "seq_id is missing: it tells a request from its own retry");
+      if (seq === undefined) throw new HttpError(400, "seq_id is missing: it distinguishes a request from its retry");
       return c.json(service.sample(body, seq));
     })
     .post("/asample_many", async (c) => {

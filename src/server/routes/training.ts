@@ -50,7 +50,7 @@ export function trainingRoutes(service: Service): Hono {
       if (c.req.header("content-type")?.startsWith("application/json")) refuseOldSdk(c);
       const encoding = c.req.header("content-encoding") ?? "identity";
       if (encoding !== "identity")
-        throw new HttpError(415, `Content-Encoding ${encoding} is not offered: see client/config`);
+        throw new HttpError(415, `Content-Encoding ${encoding} is not supported: see client/config`);
       return c.json(service.forwardBackward(await protobufBody(c)));
     })
     .post("/load_weights", async (c) => {

@@ -1,4 +1,4 @@
-/** Which requests of a sampling session have ended, as a list that clients read with a cursor. */
+/** Lists the ended requests of each sampling session, which clients read with a cursor. */
 import { Notifier } from "../../concurrency/notifier.ts";
 import type { FutureStore } from "../queue/futures.ts";
 
@@ -9,14 +9,14 @@ interface Completion {
 }
 
 export interface Completions {
-  /** What has ended after `cursor` (what is before it is forgotten), waiting for something to for at most `waitMs`. */
+  /** The requests that ended after `cursor`, waiting up to `waitMs` for the first. Drops those before it. */
   read(
     target: string,
     cursor: number,
     waitMs: number,
     signal?: AbortSignal,
   ): Promise<{ completions: Record<string, unknown>[]; cursor: number }>;
-  /** Drops what nobody reads: requests whose results are no longer kept. */
+  /** Drops requests whose results are no longer kept. */
   sweep(): void;
 }
 
@@ -26,7 +26,7 @@ const idsPerClient = 1_000_000_000n;
 /** Names a sampling session and which copy of its client asks. */
 export const completionTarget = (sampler: string, client: bigint): string => `${sampler}/${client}`;
 
-/** The oldest are dropped from lists that nobody reads. */
+/** The oldest entries of longer lists are dropped. */
 const longestList = 10_000;
 
 export function createCompletions(futures: FutureStore): Completions {

@@ -58,14 +58,14 @@ export interface SampleCall {
   /** One for each sequence; all of the same prompt. */
   requests: SampleRequest[];
   prompt: Int32Array;
-  /** Prompt tokens, counted from the end, whose log-probabilities are told; null where none are. */
+  /** How many prompt tokens, from the end, get log-probabilities; null: none. */
   promptLogprobs: number | null;
-  /** Likeliest tokens that are told at each such place; 0 none. */
+  /** The number of most likely tokens at each such place. */
   topPrompt: number;
-  /** Likeliest tokens that are told at each sampled place; 0 none. */
+  /** The number of most likely tokens at each sampled place. */
   topSample: number;
   targets: TargetCells | null;
-  /** Tokens that are drawn at each place of the prompt but the first; null where none are. */
+  /** How many tokens are drawn at each place of the prompt except the first; null: none. */
   draws: { count: number; temperature: number; seed: number } | null;
 }
 

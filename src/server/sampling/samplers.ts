@@ -1,4 +1,4 @@
-/** Sampling sessions: weights that requests sample from, frozen when the session was made. */
+/** Sampling sessions: the weights that requests sample from, fixed when the session is created. */
 import { z } from "zod";
 import type { Policy } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
@@ -19,7 +19,7 @@ const createSchema = z.looseObject({
 });
 
 export interface Samplers {
-  /** Idempotent by (session, number). @throws UserError for a model or checkpoint that there is not */
+  /** Idempotent by (session, number). @throws UserError for an unknown model or checkpoint */
   create(body: unknown): string;
   add(session: SessionRecord, sampler: Omit<SamplerRecord, "clients">): string;
   /** @throws HttpError 404 */
@@ -28,7 +28,7 @@ export interface Samplers {
   join(id: unknown): number;
   /** Runs `use` with the policy that the sampler samples from. */
   use<T>(id: string, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
-  /** Drops unnamed weights that are no longer wanted, and gives the folders that are in use. */
+  /** Drops old unnamed weights. Returns the folders in use. */
   sweep(): ReadonlySet<string>;
   readonly open: number;
 }
@@ -36,13 +36,13 @@ export interface Samplers {
 export const samplerId = (session: string, number: number): string => `${session}:sample:${number}`;
 
 /**
- * Unnamed weights are kept so long after their last use, the newest of a session for ever. Where a session has more of
- * them than `manyUnnamed`, the older ones go sooner: a fast trainer would fill the disk.
+ * How long unnamed weights are kept after their last use; the newest of a session are always kept. When a session has more
+ * than `manyUnnamed`, the older ones are dropped sooner, so that a fast trainer does not fill the disk.
  */
 const keepUnusedMs = 3_600_000;
 const keepOfManyMs = 60_000;
 const manyUnnamed = 16;
-/** So many are remembered by name after their weights have gone. */
+/** How many names of dropped weights are remembered. */
 const mostGone = 512;
 
 export function createSamplers(context: ServerContext, sessions: Sessions): Samplers {

@@ -41,13 +41,13 @@ export function planCheckpoint(
   return { path, expiresAt: expiry(context, request.ttlSeconds) };
 }
 
-/** Undefined where there is none, or where its time is over. */
+/** Undefined if there is none or it has expired. */
 function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
   const found = context.store.checkpoints.get(path);
   return found && !isExpired(context, found) ? found : undefined;
 }
 
-/** @throws UserError when there is no such checkpoint, naming those that there are */
+/** @throws UserError when there is no such checkpoint, naming others of the run */
 export function requireCheckpoint(context: ServerContext, path: string, kinds?: readonly PathKind[]): CheckpointRecord {
   const { run, kind } = parseTinkerPath(path);
   const found = findCheckpoint(context, path);

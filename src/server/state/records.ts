@@ -50,7 +50,7 @@ const samplerRecord = z.strictObject({
     snapshot,
     z.strictObject({ inflight: z.string() }),
     z.literal("base"),
-    /** They were dropped: nobody had used them for long, or their session is over. */
+    /** They were dropped because they were unused for long, or because their session has ended. */
     z.literal("gone"),
   ]),
   clients: z.int().min(0).default(0),

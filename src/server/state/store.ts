@@ -56,7 +56,7 @@ export function openStore(root: string): Store {
   const folderOf = (data: string) => join(folders.data, data);
   const write = (folder: string, key: string, record: unknown) =>
     writeWhole(join(folder, fileOf(key)), [`${JSON.stringify(record)}\n`], 0o600);
-  // Folders that are being written have no record yet.
+  // Folders that are being written have no record so far.
   const unborn = new Set<string>();
 
   function named(): Set<string> {

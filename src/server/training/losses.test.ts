@@ -47,12 +47,12 @@ test("a weight of zero leaves out a token that is impossible", () => {
   expect(loss).toBe(1);
 });
 
-test("mistakes are told with what there is", () => {
+test("an unknown loss or setting names the known ones", () => {
   expect(() => tinkerLoss("pp")).toThrow(/did you mean ppo/);
   expect(() => tinkerLoss("stable_reinforce")).toThrow(/not published/);
   expect(() => tinkerLoss("toString")).toThrow(/no loss_fn/);
   expect(() => lossConfig("ppo", { clip_low: 0.9 })).toThrow(/it has clip_low_threshold, clip_high_threshold/);
-  expect(() => lossConfig("importance_sampling", { beta: 1 })).toThrow(/has none/);
+  expect(() => lossConfig("importance_sampling", { beta: 1 })).toThrow(/it has no settings/);
   expect(() => lossConfig("dro", {})).toThrow(/beta must be given/);
   expect(() => lossConfig("dro", { beta: "0.1" })).toThrow(/not a finite number/);
   expect(() => lossConfig("ppo", { clip_low_threshold: 2 })).toThrow(/above/);

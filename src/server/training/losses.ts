@@ -26,7 +26,7 @@ interface TinkerLoss {
   inputs: readonly string[];
   /** Inputs that may be left out, with the value they then have everywhere. */
   defaults?: Readonly<Record<string, number>>;
-  /** The settings with their defaults; null has none and must be given. */
+  /** The settings with their defaults; null: required. */
   config: Readonly<Record<string, number | null>>;
   /** Whether targets may be `[N, K]`. */
   severalTargets?: true;
@@ -119,13 +119,13 @@ export function tinkerLoss(name: string): TinkerLoss {
   throw new UserError(`there is no loss_fn "${name}"${meant}? There are ${names.join(", ")}`);
 }
 
-/** @throws UserError for a setting that the loss does not have, that is no number, or that is missing */
+/** @throws UserError for a setting that is unknown, not a number, or missing */
 export function lossConfig(name: string, given: Readonly<Record<string, number | string>>): Config {
   const { config } = tinkerLoss(name);
   const known = Object.keys(config);
   for (const [key, value] of Object.entries(given)) {
     if (!Object.hasOwn(config, key)) {
-      const text = known.length === 0 ? "it has none" : `it has ${known.join(", ")}`;
+      const text = known.length === 0 ? "it has no settings" : `it has ${known.join(", ")}`;
       throw new UserError(`loss_fn_config: ${name} has no setting ${key}; ${text}`);
     }
     if (typeof value !== "number" || !Number.isFinite(value)) {

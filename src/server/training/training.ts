@@ -1,4 +1,4 @@
-/** What a training client can ask of a model: forward, forward_backward, optim_step. */
+/** The operations of a training client: forward, forward_backward, optim_step. */
 import { z } from "zod";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams } from "../../backends/engine.ts";
@@ -16,8 +16,8 @@ import type { FutureResult } from "../queue/futures.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
 
 /**
- * Tokens that are computed before others get their turn; those that a sequence shares with the one before are not computed
- * again. A sequence of operations is cut by what it holds alone, so its figures do not depend on who else is there.
+ * Tokens that are computed in one turn, without those that a sequence shares with the one before it. Turns depend only on
+ * the request, so its results do not depend on other clients.
  */
 const turnTokens = 8192;
 
@@ -78,7 +78,7 @@ export async function forwardBackward(model: LiveModel, request: ForwardBackward
   return { kind: "protobuf", body: encodeForwardBackwardOutput({ outputs, metrics: { "loss:sum": loss } }) };
 }
 
-/** A backward that fails leaves no part of its gradient; what was there before it goes too, which the next step says. */
+/** A failed backward drops the whole gradient. If there was an earlier part, the next step fails with that reason. */
 async function backward(
   model: LiveModel,
   sequences: TrainingCall["sequences"],
@@ -104,7 +104,7 @@ async function backward(
   });
 }
 
-/** Not of the protocol: for Hone's own client. */
+/** Not in Tinker's protocol: for Hone's own client. */
 export async function dropGradient(model: LiveModel): Promise<FutureResult> {
   return model.compute(async (policy) => {
     await policy.learner.zeroGrad();

@@ -76,7 +76,7 @@ class Server:
             if parent == self.process.pid and b"hone_worker" in command:
                 os.kill(int(stat.parent.name), signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while "died; it is started again" not in self.log():
+        while "died; it is restarted" not in self.log():
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
