@@ -5,7 +5,7 @@ import { composeConfig } from "./config/compose.ts";
 import { UserError } from "./errors.ts";
 import { own } from "./own.ts";
 import { toFailure } from "./rollout/attempt/failures.ts";
-import { checkExperiment } from "./trainer/check-experiment.ts";
+import { checkExperiment } from "./trainer/opening/check-experiment.ts";
 import { toy } from "./trainer/toy-experiment.fixture.ts";
 import { episodeMetrics } from "./trajectories/episode-metrics.ts";
 import type { Episode } from "./trajectories/types.ts";

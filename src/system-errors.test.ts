@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import { RunError, UserError } from "./errors.ts";
 import { describeSystemFailure, readable } from "./system-errors.ts";
 import { temporaryFolder } from "./temporary-folder.fixture.ts";
-import { readCheckpoint } from "./trainer/checkpoints.ts";
+import { readCheckpoint } from "./trainer/checkpoints/checkpoints.ts";
 import { openToy, toy } from "./trainer/toy-experiment.fixture.ts";
 import { train } from "./trainer/train.ts";
 

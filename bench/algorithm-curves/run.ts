@@ -16,9 +16,9 @@ import type { EstimatorName } from "../../src/algorithms/estimators/index.ts";
 import { generated } from "../../src/data/generated.ts";
 import { mean } from "../../src/statistics.ts";
 import { tabularEngine } from "../../src/testing/index.ts";
-import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/every-algorithm.fixture.ts";
 import { defineExperiment } from "../../src/trainer/experiment.ts";
 import { train } from "../../src/trainer/train.ts";
+import { algorithm, estimatorRuns, lossRuns, type NamedRun } from "../../src/trainer/update/every-algorithm.fixture.ts";
 
 const { values: flags } = parseArgs({
   options: { steps: { type: "string", default: "20" }, seeds: { type: "string", default: "3" } },

@@ -2,7 +2,7 @@
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { checkSettings } from "../config/support/check-support.ts";
 import { warningLine } from "../config/warnings.ts";
-import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
+import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 
 /**
  * @param checkpoint its run's configuration comes first

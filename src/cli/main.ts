@@ -1,5 +1,5 @@
 /** The process of the `hone` command. */
-import { endedEarly, isWatched } from "../trainer/stray-errors.ts";
+import { endedEarly, isWatched } from "../trainer/opening/stray-errors.ts";
 import { reportError } from "./report-error.ts";
 import { runCommandLine } from "./run-command-line.ts";
 import { stopWithParent } from "./spawn-with-parent.ts";

@@ -5,7 +5,7 @@ import { adapterSpec, openEngine } from "../backends/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Config } from "../config/schema.ts";
-import type { OpenCheckpoint } from "../trainer/open-checkpoint.ts";
+import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 import { showStatus } from "./show-status.ts";
 
 export interface OpenModel {

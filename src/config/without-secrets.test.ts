@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { checkRunGateway } from "../trainer/open-gateway.ts";
+import { checkRunGateway } from "../trainer/opening/open-gateway.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { diffConfigs } from "./diff.ts";
 import { explainConfig } from "./explain.ts";

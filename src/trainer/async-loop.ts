@@ -1,15 +1,15 @@
 /** The asynchronous training loop: the stations of loop.ts, while rollouts go on beside the updates. */
 import { toBatch } from "../trajectories/to-batch.ts";
-import { assignCredit } from "./assign-credit.ts";
-import type { AsyncOptions } from "./async-options.ts";
-import { startClock } from "./clock.ts";
-import { type Dispatch, startDispatch } from "./dispatch.ts";
-import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch-window.ts";
+import { type Dispatch, startDispatch } from "./dispatch/dispatch.ts";
+import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch/dispatch-window.ts";
+import { takeBatch } from "./dispatch/take-batch.ts";
 import { completeStep, warn } from "./loop.ts";
-import { sharesOfTasks } from "./passes.ts";
+import type { AsyncOptions } from "./recipe/async-options.ts";
+import { startClock } from "./records/clock.ts";
 import type { Run } from "./run.ts";
-import { takeBatch } from "./take-batch.ts";
-import { updatePolicy } from "./update-policy.ts";
+import { assignCredit } from "./update/assign-credit.ts";
+import { sharesOfTasks } from "./update/passes.ts";
+import { updatePolicy } from "./update/update-policy.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runAsyncLoop(run: Run, options: AsyncOptions): Promise<void> {

@@ -1,15 +1,15 @@
 /** The synchronous training loop. Read this first. */
 import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
-import { assignCredit, type Credit } from "./assign-credit.ts";
-import { type Clock, startClock } from "./clock.ts";
-import { countFailingSteps } from "./failing-rollouts.ts";
-import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./group-episodes.ts";
-import { countBadSteps } from "./record.ts";
-import { attemptDraw } from "./rollouts.ts";
+import { type Clock, startClock } from "./records/clock.ts";
+import { countBadSteps } from "./records/record.ts";
+import { countFailingSteps } from "./rollouts/failing-rollouts.ts";
+import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./rollouts/group-episodes.ts";
+import { attemptDraw } from "./rollouts/rollouts.ts";
+import { takeTasks } from "./rollouts/take-tasks.ts";
 import type { Run } from "./run.ts";
-import { takeTasks } from "./take-tasks.ts";
-import { type Update, updatePolicy } from "./update-policy.ts";
+import { assignCredit, type Credit } from "./update/assign-credit.ts";
+import { type Update, updatePolicy } from "./update/update-policy.ts";
 
 /** Trains until the plan is done or a stop is requested. */
 export async function runLoop(run: Run): Promise<void> {

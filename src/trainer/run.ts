@@ -5,13 +5,13 @@ import type { Dataset } from "../data/types.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../trajectories/types.ts";
-import type { CheckpointKeeper } from "./checkpoint-keeper.ts";
-import type { DispatchState } from "./dispatch-window.ts";
-import type { Outage } from "./failing-rollouts.ts";
-import type { Recipe } from "./recipe.ts";
-import type { Recorder } from "./record.ts";
-import type { Rollouts } from "./rollouts.ts";
-import type { StrayErrors } from "./stray-errors.ts";
+import type { CheckpointKeeper } from "./checkpoints/checkpoint-keeper.ts";
+import type { DispatchState } from "./dispatch/dispatch-window.ts";
+import type { StrayErrors } from "./opening/stray-errors.ts";
+import type { Recipe } from "./recipe/recipe.ts";
+import type { Recorder } from "./records/record.ts";
+import type { Outage } from "./rollouts/failing-rollouts.ts";
+import type { Rollouts } from "./rollouts/rollouts.ts";
 
 /** What a checkpoint restores besides the weights. Every random draw derives from the step. */
 export interface Progress {

@@ -11,7 +11,7 @@ import type { Origin } from "../../config/origin.ts";
 import type { Config } from "../../config/schema.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { printableLines } from "../../printable.ts";
-import { openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { composeSupported } from "../compose-supported.ts";
 import { openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";

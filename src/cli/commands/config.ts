@@ -6,7 +6,7 @@ import type { ExplainedKey } from "../../config/explain.ts";
 import { toYaml } from "../../config/to-yaml.ts";
 import { shownTree } from "../../config/without-secrets.ts";
 import { UserError } from "../../errors.ts";
-import { savedConfigFile } from "../../trainer/open-checkpoint.ts";
+import { savedConfigFile } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { configFiles, format, overrides, strict } from "../options.ts";
 import { printWarnings } from "../print-warnings.ts";
 

@@ -8,7 +8,7 @@ import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
 import { UserError } from "../../errors.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";
-import { type OpenCheckpoint, openCheckpoint } from "../../trainer/open-checkpoint.ts";
+import { type OpenCheckpoint, openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { modelCard } from "../model-card.ts";
 import { checkpointNames } from "../options.ts";
 import { showStatus } from "../show-status.ts";

@@ -8,9 +8,9 @@ import { makeFolder } from "../../files/make-folder.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { makeDatedFolder } from "../../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
+import { openCheckpoint, savedConfigFile } from "../checkpoints/open-checkpoint.ts";
 import type { EvaluationRequest } from "../launch.ts";
-import { openCheckpoint, savedConfigFile } from "../open-checkpoint.ts";
-import { type Attempt, type Comparison, compareFigures, type Figures, measureFigures } from "./figures.ts";
+import { type Attempt, type AttemptSummary, type Comparison, compareAttempts, summarizeAttempts } from "./attempts.ts";
 import { outcomeOf } from "./outcome.ts";
 import { report } from "./report.ts";
 
@@ -27,7 +27,7 @@ export interface Measurement {
 export interface Evaluation {
   /** Absolute. */
   folder: string;
-  models: (Figures & { name: string; checkpoint: string | null; step: number })[];
+  models: (AttemptSummary & { name: string; checkpoint: string | null; step: number })[];
   /** Of each later model with the first. */
   comparisons: (Comparison & { model: string; against: string })[];
 }
@@ -98,10 +98,10 @@ function summarize(folder: string, models: readonly Candidate[], attempts: reado
     folder,
     models: models.map(({ name, checkpoint = null, step }, index) => ({
       ...{ name, checkpoint, step },
-      ...measureFigures(attempts[index]!),
+      ...summarizeAttempts(attempts[index]!),
     })),
     comparisons: models.slice(1).flatMap(({ name }, index) => {
-      const comparison = compareFigures(attempts[0]!, attempts[index + 1]!);
+      const comparison = compareAttempts(attempts[0]!, attempts[index + 1]!);
       return comparison === null ? [] : [{ model: name, against: models[0]!.name, ...comparison }];
     }),
   };

@@ -1,8 +1,8 @@
 /** One line of tasks.jsonl: what a rollout was asked, what it answered and why it got its reward. */
 import type { Episode } from "../../trajectories/types.ts";
-import { sampledTokens } from "../rollouts.ts";
-import { verdictOf } from "../validate.ts";
-import type { Attempt } from "./figures.ts";
+import { sampledTokens } from "../rollouts/rollouts.ts";
+import type { Attempt } from "./attempts.ts";
+import { verdictOf } from "./validate.ts";
 
 export interface Outcome extends Attempt {
   rollout: number;

@@ -1,8 +1,8 @@
 /** An evaluation as a table and a sentence for each comparison. Pure text. */
 import { relative } from "node:path";
 import { formatNumber } from "../../tracking/numbers.ts";
+import type { Estimate } from "./attempts.ts";
 import type { Evaluation } from "./evaluate.ts";
-import type { Estimate } from "./figures.ts";
 
 export function report({ folder, models, comparisons }: Evaluation): string[] {
   const ks = [...new Set(models.flatMap(({ passAt }) => Object.keys(passAt)))];

@@ -1,0 +1,145 @@
+/** checkpoint.json: describes a checkpoint and lists the files that it must have. */
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { type FileHandle, open, readdir, readFile, stat } from "node:fs/promises";
+import { join, sep } from "node:path";
+import { UserError } from "../../errors.ts";
+import { withPath } from "../../system-errors.ts";
+import { numbersOf, toJson } from "../../tracking/run-folder/json-lines.ts";
+
+/** What a checkpoint holds besides its `policy/` and `critic/` folders. */
+export interface CheckpointContent {
+  /** Steps done. */
+  step: number;
+  /** What the run needs to continue; JSON. */
+  state: Record<string, unknown>;
+  /** Measured at this step. */
+  metrics: Readonly<Record<string, number>>;
+  /** Finds the best checkpoint, higher is better; absent: not measured. */
+  score?: number | undefined;
+}
+
+interface FileEntry {
+  bytes: number;
+  /** Absent for large files of checkpoints that earlier versions wrote. */
+  sha256?: string;
+}
+
+export interface Manifest extends CheckpointContent {
+  /** By path within the checkpoint, with forward slashes; without checkpoint.json itself. */
+  files: Record<string, FileEntry>;
+}
+
+const manifestFile = "checkpoint.json";
+const format = 1;
+
+/** Syncs and describes all files in `folder`, then writes checkpoint.json, whose presence means "complete". */
+export async function writeManifest(folder: string, content: CheckpointContent): Promise<void> {
+  const entries = await readdir(folder, { withFileTypes: true, recursive: true });
+  const files: Record<string, FileEntry> = {};
+  for (const entry of entries.filter((one) => one.isFile())) {
+    const path = join(entry.parentPath, entry.name);
+    await sync(path);
+    files[path.slice(folder.length + 1).replaceAll(sep, "/")] = await describe(path);
+  }
+  for (const entry of entries.filter((one) => one.isDirectory())) await sync(join(entry.parentPath, entry.name));
+  const handle = await open(join(folder, manifestFile), "wx");
+  try {
+    await handle.writeFile(`${toJson({ format, ...content, files })}\n`);
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+  await sync(folder);
+}
+
+/** @throws UserError if `folder` is not a checkpoint, was written by a newer version, or has a damaged checkpoint.json */
+export async function readManifest(folder: string): Promise<Manifest> {
+  const parsed = parseManifest(folder, await readManifestText(folder));
+  if (typeof parsed.format === "number" && parsed.format > format) {
+    throw new UserError(
+      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, but this version knows ${format}`,
+      { hint: "update Hone, or use a checkpoint of this version" },
+    );
+  }
+  const { step, state, metrics, score, files } = parsed as Partial<Manifest>;
+  if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
+    throw torn(folder, `${manifestFile} lacks step, state, metrics or files`);
+  }
+  for (const [name, entry] of Object.entries(files)) {
+    if (typeof (entry as FileEntry | null)?.bytes !== "number")
+      throw torn(folder, `${manifestFile} does not describe ${name}`);
+  }
+  return { step, state, metrics: numbersOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
+}
+
+async function readManifestText(folder: string): Promise<string> {
+  try {
+    return await readFile(join(folder, manifestFile), "utf8");
+  } catch (cause) {
+    if (!["ENOENT", "ENOTDIR"].includes((cause as NodeJS.ErrnoException).code ?? "")) {
+      throw withPath(cause, join(folder, manifestFile));
+    }
+    throw new UserError(`${folder} is not a checkpoint: ${manifestFile} is missing`, {
+      hint: "name a folder such as runs/latest/checkpoints/step-000010",
+      cause,
+    });
+  }
+}
+
+function parseManifest(folder: string, text: string): Record<string, unknown> {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    throw torn(folder, `${manifestFile} cannot be read as JSON`);
+  }
+  if (!isObject(parsed)) throw torn(folder, `${manifestFile} is not a JSON object`);
+  return parsed;
+}
+
+/** @throws UserError that names the first file that is missing or has changed */
+export async function checkFiles(folder: string, files: Manifest["files"]): Promise<void> {
+  for (const [name, { bytes, sha256 }] of Object.entries(files)) {
+    const path = join(folder, name);
+    const size = await stat(path).then(
+      (found) => found.size,
+      () => null,
+    );
+    if (size === null) throw torn(folder, `${name} is missing`);
+    if (size !== bytes) throw torn(folder, `${name} has ${size} bytes instead of ${bytes}`);
+    if (sha256 !== undefined && (await hash(path)) !== sha256) throw torn(folder, `the content of ${name} has changed`);
+  }
+}
+
+/** Flushes a file, or a folder's list of names, to disk. */
+export async function sync(path: string): Promise<void> {
+  let handle: FileHandle | undefined;
+  try {
+    handle = await open(path, "r");
+    await handle.sync();
+  } catch (error) {
+    // Windows and some network file systems cannot sync a folder, or a file opened for reading. Other errors are real.
+    if (!["EPERM", "EISDIR", "EINVAL", "ENOTSUP"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  } finally {
+    await handle?.close();
+  }
+}
+
+async function describe(path: string): Promise<FileEntry> {
+  const { size: bytes } = await stat(path);
+  return { bytes, sha256: await hash(path) };
+}
+
+/** In pieces, so that a large file neither fills memory nor blocks the event loop. */
+async function hash(path: string): Promise<string> {
+  const sum = createHash("sha256");
+  for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) sum.update(piece as Buffer);
+  return sum.digest("hex");
+}
+
+const torn = (folder: string, what: string) =>
+  new UserError(`the checkpoint ${folder} is damaged: ${what}`, { hint: "use another checkpoint of the run" });
+
+const isObject = (value: unknown): value is Record<string, never> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);

@@ -1,0 +1,128 @@
+/** Where a run begins: fresh, from given weights, or where an earlier process left it. */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { backendHolding } from "../../backends/open-engine.ts";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import type { RunEvent } from "../../tracking/events.ts";
+import type { Models, Progress } from "../run.ts";
+import { forgetCheckpoint } from "./checkpoint-keeper.ts";
+import { type Checkpoint, latestCheckpoint } from "./checkpoints.ts";
+import { findCheckpoint } from "./open-checkpoint.ts";
+
+/** `service`: a checkpoint that a service of the backend holds, which counts no steps. */
+export type ResumeOptions = { mode: "off" } | { mode: "auto" } | { mode: "path" | "service"; path: string };
+
+/** @throws UserError if the path is missing, or the backend cannot read it */
+export function resumeOptions({ training, rllm }: Config): ResumeOptions {
+  const { resume_mode: mode, resume_from_path: path } = training;
+  if (mode !== "path") return { mode };
+  if (path === null) {
+    if (rllm.trainer.val_only) return { mode: "off" };
+    throw new UserError("training.resume_mode=path needs training.resume_from_path", {
+      hint: "training.resume_from_path=runs/latest/checkpoints/step-000010",
+    });
+  }
+  const holder = backendHolding(path);
+  if (holder === undefined) return { mode, path };
+  if (holder === rllm.backend) return { mode: "service", path };
+  throw new UserError(`training.resume_from_path=${path} is held by a service of the ${holder} backend`, {
+    hint: `train with rllm/backend=${holder}, or name a checkpoint's folder`,
+  });
+}
+
+export interface RestoreParts {
+  models: Pick<Models, "sampler" | "learner" | "critic">;
+  /** The run's checkpoints; undefined if the run only measures. */
+  checkpoints: string | undefined;
+  /** Whether the run trains, and so may have a critic. */
+  trains: boolean;
+  storedConfig: Readonly<Record<string, unknown>>;
+  emit(event: RunEvent): void;
+}
+
+/**
+ * Loads the weights that the options name, or those of another checkpoint. A run folder without a checkpoint starts over:
+ * every draw derives from the step, so it repeats what was lost.
+ *
+ * @param weights a checkpoint to take only the weights of
+ * @returns the progress of the checkpoint that the run continues; undefined: the run begins with step 1
+ */
+export async function restore(
+  parts: RestoreParts,
+  options: ResumeOptions,
+  weights: string | undefined,
+): Promise<Progress | undefined> {
+  const { sampler, learner } = parts.models;
+  const warn = (text: string) => parts.emit({ type: "warning", text });
+  if (options.mode === "service") {
+    await sampler.load(await learner.loadState(options.path, { optimizer: true }));
+    warn(`weights and optimizer are those of ${options.path}; steps are counted from 1`);
+    return undefined;
+  }
+  const checkpoint = await chosenCheckpoint(parts, options);
+  if (checkpoint) {
+    await sampler.load(await learner.loadState(join(checkpoint.path, "policy"), { optimizer: true }));
+    await restoreCritic(parts, checkpoint.path, true);
+    const progress = checkpoint.state.progress as (Omit<Progress, "draws"> & { draws?: number }) | undefined | null;
+    if (!Number.isInteger(progress?.step) || !progress) {
+      throw new UserError(`the checkpoint ${checkpoint.path} is damaged: state.progress has no step`, {
+        hint: "remove its folder; the run then continues from an older checkpoint",
+      });
+    }
+    warnOfChanges(parts.storedConfig, checkpoint, warn);
+    // In checkpoints of earlier versions, each step was one draw.
+    return { draws: progress.step, ...progress };
+  }
+  if (weights !== undefined) {
+    const { path } = await findCheckpoint(weights, warn);
+    await sampler.load(await learner.loadState(join(path, "policy"), { optimizer: false }));
+    await restoreCritic(parts, path, false);
+  }
+  return undefined;
+}
+
+async function chosenCheckpoint(parts: RestoreParts, options: ResumeOptions): Promise<Checkpoint | undefined> {
+  const { checkpoints, emit } = parts;
+  const warn = (text: string) => emit({ type: "warning", text });
+  if (checkpoints === undefined || options.mode === "off") return undefined;
+  if (options.mode === "auto") return latestCheckpoint(checkpoints, warn, forgetCheckpoint(parts));
+  return findCheckpoint(options.path, warn);
+}
+
+/** A run with a critic may continue from a checkpoint without one, and the other way round. */
+async function restoreCritic({ models: { critic }, trains, emit }: RestoreParts, path: string, optimizer: boolean) {
+  if (!trains) return;
+  const saved = join(path, "critic");
+  if (critic && existsSync(saved)) await critic.loadState(saved, { optimizer });
+  else if (critic) emit({ type: "warning", text: "the checkpoint has no critic: the critic starts fresh" });
+  else if (existsSync(saved)) {
+    emit({ type: "warning", text: "the checkpoint's critic is not used: no estimator needs a critic" });
+  }
+}
+
+/** Settings that change which tasks and draws the remaining steps see. */
+const drawKeys = [
+  "data.train_batch_size",
+  "rllm.async_training.enable",
+  "rllm.async_training.mini_batch_size",
+  "data.shuffle",
+  "rllm.trainer.seed",
+  "rllm.rollout.n",
+  "rllm.rejection_sample.multiplier",
+];
+
+function warnOfChanges(
+  storedConfig: RestoreParts["storedConfig"],
+  { state }: Checkpoint,
+  warn: (text: string) => void,
+): void {
+  const at = (config: unknown, key: string) =>
+    key.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown> | undefined)?.[name], config);
+  for (const key of drawKeys) {
+    const before = at(state.config, key);
+    const now = at(storedConfig, key);
+    if (before === now) continue;
+    warn(`${key} was ${before} in the checkpoint and is ${now} now: the run continues with other draws`);
+  }
+}

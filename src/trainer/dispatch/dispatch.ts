@@ -1,0 +1,189 @@
+/**
+ * The producing half of asynchronous training: runs the rollouts of the tasks that the window dispatches, and hands out
+ * each task's episodes when its last rollout has ended.
+ */
+import { setMaxListeners } from "node:events";
+import { Notifier } from "../../concurrency/notifier.ts";
+import { Semaphore } from "../../concurrency/semaphore.ts";
+import { createSampleQueue } from "../../rollout/index.ts";
+import type { Episode } from "../../trajectories/types.ts";
+import type { AsyncOptions } from "../recipe/async-options.ts";
+import { type Attempts, sampledTokens } from "../rollouts/rollouts.ts";
+import { takeTasks } from "../rollouts/take-tasks.ts";
+import type { Run } from "../run.ts";
+import type { DispatchState, DispatchWindow, Ticket } from "./dispatch-window.ts";
+import * as windows from "./dispatch-window.ts";
+import { openShelf, type Shelved } from "./shelf.ts";
+
+/** All rollouts of one dispatched task. */
+export interface TaskResult {
+  ticket: Ticket;
+  /** From 1. */
+  draw: number;
+  /** From 0. */
+  epoch: number;
+  episodes: readonly Episode[];
+  /** The greedy reply to the task, if rewards are compared with its reward. */
+  greedy: readonly Episode[] | undefined;
+}
+
+export interface Dispatch {
+  readonly window: DispatchWindow;
+  /** Changes the window, and dispatches what it allows then. */
+  update(change: (window: DispatchWindow) => DispatchWindow): void;
+  /** The next task that has finished. Rejects with the error of any rollout that failed for good. */
+  take(): Promise<TaskResult>;
+  /** The result of the work, or the error of a rollout that fails meanwhile. */
+  during<T>(work: Promise<T>): Promise<T>;
+  /** Waits until no rollout is running. */
+  drained(): Promise<void>;
+  /** Resumes dispatching, for this step. */
+  resume(step: number): void;
+  /** Stops the running rollouts. */
+  close(): Promise<void>;
+}
+
+type Ready = Omit<TaskResult, "episodes"> & { shelved: Shelved };
+
+/** @param state of an earlier process */
+export async function startDispatch(
+  { recipe, tasks, rollouts, models, folder, progress: { step }, signal: runSignal, emit }: Run,
+  options: AsyncOptions,
+  state: DispatchState,
+): Promise<Dispatch> {
+  const { attempts, greedy } = recipe;
+  const { batch, offload } = options;
+  const runName = folder?.path ?? "run";
+  const episodeShelf = await openShelf(offload.episodes, runName, "episodes");
+  const groupShelf = await openShelf(offload.groups, runName, "groups");
+  const queue = createSampleQueue(models.sampler);
+  const places = new Semaphore(recipe.rollouts.atOnce);
+  const changed = new Notifier();
+  const stop = new AbortController();
+  const signal = AbortSignal.any([runSignal, stop.signal]);
+  setMaxListeners(0, signal); // Every rollout listens.
+  const failed = new Promise<never>((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+  failed.catch(() => {}); // Nobody may be listening just then; `take` and `drained` look at the signal.
+
+  let window = windows.openWindow(options.quota, (recipe.plan.totalSteps - step) * batch, state);
+  const ready = new Map<number, Ready>();
+  const running = new Set<Promise<void>>();
+  const progress = { step: step + 1, neededAtStart: window.needed, waiting: false, endedRollouts: 0, tokens: 0 };
+
+  function fill(): void {
+    while (!signal.aborted && places.free > 0) {
+      const next = windows.dispatch(window);
+      if (!next) return;
+      window = next.window;
+      const task = runTask(next.ticket)
+        .then((result) => {
+          window = windows.finish(window, next.ticket);
+          ready.set(next.ticket.number, result);
+          progress.endedRollouts -= attempts.rollouts;
+          fill();
+          changed.notify();
+        })
+        .catch((error: unknown) => stop.abort(error))
+        .finally(() => running.delete(task));
+      running.add(task);
+    }
+  }
+
+  async function runTask(ticket: Ticket): Promise<Ready> {
+    const { draw, epoch, tasks: drawn } = takeTasks(tasks, recipe.tasks, Math.floor(ticket.number / batch) + 1);
+    const position = ticket.number % batch;
+    const task = drawn[position]!;
+    // A task that comes up twice in a draw gets other rollout numbers the second time.
+    const earlier = drawn.slice(0, position).filter(({ id }) => id === task.id).length;
+    const collection = { tasks: [task], step: progress.step, draw, again: ticket.again };
+    const attempt = (how: Attempts, firstRollout: number) =>
+      places
+        .run(
+          () =>
+            rollouts.attempt(
+              { ...collection, ...how, rollouts: 1, firstRollout },
+              { queue, order: ticket.number, signal },
+              (episode) => {
+                progress.tokens += sampledTokens(episode);
+              },
+            ),
+          signal,
+        )
+        .finally(fill);
+    const shelved = await Promise.all(
+      Array.from({ length: attempts.rollouts }, async (_, index) => {
+        const firstRollout = earlier * attempts.rollouts + index;
+        const episodes = await attempt(attempts, firstRollout);
+        progress.endedRollouts++;
+        report();
+        return episodeShelf.put(`dispatch-${ticket.number}-rollout-${firstRollout}`, episodes);
+      }),
+    );
+    const baseline = greedy && (await attempt(greedy, earlier));
+    const episodes = (await Promise.all(shelved.map((get) => get()))).flat();
+    const lot = await groupShelf.put(`dispatch-${ticket.number}`, episodes);
+    return { ticket, draw, epoch, greedy: baseline, shelved: lot };
+  }
+
+  /** Reports how far the step is, while the trainer waits for it. */
+  function report(): void {
+    if (!progress.waiting) return;
+    const { step, neededAtStart, endedRollouts, tokens } = progress;
+    const total = batch * attempts.rollouts;
+    const finished = neededAtStart - window.needed + window.ready.length;
+    const done = Math.min(total, finished * attempts.rollouts + endedRollouts);
+    emit({ type: "rollout-progress", step, done, total, tokens });
+  }
+
+  async function nextChange(): Promise<void> {
+    await changed.wait({ signal });
+    signal.throwIfAborted();
+  }
+
+  function update(change: (window: DispatchWindow) => DispatchWindow): void {
+    window = change(window);
+    fill();
+  }
+
+  fill();
+  return {
+    get window() {
+      return window;
+    },
+    update,
+    async take() {
+      signal.throwIfAborted();
+      progress.waiting = true;
+      let taken = windows.take(window);
+      while (!taken) {
+        report();
+        await nextChange();
+        taken = windows.take(window);
+      }
+      progress.waiting = false;
+      window = taken.window;
+      const { shelved, ...result } = ready.get(taken.ticket.number)!;
+      ready.delete(taken.ticket.number);
+      return { ...result, episodes: await shelved() };
+    },
+    during: (work) => Promise.race([work, failed]),
+    async drained() {
+      signal.throwIfAborted();
+      while (window.running.length > 0) await nextChange();
+    },
+    resume(next) {
+      progress.step = next;
+      progress.neededAtStart = window.needed;
+      progress.tokens = 0;
+      update(windows.resume);
+    },
+    async close() {
+      stop.abort(new Error("the run has ended"));
+      await Promise.allSettled(running);
+      await episodeShelf.clear();
+      await groupShelf.clear();
+    },
+  };
+}

@@ -1,0 +1,98 @@
+/** Measures the published policy on the validation tasks. */
+import type { Dataset } from "../../data/types.ts";
+import { mean } from "../../statistics.ts";
+import type { RunEvent } from "../../tracking/events.ts";
+import type { Episode } from "../../trajectories/types.ts";
+import type { Recorder } from "../records/record.ts";
+import type { Outage } from "../rollouts/failing-rollouts.ts";
+import type { Attempts, Rollouts } from "../rollouts/rollouts.ts";
+import type { Validation } from "../run.ts";
+
+export interface ValidationOptions {
+  /** Tasks that are attempted together; undefined: all. */
+  atOnce: number | undefined;
+  attempts: Attempts;
+  /** The metric that finds the best checkpoint. */
+  bestMetric: string;
+}
+
+export interface ValidationParts {
+  dataset: Dataset<unknown>;
+  rollouts: Rollouts;
+  recorder: Recorder;
+  emit(event: RunEvent): void;
+}
+
+/**
+ * Validates after `step` (0: before training).
+ *
+ * @param outage decides what happens if all rollouts fail
+ */
+export async function validate(
+  { dataset, rollouts, recorder, emit }: ValidationParts,
+  { atOnce = dataset.size, attempts, bestMetric }: ValidationOptions,
+  step: number,
+  outage: Outage,
+): Promise<Validation> {
+  const start = performance.now();
+  emit({ type: "validation-start", step });
+  const source = { mode: "val", step } as const;
+  let episodes: Episode[];
+  do {
+    episodes = [];
+    for (let first = 0; first < dataset.size; first += atOnce) {
+      const count = Math.min(atOnce, dataset.size - first);
+      const tasks = Array.from({ length: count }, (_, index) => dataset.task(first + index));
+      episodes.push(...(await rollouts.collect({ ...attempts, tasks, step })));
+    }
+  } while (await outage.lasts(source, episodes));
+  const metrics = validationMetrics(episodes, dataset.name, attempts.rollouts);
+  const seconds = (performance.now() - start) / 1000;
+  recorder.episodes(source, episodes);
+  if (!Object.hasOwn(metrics, bestMetric) && "val/reward" in metrics) {
+    // With such a name no validation would ever find a best checkpoint.
+    const text = `training.best_metric=${bestMetric} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}; no checkpoint counts as the best`;
+    emit({ type: "warning", text });
+  }
+  emit({ type: "validation-end", step, metrics, seconds });
+  return { step, metrics, episodes };
+}
+
+/**
+ * `val/reward` and `val/{source}/reward` (mean over episodes with a known reward), `val/{source}/pass@1` (share of the
+ * episodes that solved their task) and `pass@n` (share of the tasks that any of their n rollouts solved), how many
+ * outcomes are unknown (`val/unknown`) and how many rollouts failed (`val/failed`, `val/failures/{kind}`). An episode
+ * without a verdict of its own counts as solved from a reward of 1.
+ */
+export function validationMetrics(episodes: readonly Episode[], source: string, n: number): Record<string, number> {
+  const rewards: number[] = [];
+  const solved: number[] = [];
+  const tasks = new Map<string, number>();
+  for (const episode of episodes) {
+    const verdict = verdictOf(episode);
+    if (verdict.reward === null) continue;
+    rewards.push(verdict.reward);
+    solved.push(Number(verdict.solved));
+    tasks.set(episode.taskId, Math.max(tasks.get(episode.taskId) ?? 0, Number(verdict.solved)));
+  }
+  const failures = episodes.flatMap(({ failure }) => failure ?? []);
+  const counts: Record<string, number> = {
+    "val/unknown": episodes.length - rewards.length,
+    "val/failed": failures.length,
+  };
+  for (const { kind } of failures) counts[`val/failures/${kind}`] = (counts[`val/failures/${kind}`] ?? 0) + 1;
+  if (rewards.length === 0) return counts;
+  return {
+    "val/reward": mean(rewards),
+    [`val/${source}/reward`]: mean(rewards),
+    [`val/${source}/pass@1`]: mean(solved),
+    ...(n > 1 ? { [`val/${source}/pass@${n}`]: mean([...tasks.values()]) } : {}),
+    ...counts,
+  };
+}
+
+/** The reward of an episode, null if it is unknown, and whether its task counts as solved. */
+export function verdictOf({ trajectories, correct }: Episode): { reward: number | null; solved: boolean } {
+  const reward = trajectories[0]?.reward ?? null;
+  return { reward, solved: reward !== null && (correct ?? reward >= 1) };
+}

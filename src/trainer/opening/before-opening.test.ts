@@ -1,0 +1,43 @@
+/** What a run refuses is refused before a model is loaded or a service is asked. */
+import { existsSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { train } from "../train.ts";
+
+const { newFolder, remove } = temporaryFolders("hone-before-");
+let requests = 0;
+let server: Server;
+beforeAll(async () => {
+  server = createServer((_request, response) => {
+    requests++;
+    response.writeHead(500).end();
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+});
+afterAll(() => {
+  server.close();
+  remove();
+});
+
+it.each([
+  ["an estimator that needs a critic", ["rllm.algorithm.adv_estimator=gae"], /gae needs/],
+  ["a loss that needs entropies", ["rllm.algorithm.entropy_coeff=0.1"], /entropy_coeff/],
+  ["weights that cannot be trained", ["model.lora_rank=0"], /LoRA adapters/],
+  [
+    "asynchronous settings that contradict",
+    ["rllm.async_training.enable=true", "rllm.rejection_sample.enable=true"],
+    /rejection_sample/,
+  ],
+  ["a tunnel with the default admin token", ["rllm.gateway.tunnel=https://tunnel.example"], /default admin token/],
+  ["a tunnel that is not an address", ["rllm.gateway.tunnel=tunnel"], /not an http/],
+  ["a checkpoint without a path", ["training.resume_mode=path"], /resume_from_path/],
+])("%s", async (_, overrides, message) => {
+  requests = 0;
+  const folder = newFolder();
+  const service = `tinker_base_url=http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const settings = ["rllm/backend=tinker", service, "model.lora_rank=32", `rllm.trainer.run_dir=${folder}`];
+  await expect(train(toy(), { overrides: [...settings, ...overrides] })).rejects.toThrow(message);
+  expect([requests, existsSync(folder)]).toEqual([0, false]);
+});

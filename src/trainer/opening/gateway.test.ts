@@ -1,0 +1,61 @@
+/** Training an agent that only knows an HTTP address. */
+import { join } from "node:path";
+import { afterAll, expect, test } from "vitest";
+import type { Workflow } from "../../agents/types.ts";
+import { UserError } from "../../errors.ts";
+import { gatewayBaseURL } from "../../gateway/sessions/ambient.ts";
+import { openTraceStore } from "../../gateway/traces/open-trace-store.ts";
+import { figures, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { train } from "../train.ts";
+
+const { newFolder, root, remove } = temporaryFolders("hone-train-gateway-");
+afterAll(remove);
+
+/** The toy's workflow over HTTP, as an agent with no idea of training would do it. */
+const overHttp: Workflow<ToyRow> = async () => {
+  const response = await fetch(`${gatewayBaseURL()}/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model: "any", messages: [{ role: "user", content: "b" }], temperature: 0 }),
+  });
+  const { choices } = (await response.json()) as { choices: { message: { content: string } }[] };
+  return [...choices[0]!.message.content].filter((letter) => letter === "a").length / 4;
+};
+
+test("it is the same run as through the model client, to the last figure; its calls are traced", async () => {
+  const [direct, http, traces] = [newFolder(), newFolder(), join(root, "traces.db")];
+  await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${direct}`] });
+  const experiment = toy({}, undefined, overHttp);
+  const overrides = [`rllm.trainer.run_dir=${http}`, "rllm.trainer.project_name=toys", `rllm.sdk.store.path=${traces}`];
+  const { history } = await train(experiment, { engine: openToy(), overrides });
+  const withoutCounts = figures(http).map((line) =>
+    Object.fromEntries(Object.entries(line).filter(([name]) => !name.startsWith("gateway/"))),
+  );
+  expect(withoutCounts).toEqual(figures(direct));
+  // 16 rollouts a step, and 8 of each validation so far.
+  expect(history.at(-1)!.metrics).toMatchObject({
+    "gateway/calls_ok": 6 * 16 + 2 * 8,
+    "gateway/overridden/temperature": 6 * 16 + 2 * 8,
+  });
+
+  const store = openTraceStore({ path: traces, create: false });
+  const sessions = store.sessions({ project: "toys" });
+  expect(sessions).toHaveLength(6 * 16 + 3 * 8);
+  expect(
+    sessions.every(({ calls, reward, termination }) => calls === 1 && reward !== null && termination !== null),
+  ).toBe(true);
+  const { session, attempt } = sessions.at(-30)!;
+  const [trace] = store.traces({ session, attempt });
+  expect(trace!.policyVersion).toBeGreaterThan(0);
+  expect(trace!.logprobs).toHaveLength(trace!.tokens.length);
+  store.close();
+});
+
+test("a gateway that cannot be opened as it is described stops the run before it begins", async () => {
+  const run = (...more: string[]) =>
+    train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`, ...more] });
+  await expect(run("rllm.sdk.proxy.host=0.0.0.0")).rejects.toThrow(UserError);
+  await expect(run("rllm.gateway.host=203.0.113.1", "rllm.sdk.proxy.admin_token=secret")).rejects.toThrow(
+    /cannot listen/,
+  );
+});

@@ -1,0 +1,65 @@
+/** Opens the loggers that a configuration names, and those of the run folder. */
+import { basename, join } from "node:path";
+import type { Config } from "../../config/schema.ts";
+import { consoleSubscriber } from "../../tracking/console/console.ts";
+import type { Subscriber } from "../../tracking/events.ts";
+import { tensorboardSubscriber } from "../../tracking/loggers/tensorboard.ts";
+import { wandbSubscriber } from "../../tracking/loggers/wandb.ts";
+import { curvesSubscriber } from "../../tracking/plots/curves.ts";
+import { runFilesSubscriber } from "../../tracking/run-folder/run-files.ts";
+import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import type { Waiting } from "../rollouts/rollouts.ts";
+
+export interface LoggerContext {
+  config: Config;
+  storedConfig: Readonly<Record<string, unknown>>;
+  /** Undefined if nothing is kept. */
+  folder: RunFolder | undefined;
+  waitingFor: () => Waiting[];
+  warn: (text: string) => void;
+  /** Of the console. */
+  out: NodeJS.WriteStream;
+}
+
+type Logger = Config["rllm"]["trainer"]["logger"][number];
+
+const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | undefined>> = {
+  console: async ({ waitingFor, out }) => consoleSubscriber({ waitingFor, out }),
+  tensorboard: async ({ config, folder }) =>
+    folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
+  wandb: async ({ config, storedConfig, folder, warn }) => {
+    if (!folder) return undefined;
+    const { startWandbSidecar, wandbInstallCommand } = await import("../../tracking/loggers/wandb-sidecar.ts");
+    return wandbSubscriber({
+      start: () => startWandbSidecar(join(folder.path, "wandb.log")),
+      installCommand: wandbInstallCommand,
+      entity: config.rllm.trainer.wandb_entity,
+      project: config.rllm.trainer.project_name,
+      name: config.rllm.trainer.experiment_name,
+      id: basename(folder.path),
+      config: storedConfig,
+      directory: folder.path,
+      onWarning: warn,
+    });
+  },
+};
+
+/** @throws UserError if a logger cannot start */
+export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {
+  const { config, folder } = context;
+  const { logger, val_only, plot_every, plot_dir } = config.rllm.trainer;
+  const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
+  if (folder && !val_only)
+    opened.push(curvesSubscriber(plot_dir ?? join(folder.path, "plots"), plot_every, context.warn));
+  try {
+    // A measurement has no curves.
+    for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {
+      const subscriber = await open[name](context);
+      if (subscriber) opened.push(subscriber);
+    }
+  } catch (error) {
+    for (const subscriber of opened) await subscriber.close();
+    throw error;
+  }
+  return opened;
+}

@@ -1,0 +1,80 @@
+/** Opens the gateway with the settings of `rllm.gateway` and `rllm.sdk`. */
+import { basename } from "node:path";
+import type { Chat } from "../../chat/types.ts";
+import type { Config } from "../../config/schema.ts";
+import { maskedSecret } from "../../config/without-secrets.ts";
+import { UserError } from "../../errors.ts";
+import { type Gateway, type GatewayOptions, openGateway } from "../../gateway/gateway.ts";
+import { createAccess } from "../../gateway/requests/access.ts";
+import type { TraceStore } from "../../gateway/traces/open-trace-store.ts";
+import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+
+export interface OpenRunGatewayOptions {
+  config: Config;
+  folder: RunFolder | undefined;
+  chat: Chat;
+  /** The name that the model is listed by. */
+  model: string;
+  warn: (text: string) => void;
+  /** For `hone gateway`, which does not train. */
+  alone?: Pick<GatewayOptions, "openUnknown" | "callTimeoutSeconds">;
+}
+
+/** The document's default; another port is the user's choice. */
+const defaultPort = 4000;
+
+/** @throws UserError for settings that the gateway would refuse, before anything is loaded */
+export function checkRunGateway({ rllm: { gateway, sdk } }: Config): void {
+  const { host, admin_token: token } = sdk.proxy;
+  if (token === maskedSecret) {
+    // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+    const reference = "'${oc.env:HONE_ADMIN_TOKEN}'";
+    throw new UserError("rllm.sdk.proxy.admin_token was not saved with the run, and is needed to continue it", {
+      hint: `Add it to the command: rllm.sdk.proxy.admin_token=..., best as ${reference}, which is saved.`,
+    });
+  }
+  createAccess(gateway.host ?? host, token, gateway.tunnel ?? undefined);
+}
+
+export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
+  const { config, chat, model, warn, alone = {} } = options;
+  const { gateway, sdk } = config.rllm;
+  const { proxy } = sdk;
+  // Agents that Hone starts are told the port; those that live elsewhere must know it.
+  const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
+  const store = await openStore(options);
+  try {
+    const opened = await openGateway({
+      ...{ chat, model, log: warn, ...alone },
+      host: gateway.host ?? proxy.host,
+      port: gateway.port ?? (fixedPort ? proxy.port : 0),
+      adminToken: proxy.admin_token,
+      unenforceable: gateway.unenforceable,
+      ...(gateway.tunnel === null ? {} : { publicUrl: gateway.tunnel }),
+      ...(store === undefined ? {} : { store }),
+    });
+    return {
+      ...opened,
+      async close() {
+        await opened.close();
+        store?.close();
+      },
+    };
+  } catch (error) {
+    store?.close();
+    throw error;
+  }
+}
+
+/** Loads SQLite only if traces are stored. */
+async function openStore({ config, folder, warn }: OpenRunGatewayOptions): Promise<TraceStore | undefined> {
+  const { gateway, sdk, trainer } = config.rllm;
+  if (gateway.store !== "sqlite") return undefined;
+  const { openTraceStore } = await import("../../gateway/traces/open-trace-store.ts");
+  return openTraceStore({
+    path: gateway.db_path ?? sdk.store.path,
+    project: folder === undefined ? trainer.project_name : `${trainer.project_name}/${basename(folder.path)}`,
+    retentionDays: sdk.store.retention_days,
+    onProblem: warn,
+  });
+}

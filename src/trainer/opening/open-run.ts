@@ -1,0 +1,227 @@
+/** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
+import { relative } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
+import type { Workflow } from "../../agents/types.ts";
+import type { Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
+import { openEngine } from "../../backends/open-engine.ts";
+import { openChat } from "../../chat/open-chat.ts";
+import type { Chat } from "../../chat/types.ts";
+import type { ComposedConfig } from "../../config/compose.ts";
+import type { Config } from "../../config/schema.ts";
+import { toYaml } from "../../config/to-yaml.ts";
+import { type RunEvent, subscribers } from "../../tracking/events.ts";
+import { watchHealth } from "../../tracking/health/watch-health.ts";
+import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import { keepCheckpoints } from "../checkpoints/checkpoint-keeper.ts";
+import { restore } from "../checkpoints/restore.ts";
+import { validate } from "../evaluation/validate.ts";
+import type { Experiment } from "../experiment.ts";
+import { checkSamplerLogprobs } from "../recipe/loss-options.ts";
+import { compileRecipe, type Recipe } from "../recipe/recipe.ts";
+import { createRecorder } from "../records/record.ts";
+import { watchOutage } from "../rollouts/failing-rollouts.ts";
+import { openRollouts, type Rollouts } from "../rollouts/rollouts.ts";
+import type { Models, Progress, Run, Validation } from "../run.ts";
+import type { TrainOptions } from "../train.ts";
+import { listenForInterrupt } from "./interrupt.ts";
+import { openLoggers } from "./loggers.ts";
+import { openRunGateway } from "./open-gateway.ts";
+import { watchStrayErrors } from "./stray-errors.ts";
+
+export interface OpenRunOptions extends TrainOptions {
+  /** Keeps the results of a measurement in this folder. */
+  results?: string;
+  recoveries: number;
+}
+
+type Closer = () => Promise<void> | void;
+
+/** Runs all closers, the last one first, and throws the first error in the end. */
+async function closeAll(closers: Closer[]): Promise<void> {
+  const failures: unknown[] = [];
+  for (const closer of closers.splice(0).reverse()) {
+    try {
+      await closer();
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
+}
+
+export async function openRun(
+  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
+  composed: ComposedConfig,
+  recipe: Recipe,
+  options: OpenRunOptions,
+): Promise<{ run: Run; close(): Promise<void> }> {
+  const closers: Closer[] = [];
+  try {
+    return { run: await open(experiment, composed, recipe, options, closers), close: () => closeAll(closers) };
+  } catch (error) {
+    await closeAll(closers);
+    throw error;
+  }
+}
+
+async function open(
+  experiment: Experiment<unknown> & { workflow: Workflow<unknown> },
+  composed: ComposedConfig,
+  compiled: Recipe,
+  options: OpenRunOptions,
+  closers: Closer[],
+): Promise<Run> {
+  const { config, storedConfig } = composed;
+  const trains = !config.rllm.trainer.val_only;
+  const abort = new AbortController();
+  const { signal } = abort;
+  const folder = openFolder(config, options.results);
+  let begun = false;
+  if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
+
+  let engine: Engine | undefined;
+  let rollouts: Rollouts | undefined;
+  const waitingFor = () => [...(rollouts?.waitingFor() ?? []), ...(engine?.waitingFor() ?? [])];
+  const emit = (event: RunEvent) => listeners.event(event);
+  const warn = (text: string) => emit({ type: "warning", text });
+  const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
+  const listeners = subscribers(await openLoggers({ config, storedConfig, folder, waitingFor, warn, out }));
+  closers.push(() => listeners.close());
+  for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
+    for (const note of notes) warn(note);
+  }
+
+  const interrupt = listenForInterrupt(
+    () => {
+      if (!trains || !begun) return false;
+      warn("stopping after this step and saving; Ctrl-C again stops at once");
+      return true;
+    },
+    async () => {
+      abort.abort(new Error("stopped"));
+      // Removes a folder that holds nothing; what does not close in time is left.
+      if (!begun) await Promise.race([closeAll(closers), sleep(1000)]).catch(() => {});
+    },
+  );
+  closers.push(() => interrupt.dispose());
+  const strays = watchStrayErrors(warn, folder?.path);
+  closers.push(() => strays.dispose());
+
+  const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
+  engine = opened.engine;
+  const { chat } = opened;
+  // A remote service may be able to do less than was known before.
+  const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
+    ? compiled
+    : compileRecipe(composed, engine.capabilities, experiment);
+  for (const text of recipe.warnings) warn(text);
+  const models = await openModels(engine, recipe.models, options.engine ? closers : undefined);
+  if (models.sampler.logprobs !== engine.capabilities.sampleLogprobs) {
+    for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, models.sampler.logprobs)) warn(text);
+  }
+  const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
+  closers.push(() => gateway.close());
+
+  const { plan } = recipe;
+  const { recoveries } = options;
+  const health = watchHealth(config);
+  const recorder = createRecorder({ engine, gateway, chat, folder, recoveries, health, emit }, recipe.record);
+  const contextWindow = engine.model.maxLength;
+  const { workflow } = experiment;
+  rollouts = openRollouts(
+    { workflow, sampler: models.sampler, chat, gateway, contextWindow, signal, emit },
+    recipe.rollouts,
+  );
+  const checkpoints = folder?.checkpoints;
+  const found = await restore({ models, checkpoints, trains, storedConfig, emit }, recipe.resume, options.checkpoint);
+  const progress: Progress = found ?? { step: 0, draws: 0, badSteps: 0 };
+  if (folder) {
+    const { discarded } = folder.rewind(found ? progress.step : null);
+    for (const { metrics } of folder.history()) health(metrics);
+    if (discarded > 0) warn(`${discarded} lines of metrics after the checkpoint were moved to metrics.discarded.jsonl`);
+    folder.keepTokenizer(engine.model.directory);
+    folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
+  }
+  begun = true;
+  emit({
+    type: "run-start",
+    folder: folder ? relative(process.cwd(), folder.path) : "",
+    totalSteps: plan.totalSteps,
+    step: progress.step,
+    history: folder?.history() ?? [],
+    text: [describeModel(engine, config), plan.arithmetic],
+  });
+
+  const stopRequested = () => interrupt.requested || strays.error !== undefined;
+  const outages = { signal, emit, stopRequested, keep: recorder.episodes };
+  const validation = experiment.validation && { dataset: experiment.validation, rollouts, recorder, emit };
+  const noValidation: Validation = { step: -1, metrics: {}, episodes: [] };
+  return {
+    recipe,
+    tasks: experiment.train,
+    models,
+    rollouts,
+    recorder,
+    folder,
+    progress,
+    signal,
+    strays,
+    stopRequested,
+    emit,
+    checkpoints:
+      folder && keepCheckpoints({ folder: folder.checkpoints, models, storedConfig, emit }, recipe.checkpoints),
+    validation: noValidation,
+    validate: async (step, stops) =>
+      validation ? validate(validation, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
+    watchOutage: () => watchOutage(outages),
+    canMerge: engine.capabilities.exports.includes("merged"),
+  };
+}
+
+/** @param results of a measurement: the folder to keep them in */
+function openFolder(config: Config, results: string | undefined): RunFolder | undefined {
+  const { run_dir, project_name: project, experiment_name: experiment, val_only } = config.rllm.trainer;
+  if (results !== undefined) return openRunFolder(results);
+  if (val_only) return undefined;
+  return run_dir === null ? createRunFolder({ project, experiment }) : openRunFolder(run_dir);
+}
+
+async function openOwnEngine(
+  config: Config,
+  folder: RunFolder | undefined,
+  emit: (event: RunEvent) => void,
+  closers: Closer[],
+): Promise<{ engine: Engine; chat: Chat }> {
+  const engine = await openEngine(config, {
+    ...(folder ? { logFile: folder.workerLog } : {}),
+    onStatus: (text) => emit({ type: "setup-status", text }),
+  });
+  closers.push(() => engine.close());
+  return { engine, chat: openChat(engine.model.directory, config, (text) => emit({ type: "warning", text })) };
+}
+
+/** @param closers of an engine that outlives the run; the run's own engine closes its models itself */
+async function openModels(engine: Engine, specs: Recipe["models"], closers: Closer[] | undefined): Promise<Models> {
+  const closeLater = (learner: Learner) => {
+    closers?.push(() => learner.close());
+    return learner;
+  };
+  const open = async (spec: LearnerSpec) => closeLater(await engine.createLearner(spec));
+  const { sampler, learner } = await engine.createPolicy(specs.policy);
+  closeLater(learner);
+  return {
+    sampler,
+    learner,
+    reference: specs.reference && (await open(specs.reference)),
+    critic: specs.critic && (await open(specs.critic)),
+  };
+}
+
+function describeModel({ model }: Engine, { model: wanted }: Config): string {
+  const millions = (model.parameters / 1e6).toFixed(1);
+  const targets = (["attn", "mlp", "unembed"] as const).filter((part) => wanted[`train_${part}`]).join(", ");
+  const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
+  const attention = model.attention === "packed" ? "" : `; padded attention: ${model.attentionReason}`;
+  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}`;
+}

@@ -1,0 +1,128 @@
+/** The configuration's keys as the options of the policy loss, of its KL term and of off-policy correction. */
+import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
+import type { KlControllerOptions } from "../../algorithms/kl/kl-controller.ts";
+import { lossAliases, type PolicyLossName, policyLosses } from "../../algorithms/losses/policy-losses.ts";
+import type { ImportanceOptions } from "../../algorithms/off-policy/importance-weights.ts";
+import { type RejectionRule, rejectionRules } from "../../algorithms/off-policy/rejection.ts";
+import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
+import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { Capabilities, Sampler } from "../../backends/engine.ts";
+import { changesDistribution } from "../../backends/sampling-params.ts";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import { nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
+
+export type CustomLosses = Readonly<Record<string, CustomLoss>>;
+
+/**
+ * @param custom the experiment's own losses
+ * @throws UserError if a loss is unknown
+ */
+export function policyLossOptions({ rllm: { algorithm }, data }: Config, custom: CustomLosses = {}): PolicyLossOptions {
+  const { lossByRole } = splitEstimatorMap(algorithm.estimator_map);
+  const byRole = Object.entries({ ...lossByRole, ...algorithm.loss_fn_map });
+  const special = algorithm.policy_loss;
+  return {
+    lossFn: lossNamed(algorithm.loss_fn ?? "ppo", custom),
+    lossFnByRole: Object.fromEntries(byRole.map(([role, name]) => [role, lossNamed(name, custom)])),
+    epsClip: algorithm.eps_clip ?? 0.2,
+    epsClipHigh: algorithm.eps_clip_high,
+    dualClip: algorithm.clip_ratio_c,
+    aggMode: algorithm.loss_agg_mode,
+    lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
+    klBeta: algorithm.use_kl_in_reward ? 0 : (algorithm.kl_beta ?? 0),
+    klEstimator: algorithm.kl_estimator,
+    entropyCoeff: algorithm.entropy_coeff,
+    // 0 and 1 both train all tokens.
+    highEntropyRatio: algorithm.high_entropy_token_ratio || 1,
+    gspoGradient: special.gspo_gradient,
+    cispoLow: special.cispo_low,
+    cispoHigh: special.cispo_high,
+    constants: {
+      droBeta: special.dro_beta,
+      tauPositive: special.tau_pos,
+      tauNegative: special.tau_neg,
+      cpgdDrift: special.cpgd_drift_coef,
+      clipCovRatio: special.clip_cov_ratio,
+      clipCovLow: special.clip_cov_lb,
+      clipCovHigh: special.clip_cov_ub,
+      klCovRatio: special.kl_cov_ratio,
+      klCovCoef: special.ppo_kl_coef,
+    },
+  };
+}
+
+function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomLoss {
+  const loss = own(custom, name);
+  if (loss !== undefined) return loss;
+  const known = own(lossAliases, name) ?? name;
+  if (Object.hasOwn(policyLosses, known)) return known as PolicyLossName;
+  const names = [...Object.keys(policyLosses), ...Object.keys(lossAliases), ...Object.keys(custom)];
+  const near = nearest(name, names, 2);
+  throw new UserError(`the policy loss "${name}" does not exist`, {
+    hint: near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `The losses are ${names.join(", ")}.`,
+  });
+}
+
+export interface CorrectionOptions {
+  weights: ImportanceOptions | undefined;
+  rules: readonly RejectionRule[];
+}
+
+/** @throws UserError if a rule does not exist */
+export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
+  const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
+  return {
+    weights: tis_mode === null ? undefined : { level: tis_mode, cap: tis_cap, normalize: tis_normalize },
+    rules: rs_mode === null || rs_mode.length === 0 ? [] : rejectionRules(rs_mode, rs_threshold ?? []),
+  };
+}
+
+/** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
+export function correctsProcessed(engine: string): UserError {
+  return new UserError(
+    `rllm.algorithm.rollout_correction needs the model's own log-probabilities, but the engine "${engine}" reports them after temperature, top_p and top_k`,
+    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or remove tis_mode and rs_mode." },
+  );
+}
+
+/**
+ * Checks what relies on the sampler's log-probabilities, if sampling changes the model's distribution.
+ *
+ * @returns what the user should know, a sentence each
+ * @throws UserError if off-policy correction would rely on them
+ */
+export function checkSamplerLogprobs(config: Config, engine: string, logprobs: Sampler["logprobs"]): string[] {
+  const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.train;
+  if (logprobs === "raw" || !changesDistribution({ temperature, topP, topK, minP })) return [];
+  const { weights, rules } = correctionOptions(config);
+  if (weights !== undefined || rules.length > 0) throw correctsProcessed(engine);
+  if (!config.rllm.algorithm.rollout_correction.bypass_mode) return [];
+  return [
+    `rllm.algorithm.rollout_correction.bypass_mode has no effect: the engine "${engine}" reports log-probabilities after temperature, top_p and top_k, so ratios start from the trainer's own`,
+  ];
+}
+
+export function klControllerOptions({ rllm: { algorithm } }: Config): KlControllerOptions {
+  const { kl_beta, kl_target: target, kl_horizon: horizon } = algorithm;
+  return { initial: kl_beta ?? 0, target, horizon };
+}
+
+/** @throws UserError if the loss needs an output that the engine does not provide */
+export function requireOutputs(
+  capabilities: Capabilities,
+  { rllm: { algorithm } }: Config,
+  readsEntropy: boolean,
+): void {
+  if (!readsEntropy || capabilities.outputs.includes("entropy")) return;
+  const key =
+    algorithm.entropy_coeff !== 0
+      ? "rllm.algorithm.entropy_coeff"
+      : algorithm.high_entropy_token_ratio
+        ? "rllm.algorithm.high_entropy_token_ratio"
+        : "rllm.algorithm.loss_fn";
+  throw new UserError(`${key} needs entropies, which the engine "${capabilities.engine}" does not provide`, {
+    hint: "Train with the local engine: rllm/backend=local.",
+  });
+}

@@ -1,0 +1,107 @@
+/** When what happens: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
+import type { Config } from "../../config/schema.ts";
+import { stepsPerEpoch, totalSteps } from "../../data/sampler.ts";
+import { UserError } from "../../errors.ts";
+import { formatCount } from "../../tracking/numbers.ts";
+import type { Experiment } from "../experiment.ts";
+import { asyncOptions } from "./async-options.ts";
+
+export interface Plan {
+  totalSteps: number;
+  stepsPerEpoch: number;
+  /** Whether to validate before the first step. */
+  validatesFirst: boolean;
+  /** Whether to validate after this step; the last step always does. */
+  validateAfter(step: number): boolean;
+  /** Whether to save after this step; the last step always does. */
+  saveAfter(step: number): boolean;
+  /** One line of arithmetic: what a step is made of. */
+  arithmetic: string;
+}
+
+/** Tasks that a training step trains on. */
+export function tasksPerStep({ rllm: { async_training }, data }: Config): number {
+  return async_training.enable ? async_training.mini_batch_size : data.train_batch_size;
+}
+
+/** Tasks of one draw. */
+export function tasksPerDraw(config: Config): number {
+  const { enable, multiplier } = config.rllm.rejection_sample;
+  return Math.floor(tasksPerStep(config) * (enable ? multiplier : 1));
+}
+
+/** @throws UserError if a dataset is missing or too small, or a step would not fit into memory */
+export function planOf({ train, validation }: Experiment<unknown>, config: Config): Plan {
+  const { keep_best } = config.training;
+  const { val_only, val_before_train, test_freq, save_freq, freq_unit } = config.rllm.trainer;
+  if (!validation && (keep_best || val_only)) {
+    throw new UserError(
+      keep_best
+        ? "training.keep_best: the experiment has no validation dataset to find the best by"
+        : "there is nothing to measure on: the experiment has no validation dataset",
+      { hint: "give the experiment a `validation` dataset" },
+    );
+  }
+  const perEpoch = val_only ? 0 : stepsPerEpoch(train.size, tasksPerDraw(config), batchKey(config));
+  const total = val_only ? 0 : totalSteps(config, perEpoch);
+  const unit = freq_unit === "epochs" ? perEpoch : 1;
+  const due = (frequency: number) => (step: number) =>
+    step === total || (frequency > 0 && step % (frequency * unit) === 0);
+  return {
+    totalSteps: total,
+    stepsPerEpoch: perEpoch,
+    validatesFirst: val_before_train || val_only,
+    validateAfter: due(test_freq),
+    saveAfter: due(save_freq),
+    arithmetic:
+      validation && val_only ? measureArithmetic(config, validation.size) : arithmetic(config, total, perEpoch),
+  };
+}
+
+/**
+ * What a training step is made of, in one line. An episode gives one sequence for each conversation that was only
+ * continued, and more where agents rewrite history or several agents act.
+ *
+ * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 a step; ..."
+ */
+function arithmetic(config: Config, total: number, perEpoch: number): string {
+  const { num_minibatches: parts, ppo_epochs: passes } = config.training;
+  const tasks = tasksPerDraw(config);
+  const { n } = config.rllm.rollout;
+  const episodes = tasks * n;
+  const optimizerSteps = parts * passes;
+  const size = Math.ceil(episodes / parts);
+  return (
+    `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
+    `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} a step; ` +
+    `${formatCount(total)} steps (${formatCount(perEpoch)} an epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
+  );
+}
+
+function asyncArithmetic(config: Config): string {
+  const { quota, stepsPerSync, batch } = asyncOptions(config);
+  return `; asynchronous: of up to ${quota} tasks dispatched from one update of the sampler's weights to the next, ${stepsPerSync * batch} are trained on`;
+}
+
+function measureArithmetic({ rllm }: Config, tasks: number): string {
+  const { n_val: n } = rllm.rollout;
+  return `${tasks} validation tasks x ${n} rollout${n === 1 ? "" : "s"} = ${tasks * n} episodes`;
+}
+
+const batchKey = ({ rllm }: Config) =>
+  rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
+
+/** Episodes are held in memory with their tokens; more than this is a typing mistake, not a batch. */
+const mostTokensPerStep = 2e9;
+
+/** @throws UserError if a step would hold more tokens than fit into memory */
+export function requireFeasible(config: Config): void {
+  const { n, n_val } = config.rllm.rollout;
+  const rollouts = Math.max(tasksPerDraw(config) * n, n_val);
+  const tokens = rollouts * config.data.max_response_length;
+  if (tokens <= mostTokensPerStep) return;
+  throw new UserError(
+    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; at most ${mostTokensPerStep} are possible`,
+    { hint: `lower ${batchKey(config)}, rllm.rollout.n (now ${n}) or data.max_response_length` },
+  );
+}

@@ -1,0 +1,148 @@
+/** The configuration, compiled once: the options of each stage, and every reason to refuse them before anything opens. */
+
+import { needsReference, readsEntropy } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { Capabilities, LearnerSpec, PolicySpec } from "../../backends/engine.ts";
+import { adapterSpec } from "../../backends/open-engine.ts";
+import type { ComposedConfig } from "../../config/compose.ts";
+import type { Config } from "../../config/schema.ts";
+import { parseOnAgentError } from "../../rollout/index.ts";
+import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
+import { maskedReasons } from "../../trajectories/compact-filtering.ts";
+import { resumeOptions } from "../checkpoints/restore.ts";
+import type { Experiment } from "../experiment.ts";
+import { checkRunGateway } from "../opening/open-gateway.ts";
+import type { GatheringOptions } from "../rollouts/group-episodes.ts";
+import type { Attempts, RolloutOptions } from "../rollouts/rollouts.ts";
+import { asyncOptions, checkAsync } from "./async-options.ts";
+import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
+import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
+import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
+import { criticSpec, updateOptions } from "./update-options.ts";
+
+export type Recipe = ReturnType<typeof compileRecipe>;
+
+/**
+ * @throws UserError if settings contradict each other, would have no effect, or need what the engine or the experiment
+ *   does not offer
+ */
+export function compileRecipe(
+  composed: Pick<ComposedConfig, "config" | "origins">,
+  capabilities: Capabilities,
+  experiment: Experiment<unknown>,
+) {
+  const { config } = composed;
+  const { estimators } = experiment;
+  const { rllm, data, training } = config;
+  const plan = planOf(experiment, config);
+  checkCredit(config, estimators, capabilities);
+  checkRunGateway(config);
+  const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
+  requireOutputs(capabilities, config, readsEntropy(update.loss));
+  const comparesWithBase =
+    needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
+  const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
+  const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
+  const base: LearnerSpec = { adapter: { kind: "none" } };
+  return {
+    /** Of the engine that it was compiled for. */
+    capabilities,
+    plan,
+    models: {
+      policy: { adapter: adapterSpec(config) } satisfies PolicySpec,
+      reference: comparesWithBase ? base : undefined,
+      critic: judges ? criticSpec(config) : undefined,
+    },
+    tasks: { batchSize: tasksPerDraw(config), seed: rllm.trainer.seed, shuffle: data.shuffle },
+    rollouts: rolloutOptions(config),
+    attempts,
+    /** One more reply to each task, the most likely one, if an estimator compares with it. */
+    greedy: needsEstimate(config, estimators, "greedy_baseline")
+      ? { ...attempts, rollouts: 1, sampling: { ...attempts.sampling, temperature: 0 } }
+      : undefined,
+    grouping: {
+      masked: maskedReasons(rllm.compact_filtering),
+      // A group that failures left with one member has nothing to compare it with; a group of a single rollout never had.
+      minimum: Math.min(rllm.rejection_sample.min_trajs_per_group, rllm.rollout.n),
+    },
+    gathering: gatheringOptions(config),
+    credit: creditOptions(config, estimators),
+    sequences: {
+      maxLength: training.max_length,
+      truncated: rllm.mask_truncated_samples,
+      overlong: rllm.agent.overlong_filter,
+      filterTokenMismatch: rllm.filter_token_mismatch,
+    },
+    update,
+    /** Undefined: rollouts and updates take turns. */
+    asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
+    validation: {
+      atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
+      attempts: attemptsOf("validate", rllm.rollout.n_val, rllm.rollout.val),
+      bestMetric: training.best_metric,
+    },
+    checkpoints: {
+      bestMetric: training.best_metric,
+      keepBest: training.keep_best,
+      retention: { maxNumber: training.max_ckpt_num, maxBytes: training.max_ckpt_mem * 1e9 },
+    },
+    resume: resumeOptions(config),
+    record: {
+      plan,
+      plotEvery: rllm.trainer.plot_every,
+      episodeLog: rllm.episode_logging.log_episodes ? rllm.episode_logging.episode_log_dir : undefined,
+      maxResponseLength: data.max_response_length,
+    },
+    maxBadSteps: rllm.trainer.max_bad_steps,
+    /** What the user should know, a sentence each. */
+    warnings: [
+      ...checkAsync(config, experiment, capabilities),
+      ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),
+    ],
+  };
+}
+
+function attemptsOf(
+  purpose: Attempts["purpose"],
+  rollouts: number,
+  sampling: Config["rllm"]["rollout"]["train"],
+): Attempts {
+  const { temperature, top_p: topP, top_k: topK, min_p: minP, max_tokens: maxTokens } = sampling;
+  return { purpose, rollouts, sampling: { temperature, topP, topK, minP, maxTokens } };
+}
+
+function rolloutOptions({ rllm, data, training }: Config): RolloutOptions {
+  const { retry_limit, raise_on_error, on_agent_error, workflow_args } = rllm.workflow;
+  const { set_up_timeout, score_timeout, tear_down_timeout } = rllm.workflow;
+  const { max_steps, trajectory_timeout } = rllm.agent;
+  const limits: RunRolloutsOptions<unknown>["limits"] = { tearDownSeconds: tear_down_timeout };
+  if (set_up_timeout !== null) limits.setUpSeconds = set_up_timeout;
+  if (trajectory_timeout !== null) limits.runSeconds = trajectory_timeout;
+  if (score_timeout !== null) limits.scoreSeconds = score_timeout;
+  return {
+    seed: rllm.trainer.seed,
+    atOnce: rllm.agent.engine_args.n_parallel_agents ?? rllm.workflow.n_parallel_tasks,
+    limits: { maxPromptLength: data.max_prompt_length, maxLength: training.max_length },
+    grouping: { groupBy: rllm.sdk.processing.groupby_key, nameBy: rllm.sdk.processing.traj_name_key },
+    enforceSampling: rllm.gateway.client_sampling === "ignore",
+    attempts: {
+      retryLimit: retry_limit,
+      raiseOnError: raise_on_error,
+      onAgentError: parseOnAgentError(on_agent_error),
+      timeoutSeconds: workflow_args.timeout,
+      limits,
+      maxSteps: max_steps,
+      shaping: { gamma: workflow_args.gamma, rewardBonus: workflow_args.reward_bonus_coeff },
+    },
+  };
+}
+
+function gatheringOptions(config: Config): GatheringOptions {
+  const { rejection_sample: rejection, dynamic_sampling: dynamic } = config.rllm;
+  const byEpisode = (rejection.mode ?? (rejection.enable ? "episode" : "none")) === "episode";
+  return {
+    tasks: tasksPerStep(config),
+    partial: byEpisode ? rejection.min_partial_solve_tasks : undefined,
+    dynamic: dynamic.enable,
+    maxDraws: Math.max(byEpisode ? rejection.max_rounds : 1, dynamic.enable ? dynamic.max_rounds : 1),
+  };
+}

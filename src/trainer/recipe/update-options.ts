@@ -1,0 +1,80 @@
+/** The configuration's keys as the options of the update: losses, optimizer, KL terms, critic. */
+import { learningRate } from "../../algorithms/schedules/learning-rate.ts";
+import type { AdamParams, Capabilities, LearnerSpec } from "../../backends/engine.ts";
+import { adapterSpec } from "../../backends/open-engine.ts";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import type { Experiment } from "../experiment.ts";
+import type { UpdateOptions } from "../update/update-policy.ts";
+import { advantageOptions } from "./credit-options.ts";
+import { correctionOptions, klControllerOptions, policyLossOptions } from "./loss-options.ts";
+
+/** @throws UserError if a loss is unknown, or settings contradict each other */
+export function updateOptions(
+  config: Config,
+  { estimators, losses }: Pick<Experiment<unknown>, "estimators" | "losses">,
+  { engine }: Capabilities,
+  totalSteps: number,
+): UpdateOptions {
+  const { training, data } = config;
+  const { algorithm, critic, trainer } = config.rllm;
+  return {
+    loss: policyLossOptions(config, losses),
+    klController: klControllerOptions(config),
+    prepare: {
+      engine,
+      advantages: advantageOptions(config, estimators),
+      lambda: algorithm.lam,
+      klInReward: algorithm.use_kl_in_reward ? algorithm.kl_estimator : undefined,
+      correction: correctionOptions(config),
+      bypass: algorithm.rollout_correction.bypass_mode === true,
+      severalSteps: training.num_minibatches * training.ppo_epochs > 1,
+    },
+    passes: training.ppo_epochs,
+    minibatches: training.num_minibatches,
+    seed: trainer.seed,
+    adam: (step) => adamParams(config, step, totalSteps),
+    critic: {
+      loss: {
+        aggMode: algorithm.loss_agg_mode ?? "token-mean",
+        lossScale: algorithm.loss_scale_factor ?? data.max_response_length,
+        clip: critic.value_clip,
+        coefficient: critic.value_coef,
+      },
+      adam: (step) => adamParams(config, step, totalSteps, critic.learning_rate),
+      warmupSteps: critic.warmup_steps,
+    },
+  };
+}
+
+/**
+ * @param step 1..total
+ * @param base the highest learning rate
+ */
+function adamParams(
+  { training, rllm: { algorithm } }: Config,
+  step: number,
+  total: number,
+  base = training.learning_rate,
+): AdamParams {
+  const { lr_schedule: schedule, warmup_steps_ratio: warmupRatio } = training;
+  const { warmup_steps: warmupSteps, min_lr_ratio: minRatio } = algorithm;
+  const { beta1, beta2, eps, weight_decay: weightDecay, max_grad_norm: maxGradNorm } = training;
+  const rate = learningRate(step, total, { schedule, warmupSteps, warmupRatio, base, minRatio });
+  return { learningRate: rate, beta1, beta2, eps, weightDecay, maxGradNorm };
+}
+
+/**
+ * The policy's own adapter and a value head. A critic has no output layer to adapt.
+ *
+ * @throws UserError if only the output layer would be adapted
+ */
+export function criticSpec(config: Config): LearnerSpec {
+  const adapter = adapterSpec(config);
+  if (adapter.kind !== "lora") return { adapter, head: "value" };
+  const targets = adapter.targets.filter((target) => target !== "unembed");
+  if (targets.length > 0) return { adapter: { ...adapter, targets }, head: "value" };
+  throw new UserError("a critic has no output layer, and model.train_attn and model.train_mlp are both off", {
+    hint: "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
+  });
+}

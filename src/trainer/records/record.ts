@@ -1,0 +1,184 @@
+/** What a finished step leaves in the run folder and reports to the subscribers. */
+import { join, relative } from "node:path";
+import type { Engine } from "../../backends/engine.ts";
+import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
+import type { Chat } from "../../chat/types.ts";
+import { RunError } from "../../errors.ts";
+import type { Gateway } from "../../gateway/gateway.ts";
+import { mean } from "../../statistics.ts";
+import type { Metrics, RunEvent } from "../../tracking/events.ts";
+import { plotLengths } from "../../tracking/plots/length-plot.ts";
+import { logEpisodes } from "../../tracking/run-folder/episode-log.ts";
+import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import { sampleRows } from "../../tracking/samples.ts";
+import { episodeMetrics } from "../../trajectories/episode-metrics.ts";
+import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metrics.ts";
+import type { MemberAdvantage } from "../../trajectories/to-batch.ts";
+import type { Episode, Trajectory } from "../../trajectories/types.ts";
+import type { Plan } from "../recipe/plan.ts";
+import type { GatheredStep } from "../rollouts/group-episodes.ts";
+import { sampledTokens } from "../rollouts/rollouts.ts";
+import { type Credit, meanAdvantages } from "../update/assign-credit.ts";
+import type { Clock } from "./clock.ts";
+
+export interface RecordOptions {
+  plan: Plan;
+  /** Plot and show episodes of every so many steps; 0: never. */
+  plotEvery: number;
+  /** Folder of readable episodes; undefined: none are written. */
+  episodeLog: string | undefined;
+  /** Of one reply, in tokens. */
+  maxResponseLength: number;
+}
+
+/** Where episodes come from. */
+export interface EpisodeSource {
+  mode: "train" | "val";
+  step: number;
+}
+
+interface FinishedStep {
+  step: number;
+  gathered: GatheredStep;
+  credit: Credit;
+  clock: Clock;
+  /** Of batching and of the update. */
+  metrics: Record<string, number>;
+}
+
+export interface RecorderParts {
+  engine: Pick<Engine, "stats">;
+  gateway: Gateway;
+  chat: Chat;
+  folder: RunFolder | undefined;
+  /** How often this process has recovered after the engine had lost the model's state. */
+  recoveries: number;
+  /** Takes the metrics of each step, in order; returns what is going wrong. */
+  health(metrics: Metrics): string[];
+  emit(event: RunEvent): void;
+}
+
+export interface Recorder {
+  step(finished: FinishedStep): Promise<void>;
+  /**
+   * Keeps episodes in the run folder, and readable files and plots if configured.
+   * @throws RunError if the run folder cannot be written; the rest only warns
+   */
+  episodes(source: EpisodeSource, episodes: readonly Episode[], credit?: Credit): void;
+}
+
+export function createRecorder(parts: RecorderParts, options: RecordOptions): Recorder {
+  const { chat, emit, folder, gateway, recoveries } = parts;
+
+  function keepEpisodes({ mode, step }: EpisodeSource, episodes: readonly Episode[], credit?: Credit): void {
+    if (mode === "train") folder?.writeEpisodes(step, withAdvantages(episodes, credit));
+    else folder?.writeEpisodes(step, episodes, "validation");
+    const { plotEvery, episodeLog, plan } = options;
+    const isPlotted = plotEvery > 0 && step % plotEvery === 0;
+    if (folder && episodes.length > 0 && (mode === "val" || isPlotted)) {
+      emit({ type: "samples", step, kind: mode === "val" ? "validation" : "train", rows: sampleRows(episodes) });
+    }
+    try {
+      if (episodeLog !== undefined) {
+        const epoch = plan.stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / plan.stepsPerEpoch)) : 0;
+        logEpisodes(episodeLog, { mode, step, epoch }, episodes);
+      }
+      if (folder && mode === "train" && isPlotted) {
+        plotLengths(join(folder.path, "plots"), step, replyLengths(episodes), options.maxResponseLength);
+      }
+    } catch (error) {
+      const where = episodeLog ?? relative(process.cwd(), folder?.path ?? ".");
+      const text = `step ${step}: episode files or plots could not be written to ${where}: ${error}`;
+      emit({ type: "warning", text });
+    }
+  }
+
+  return {
+    episodes: keepEpisodes,
+    async step({ step, gathered, credit, clock, metrics: given }) {
+      const { epoch, episodes, groups } = gathered;
+      const { totalSteps } = options.plan;
+      const rewards = groups.flatMap(({ members }) => members.map(({ reward }) => reward));
+      const counted: Record<string, number> = {
+        "progress/epoch": epoch,
+        "progress/done_frac": step / totalSteps,
+        ...(rewards.length === 0 ? {} : { "reward/mean": mean(rewards) }),
+        ...rewardMetrics(groups),
+        ...advantageMetrics(credit.groups, meanAdvantages(credit)),
+        ...episodeMetrics(episodes),
+        ...gathered.counts,
+        ...credit.metrics,
+        ...given,
+        ...engineMetrics(await parts.engine.stats()),
+        // Counted since the run began; agents that do not use the gateway have none.
+        ...Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0)),
+      };
+      if (recoveries > 0) counted["run/recoveries"] = recoveries;
+      keepEpisodes({ mode: "train", step }, episodes, credit);
+      clock.lap("record");
+      const times = clock.endStep();
+      const metrics = { ...counted, ...times, ...speed(times, episodes) };
+      emit({ type: "step-end", step, total: totalSteps, epoch, metrics, seconds: times["time/step"] ?? 0 });
+      for (const text of parts.health(metrics)) emit({ type: "health", text });
+      clock.lap("logging");
+      // Once several turns are known to occur. What the template does to thinking is a health rule.
+      if (step === 1 && (given["batch/steps_per_traj/max"] ?? 0) > 1) {
+        const found = { ...checkTemplate(chat), dropsReasoning: false };
+        for (const text of describeTemplate(found, chat)) emit({ type: "warning", text });
+      }
+    },
+  };
+}
+
+/** Adds each trajectory's advantage, so that people can see it. */
+function withAdvantages(episodes: readonly Episode[], credit: Credit | undefined): readonly Episode[] {
+  if (credit === undefined) return episodes;
+  const found = new Map<Trajectory, MemberAdvantage | undefined>();
+  for (const [group, { members }] of credit.groups.entries()) {
+    for (const [member, { trajectory }] of members.entries()) {
+      found.set(trajectory, credit.advantages[group]?.[member]);
+    }
+  }
+  const kept = (trajectory: Trajectory) => ({ ...trajectory, advantage: found.get(trajectory) });
+  return episodes.map((episode) => ({ ...episode, trajectories: episode.trajectories.map(kept) }));
+}
+
+function replyLengths(episodes: readonly Episode[]): number[] {
+  return episodes.flatMap(({ trajectories }) =>
+    trajectories.flatMap(({ steps }) => steps.map(({ tokens }) => tokens.length)),
+  );
+}
+
+/** Validation and saving count for the time of the step, but not for its throughput. */
+function speed(times: Record<string, number>, episodes: readonly Episode[]): Record<string, number> {
+  const { "time/step": seconds = 0, "time/validation": validation = 0, "time/save": save = 0 } = times;
+  const tokens = episodes.reduce((sum, episode) => sum + sampledTokens(episode), 0);
+  const metrics: Record<string, number> = {
+    "perf/sampled_tokens": tokens,
+    "perf/throughput": tokens / (seconds - validation - save),
+  };
+  const waited = times["time/buffer_wait"];
+  if (waited !== undefined) metrics["async/trainer_idle_ratio"] = waited / seconds;
+  return metrics;
+}
+
+/** `memory/*` keep their names; the engine's own counters, which restart with the engine, are `engine/*`. */
+function engineMetrics(stats: Record<string, number>): Record<string, number> {
+  return Object.fromEntries(
+    Object.entries(stats).map(([name, value]) => [name.startsWith("memory/") ? name : `engine/${name}`, value]),
+  );
+}
+
+/**
+ * @param before steps in a row without a finite update, before this one
+ * @returns the same count with this step
+ * @throws RunError if there are `most`
+ */
+export function countBadSteps(before: number, failure: string | undefined, most: number): number {
+  if (failure === undefined) return 0;
+  const count = before + 1;
+  if (count < most) return count;
+  throw new RunError(`${count} steps in a row ended without a finite update; the last: ${failure}`, {
+    hint: "lower training.learning_rate or set local.dtype=float32, then continue from the last checkpoint with --resume",
+  });
+}

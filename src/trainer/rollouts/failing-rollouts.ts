@@ -1,0 +1,123 @@
+/** Stops a run whose rollouts fail, which would train on nothing and measure nothing. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { RunError } from "../../errors.ts";
+import { userFrames } from "../../stack-frames.ts";
+import type { RunEvent } from "../../tracking/events.ts";
+import type { Episode, Failure } from "../../trajectories/types.ts";
+import type { EpisodeSource } from "../records/record.ts";
+
+/** An outage of this length, e.g. of a reward server, does not end a run. */
+const outageSeconds = 60;
+/** Doubled after each attempt. */
+const firstPauseSeconds = 5;
+/** Steps in a row, in each of which more than half of the rollouts failed, that end a run. */
+const mostFailingSteps = 3;
+
+export interface OutageContext {
+  signal: AbortSignal;
+  emit(event: RunEvent): void;
+  stopRequested(): boolean;
+  /** Keeps the episodes that a run fails with. */
+  keep(source: EpisodeSource, episodes: readonly Episode[]): void;
+}
+
+export interface Outage {
+  /**
+   * Whether all of these rollouts failed, after a pause. The caller may try again then.
+   * @throws RunError if they have failed for longer than an outage lasts
+   */
+  lasts(source: EpisodeSource, episodes: readonly Episode[]): Promise<boolean>;
+}
+
+/** @param stops false: failures are returned in the end, for a caller that reports them */
+export function watchOutage({ signal, emit, stopRequested, keep }: OutageContext, stops = true): Outage {
+  let seconds = 0;
+  let pause = firstPauseSeconds;
+  return {
+    async lasts(source, episodes) {
+      const { mode, step } = source;
+      const failed = episodes.filter(isLost);
+      if (episodes.length === 0 || failed.length < episodes.length) {
+        seconds = 0;
+        pause = firstPauseSeconds;
+        return false;
+      }
+      const what =
+        mode === "train" ? `step ${step}` : step === 0 ? "the validation" : `the validation after step ${step}`;
+      const text = `all ${failed.length} rollouts of ${what} failed, ${describe(failed)}`;
+      seconds += failed.reduce((least, episode) => Math.min(least, episode.seconds), Number.POSITIVE_INFINITY);
+      if (seconds >= outageSeconds || !mayPass(failed) || stopRequested()) {
+        if (!stops) return false;
+        keep(source, episodes);
+        throw failedRun(text, failed);
+      }
+      emit({ type: "warning", text: `${text}; trying again in ${pause} s` });
+      for (let left = pause; left > 0 && !stopRequested(); left--) await sleep(1000, undefined, { signal });
+      seconds += pause;
+      pause *= 2;
+      return true;
+    },
+  };
+}
+
+/**
+ * A step counts as failing if more than half of its rollouts have no reward, or if all of them threw and
+ * `rllm.workflow.on_agent_error` gave them a reward. Replies that an agent could not use do not count: a model may learn.
+ *
+ * @param before failing steps in a row before this one
+ * @returns failing steps in a row
+ * @throws RunError if there are too many, or all rollouts of the last step failed
+ */
+export function countFailingSteps(
+  before: number,
+  episodes: readonly Episode[],
+  { step, isLast }: { step: number; isLast: boolean },
+): number {
+  const failed = episodes.filter(({ failure }) => failure !== undefined && failure.kind !== "model");
+  const allFailed = failed.length === episodes.length && episodes.length > 0;
+  const failing = allFailed || failed.filter(isLost).length > episodes.length / 2;
+  const count = failing ? before + 1 : 0;
+  if (count < mostFailingSteps && !(allFailed && isLast)) return count;
+  const share = `${failed.length} of ${episodes.length} in step ${step}`;
+  throw failedRun(`most rollouts failed, ${count} steps in a row (${share}), ${describe(failed)}`, failed);
+}
+
+/** Failed, and with no reward that could be trained on. */
+const isLost = ({ failure, trajectories }: Episode) =>
+  failure !== undefined && trajectories.every(({ reward }) => reward === null);
+
+/** Errors of the agent's or the reward's own code do not pass with time. */
+function mayPass(failed: readonly Episode[]): boolean {
+  const { failure } = mostFrequent(failed);
+  return failure.boundary === "timeout" || failure.kind === "infrastructure";
+}
+
+/** The failure that occurred most. Numbers in messages, such as ports and times, do not make two failures different. */
+function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: number; example: Episode } {
+  const found = new Map<string, { failure: Failure; count: number; example: Episode }>();
+  for (const example of failed) {
+    const { failure } = example;
+    if (failure === undefined) continue;
+    const key = `${failure.boundary}: ${failure.message.replace(/\d+/g, "#")}`;
+    const known = found.get(key) ?? { failure, count: 0, example };
+    known.count++;
+    found.set(key, known);
+  }
+  return [...found.values()].reduce((most, one) => (one.count > most.count ? one : most));
+}
+
+function describe(failed: readonly Episode[]): string {
+  const { failure, count, example } = mostFrequent(failed);
+  const frames = userFrames(failure.stack);
+  return (
+    `most often (${count} of ${failed.length}) at the boundary ${failure.boundary}: ${failure.message} ` +
+    `(rollout ${example.rollout} of task ${example.taskId})${frames === "" ? "" : `\n${frames}`}`
+  );
+}
+
+function failedRun(text: string, failed: readonly Episode[]): RunError {
+  const { boundary } = mostFrequent(failed).failure;
+  const fix =
+    boundary === "timeout" ? "fix what hangs, or raise its time limit" : `fix the ${boundary.replace("_", "-")}`;
+  return new RunError(text, { hint: `${fix}; episodes/ has every failure` });
+}

@@ -1,0 +1,232 @@
+/** Runs the experiment's workflow on tasks and collects the episodes. */
+import type { Workflow } from "../../agents/types.ts";
+import type { Chat } from "../../chat/types.ts";
+import type { Task } from "../../data/task.ts";
+import { UserError } from "../../errors.ts";
+import type { Gateway } from "../../gateway/gateway.ts";
+import { rolloutGateway } from "../../gateway/sessions/rollout-gateway.ts";
+import {
+  createSamplingClient,
+  rolloutSeed,
+  runRollouts,
+  type SampleQueue,
+  type SamplingClient,
+} from "../../rollout/index.ts";
+import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
+import type { SamplingClientOptions } from "../../rollout/session/types.ts";
+import type { RunEvent } from "../../tracking/events.ts";
+import type { Episode } from "../../trajectories/types.ts";
+import type { Outage } from "./failing-rollouts.ts";
+import type { TaskDraw } from "./take-tasks.ts";
+import { summarizeWarnings } from "./warning-summary.ts";
+
+export interface RolloutOptions {
+  seed: number;
+  /** Rollouts that run at the same time. */
+  atOnce: number;
+  limits: { maxPromptLength: number; maxLength: number };
+  grouping: NonNullable<SamplingClientOptions["grouping"]>;
+  /** The configuration's sampling parameters win over those that agents ask the gateway for. */
+  enforceSampling: boolean;
+  attempts: Pick<
+    RunRolloutsOptions<unknown>,
+    "retryLimit" | "raiseOnError" | "onAgentError" | "timeoutSeconds" | "limits" | "maxSteps" | "shaping"
+  >;
+}
+
+/** How tasks are attempted. */
+export interface Attempts {
+  purpose: "train" | "validate";
+  /** Rollouts per task. */
+  rollouts: number;
+  sampling: SamplingClientOptions["defaults"] & { maxTokens: number };
+}
+
+interface Collection extends Attempts {
+  tasks: readonly Task[];
+  /** Counts from 1; 0 is before training. */
+  step: number;
+  /** The draw of the tasks, counted from 1 since training began; validation has none. */
+  draw?: number;
+  /** Number of each task's first rollout; default 0. */
+  firstRollout?: number;
+  /** How often these rollouts were run and dropped before; each time they are drawn anew. Default 0. */
+  again?: number;
+}
+
+/** What several collections that run at the same time share. */
+interface Beside {
+  queue: SampleQueue;
+  /** This collection's place among them. */
+  order: number;
+  signal: AbortSignal;
+}
+
+/** One line of what the run waits for. */
+export interface Waiting {
+  what: string;
+  seconds: number;
+}
+
+export interface Rollouts {
+  /**
+   * Runs a whole collection and reports its progress.
+   * @throws UserError if all prompts are too long
+   */
+  collect(collection: Collection): Promise<Episode[]>;
+  /** Runs a collection beside others. */
+  attempt(collection: Collection, beside: Beside, onEpisode: (episode: Episode) => void): Promise<Episode[]>;
+  /** What the running rollouts wait for. */
+  waitingFor(): Waiting[];
+}
+
+export interface RolloutParts {
+  workflow: Workflow<unknown>;
+  sampler: SamplingClientOptions["sampler"];
+  chat: Chat;
+  gateway: Gateway;
+  /** Of the model, in tokens. */
+  contextWindow: number;
+  signal: AbortSignal;
+  emit(event: RunEvent): void;
+}
+
+export function openRollouts(parts: RolloutParts, options: RolloutOptions): Rollouts {
+  const { chat, contextWindow, emit, gateway, sampler, workflow } = parts;
+  const warn = (text: string) => emit({ type: "warning", text });
+  const live = new Set<SamplingClient>();
+
+  function openClient({ purpose, sampling, step, draw = step, again = 0 }: Collection, queue?: SampleQueue) {
+    const { maxTokens, ...defaults } = sampling;
+    const redrawn = again === 0 ? [] : ["again", again];
+    return createSamplingClient({
+      sampler,
+      chat,
+      defaults,
+      limits: { ...options.limits, maxResponseLength: maxTokens, contextWindow },
+      // Validation repeats its draws at every step, so that its metrics differ by the weights alone.
+      seedFor:
+        purpose === "train"
+          ? rolloutSeed(options.seed, "train", draw, ...redrawn)
+          : rolloutSeed(options.seed, "validate"),
+      grouping: options.grouping,
+      ...(queue ? { queue } : {}),
+    });
+  }
+
+  async function attempt(
+    collection: Collection,
+    beside: Beside | undefined,
+    onEpisode: (episode: Episode) => void,
+  ): Promise<Episode[]> {
+    const { purpose, tasks, rollouts, step, draw = step, firstRollout = 0, again = 0 } = collection;
+    const client = openClient(collection, beside?.queue);
+    const warnings = summarizeWarnings(warn, `step ${step}; its file in episodes/ has the details`);
+    live.add(client);
+    try {
+      return await runRollouts({
+        ...options.attempts,
+        tasks,
+        n: rollouts,
+        firstRollout,
+        firstOrder: beside?.order ?? 0,
+        workflow,
+        purpose,
+        client,
+        nParallelTasks: options.atOnce,
+        seed: options.seed,
+        signal: beside?.signal ?? parts.signal,
+        onEpisode,
+        gateway: rolloutGateway(gateway, {
+          prefix: `${purpose}-${draw}${again === 0 ? "" : `-again-${again}`}/`,
+          enforceSampling: options.enforceSampling,
+          metadata: { step },
+        }),
+        onRetry: ({ taskId, rollout, failure }) => {
+          const cause = `${failureNames[failure.kind]}: ${failure.message}`;
+          warnings.add(`retries after ${cause}`, `retrying rollout ${rollout} of ${taskId} after ${cause}`);
+        },
+        onFailure: ({ taskId, rollout, failure, reward }) => {
+          const worth =
+            reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
+          const cause = `${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
+          warnings.add(`rollouts ended with ${cause}`, `rollout ${rollout} of ${taskId} ended with ${cause}`);
+        },
+        onLog: ({ taskId, rollout, text }) => {
+          emit({ type: "rollout-log", text: `rollout ${rollout} of ${taskId}: ${text}` });
+        },
+        onTearDownProblem: ({ taskId, rollout, message }) => {
+          warn(`tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`);
+        },
+      });
+    } finally {
+      live.delete(client);
+      warnings.end();
+    }
+  }
+
+  return {
+    attempt,
+    async collect(collection) {
+      const { step } = collection;
+      const total = collection.tasks.length * collection.rollouts;
+      let done = 0;
+      let tokens = 0;
+      const report = () => emit({ type: "rollout-progress", step, done, total, tokens });
+      report();
+      const episodes = await attempt(collection, undefined, (episode) => {
+        done++;
+        tokens += sampledTokens(episode);
+        report();
+      });
+      checkPrompts(episodes, warn);
+      return episodes;
+    },
+    waitingFor: () =>
+      [...live]
+        .flatMap((client) => client.waitingFor())
+        .map(({ taskId, rollout, what, seconds }) => ({ what: `rollout ${rollout} of ${taskId}: ${what}`, seconds })),
+  };
+}
+
+const failureNames = {
+  model: "an unusable reply of the model",
+  agent: "an error of the agent",
+  reward: "an error of the reward",
+  infrastructure: "an infrastructure failure",
+} as const;
+
+/** Reports prompts that are too long. If all are, nothing can be learned or measured. */
+export function checkPrompts(episodes: readonly Episode[], warn: (text: string) => void): void {
+  const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
+  const [first] = tooLong;
+  if (first === undefined) return;
+  const text = `${tooLong.length} of ${episodes.length} rollouts ended because the prompt was too long; task ${first.taskId}: ${first.explanation}`;
+  const hint = "raise that limit, or shorten the prompts";
+  if (tooLong.length === episodes.length) throw new UserError(text, { hint });
+  warn(`${text}; ${hint}`);
+}
+
+/** Tokens sampled in an episode. */
+export function sampledTokens(episode: Episode): number {
+  return episode.trajectories.flatMap(({ steps }) => steps).reduce((sum, { tokens }) => sum + tokens.length, 0);
+}
+
+/**
+ * Attempts the tasks of a draw, and again while all rollouts fail because of an outage.
+ *
+ * @returns the episodes, and one greedy reply to each task if an estimator compares with it
+ */
+export async function attemptDraw(
+  rollouts: Rollouts,
+  { attempts, greedy }: { attempts: Attempts; greedy: Attempts | undefined },
+  { draw, epoch, tasks }: TaskDraw,
+  step: number,
+  outage: Outage,
+): Promise<{ epoch: number; episodes: Episode[]; greedy: Episode[] | undefined }> {
+  let episodes: Episode[];
+  do {
+    episodes = await rollouts.collect({ ...attempts, tasks, step, draw });
+  } while (await outage.lasts({ mode: "train", step }, episodes));
+  return { epoch, episodes, greedy: greedy && (await rollouts.collect({ ...greedy, tasks, step, draw })) };
+}

@@ -1,0 +1,156 @@
+/** Advantages: how much each trajectory, or each of its steps, counts. */
+import { estimateAdvantages } from "../../algorithms/advantages/estimate-advantages.ts";
+import { estimateStepAdvantages, shareAmongSteps } from "../../algorithms/advantages/step-advantages.ts";
+import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
+import { clipSymmetric } from "../../algorithms/rewards/clip.ts";
+import { type OverlongPenalty, overlongPenalty } from "../../algorithms/rewards/overlong-penalty.ts";
+import {
+  noMoments,
+  normalizeRewards,
+  type RunningMoments,
+  runningDeviation,
+} from "../../algorithms/rewards/running-moments.ts";
+import { UserError } from "../../errors.ts";
+import { mean } from "../../statistics.ts";
+import { dropUniformGroups } from "../../trajectories/gather.ts";
+import type { MemberAdvantage, StepAdvantage } from "../../trajectories/to-batch.ts";
+import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
+
+export interface CreditOptions {
+  advantages: TokenAdvantageOptions;
+  /** Advantages come from the workflow itself, or an estimator compares steps or whole trajectories. */
+  source: "workflow" | "steps" | "trajectories";
+  /** Discount of the steps' rewards. */
+  stepGamma: number;
+  /** Divide a trajectory's advantage among its steps. */
+  shareAmongSteps: boolean;
+  /** Undefined: no penalty. */
+  overlong: OverlongPenalty | undefined;
+  /** Undefined: rewards stay as they are. */
+  runningNorm: { center: boolean } | undefined;
+  /** 0: no bound. */
+  clip: number;
+  dropUniformGroups: boolean;
+}
+
+export interface Credit {
+  /** The groups to train on. */
+  groups: readonly TrajectoryGroup[];
+  /** `[groups][members]` */
+  advantages: readonly (readonly MemberAdvantage[])[];
+  /** Of all rewards including these, if they are normalized by them. */
+  moments: RunningMoments | undefined;
+  metrics: Record<string, number>;
+}
+
+/**
+ * In this order, each if enabled: the overlong penalty, the estimator, the running normalization and the bound of its
+ * advantages (`rllm.reward`), and the filter of groups without any advantage.
+ *
+ * @param moments of all rewards before these
+ */
+export function assignCredit(
+  groups: readonly TrajectoryGroup[],
+  options: CreditOptions,
+  moments: RunningMoments | undefined,
+): Credit {
+  const penalized = penalizeOverlong(groups, options);
+  const estimated = estimate(penalized.groups, options, moments);
+  const metrics = { ...penalized.metrics, ...estimated.metrics };
+  if (!options.dropUniformGroups) return { ...estimated, groups, metrics };
+  const kept = dropUniformGroups(groups, estimated.advantages, isZero);
+  return { ...estimated, groups: kept.groups, advantages: kept.advantages, metrics: { ...metrics, ...kept.counts } };
+}
+
+function estimate(
+  groups: readonly TrajectoryGroup[],
+  options: CreditOptions,
+  moments: RunningMoments | undefined,
+): Omit<Credit, "groups"> {
+  if (options.source === "workflow") return { advantages: workflowAdvantages(groups), moments, metrics: {} };
+  if (options.source === "steps") {
+    const { advantages, counts } = estimateStepAdvantages(groups, options.advantages, options.stepGamma);
+    return { advantages, moments, metrics: counts };
+  }
+  const normalized = normalize(estimateAdvantages(groups, options.advantages), options, moments);
+  if (!options.shareAmongSteps) return normalized;
+  return { ...normalized, advantages: shareAmongSteps(groups, normalized.advantages) };
+}
+
+/** A step without an advantage is not trained on, and counted. */
+function workflowAdvantages(groups: readonly TrajectoryGroup[]): Credit["advantages"] {
+  const steps = groups.flatMap(({ members }) => members.flatMap(({ trajectory }) => trajectory.steps));
+  if (groups.length > 0 && steps.every(({ advantage }) => advantage === undefined)) {
+    throw new UserError(
+      "rllm.algorithm.use_precomputed_advantage is set, but no rollout of this step gave advantages",
+      { hint: "return `advantages` from the workflow, e.g. { reward: 1, advantages: { agent: [0.5] } }" },
+    );
+  }
+  return groups.map(({ members }) =>
+    members.map(({ trajectory }) => trajectory.steps.map(({ advantage = Number.NaN }): StepAdvantage => advantage)),
+  );
+}
+
+function penalizeOverlong(
+  groups: readonly TrajectoryGroup[],
+  { overlong }: CreditOptions,
+): Pick<Credit, "groups" | "metrics"> {
+  if (!overlong) return { groups, metrics: {} };
+  const longest = ({ steps }: Trajectory) => Math.max(0, ...steps.map(({ tokens }) => tokens.length));
+  const all: number[] = [];
+  const penalized = groups.map((group) => ({
+    ...group,
+    members: group.members.map((member) => {
+      const penalty = overlongPenalty(longest(member.trajectory), overlong);
+      all.push(penalty);
+      return { ...member, reward: member.reward + penalty };
+    }),
+  }));
+  return { groups: penalized, metrics: all.length === 0 ? {} : { "reward/overlong_penalty": mean(all) } };
+}
+
+/** LightRFT's order: the estimator's results are normalized and bounded. */
+function normalize(
+  advantages: number[][],
+  { runningNorm, clip }: CreditOptions,
+  moments: RunningMoments | undefined,
+): { advantages: number[][]; moments: RunningMoments | undefined; metrics: Record<string, number> } {
+  const metrics: Record<string, number> = {};
+  let flat = advantages.flat();
+  let known = moments;
+  if (runningNorm) {
+    const normalized = normalizeRewards(known ?? noMoments, flat, runningNorm);
+    flat = normalized.rewards;
+    known = normalized.moments;
+    metrics["reward/running_mean"] = known.mean;
+    metrics["reward/running_std"] = runningDeviation(known);
+  }
+  if (clip > 0) {
+    const { values, fraction } = clipSymmetric(flat, clip);
+    flat = values;
+    metrics["reward/clip_fraction"] = fraction;
+  }
+  let position = 0;
+  const normalized = advantages.map(({ length }) => {
+    position += length;
+    return flat.slice(position - length, position);
+  });
+  return { advantages: normalized, moments: known, metrics };
+}
+
+/** As rLLM counts. */
+const negligible = 1e-8;
+
+const listOf = (advantage: Exclude<MemberAdvantage, number> | ArrayLike<number>): StepAdvantage[] =>
+  Array.from<StepAdvantage>(advantage as ArrayLike<StepAdvantage>);
+
+function isZero(advantage: MemberAdvantage | StepAdvantage): boolean {
+  return typeof advantage === "number" ? Math.abs(advantage) <= negligible : listOf(advantage).every(isZero);
+}
+
+/** One value per trajectory, for metrics: its advantage, or the mean of its steps' advantages. */
+export function meanAdvantages({ advantages }: Pick<Credit, "advantages">): number[][] {
+  const value = (advantage: MemberAdvantage | StepAdvantage): number =>
+    typeof advantage === "number" ? advantage : mean(listOf(advantage).map(value));
+  return advantages.map((own) => own.map(value));
+}

@@ -1,0 +1,108 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, describe, expect, it, vi } from "vitest";
+import { countOperations, figures, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { train } from "../train.ts";
+
+const { newFolder, remove } = temporaryFolders("hone-critic-");
+afterAll(remove);
+
+const gae = {
+  rllm: {
+    algorithm: { adv_estimator: "gae", lam: 0.9, gamma: 0.99 },
+    critic: { learning_rate: 0.1, value_clip: 0.2 },
+  },
+  training: { num_minibatches: 2, ppo_epochs: 2 },
+} as const;
+
+const run = (overrides: string[] = [], engine = openToy(), folder = newFolder()) =>
+  train(toy(gae), { engine, overrides: [`rllm.trainer.run_dir=${folder}`, ...overrides] });
+
+describe("a run with a critic", () => {
+  it("learns, and its critic comes to know what to expect", async () => {
+    const { history } = await run(["rllm.trainer.total_batches=12"]);
+    const at = (name: string) => history.map(({ metrics }) => metrics[name]!);
+    expect(at("reward/mean").at(-1)! - at("reward/mean")[0]!).toBeGreaterThan(0.2);
+    expect(at("critic/values/mean")[0]).toBe(0);
+    expect(at("critic/vf_loss").at(-1)).toBeLessThan(0.5 * at("critic/vf_loss")[0]!);
+    expect(at("critic/optimizer_steps")).toEqual(new Array(12).fill(4));
+    expect(at("critic/lr")[0]).toBe(0.1);
+    expect(at("critic/returns/mean")[0]).toBeGreaterThan(0);
+    for (const name of ["critic/vf_loss", "critic/vf_clipfrac", "critic/vpred_mean", "critic/grad_norm"]) {
+      expect(at(name).every(Number.isFinite), name).toBe(true);
+    }
+  });
+
+  it("trains the critic alone during its warm-up", async () => {
+    const { history } = await run(["rllm.critic.warmup_steps=3"]);
+    expect(history.map(({ metrics }) => metrics["update/optimizer_steps"])).toEqual([0, 0, 0, 4, 4, 4]);
+    expect(history.map(({ metrics }) => metrics["critic/optimizer_steps"])).toEqual([4, 4, 4, 4, 4, 4]);
+  });
+
+  it("takes the KL from the rewards of the tokens", async () => {
+    const { history } = await run(["rllm.algorithm.use_kl_in_reward=true", "rllm.algorithm.kl_beta=0.05"]);
+    expect(history.at(-1)!.metrics["actor/reward_kl_penalty"]).toBeGreaterThan(0);
+  });
+
+  it("killed anywhere and resumed equals the run that was not", async () => {
+    const whole = newFolder();
+    const counted = countOperations();
+    await run([], counted.toy, whole);
+    const total = counted.count();
+    for (const share of [0.4, 0.55, 0.7, 0.9]) {
+      const folder = newFolder();
+      await expect(run([], countOperations(Math.floor(total * share)).toy, folder)).rejects.toThrow("killed");
+      await run(["training.resume_mode=auto"], openToy(), folder);
+      expect(figures(folder)).toEqual(figures(whole));
+    }
+  });
+
+  it("learns while rollouts go on, in several passes", async () => {
+    const keys = "{enable: true, mini_batch_size: 4, fwd_bwd_group_size: 2, staleness_threshold: 1}";
+    const { history } = await run([`rllm.async_training=${keys}`]);
+    expect(history).toHaveLength(6);
+    for (const { metrics } of history) expect(metrics["critic/optimizer_steps"]).toBe(4);
+  });
+
+  it("judges one role, and leaves the other to its own estimator", async () => {
+    const { history } = await run(["rllm.algorithm.adv_estimator=grpo", "rllm.algorithm.estimator_map={agent: gae}"]);
+    expect(history[0]!.metrics["critic/optimizer_steps"]).toBe(4);
+    const none = await run(["rllm.algorithm.estimator_map={judge: gae}", "rllm.algorithm.adv_estimator=grpo"]);
+    expect(none.history[0]!.metrics["critic/optimizer_steps"]).toBe(0);
+  });
+
+  it.each<[string, string[], RegExp]>([
+    [
+      "per_step",
+      ["rllm.stepwise_advantage={enable: true, mode: per_step}", "rllm.algorithm.gamma=1"],
+      /not possible with use_precomputed_advantage/,
+    ],
+    [
+      "a warm-up without a critic",
+      ["rllm.algorithm.adv_estimator=rloo", "rllm.critic.warmup_steps=2"],
+      /has no effect: it requires an estimator with a critic/,
+    ],
+    [
+      "a critic with nothing to adapt",
+      ["model.lora_rank=4", "model.train_attn=false", "model.train_mlp=false", "model.train_unembed=true"],
+      /has no output layer/,
+    ],
+  ])("refuses %s before the first step", async (_, overrides, message) => {
+    await expect(run(overrides)).rejects.toThrow(message);
+  });
+
+  it("goes on from a checkpoint without a critic with a new one, and says so", async () => {
+    const folder = newFolder();
+    await run([], openToy(), folder);
+    const checkpoint = join(folder, "checkpoints", "step-000006");
+    expect(existsSync(join(checkpoint, "critic", "state.json"))).toBe(true);
+    const plain = newFolder();
+    await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${plain}`] });
+    const said: string[] = [];
+    const spy = vi.spyOn(process.stdout, "write").mockImplementation((text) => said.push(String(text)) > 0);
+    const resume = ["training.resume_mode=auto", "rllm.trainer.total_batches=8", "rllm.trainer.logger=[console]"];
+    const { history } = await run(resume, openToy(), plain).finally(() => spy.mockRestore());
+    expect(said.join("")).toContain("the checkpoint has no critic: the critic starts fresh");
+    expect(history[6]!.metrics["critic/values/mean"]).toBe(0);
+  });
+});

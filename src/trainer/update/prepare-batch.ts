@@ -1,0 +1,173 @@
+/** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
+
+import {
+  discountAdvantages,
+  normalizeAdvantages,
+  type TokenAdvantageOptions,
+} from "../../algorithms/advantages/token-advantages.ts";
+import type { KlEstimatorName } from "../../algorithms/kl/kl-estimators.ts";
+import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
+import { importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
+import { rejectionMask } from "../../algorithms/off-policy/rejection.ts";
+import {
+  informativeSequences,
+  type PolicyLossOptions,
+  readsSampler,
+} from "../../algorithms/policy-loss/policy-loss.ts";
+import type { Learner } from "../../backends/engine.ts";
+import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
+import type { TrainingBatch } from "../../trajectories/types.ts";
+import { type CorrectionOptions, correctsProcessed } from "../recipe/loss-options.ts";
+import type { Models } from "../run.ts";
+import { compareByTokens } from "./compare-by-tokens.ts";
+import { askCritic } from "./critic.ts";
+
+export interface PrepareOptions {
+  /** The engine's name, for errors. */
+  engine: string;
+  advantages: TokenAdvantageOptions;
+  /** Of generalized advantage estimation. */
+  lambda: number;
+  /** How the KL is estimated that is subtracted from the rewards; undefined: none is. */
+  klInReward: KlEstimatorName | undefined;
+  correction: CorrectionOptions;
+  /** Ratios start from the sampler's log-probabilities. */
+  bypass: boolean;
+  /** More than one optimizer step per batch. */
+  severalSteps: boolean;
+}
+
+export interface Prepared {
+  batch: TrainingBatch;
+  /** Whether `samplerLogprobs` are the sampler's own of the unchanged model, to compare the trainer's with. */
+  comparable: boolean;
+  metrics: Record<string, number>;
+  /** The KL to the reference, if it was subtracted from the rewards. */
+  kl: number | undefined;
+}
+
+/**
+ * Adds the log-probabilities that the loss compares with. The old policy's: the sampler's with bypass_mode; else the
+ * trainer's own, which cost nothing for the single optimizer step of a batch (the ratio is 1) and one more forward for
+ * several steps or off-policy correction. The reference's: the base model's.
+ *
+ * @param klWeight of the penalty, with use_kl_in_reward
+ */
+export async function prepareBatch(
+  { learner, reference, critic }: Pick<Models, "learner" | "reference" | "critic">,
+  given: TrainingBatch,
+  options: PrepareOptions,
+  loss: PolicyLossOptions,
+  klWeight: number,
+): Promise<Prepared> {
+  const { advantages, bypass, correction, klInReward, severalSteps } = options;
+  const corrects = correction.weights !== undefined || correction.rules.length > 0;
+  const metrics: Record<string, number> = {};
+  let batch = given;
+  if (given.processed) {
+    if (corrects) throw correctsProcessed(options.engine);
+    const needed = (severalSteps && bypass) || klInReward !== undefined || readsSampler(loss);
+    if (needed) batch = await withModelsLogprobs(learner, given);
+    metrics["rollout/recomputed_logprobs"] = needed ? batch.samplerLogprobs.length : 0;
+  }
+  const rewards = batch.advantages;
+  batch = { ...batch, advantages: discountAdvantages(batch, advantages.gamma) };
+
+  let kl: number | undefined;
+  let penalties: Float32Array | undefined;
+  if (reference && klInReward !== undefined) {
+    const referenceLogprobs = await logprobsOf(reference, batch, allSequences(batch));
+    const { samplerLogprobs, offsets } = batch;
+    const penalty = { weight: klWeight, estimator: klInReward };
+    ({ penalties, kl } = klPenalty(samplerLogprobs, referenceLogprobs, offsets, penalty));
+    const penalized = penalizeAdvantages(batch.advantages, penalties, offsets, { gamma: advantages.gamma });
+    batch = { ...batch, advantages: penalized, referenceLogprobs };
+    metrics["actor/reward_kl_penalty"] = kl;
+    metrics["actor/reward_kl_penalty_coeff"] = klWeight;
+  }
+  if (critic) {
+    const judged = await askCritic(critic, batch, rewards, penalties, options);
+    batch = judged.batch;
+    Object.assign(metrics, judged.metrics);
+  }
+  batch = await compareByTokens(learner, batch, advantages);
+  const normalized = normalizeAdvantages(batch, advantages);
+  batch = { ...batch, advantages: normalized.advantages };
+  Object.assign(metrics, normalized.metrics);
+
+  const informative = informativeSequences(batch, loss);
+  if (reference && batch.referenceLogprobs === undefined) {
+    batch = { ...batch, referenceLogprobs: await logprobsOf(reference, batch, informative) };
+  }
+  const current = corrects || (severalSteps && !bypass) ? await logprobsOf(learner, batch, informative) : undefined;
+  // Processed log-probabilities are no start for ratios; for a single step the ratio is 1 without them.
+  const oldLogprobs = bypass ? (batch.processed ? undefined : batch.samplerLogprobs) : current;
+  if (oldLogprobs) batch = { ...batch, oldLogprobs };
+  if (corrects && current) {
+    const corrected = correct(batch, current, informative, correction);
+    batch = corrected.batch;
+    Object.assign(metrics, corrected.metrics);
+  }
+  return { batch, comparable: !given.processed, metrics, kl };
+}
+
+/** Replaces the sampler's log-probabilities, which are of another distribution than the model's own. */
+async function withModelsLogprobs(learner: Learner, given: TrainingBatch): Promise<TrainingBatch> {
+  const { processed: _, ...batch } = given;
+  return { ...batch, samplerLogprobs: await logprobsOf(learner, batch, allSequences(batch)) };
+}
+
+/** Weighs the tokens of these sequences; tokens that a rule rejects are no longer trained on. */
+function correct(
+  batch: TrainingBatch,
+  trainer: Float32Array,
+  sequences: Int32Array,
+  { weights: weighting, rules }: CorrectionOptions,
+): Pick<Prepared, "batch" | "metrics"> {
+  const part = selectSequences({ ...batch, oldLogprobs: trainer }, sequences);
+  const { oldLogprobs: current = trainer, samplerLogprobs: sampler, offsets } = part;
+  const found: Record<string, number> = {};
+  let corrected = batch;
+  if (weighting) {
+    const { weights, metrics } = importanceWeights(current, sampler, offsets, weighting);
+    Object.assign(found, metrics);
+    corrected = { ...corrected, rolloutWeights: spreadTokens(batch, sequences, weights, 1) };
+  }
+  if (rules.length > 0) {
+    const { keep, metrics } = rejectionMask(current, sampler, offsets, rules);
+    Object.assign(found, metrics);
+    const kept = spreadTokens(batch, sequences, Float32Array.from(keep), 1);
+    corrected = keepTokens(corrected, Uint8Array.from(kept));
+  }
+  return {
+    batch: corrected,
+    metrics: Object.fromEntries(Object.entries(found).map(([name, value]) => [`rollout_corr/${name}`, value])),
+  };
+}
+
+const allSequences = ({ sequences }: TrainingBatch) => Int32Array.from(sequences.keys());
+
+/** `[N]` log-probabilities of the batch's tokens; 0 for all but these sequences. */
+async function logprobsOf(model: Learner, batch: TrainingBatch, sequences: Int32Array): Promise<Float32Array> {
+  if (sequences.length === 0) return new Float32Array(batch.samplerLogprobs.length);
+  const chosen = Array.from(sequences, (index) => batch.sequences[index]!);
+  const { logprobs } = await model.forward(chosen, {});
+  return spreadTokens(batch, sequences, logprobs, 0);
+}
+
+/** `[N]` of the batch from the values of some of its sequences, and `elsewhere` on the others. */
+function spreadTokens(
+  { offsets, samplerLogprobs }: TrainingBatch,
+  sequences: Int32Array,
+  values: Float32Array,
+  elsewhere: number,
+): Float32Array {
+  const whole = new Float32Array(samplerLogprobs.length).fill(elsewhere);
+  let position = 0;
+  for (const sequence of sequences) {
+    const [from = 0, to = 0] = offsets.subarray(sequence, sequence + 2);
+    whole.set(values.subarray(position, position + to - from), from);
+    position += to - from;
+  }
+  return whole;
+}

@@ -1,0 +1,123 @@
+/** One batch into optimizer steps: minibatches, losses, and the critic's part. */
+import { type KlControllerOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
+import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
+import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
+import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { AdamParams } from "../../backends/engine.ts";
+import { deriveSeed } from "../../random.ts";
+import { mean } from "../../statistics.ts";
+import { splitBatch } from "../../trajectories/split-batch.ts";
+import type { TrainingBatch } from "../../trajectories/types.ts";
+import type { Models } from "../run.ts";
+import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
+import { allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
+import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
+
+export interface UpdateOptions {
+  loss: PolicyLossOptions;
+  /** Of the KL in the loss or in the rewards. */
+  klController: KlControllerOptions;
+  prepare: PrepareOptions;
+  /** Passes over the batch. */
+  passes: number;
+  /** Optimizer steps of a pass. */
+  minibatches: number;
+  seed: number;
+  adam(step: number): AdamParams;
+  critic: CriticOptions;
+}
+
+export interface UpdateContext {
+  /** Counts from 1. */
+  step: number;
+  /** The current weight of an adaptive KL term; undefined before its first change. */
+  klWeight: number | undefined;
+  /** Which sequences go into each forward and backward pass of an optimizer step. */
+  shares?: Shares;
+  onProgress(done: number, total: number): void;
+}
+
+export interface Update {
+  metrics: Record<string, number>;
+  /** The weight for the next step. */
+  klWeight: number | undefined;
+  /** Why an optimizer step was dropped: a loss or gradient that is not finite. */
+  failure: string | undefined;
+}
+
+/**
+ * Trains on a batch: passes of optimizer steps, one per minibatch. Sequences that cannot contribute a gradient count in
+ * the denominators and cost nothing else; a minibatch without any signal is not a step. A critic learns from the same
+ * minibatches, from all of their tokens; in its warm-up it learns alone.
+ */
+export async function updatePolicy(
+  models: Pick<Models, "learner" | "reference" | "critic">,
+  rawBatch: TrainingBatch,
+  options: UpdateOptions,
+  { step, klWeight: knownWeight, shares = allAtOnce, onProgress }: UpdateContext,
+): Promise<Update> {
+  const { learner, critic } = models;
+  const klWeight = knownWeight ?? options.klController.initial;
+  const loss = { ...options.loss, klBeta: options.prepare.klInReward === undefined ? klWeight : 0 };
+  const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, klWeight);
+  const adam = options.adam(step);
+  const criticStep = {
+    loss: options.critic.loss,
+    adam: options.critic.adam(step),
+    shares,
+    advantages: options.prepare.advantages,
+  };
+  const criticAlone = critic !== undefined && step <= options.critic.warmupSteps;
+  const total = batch.sequences.length * options.passes;
+  const [steps, criticSteps] = [noSteps(), noSteps()];
+  let withoutSignal = 0;
+  let mismatch: Record<string, number> = {};
+  let failure: string | undefined;
+  let done = 0;
+
+  for (let pass = 0; pass < options.passes; pass++) {
+    const seed = deriveSeed(options.seed, "minibatches", step, pass);
+    for (const minibatch of splitBatch(batch, options.minibatches, seed)) {
+      if (critic) failure = (await takeCriticStep(criticSteps, critic, minibatch, criticStep)) ?? failure;
+      const part = lossPart(minibatch, loss);
+      if (part.sequences.length === 0) withoutSignal++;
+      else if (!criticAlone) {
+        const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
+        const own = policyLoss(part, { ...loss, constants });
+        const dropped = await takeStep(steps, learner, part, own, shares, adam);
+        failure = dropped ?? failure;
+        // Later minibatches are trained under newer weights than they were sampled under: only the first is comparable.
+        const [first] = steps.results;
+        if (first && dropped === undefined && steps.results.length === 1 && prepared.comparable) {
+          mismatch = samplerMismatch(first.outputs.logprobs, part.samplerLogprobs);
+        }
+      }
+      done += minibatch.sequences.length;
+      onProgress(done, total);
+    }
+  }
+
+  const merged = averageMetrics(addMetrics(steps.results.map(({ metrics }) => metrics)));
+  const kl = prepared.kl ?? merged["actor/kl_loss"];
+  const adapts = options.klController.target !== null && kl !== undefined;
+  const metrics: Record<string, number> = {
+    "update/optimizer_steps": steps.results.length,
+    "update/without_signal": withoutSignal,
+    "update/dropped_not_finite": steps.dropped,
+    ...prepared.metrics,
+    ...(critic ? criticStepMetrics(criticSteps, criticStep.adam) : {}),
+    "actor/lr": adam.learningRate,
+  };
+  if (options.klController.initial > 0) metrics["actor/kl_coef"] = klWeight;
+  // Sampled tokens are a fair draw from the policy, so their mean surprise estimates the entropy at no cost.
+  if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
+  if (steps.results.length > 0) {
+    metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));
+    metrics["actor/grad_norm"] = mean(steps.gradNorms);
+  }
+  return {
+    failure,
+    klWeight: adapts ? nextKlWeight(klWeight, kl, batch.sequences.length, options.klController) : knownWeight,
+    metrics: { ...metrics, ...merged, ...mismatch },
+  };
+}
