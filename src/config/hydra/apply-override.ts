@@ -16,7 +16,7 @@ class OverrideMistake extends Error {}
 export function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
   try {
     const { kind, key, package: place } = override;
-    if (place !== undefined) throw new OverrideMistake(`there is no config group ${key} that could go to @${place}`);
+    if (place !== undefined) throw new OverrideMistake(`there is not a config group ${key} that could go to @${place}`);
     return kind === "delete" ? remove(tree, override) : set(tree, override);
   } catch (error) {
     if (!(error instanceof OverrideMistake)) throw error;

@@ -88,9 +88,9 @@ describe("mistakes are located", () => {
     [["lr=9007199254740993"], "beyond 2^53"],
     [["+ref=${lrr}"], "+ref=${lrr}: ref ${lrr} refers to no key; did you mean lr?"],
     [["+ref=${oc.env:HONE_NOT_SET}"], "the environment variable HONE_NOT_SET is not set"],
-    [["+ref=${oc.envv:X}"], "oc.envv is no resolver; did you mean oc.env"],
+    [["+ref=${oc.envv:X}"], "oc.envv is not a resolver; did you mean oc.env"],
     [["+p=${q}", "+q=${p}"], "p refers to itself: p -> q -> p"],
-    [["a b=1"], "holds blanks"],
+    [["a b=1"], "contains spaces"],
     [["lr[0]=1"], "items of a list are spelled key.0"],
   ])("%j: %s", (overrides, expected) => {
     expect(complaint(() => compose(grouped, ...overrides))).toContain(expected);
@@ -111,10 +111,7 @@ describe("mistakes are located", () => {
     [{ "config.yaml": "a: !py x\n" }, "config.yaml:1:4: tags (!...)"],
     [{ "config.yaml": "a: *b\n" }, "config.yaml:1:4: the anchor &b is not defined"],
     [{ "config.yaml": "x: {y: '${z}'}\n" }, "x.y ${z} refers to no key"],
-    [
-      { "config.yaml": "a: {b: 1}\nc: x-${a}\n" },
-      "config.yaml:2:1: c ${a} is a section, which cannot stand within text",
-    ],
+    [{ "config.yaml": "a: {b: 1}\nc: x-${a}\n" }, "config.yaml:2:1: c ${a} is a section, which cannot be part of text"],
     [{ "config.yaml": "a: {b: '${a}'}\n" }, "a.b refers to a, a section that it is part of"],
     [
       { "config.yaml": "hydra: {job: {name: x}}\n" },
@@ -123,7 +120,7 @@ describe("mistakes are located", () => {
     [{ "config.yaml": "hydra: {searchpath: x}\n" }, "config.yaml:1:9: hydra.searchpath is a list of text"],
     [
       { "config.yaml": "defaults: [a]\n", "a.yaml": "# @package _global_\nhydra: {searchpath: []}\n" },
-      "a.yaml:2:9: hydra.searchpath can stand in the primary configuration only",
+      "a.yaml:2:9: hydra.searchpath is allowed only in the primary configuration",
     ],
   ])("%j: %s", (files, expected) => {
     expect(complaint(() => compose(files))).toContain(expected);

@@ -120,7 +120,7 @@ export function composeHydra({
 function sweepMessage(key: string, sweep: Sweep): string {
   if (sweep.type !== "choice" || !sweep.simple) return "is a sweep, one run for each value; add --multirun (-m)";
   const items = oneLine(sweep.items.map(elementText).join(","), 60);
-  return `holds commas: write ${key}=[${items}] for a list, quote it for text ("${key}='${items}'" in a shell), or add --multirun (-m) for one run each`;
+  return `contains commas: write ${key}=[${items}] for a list, quote it for text ("${key}='${items}'" in a shell), or add --multirun (-m) for one run each`;
 }
 
 /** `hydra.searchpath=[...]` says where the other overrides' groups are, so it goes first. */
@@ -155,7 +155,7 @@ function packaged(config: DefaultsList["configs"][number], load: LoadConfig, mis
   if (search !== undefined) {
     mistakes.push({
       where: positionText(search.origin),
-      message: "hydra.searchpath can stand in the primary configuration only",
+      message: "hydra.searchpath is allowed only in the primary configuration",
     });
   }
   return whole;

@@ -144,7 +144,7 @@ function optionOf(value: Override["value"]): string | string[] | null | undefine
   return names.every((name) => name !== undefined) ? (names as string[]) : undefined;
 }
 
-/** The files that an item stands for, in merging order. `parent`: the file whose list it stands in. */
+/** The files of an item, in merging order. `parent`: the file whose defaults list has the item. */
 function expand(
   item: Item,
   parent: Item | undefined,
@@ -244,10 +244,7 @@ function takeFileOverrides(items: readonly Item[], parent: Item, context: Contex
     if (item.kind === "self") continue;
     if (!item.override) {
       if (last !== undefined && item.origin.kind !== "override") {
-        throw located(
-          item.origin,
-          `${describe(item)} stands after \`override ${describe(last)}\`; overrides come last`,
-        );
+        throw located(item.origin, `${describe(item)} follows \`override ${describe(last)}\`; overrides come last`);
       }
       continue;
     }
@@ -302,7 +299,7 @@ function resolveReference(item: Item, { known }: Context): void {
         const near = nearest(name, [...known.keys()]);
         const help =
           near.length > 0 ? `did you mean ${near.join(" or ")}?` : `there are ${[...known.keys()].join(", ")}`;
-        throw located(item.origin, `${whole} is no config group with an option; ${help}`);
+        throw located(item.origin, `${whole} is not a config group with an option; ${help}`);
       }
       return resolve(option, round + 1);
     });
@@ -337,7 +334,7 @@ function requireUsed({ choices, deletions, known, keysOfGroup, mistakes }: Conte
     const others = [...(keysOfGroup.get(group) ?? nearest(key, [...known.keys()]))];
     const help = others.length > 0 ? `did you mean ${others.join(" or ")}?` : "";
     const add = external ? ` To add it: +${key}=${option}` : "";
-    const message = `no defaults list holds ${key}${help === "" ? "." : `; ${help}`}${add}`;
+    const message = `no defaults list has ${key}${help === "" ? "." : `; ${help}`}${add}`;
     mistakes.push({ where: positionText(origin), message: message.trim() });
   }
   for (const [key, { used, option, origin }] of deletions) {
@@ -345,7 +342,7 @@ function requireUsed({ choices, deletions, known, keysOfGroup, mistakes }: Conte
     const wanted = option === undefined ? key : `${key}: ${option}`;
     mistakes.push({
       where: positionText(origin),
-      message: `no defaults list holds ${wanted}, so nothing can be removed`,
+      message: `no defaults list has ${wanted}, so nothing can be removed`,
     });
   }
 }

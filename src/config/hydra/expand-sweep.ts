@@ -66,7 +66,7 @@ function sweepTexts(sweep: Sweep, { key }: Override, options: SweepOptions): str
       const matches = (patterns: string[], name: string) => patterns.some((pattern) => globPattern(pattern).test(name));
       const chosen = names.filter((name) => matches(sweep.include, name) && !matches(sweep.exclude, name));
       if (chosen.length > 0) return chosen;
-      const found = names.length === 0 ? `${key} is no config group` : `its options are ${names.join(", ")}`;
+      const found = names.length === 0 ? `${key} is not a config group` : `its options are ${names.join(", ")}`;
       throw new ValueMistake(`glob() matches no option; ${found}`);
     }
     case "interval":

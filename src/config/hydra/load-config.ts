@@ -64,7 +64,7 @@ function loadFile(file: string, config: string): LoadedConfig {
     tree = { ...node, entries: node.entries.filter((entry) => entry !== list) };
     if (list !== undefined) defaults = readDefaults(list.node, complain);
   } else if (node !== undefined && !(node.kind === "value" && node.value === null)) {
-    complain(node.origin, "a configuration file holds keys with values");
+    complain(node.origin, "a configuration file must have keys with values");
   }
   if (mistakes.length > 0) throw mistakesError(mistakes as Mistake[]);
   return { file, tree, header, defaults };
@@ -108,7 +108,7 @@ function readDefault(item: Node, complain: Complain): DefaultEntry | undefined {
   const [written, place] = splitPackage(words.pop()!);
   const unknown = words.find((word) => word !== "optional" && word !== "override");
   if (unknown !== undefined || written.replace(/^\//, "") === "") {
-    complain(origin, `${oneLine(name)} is no config group; before its name may stand optional and override`);
+    complain(origin, `${oneLine(name)} is not a config group; only optional and override may precede its name`);
     return undefined;
   }
   const option = optionOf(node);

@@ -88,7 +88,7 @@ export function callFunction(name: string, positional: Value[], named: ReadonlyM
   if (!Object.hasOwn(functions, name)) {
     const near = nearest(name, known);
     const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `there are ${known.join(", ")}`;
-    throw new ValueMistake(`${name}() is no function; ${help} Text with brackets goes in quotes.`);
+    throw new ValueMistake(`${name}() is not a function; ${help} Text with brackets goes in quotes.`);
   }
   return functions[name]!(positional, named);
 }

@@ -55,10 +55,11 @@ export const isMistake = (parsed: Override | Mistake): parsed is Mistake => "mes
 
 function keyMessage(spelled: string): string {
   const shown = oneLine(spelled, 60);
-  if (/\s/.test(spelled)) return `the key ${JSON.stringify(shown)} holds blanks; write key=value without any before =`;
+  if (/\s/.test(spelled))
+    return `the key ${JSON.stringify(shown)} contains spaces; write key=value without any before =`;
   if (spelled.includes("[")) {
-    return `the key ${shown} holds brackets; items of a list are spelled key.0, and a list is set as a whole: key=[1,2]`;
+    return `the key ${shown} contains brackets; items of a list are spelled key.0, and a list is set as a whole: key=[1,2]`;
   }
-  if (spelled.startsWith("-")) return `${shown} is no option here, and keys do not begin with a hyphen`;
+  if (spelled.startsWith("-")) return `${shown} is not an option here, and keys do not begin with a hyphen`;
   return `${shown} is neither a dotted key (training.eps) nor a config group (rllm/backend)`;
 }

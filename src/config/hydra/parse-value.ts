@@ -33,7 +33,7 @@ export function parseValue(text: string): Value {
 }
 
 function plainElement(value: Value): Element {
-  if (isSweep(value)) throw new ValueMistake("a sweep cannot stand inside another value");
+  if (isSweep(value)) throw new ValueMistake("a sweep cannot be part of another value");
   return value;
 }
 
@@ -95,7 +95,7 @@ class Reader {
     const [character] = rest;
     const column = `at character ${this.at + 1} of the value`;
     if (character === "'" || character === '"') {
-      throw new ValueMistake(`a quote ${column} has no match, or stands within unquoted text`);
+      throw new ValueMistake(`a quote ${column} has no match, or is inside unquoted text`);
     }
     const help = /[()[\]{}:=,\\]/.test(character!)
       ? `precede it by a backslash or put the text in quotes`

@@ -50,7 +50,7 @@ export function select(tree: MapNode, key: string, settings: Partial<ResolverSet
   }
 }
 
-/** What a key's reference stands for, its own references left as they are; undefined where it cannot be followed. */
+/** The node that a key's reference refers to, with its own references unresolved; undefined if it cannot be followed. */
 export function dereference(tree: MapNode, path: readonly string[]): Node | undefined {
   try {
     const resolution = new Resolution(tree, {});
@@ -150,7 +150,7 @@ class Resolution {
     return relocate(found.node.kind === "value" ? found.node : this.deep(found), origin);
   }
 
-  /** What a node's reference stands for, with its place; sections keep the references within them. */
+  /** The node that a reference refers to, with its path; references inside a section stay unresolved. */
   followed(located: Located): Located {
     const { node, path } = located;
     if (node.kind !== "value" || !mayRefer(node.value)) return located;
@@ -162,7 +162,7 @@ class Resolution {
       throw new ReferenceMistake(`refers to itself: ${chain.join(" -> ")}`);
     }
     if (this.following.size > longestChain) {
-      throw new ReferenceMistake(`begins a chain of more than ${longestChain} references`);
+      throw new ReferenceMistake(`starts a chain of more than ${longestChain} references`);
     }
     this.following.add(key);
     try {
@@ -184,7 +184,7 @@ class Resolution {
         const { node } = this.evaluate(part, located);
         if (node.kind !== "value")
           throw new ReferenceMistake(
-            `${oneLine(part.text)} is a ${node.kind === "map" ? "section" : "list"}, which cannot stand within text`,
+            `${oneLine(part.text)} is a ${node.kind === "map" ? "section" : "list"}, which cannot be part of text`,
           );
         if (node.value === "???") return { ...located, node };
         text += pythonText(node);
@@ -225,7 +225,7 @@ class Resolution {
   private nameOf(reference: Reference, located: Located): string {
     const { node } = this.evaluate(reference, located);
     if (node.kind === "value" && typeof node.value === "string") return node.value;
-    throw new ReferenceMistake(`${oneLine(reference.text)} stands for a name, but its value is not text`);
+    throw new ReferenceMistake(`${oneLine(reference.text)} is used as a name, but its value is not text`);
   }
 
   private evaluateArgument(argument: Argument, located: Located): Node {

@@ -56,7 +56,7 @@ const resolvers: Readonly<Record<string, Resolver>> = {
   "oc.deprecated": (given, { key, select, warn }) => {
     const target = textOf(given, 0, "oc.deprecated:new.key");
     const found = select(target);
-    if (found === undefined) throw new ReferenceMistake(`oc.deprecated names ${oneLine(target)}, which is no key`);
+    if (found === undefined) throw new ReferenceMistake(`oc.deprecated names ${oneLine(target)}, which does not exist`);
     const message =
       given[1] === undefined ? "$OLD_KEY is deprecated; use $NEW_KEY" : textOf(given, 1, "oc.deprecated:key,message");
     warn(
@@ -107,7 +107,7 @@ export function callResolver(name: string, given: Node[], call: ResolverCall): N
   if (!Object.hasOwn(resolvers, name)) {
     const near = nearest(name, known);
     const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `there are ${known.join(", ")}`;
-    throw new ReferenceMistake(`${oneLine(name)} is no resolver; ${help}`);
+    throw new ReferenceMistake(`${oneLine(name)} is not a resolver; ${help}`);
   }
   return resolvers[name]!(given, call);
 }
@@ -127,7 +127,7 @@ function scalar(node: Node, what: string): ValueNode {
 function sectionOf(given: readonly Node[], { select }: ResolverCall) {
   const key = textOf(given, 0, "oc.dict.keys:section");
   const section = select(key);
-  if (section?.kind !== "map") throw new ReferenceMistake(`${oneLine(key)} is no section`);
+  if (section?.kind !== "map") throw new ReferenceMistake(`${oneLine(key)} is not a section`);
   return section.entries;
 }
 

