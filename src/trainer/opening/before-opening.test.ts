@@ -22,9 +22,9 @@ afterAll(() => {
 });
 
 it.each([
-  ["an estimator that needs a critic", ["rllm.algorithm.adv_estimator=gae"], /gae needs/],
+  ["an estimator that needs a critic", ["rllm.algorithm.adv_estimator=gae"], /requires a critic/],
   ["a loss that needs entropies", ["rllm.algorithm.entropy_coeff=0.1"], /entropy_coeff/],
-  ["weights that cannot be trained", ["model.lora_rank=0"], /LoRA adapters/],
+  ["weights that cannot be trained", ["model.lora_rank=0"], /requires training of all weights/],
   [
     "asynchronous settings that contradict",
     ["rllm.async_training.enable=true", "rllm.rejection_sample.enable=true"],
