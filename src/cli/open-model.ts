@@ -1,7 +1,7 @@
 /** Opens the model that a configuration names, with a checkpoint's weights if there is one, for sampling. */
 import { join } from "node:path";
 import type { Sampler } from "../backends/engine.ts";
-import { adapterSpec, openEngine } from "../backends/open-engine.ts";
+import { adapterSpec, openEngine } from "../backends/registry/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Config } from "../config/schema.ts";

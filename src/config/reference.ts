@@ -1,6 +1,6 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
-import { builtBackends } from "../backends/open-engine.ts";
+import { builtBackends } from "../backends/registry/open-engine.ts";
 import { backendSettings } from "./backends.ts";
 import { composeConfig } from "./compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "./describe.ts";

@@ -1,7 +1,7 @@
 /** Each key at another value than its default, on each backend: what --explain says is compared with what a run does. */
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { localEngineOptions } from "../backends/local/options.ts";
-import { capabilitiesOf } from "../backends/open-engine.ts";
+import { capabilitiesOf } from "../backends/registry/open-engine.ts";
 import { tinkerEngineOptions } from "../backends/tinker/options.ts";
 import { tinkerService } from "../backends/tinker/service.ts";
 import { composeConfig } from "../config/compose.ts";

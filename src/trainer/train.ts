@@ -2,7 +2,7 @@
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import type { Engine } from "../backends/engine.ts";
-import { requireBackend } from "../backends/open-engine.ts";
+import { requireBackend } from "../backends/registry/open-engine.ts";
 import type { Chat } from "../chat/types.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { checkSettings } from "../config/support/check-support.ts";

@@ -5,7 +5,7 @@ import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Sample, Sampler } from "../../backends/engine.ts";
-import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
+import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";

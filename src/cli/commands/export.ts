@@ -4,7 +4,7 @@ import { dirname, join, resolve } from "node:path";
 import { type Command, Option } from "commander";
 import type { Learner } from "../../backends/engine.ts";
 import { baseModel } from "../../backends/local/models.ts";
-import { adapterSpec, openEngine } from "../../backends/open-engine.ts";
+import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts";
 import { UserError } from "../../errors.ts";
 import { removeLeftovers, temporaryName } from "../../files/temporary-names.ts";
 import { readMetrics } from "../../tracking/run-folder/metrics-file.ts";

@@ -1,7 +1,7 @@
 /** The effect of a setting: whether it acts, has no effect, or is refused, and why. */
 import { isDeepStrictEqual } from "node:util";
 import type { Capabilities } from "../../backends/engine.ts";
-import { builtBackends, capabilitiesOf } from "../../backends/open-engine.ts";
+import { builtBackends, capabilitiesOf } from "../../backends/registry/open-engine.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import { backendSettings } from "../backends.ts";

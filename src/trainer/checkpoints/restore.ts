@@ -1,7 +1,7 @@
 /** Where a run begins: fresh, from given weights, or where an earlier process left it. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { backendHolding } from "../../backends/open-engine.ts";
+import { backendHolding } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { RunEvent } from "../../tracking/events.ts";

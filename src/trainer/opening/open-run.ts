@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
 import type { Engine, Learner, LearnerSpec } from "../../backends/engine.ts";
-import { openEngine } from "../../backends/open-engine.ts";
+import { openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";

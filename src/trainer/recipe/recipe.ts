@@ -2,7 +2,7 @@
 
 import { needsReference, readsEntropy } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, LearnerSpec, PolicySpec } from "../../backends/engine.ts";
-import { adapterSpec } from "../../backends/open-engine.ts";
+import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { parseOnAgentError } from "../../rollout/index.ts";

@@ -1,7 +1,7 @@
 /** The configuration's keys as the options of the update: losses, optimizer, KL terms, critic. */
 import { learningRate } from "../../algorithms/schedules/learning-rate.ts";
 import type { AdamParams, Capabilities, LearnerSpec } from "../../backends/engine.ts";
-import { adapterSpec } from "../../backends/open-engine.ts";
+import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { Experiment } from "../experiment.ts";

@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from "vitest";
-import { composeConfig } from "../config/compose.ts";
+import { composeConfig } from "../../config/compose.ts";
 import { adapterSpec, backendHolding, openEngine, requireBackend } from "./open-engine.ts";
 
 const config = (...overrides: string[]) => composeConfig({ overrides }).config;

@@ -1,12 +1,12 @@
 /** The engine that a configuration names. The only place that lists the backends. */
-import { backendSettings } from "../config/backends.ts";
-import type { Backend } from "../config/schema/about.ts";
-import type { Config } from "../config/schema.ts";
-import { UserError } from "../errors.ts";
-import type { BackendDescriptor, EngineHooks } from "./descriptor.ts";
-import type { AdapterSpec, Capabilities, Engine } from "./engine.ts";
-import { local } from "./local/descriptor.ts";
-import { tinker } from "./tinker/descriptor.ts";
+import { backendSettings } from "../../config/backends.ts";
+import type { Backend } from "../../config/schema/about.ts";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
+import type { AdapterSpec, Capabilities, Engine } from "../engine.ts";
+import { local } from "./local.ts";
+import { tinker } from "./tinker.ts";
 
 const descriptors: Partial<Record<Backend, BackendDescriptor>> = { local, tinker };
 

@@ -1,8 +1,8 @@
 /** Training through a service with Tinker's protocol, or through Hone's own in this process. */
 import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
-import { honeCapabilities } from "./capabilities.ts";
-import { tinkerService } from "./service.ts";
+import { honeCapabilities } from "../tinker/capabilities.ts";
+import { tinkerService } from "../tinker/service.ts";
 
 export const tinker: BackendDescriptor = {
   // A service says only after it was reached whether it is Hone's, which can return raw log-probabilities.
@@ -18,8 +18,8 @@ export const tinker: BackendDescriptor = {
       return openOwnTinkerEngine(config, hooks);
     }
     const [{ openTinkerEngine }, { tinkerEngineOptions }] = await Promise.all([
-      import("./engine.ts"),
-      import("./options.ts"),
+      import("../tinker/engine.ts"),
+      import("../tinker/options.ts"),
     ]);
     return openTinkerEngine(tinkerEngineOptions(config, service, hooks));
   },
