@@ -1,7 +1,7 @@
 /** Composes the configuration of a command that loads a model without an experiment. */
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
-import { checkSettings } from "../config/support/check-support.ts";
 import { warningLine } from "../config/warnings.ts";
+import { checkSettings } from "../support/check-support.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 
 /**

@@ -3,11 +3,11 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { UserError } from "../errors.ts";
+import { explainConfig } from "../support/explain.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { checkRunGateway } from "../trainer/opening/open-gateway.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { diffConfigs } from "./diff.ts";
-import { explainConfig } from "./explain.ts";
 import { toYaml } from "./to-yaml.ts";
 import { maskedSecret, shownTree } from "./without-secrets.ts";
 

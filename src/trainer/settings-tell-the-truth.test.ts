@@ -7,9 +7,9 @@ import { tinkerService } from "../backends/tinker/service.ts";
 import { composeConfig } from "../config/compose.ts";
 import { configKeys, type KeyDescription } from "../config/describe.ts";
 import type { Config, ConfigInput } from "../config/schema.ts";
-import { checkSettings } from "../config/support/check-support.ts";
-import { effectOf } from "../config/support/effect.ts";
 import { forwardedKeys, sharedKeys } from "../config/sync/shared-keys.ts";
+import { checkSettings } from "../support/check-support.ts";
+import { effectOf } from "../support/effect.ts";
 import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 

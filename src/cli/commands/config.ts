@@ -2,10 +2,10 @@
 import { existsSync, statSync } from "node:fs";
 import type { Command } from "commander";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../../config/compose.ts";
-import type { ExplainedKey } from "../../config/explain.ts";
 import { toYaml } from "../../config/to-yaml.ts";
 import { shownTree } from "../../config/without-secrets.ts";
 import { UserError } from "../../errors.ts";
+import type { ExplainedKey } from "../../support/explain.ts";
 import { savedConfigFile } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { configFiles, format, overrides, strict } from "../options.ts";
 import { printWarnings } from "../print-warnings.ts";
@@ -137,7 +137,7 @@ async function print(composed: ComposedConfig, format: Form, explained?: string 
   printWarnings(composed);
   for (const note of composed.notes) process.stderr.write(`note: ${note}\n`);
   if (explained !== undefined) {
-    const { explainConfig } = await import("../../config/explain.ts");
+    const { explainConfig } = await import("../../support/explain.ts");
     const keys = explainConfig(composed, explained === true ? undefined : explained);
     if (format === "json") printJson(keys);
     else process.stdout.write(`${keys.map(explanation).join("\n\n")}\n`);

@@ -1,18 +1,18 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
 import { builtBackends } from "../backends/registry/open-engine.ts";
-import { backendSettings } from "./backends.ts";
-import { composeConfig } from "./compose.ts";
-import { configKeys, describeKey, type KeyDescription } from "./describe.ts";
-import { flagSections } from "./lightrft/flags.ts";
-import { flagDescriptions, isSwitch } from "./lightrft/parse-flags.ts";
-import { verlKeys } from "./schema/verl.ts";
-import type { Config } from "./schema.ts";
-import { shippedFolder } from "./shipped.ts";
-import { supportingBackends } from "./support/effect.ts";
-import { settingNeeds } from "./support/needs.ts";
-import { sharedKeys, verlNames } from "./sync/shared-keys.ts";
-import { valueAt } from "./value-at.ts";
+import { backendSettings } from "../config/backends.ts";
+import { composeConfig } from "../config/compose.ts";
+import { configKeys, describeKey, type KeyDescription } from "../config/describe.ts";
+import { flagSections } from "../config/lightrft/flags.ts";
+import { flagDescriptions, isSwitch } from "../config/lightrft/parse-flags.ts";
+import { verlKeys } from "../config/schema/verl.ts";
+import type { Config } from "../config/schema.ts";
+import { shippedFolder } from "../config/shipped.ts";
+import { sharedKeys, verlNames } from "../config/sync/shared-keys.ts";
+import { valueAt } from "../config/value-at.ts";
+import { supportingBackends } from "./effect.ts";
+import { settingNeeds } from "./needs.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 

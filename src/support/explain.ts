@@ -1,13 +1,14 @@
 /** Explains the keys of a composed configuration: value, origin, meaning and effect. */
+
+import type { ComposedConfig } from "../config/compose.ts";
+import { configKeys, configSections, describeKey } from "../config/describe.ts";
+import { type Origin, originText } from "../config/origin.ts";
+import { verlKeys } from "../config/schema/verl.ts";
+import { didYouMean } from "../config/suggest.ts";
+import { valueAt } from "../config/value-at.ts";
+import { shownValue } from "../config/without-secrets.ts";
 import { UserError } from "../errors.ts";
-import type { ComposedConfig } from "./compose.ts";
-import { configKeys, configSections, describeKey } from "./describe.ts";
-import { type Origin, originText } from "./origin.ts";
-import { verlKeys } from "./schema/verl.ts";
-import { didYouMean } from "./suggest.ts";
-import { type Effect, effectOf } from "./support/effect.ts";
-import { valueAt } from "./value-at.ts";
-import { shownValue } from "./without-secrets.ts";
+import { type Effect, effectOf } from "./effect.ts";
 
 export interface ExplainedKey {
   key: string;

@@ -3,16 +3,16 @@
  * `hone config --explain` and the reference pages read these tables.
  */
 import { isDeepStrictEqual } from "node:util";
-import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
-import { type EstimatorSpec, estimators } from "../../algorithms/estimators/index.ts";
-import { lossAliases, policyLosses } from "../../algorithms/losses/policy-losses.ts";
-import type { Capabilities } from "../../backends/engine.ts";
-import { own } from "../../own.ts";
-import type { ComposedConfig } from "../compose.ts";
-import { configKeys } from "../describe.ts";
-import type { Config } from "../schema.ts";
-import { sharedKeys } from "../sync/shared-keys.ts";
-import { valueAt } from "../value-at.ts";
+import { splitEstimatorMap } from "../algorithms/advantages/estimate-advantages.ts";
+import { type EstimatorSpec, estimators } from "../algorithms/estimators/index.ts";
+import { lossAliases, policyLosses } from "../algorithms/losses/policy-losses.ts";
+import type { Capabilities } from "../backends/engine.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import { configKeys } from "../config/describe.ts";
+import type { Config } from "../config/schema.ts";
+import { sharedKeys } from "../config/sync/shared-keys.ts";
+import { valueAt } from "../config/value-at.ts";
+import { own } from "../own.ts";
 
 /** Settings that are refused on an engine without some ability. */
 export interface EngineNeed {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { UserError } from "../../errors.ts";
-import { composeConfig } from "../compose.ts";
+import { composeConfig } from "../config/compose.ts";
+import { UserError } from "../errors.ts";
 import { checkSettings, requireValues, unsupportedSettings } from "./check-support.ts";
 
 const found = (...overrides: string[]) =>

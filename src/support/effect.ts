@@ -1,15 +1,15 @@
 /** The effect of a setting: whether it acts, has no effect, or is refused, and why. */
 import { isDeepStrictEqual } from "node:util";
-import type { Capabilities } from "../../backends/engine.ts";
-import { builtBackends, capabilitiesOf } from "../../backends/registry/open-engine.ts";
-import { nearest } from "../../nearest.ts";
-import { own } from "../../own.ts";
-import { backendSettings } from "../backends.ts";
-import type { ComposedConfig } from "../compose.ts";
-import type { KeyDescription } from "../describe.ts";
-import type { Backend } from "../schema/about.ts";
-import type { Config } from "../schema.ts";
-import { valueAt } from "../value-at.ts";
+import type { Capabilities } from "../backends/engine.ts";
+import { builtBackends, capabilitiesOf } from "../backends/registry/open-engine.ts";
+import { backendSettings } from "../config/backends.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import type { KeyDescription } from "../config/describe.ts";
+import type { Backend } from "../config/schema/about.ts";
+import type { Config } from "../config/schema.ts";
+import { valueAt } from "../config/value-at.ts";
+import { nearest } from "../nearest.ts";
+import { own } from "../own.ts";
 import { engineNeeds, settingNeeds } from "./needs.ts";
 
 /** What the configuration alone does not say. */

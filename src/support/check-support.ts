@@ -1,12 +1,13 @@
 /** Checks before start that every setting takes effect, so none is ignored silently. */
-import { UserError } from "../../errors.ts";
-import { maskedLogin } from "../../mask-urls.ts";
-import { showValue } from "../check.ts";
-import type { ComposedConfig } from "../compose.ts";
-import { configKeys, openSectionOf, openSections } from "../describe.ts";
-import { layerOf, originText } from "../origin.ts";
-import { valueAt } from "../value-at.ts";
-import type { ConfigWarning } from "../warnings.ts";
+
+import { showValue } from "../config/check.ts";
+import type { ComposedConfig } from "../config/compose.ts";
+import { configKeys, openSectionOf, openSections } from "../config/describe.ts";
+import { layerOf, originText } from "../config/origin.ts";
+import { valueAt } from "../config/value-at.ts";
+import type { ConfigWarning } from "../config/warnings.ts";
+import { UserError } from "../errors.ts";
+import { maskedLogin } from "../mask-urls.ts";
 import { type Effect, effectOf, type Facts } from "./effect.ts";
 
 export interface CheckOptions extends Facts {

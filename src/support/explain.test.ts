@@ -3,15 +3,15 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import { composeConfig } from "../config/compose.ts";
+import { configKeys, configSections, openSections } from "../config/describe.ts";
+import { configJsonSchema } from "../config/json-schema.ts";
+import { verlSections } from "../config/schema/verl.ts";
+import { type ConfigInput, configSchema } from "../config/schema.ts";
+import { toYaml } from "../config/to-yaml.ts";
+import { valueAt } from "../config/value-at.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { composeConfig } from "./compose.ts";
-import { configKeys, configSections, openSections } from "./describe.ts";
 import { explainConfig } from "./explain.ts";
-import { configJsonSchema } from "./json-schema.ts";
-import { verlSections } from "./schema/verl.ts";
-import { type ConfigInput, configSchema } from "./schema.ts";
-import { toYaml } from "./to-yaml.ts";
-import { valueAt } from "./value-at.ts";
 
 const folder = temporaryFolder("explain");
 
