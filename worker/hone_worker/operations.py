@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from .channel import Channel, Message
 from .errors import UserMistake
 from .memory import memory_stats
-from .models.model import LanguageModel, load_model
+from .models.model import LanguageModel, find_source
+from .models.score_model import ScoreModel
 from .policies.adamw import AdamSettings
 from .policies.policy import Policy
 from .policies.registry import Policies
@@ -46,6 +47,7 @@ class Operations:
         self._channel = channel
         self._fail = fail
         self._model: LanguageModel | None = None
+        self._score_model: ScoreModel | None = None
         self._trainer: Trainer | None = None
         self._sampler: Sampler | None = None
         self._policies: Policies | None = None
@@ -64,8 +66,9 @@ class Operations:
         operation = getattr(self, f"on_{message.op}", None)
         if operation is None:
             raise ProtocolError(f"there is no operation {message.op!r}")
-        if self._model is None and message.op not in ("load", "stats"):
-            raise ProtocolError(f"{message.op} before load")
+        needed = self._score_model if message.op == "score" else self._model
+        if needed is None and message.op not in ("load", "stats"):
+            raise ProtocolError(f"{message.op} before load, or after load of another kind of model")
         begin = time.perf_counter()
         try:
             return operation(message)
@@ -73,14 +76,14 @@ class Operations:
             self._seconds[message.op] += time.perf_counter() - begin
 
     def on_load(self, message: Message) -> Answer:
-        if self._model is not None:
+        if self._model is not None or self._score_model is not None:
             raise ProtocolError("a worker loads one model; start another worker for another model")
         header = message.header
         if header.get("threads", 0) > 0:
             torch.set_num_threads(header["threads"])
         name = header.get("name", header["model"])
         self._channel.send({"id": message.id, "event": "status", "text": f"loading {name}"})
-        model = load_model(
+        source = find_source(
             header["model"],
             name,
             cache_dir=Path(header["cache_dir"]),
@@ -88,23 +91,22 @@ class Operations:
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
         )
-        self._policies = Policies(model)
-        self._trainer = Trainer(header.get("chunk_size", 256), header.get("micro_batch_tokens", 0))
-        self._sampler = Sampler(
-            device=model.device,
-            max_rows=max(1, header.get("max_sample_rows", 128)),
-            make_batch=PackedBatch if model.attention == "packed" else PaddedBatch,
-            open_tokenizer=cache(self._open_tokenizer),
-            emit=self._channel.send,
-            fail=self._fail,
-        )
-        self._model = model
+        micro_batch_tokens = header.get("micro_batch_tokens", 0)
+        if header.get("head") == "score":
+            self._score_model = loaded = ScoreModel(source, micro_batch_tokens)
+        else:
+            self._model = loaded = LanguageModel(source)
+            self._open_policies(loaded, header, micro_batch_tokens)
         versions = {
             "python": platform.python_version(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return {"model": model.info(), "versions": versions}, {}
+        return {"model": loaded.info(), "versions": versions}, {}
+
+    def on_score(self, message: Message) -> Answer:
+        scores = self._score_model.score(message.arrays["tokens"], message.arrays["offsets"])
+        return {}, {"scores": scores.numpy()}
 
     def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))
@@ -191,7 +193,8 @@ class Operations:
         return {}, {}
 
     def on_stats(self, _: Message) -> Answer:
-        stats = memory_stats(None if self._model is None else self._model.device)
+        loaded = self._model or self._score_model
+        stats = memory_stats(None if loaded is None else loaded.device)
         stats |= {f"seconds/{op}": seconds for op, seconds in self._seconds.items() if op != "sample"}
         if self._model is not None:
             counters = self._sampler.counters
@@ -201,6 +204,18 @@ class Operations:
             stats["seconds/sample"] = self._sampler.seconds
             stats["sample/rows_per_step"] = counters["sampled_tokens"] / steps if steps else 0.0
         return {"stats": stats}, {}
+
+    def _open_policies(self, model: LanguageModel, header: dict[str, Any], micro_batch_tokens: int) -> None:
+        self._policies = Policies(model)
+        self._trainer = Trainer(header.get("chunk_size", 256), micro_batch_tokens)
+        self._sampler = Sampler(
+            device=model.device,
+            max_rows=max(1, header.get("max_sample_rows", 128)),
+            make_batch=PackedBatch if model.attention == "packed" else PaddedBatch,
+            open_tokenizer=cache(self._open_tokenizer),
+            emit=self._channel.send,
+            fail=self._fail,
+        )
 
     def _policy(self, message: Message) -> Policy:
         return self._policies[message.header["policy"]]

@@ -19,15 +19,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and the three special ones before them: any text can be encoded."""
+def make_tokenizer(special: list[str] = SPECIAL) -> PreTrainedTokenizerFast:
+    """One token a byte, and the special ones before them: any text can be encoded."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate(SPECIAL + alphabet)}
+    vocabulary = {token: index for index, token in enumerate(special + alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(SPECIAL)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=SPECIAL[0], bos_token=SPECIAL[1], eos_token=SPECIAL[2])
+    tokenizer.add_special_tokens(special)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=special[0], bos_token=special[1], eos_token=special[2])
     fast.chat_template = CHAT_TEMPLATE
     return fast
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserMistake, first_line
@@ -66,9 +66,11 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return known[dtype]
 
 
-def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal language model of a folder, frozen and in evaluation mode. Raises UserMistake if the folder
-    is not complete."""
+def load_pretrained(
+    directory: Path, device: torch.device, dtype: torch.dtype, auto: type = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """The model of a folder as the transformers class `auto` reads it, frozen and in evaluation mode. Raises
+    UserMistake if the folder is not complete."""
     files = check_model_folder(directory)
     needed, free = files.elements * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
@@ -80,7 +82,7 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         check_sizes(directory, config.get_text_config(), files)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = auto.from_pretrained(
             directory,
             config=config,
             dtype=dtype,
@@ -101,6 +103,19 @@ def load_pretrained(directory: Path, device: torch.device, dtype: torch.dtype) -
         )
     _switch_off_dropout(model)
     return model.eval().requires_grad_(False)
+
+
+def longest_sequence(config: PreTrainedConfig) -> int:
+    """The longest sequence that a model can attend over. Chunked attention is exact within one chunk."""
+    names = (
+        "max_position_embeddings",
+        "n_positions",
+        "max_seq_len",
+        "seq_length",
+        "attention_chunk_size",
+    )
+    known = [getattr(config, name, None) for name in names]
+    return min([value for value in known if isinstance(value, int) and value > 0], default=2048)
 
 
 def end_tokens(directory: Path, model: PreTrainedModel) -> list[int]:

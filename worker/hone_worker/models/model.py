@@ -11,7 +11,14 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from ..attention.context import AttentionContext, use
 from ..errors import UserMistake, first_line
 from .linears import LinearGroup, Member, find_members
-from .loading import choose_device, choose_dtype, end_tokens, find_folder, load_pretrained
+from .loading import (
+    choose_device,
+    choose_dtype,
+    end_tokens,
+    find_folder,
+    load_pretrained,
+    longest_sequence,
+)
 from .selfcheck import causal_row, head_is_plain, why_not_packed
 
 
@@ -26,7 +33,7 @@ class ModelSource:
     gradient_checkpointing: bool
 
 
-def load_model(
+def find_source(
     model: str,
     name: str,
     *,
@@ -34,13 +41,16 @@ def load_model(
     device: str = "auto",
     dtype: str = "auto",
     gradient_checkpointing: bool = False,
-) -> "LanguageModel":
-    """Loads a folder, a GGUF file or a hub id. Raises UserMistake for what the user can fix."""
+) -> ModelSource:
+    """Finds a folder, a GGUF file or a hub id. Raises UserMistake for what the user can fix."""
     chosen = choose_device(device)
     folder = find_folder(model, Path(cache_dir).expanduser())
-    return LanguageModel(
-        ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing)
-    )
+    return ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing)
+
+
+def load_model(model: str, name: str, **options) -> "LanguageModel":
+    """Loads the language model that `find_source` finds with these options."""
+    return LanguageModel(find_source(model, name, **options))
 
 
 class LanguageModel:
@@ -81,17 +91,7 @@ class LanguageModel:
 
     @property
     def max_length(self) -> int:
-        """The longest sequence that the model can attend over. Chunked attention is exact within one
-        chunk."""
-        names = (
-            "max_position_embeddings",
-            "n_positions",
-            "max_seq_len",
-            "seq_length",
-            "attention_chunk_size",
-        )
-        known = [getattr(self.config, name, None) for name in names]
-        return min([value for value in known if isinstance(value, int) and value > 0], default=2048)
+        return longest_sequence(self.config)
 
     def hidden(self, context: AttentionContext, ids: Tensor, positions: Tensor) -> Tensor:
         """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`."""
