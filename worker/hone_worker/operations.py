@@ -4,6 +4,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -170,8 +171,7 @@ class Operations:
     def on_optim_step(self, message: Message) -> Answer:
         names = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
         settings = AdamSettings(**{name: float(message.header[name]) for name in names})
-        norm, applied = self._trained(message).optim_step(settings)
-        return {"grad_norm": norm, "applied": applied}, {}
+        return asdict(self._trained(message).optim_step(settings)), {}
 
     def on_publish(self, message: Message) -> Answer:
         return {"version": self._policy(message).publish()}, {}

@@ -163,7 +163,7 @@ def test_sampling_sees_the_published_weights_alone(policies):
     old = sampled(policy)
     for _ in range(2):
         backward(policy)
-        assert policy.optim_step(ADAM)[1]
+        assert policy.optim_step(ADAM).applied
     assert torch.equal(sampled(policy), old) and not same(logprobs(policy), old, 1e-4)
     new = logprobs(policy)
     assert policy.publish() == policy.version == 1
@@ -253,8 +253,8 @@ def test_a_gradient_that_is_not_finite_is_dropped(adapter, policies):
     policy = make(policies, adapter)
     before = [p.clone() for p in policy.parameters]
     backward(policy, lambda _, outputs: {"logprobs": torch.full_like(outputs["logprobs"], torch.nan)})
-    norm, applied = policy.optim_step(ADAM)
-    assert norm != norm and not applied and policy.optimizer.steps == 0
+    step = policy.optim_step(ADAM)
+    assert step.grad_norm != step.grad_norm and not step.applied and policy.optimizer.steps == 0
     assert all(torch.equal(a, b) and not b.grad.any() for a, b in zip(before, policy.parameters))
 
 
@@ -269,7 +269,7 @@ def test_adamw_equals_torch(policies):
         for mine, other in zip(policy.parameters, theirs):
             other.grad = mine.grad.clone()
         norm = torch.nn.utils.clip_grad_norm_(theirs, ADAM.max_grad_norm)
-        assert norm > 1 and abs(policy.optim_step(ADAM)[0] - float(norm)) < 1e-4 * norm
+        assert norm > 1 and abs(policy.optim_step(ADAM).grad_norm - float(norm)) < 1e-4 * norm
         optimizer.step()
         assert all(same(a, b.detach(), 1e-6) for a, b in zip(policy.parameters, theirs))
 

@@ -1,5 +1,6 @@
 """A policy that trains all weights of a model of its own, with fp32 masters if the model computes in less."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from ..errors import UserMistake
 from ..models.model import LanguageModel
 from .export import export_merged
 from .policy import TrainedPolicy
+from .rounding import Probe, Thresholds
 from .value_head import ValueHead
 
 
@@ -27,6 +29,9 @@ class FullPolicy(TrainedPolicy):
         for master in masters:
             master.grad = torch.zeros_like(master)
         super().__init__(model, adapter, masters, value_head)
+        self._thresholds = [
+            Thresholds(name, tuple(weight.shape), model.device) for name, weight in self._weights.items()
+        ]
         self.backs_up = False  # memory may have no room for a copy of a full gradient
         for group in [*model.groups, model.head_group]:
             group.train_in_place()
@@ -55,9 +60,14 @@ class FullPolicy(TrainedPolicy):
 
     @torch.no_grad()
     def after_change(self) -> None:
-        for weight, master in zip(self._weights.values(), self.parameters):
+        for weight, master, thresholds in zip(self._weights.values(), self.parameters, self._thresholds):
             if weight.data_ptr() != master.data_ptr():
-                weight.copy_(master)
+                thresholds.round(master, weight)
+
+    def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
+        for weight, master in zip(self._weights.values(), self.parameters):
+            if weight.ndim == 2:
+                add(master[Probe.rows].clone(), weight[Probe.rows].float())
 
     def export(self, directory: Path, form: str) -> None:
         if form == "adapter":

@@ -4,14 +4,15 @@ computes the gradients of A, B and the input.
 With y = x (W + s B A)': dx = dy W + s (dy B) A, dA = s (dy B)' x, dB = s dy' (x A').
 """
 
-import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..models.linears import LinearGroup
 from ..models.weights import Weight
+from .rounding import Probe, Thresholds, seed_of
 
 
 class LoraOverlay:
@@ -28,6 +29,11 @@ class LoraOverlay:
         """`[out, rank]` for each member, fp32."""
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
+        columns = group.weight.shape[1]
+        self._thresholds = [
+            Thresholds(member.name, (size, columns), device)
+            for member, size in zip(group.members, group.sizes)
+        ]
         self.merged: Weight | None = None
         self.low: tuple[Tensor, list[Tensor]] | None = None
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -59,8 +65,17 @@ class LoraOverlay:
         for i, (start, size) in enumerate(zip(group.starts, group.sizes)):
             rows = slice(start, start + size)
             base = group.weight[rows].float()
-            merged[rows] = torch.addmm(base, b[i], a[i * self.rank : (i + 1) * self.rank], alpha=self.scale)
+            exact = torch.addmm(base, b[i], a[i * self.rank : (i + 1) * self.rank], alpha=self.scale)
+            self._thresholds[i].round(exact, merged[rows])
         return merged
+
+    def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
+        """Adds the first rows of the first member to a Probe: s B A, and the merged weight."""
+        base = self.group.weight[: self.group.sizes[0]][Probe.rows]
+        update = self.scale * (self.b[0][Probe.rows] @ self.a[: self.rank])
+        merged = torch.empty_like(base, memory_format=torch.contiguous_format)
+        self._thresholds[0].round(base + update, merged)
+        add(update, merged.float())
 
     def remove(self) -> None:
         """Restores the base weight and frees the merged one."""
@@ -107,6 +122,5 @@ class _LoraProduct(torch.autograd.Function):
 def initial_a(seed: int, name: str, rank: int, inputs: int) -> Tensor:
     """Uniform within 1 / sqrt(in), PEFT's default. Depends only on (seed, name), not on the order of
     layers."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    generator = torch.Generator().manual_seed(seed_of(f"{seed}/{name}"))
     return (torch.rand(rank, inputs, generator=generator) * 2 - 1) / math.sqrt(inputs)

@@ -1,7 +1,7 @@
 """A policy of low-rank adapters. Several can share one base model, which has the merged weights of one policy
 at one revision at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -56,6 +56,10 @@ class LoraPolicy(TrainedPolicy):
     def before_change(self) -> None:
         if self._kept is None:
             self._kept = [parameter.detach().clone() for parameter in self.parameters]
+
+    def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
+        for overlay in self.overlays:
+            overlay.sample(add)
 
     def mark_published(self) -> None:
         super().mark_published()

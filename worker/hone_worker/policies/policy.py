@@ -4,6 +4,8 @@ Sampling uses the published weights, training the current ones. They are equal u
 again after the next publish."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from ..models.checkpoint_files import read_json
 from ..models.model import LanguageModel
 from .adamw import AdamSettings, AdamW
 from .export import export_merged
+from .rounding import Probe
 from .value_head import ValueHead
 
 
@@ -94,6 +97,15 @@ class BasePolicy(Policy):
         export_merged(self.model, {}, directory)
 
 
+@dataclass(frozen=True)
+class StepTaken:
+    """`grad_norm` is that before clipping; `lost_to_rounding` as Probe.lost()."""
+
+    grad_norm: float
+    applied: bool
+    lost_to_rounding: float
+
+
 class TrainedPolicy(Policy):
     """A policy with fp32 parameters, whose gradients add up in `.grad`. A value head's parameters come
     last."""
@@ -132,6 +144,10 @@ class TrainedPolicy(Policy):
 
     def after_change(self) -> None:
         """Called after the parameters have changed."""
+
+    @abstractmethod
+    def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
+        """Adds some weights to a Probe: as the parameters define them, and as the model has them."""
 
     def mark_published(self) -> None:
         """Makes the current weights the published ones."""
@@ -175,17 +191,23 @@ class TrainedPolicy(Policy):
                 "lower micro_batch_tokens so that it does not run out of memory",
             )
 
-    def optim_step(self, settings: AdamSettings) -> tuple[float, bool]:
-        """Applies and clears the gradient. Returns (its norm before clipping, True). A gradient that is not
-        finite is dropped: (norm, False)."""
+    @torch.no_grad()
+    def optim_step(self, settings: AdamSettings) -> StepTaken:
+        """Applies and clears the gradient. A gradient that is not finite is dropped."""
         norm = self.optimizer.gradient_norm()
+        probe = Probe()
+        rounds = self.model.dtype != torch.float32
         if isfinite(norm):
             self.before_change()
+            if rounds:
+                self.sample(probe.before)
             self.optimizer.step(settings, norm)
             self.revision += 1
             self.after_change()
+            if rounds:
+                self.sample(probe.after)
         self.zero_grad()
-        return norm, isfinite(norm)
+        return StepTaken(norm, isfinite(norm), probe.lost())
 
     def save_state(self, directory: Path, optimizer: bool = True) -> None:
         """Writes current weights, optimizer and version into a new folder. Without `optimizer`, the state has
