@@ -27,6 +27,7 @@ SYSTEMS = (
     "hone-float32",
     "peft-bfloat16",
     "hone-full-bfloat16",
+    "hone-full-float32",
     "plain-full-bfloat16",
 )
 

@@ -4,6 +4,7 @@
  */
 import { agreementChecks } from "./conformance/agreement.ts";
 import { gradientChecks } from "./conformance/gradients.ts";
+import { precisionChecks } from "./conformance/precision.ts";
 import { samplerChecks } from "./conformance/sampler.ts";
 import { specChecks } from "./conformance/specs.ts";
 import { targetChecks } from "./conformance/targets.ts";
@@ -13,7 +14,13 @@ import { weightChecks } from "./conformance/weights.ts";
 
 export { samplerChecks } from "./conformance/sampler.ts";
 
-const learnerChecks: readonly ConformanceCheck[] = [...gradientChecks, ...targetChecks, ...valueChecks, ...specChecks];
+const learnerChecks: readonly ConformanceCheck[] = [
+  ...gradientChecks,
+  ...precisionChecks,
+  ...targetChecks,
+  ...valueChecks,
+  ...specChecks,
+];
 
 /** A sampler's check on the sampler of an engine's own policy. */
 const ofPolicy = ({ check, ...rest }: SamplerCheck): ConformanceCheck => ({

@@ -159,6 +159,8 @@ export interface StepResult {
   /** Before clipping; NaN where the engine does not tell. */
   gradNorm: number;
   applied: boolean;
+  /** The share of the weights' change that rounding them to the model's precision dropped; undefined if not reported. */
+  lostToRounding?: number;
 }
 
 /** Tokens and their log-probabilities, `count` for each output, row by row. */

@@ -2,6 +2,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { precisionChecks } from "../conformance/precision.ts";
 import { conformance } from "../conformance.ts";
 import type { Engine } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
@@ -40,4 +41,20 @@ describe.each(Object.entries(settings))("the local engine, %s settings", (name, 
     const path = (file: string): string => join(root, `${name}-${index}-${file}`);
     await check(engine, { path, tolerance: 1e-4 });
   });
+});
+
+it.each(precisionChecks)("in bfloat16: $name", async ({ check }) => {
+  const options = {
+    model,
+    device: "cpu",
+    dtype: "bfloat16",
+    cacheDir: join(root, "cache"),
+    logFile: join(root, "low.log"),
+  } as const;
+  const engine = await openLocalEngine(options);
+  try {
+    await check(engine, { path: (file) => join(root, `low-${file}`), tolerance: 0.1 });
+  } finally {
+    await engine.close();
+  }
 });

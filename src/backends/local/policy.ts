@@ -54,7 +54,11 @@ export async function createPolicy(connection: Connection, spec: LearnerSpec): P
         weight_decay: adam.weightDecay,
         max_grad_norm: adam.maxGradNorm,
       });
-      return { gradNorm: readNumber(header.grad_norm), applied: header.applied === true };
+      return {
+        gradNorm: readNumber(header.grad_norm),
+        applied: header.applied === true,
+        lostToRounding: readNumber(header.lost_to_rounding),
+      };
     },
     async publish() {
       return published((await call("publish")).header.version);

@@ -53,7 +53,7 @@ export const local = z
       .boolean()
       .default(false)
       .describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights.")
-      .meta({ later: "mixed precision in the optimizer is not supported yet" }),
+      .meta({ later: "the local engine always keeps float32 master weights" }),
     sequence_parallel: count
       .min(1)
       .default(1)

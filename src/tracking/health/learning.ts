@@ -3,7 +3,7 @@ import { backendSettings } from "../../config/backends.ts";
 import { valueAt } from "../../config/value-at.ts";
 import { mean, standardDeviation } from "../../statistics.ts";
 import { stepSummary } from "../step-summary.ts";
-import { lastValues, type NewRule } from "./rule.ts";
+import { lastValues, meanOfLast, type NewRule, percent } from "./rule.ts";
 
 /** A setting for higher precision, unless it is set already or the backend has none. */
 function higherPrecision(config: Parameters<NewRule>[0]): string | undefined {
@@ -42,6 +42,19 @@ export const samplerMismatch: NewRule = (config) => {
     if (difference <= alarmingMismatch || lag > 0 || ahead > 1) return undefined;
     const what = `sampler and trainer disagree by ${difference.toFixed(2)} nats per token on the same text (0.03 is normal)`;
     return `${what}; ${precision === undefined ? "" : `set ${precision} and `}check with \`hone doctor\``;
+  };
+};
+
+/** Most of an update is smaller than what the weights' precision can express. */
+export const updateLost: NewRule = (config) => {
+  const precision = higherPrecision(config);
+  const meanOfThree = meanOfLast(3);
+  return ({ metrics }) => {
+    const lost = meanOfThree(metrics["actor/update_lost_to_rounding"]);
+    if (lost === undefined || lost < 0.5) return undefined;
+    const advice = `raise training.learning_rate (now ${config.training.learning_rate})`;
+    const or = precision === undefined ? "" : ` or set ${precision}`;
+    return `${percent(lost)} of each update is lost when the weights are rounded; ${advice}${or}`;
   };
 };
 

@@ -71,6 +71,12 @@ describe("health", () => {
       course({ "rollout/logprob_diff_mean": 0.31 }, { "rollout/logprob_diff_mean": 0.4 }),
       [[1, /0\.31 nats.*local\.dtype=float32/]],
     ],
+    ["updates that reach the weights", course(...repeat(5, { "actor/update_lost_to_rounding": 0.1 })), []],
+    [
+      "updates that are rounded away",
+      course(...repeat(5, { "actor/update_lost_to_rounding": 0.9 })),
+      [[3, /90% of each update is lost.*raise training\.learning_rate \(now 0\.00002\) or set local\.dtype=float32/]],
+    ],
     [
       "failed rollouts",
       course({ "batch/termination_reason/error": 0.08, "batch/termination_reason/timeout": 0.04 }),

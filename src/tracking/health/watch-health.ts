@@ -1,7 +1,14 @@
 /** Turns the metrics of steps into sentences: what goes wrong, and the key that fixes it. */
 import type { Config } from "../../config/schema.ts";
 import type { Metrics } from "../events.ts";
-import { entropyCollapse, gradientNotFinite, rewardCollapse, rewardFlat, samplerMismatch } from "./learning.ts";
+import {
+  entropyCollapse,
+  gradientNotFinite,
+  rewardCollapse,
+  rewardFlat,
+  samplerMismatch,
+  updateLost,
+} from "./learning.ts";
 import { brokenConversations, failedRollouts, noSignal, repliesCutOff, unknownRewards } from "./rollouts.ts";
 import { type NewRule, observer } from "./rule.ts";
 
@@ -14,6 +21,7 @@ const causes: readonly NewRule[] = [
   repliesCutOff,
   noSignal,
   samplerMismatch,
+  updateLost,
   entropyCollapse,
   rewardCollapse,
 ];

@@ -38,11 +38,13 @@ export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number)
 export interface StepsTaken {
   results: ForwardBackwardResult[];
   gradNorms: number[];
+  /** Of the steps whose engine reports it. */
+  lostToRounding: number[];
   /** Steps dropped because a loss or a gradient was not finite. */
   dropped: number;
 }
 
-export const noSteps = (): StepsTaken => ({ results: [], gradNorms: [], dropped: 0 });
+export const noSteps = (): StepsTaken => ({ results: [], gradNorms: [], lostToRounding: [], dropped: 0 });
 
 /**
  * Takes one optimizer step and adds it to `steps`.
@@ -62,6 +64,7 @@ export async function takeStep(
     if (step.applied) {
       steps.results.push(result);
       steps.gradNorms.push(step.gradNorm);
+      if (step.lostToRounding !== undefined) steps.lostToRounding.push(step.lostToRounding);
       return undefined;
     }
     steps.dropped++;

@@ -114,6 +114,7 @@ export async function updatePolicy(
   if (steps.results.length > 0) {
     metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));
     metrics["actor/grad_norm"] = mean(steps.gradNorms);
+    if (steps.lostToRounding.length > 0) metrics["actor/update_lost_to_rounding"] = mean(steps.lostToRounding);
   }
   return {
     failure,
