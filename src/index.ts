@@ -21,5 +21,6 @@ export {
 export { randomInteger } from "./random.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
-export { type RunSummary, type TrainOptions, train } from "./trainer/train.ts";
+export type { TrainOptions } from "./trainer/launch.ts";
+export { type RunSummary, train } from "./trainer/train.ts";
 export type { ChatMessage, Episode, SequenceStart, Step, Trajectory } from "./trajectories/types.ts";

@@ -8,8 +8,9 @@ import type { Capabilities, Engine, Learner, Policy, Sampler } from "../backends
 import type { ConfigInput } from "../config/schema.ts";
 import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
+import type { TrainOptions } from "./launch.ts";
 import { countOperations, figures, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
-import { type TrainOptions, train } from "./train.ts";
+import { train } from "./train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-async-");
 afterAll(remove);

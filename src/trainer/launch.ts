@@ -2,6 +2,8 @@
  * Passes the command line to a script that calls `train` itself: `hone train ./train.ts key=value` stores the flags here
  * before it imports the script. They are on `globalThis` so that two copies of the package share them.
  */
+import type { Engine } from "../backends/engine.ts";
+import type { Chat } from "../chat/types.ts";
 import type { ConfigSources } from "../config/compose.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
 
@@ -33,6 +35,11 @@ export interface Launch {
   dryRun?: boolean;
   /** Print only the configuration, with its references or with their values, and stop. */
   printConfig?: "written" | "resolved";
+}
+
+export interface TrainOptions extends Launch {
+  /** An engine that is open already, with the chat of its model. The caller closes it. */
+  engine?: { engine: Engine; chat: Chat };
 }
 
 const key = Symbol.for("hone.launch");

@@ -1,9 +1,7 @@
 /** One run from its configuration to its summary. What it opens is open-run.ts's, what it repeats loop.ts's. */
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
-import type { Engine } from "../backends/engine.ts";
-import { requireBackend } from "../backends/registry/open-engine.ts";
-import type { Chat } from "../chat/types.ts";
+import { builtBackends, capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { toYaml } from "../config/to-yaml.ts";
 import { warningLine } from "../config/warnings.ts";
@@ -15,7 +13,7 @@ import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
 import { savedConfigFile } from "./checkpoints/open-checkpoint.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
-import { type Launch, takeLaunch } from "./launch.ts";
+import { type TrainOptions, takeLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
 import { openRun } from "./opening/open-run.ts";
@@ -36,11 +34,6 @@ export interface RunSummary {
   history: readonly StepMetrics[];
   /** Figures of the last validation. */
   validation: Readonly<Record<string, number>>;
-}
-
-export interface TrainOptions extends Launch {
-  /** An engine of one's own with the chat that speaks its tokens; the caller closes it. */
-  engine?: { engine: Engine; chat: Chat };
 }
 
 /**
@@ -79,8 +72,9 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
   }
   check(experiment, composed, options);
   if (options.dryRun) {
-    const { arithmetic } = planOf(experiment, composed.config);
-    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${arithmetic}\n`);
+    const { plan, warnings } = dryRecipe(experiment, composed, options);
+    for (const text of warnings) process.stderr.write(`warning: ${text}\n`);
+    process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
     return nothing;
   }
   const recovery = createRecovery();
@@ -160,9 +154,19 @@ function check(experiment: Experiment<unknown>, composed: ComposedConfig, option
 }
 
 function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Checked {
-  const { config } = composed;
-  const capabilities = engine?.engine.capabilities ?? requireBackend(config).capabilities(config);
+  const capabilities = engine?.engine.capabilities ?? capabilitiesOf(composed.config);
   return { composed, recipe: compileRecipe(composed, capabilities, experiment) };
+}
+
+/** For a backend that is not built, there is only a plan. */
+function dryRecipe(
+  experiment: Experiment<unknown>,
+  composed: ComposedConfig,
+  options: TrainOptions,
+): Pick<Recipe, "plan" | "warnings"> {
+  const { config } = composed;
+  if (builtBackends.includes(config.rllm.backend)) return compile(experiment, composed, options).recipe;
+  return { plan: planOf(experiment, config), warnings: [] };
 }
 
 interface Checked {

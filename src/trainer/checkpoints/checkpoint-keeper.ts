@@ -2,7 +2,7 @@
 import { join, relative } from "node:path";
 import { own } from "../../own.ts";
 import type { RunEvent } from "../../tracking/events.ts";
-import type { Models, Progress, Validation } from "../run.ts";
+import type { Models, Progress, Validation } from "../state.ts";
 import { bestCheckpoint, type OnDelete, type Retention, saveCheckpoint } from "./checkpoints.ts";
 
 export interface CheckpointOptions {

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, it, vi } from "vitest";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
-import type { Evaluation } from "./evaluate.ts";
+import type { Evaluation } from "./report.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-eval-");
 afterAll(remove);

@@ -10,9 +10,9 @@ import { makeDatedFolder } from "../../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import { openCheckpoint, savedConfigFile } from "../checkpoints/open-checkpoint.ts";
 import type { EvaluationRequest } from "../launch.ts";
-import { type Attempt, type AttemptSummary, type Comparison, compareAttempts, summarizeAttempts } from "./attempts.ts";
+import { type Attempt, compareAttempts, summarizeAttempts } from "./attempts.ts";
 import { outcomeOf } from "./outcome.ts";
-import { report } from "./report.ts";
+import { type Evaluation, report } from "./report.ts";
 
 /** A model with its settings, ready to be measured. */
 export interface Measurement {
@@ -22,14 +22,6 @@ export interface Measurement {
     results: string,
     step: number,
   ): Promise<{ episodes: readonly Episode[]; metrics: Readonly<Record<string, number>> }>;
-}
-
-export interface Evaluation {
-  /** Absolute. */
-  folder: string;
-  models: (AttemptSummary & { name: string; checkpoint: string | null; step: number })[];
-  /** Of each later model with the first. */
-  comparisons: (Comparison & { model: string; against: string })[];
 }
 
 interface Candidate {

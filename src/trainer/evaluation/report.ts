@@ -1,8 +1,15 @@
 /** An evaluation as a table and a sentence for each comparison. Pure text. */
 import { relative } from "node:path";
 import { formatNumber } from "../../tracking/numbers.ts";
-import type { Estimate } from "./attempts.ts";
-import type { Evaluation } from "./evaluate.ts";
+import type { AttemptSummary, Comparison, Estimate } from "./attempts.ts";
+
+export interface Evaluation {
+  /** Absolute. */
+  folder: string;
+  models: (AttemptSummary & { name: string; checkpoint: string | null; step: number })[];
+  /** Of each later model with the first. */
+  comparisons: (Comparison & { model: string; against: string })[];
+}
 
 export function report({ folder, models, comparisons }: Evaluation): string[] {
   const ks = [...new Set(models.flatMap(({ passAt }) => Object.keys(passAt)))];

@@ -6,7 +6,7 @@ import type { Episode } from "../../trajectories/types.ts";
 import type { Recorder } from "../records/record.ts";
 import type { Outage } from "../rollouts/failing-rollouts.ts";
 import type { Attempts, Rollouts } from "../rollouts/rollouts.ts";
-import type { Validation } from "../run.ts";
+import type { Validation } from "../state.ts";
 
 export interface ValidationOptions {
   /** Tasks that are attempted together; undefined: all. */

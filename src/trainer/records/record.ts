@@ -16,6 +16,7 @@ import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metric
 import type { MemberAdvantage } from "../../trajectories/to-batch.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
 import type { Plan } from "../recipe/plan.ts";
+import type { EpisodeSource } from "../rollouts/failing-rollouts.ts";
 import type { GatheredStep } from "../rollouts/group-episodes.ts";
 import { sampledTokens } from "../rollouts/rollouts.ts";
 import { type Credit, meanAdvantages } from "../update/assign-credit.ts";
@@ -29,12 +30,6 @@ export interface RecordOptions {
   episodeLog: string | undefined;
   /** Of one reply, in tokens. */
   maxResponseLength: number;
-}
-
-/** Where episodes come from. */
-export interface EpisodeSource {
-  mode: "train" | "val";
-  step: number;
 }
 
 interface FinishedStep {

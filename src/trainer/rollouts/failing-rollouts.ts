@@ -4,7 +4,12 @@ import { RunError } from "../../errors.ts";
 import { userFrames } from "../../stack-frames.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
-import type { EpisodeSource } from "../records/record.ts";
+
+/** Where episodes come from. */
+export interface EpisodeSource {
+  mode: "train" | "val";
+  step: number;
+}
 
 /** An outage of this length, e.g. of a reward server, does not end a run. */
 const outageSeconds = 60;

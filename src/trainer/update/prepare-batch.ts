@@ -18,7 +18,7 @@ import type { Learner } from "../../backends/engine.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type CorrectionOptions, correctsProcessed } from "../recipe/loss-options.ts";
-import type { Models } from "../run.ts";
+import type { Models } from "../state.ts";
 import { compareByTokens } from "./compare-by-tokens.ts";
 import { askCritic } from "./critic.ts";
 

@@ -8,7 +8,7 @@ import { deriveSeed } from "../../random.ts";
 import { mean } from "../../statistics.ts";
 import { splitBatch } from "../../trajectories/split-batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import type { Models } from "../run.ts";
+import type { Models } from "../state.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
 import { allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
