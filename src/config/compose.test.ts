@@ -7,9 +7,9 @@ import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { type ConfigSources, composeConfig } from "./compose.ts";
 import { configKeys } from "./describe.ts";
-import { originText } from "./origin.ts";
 import { type ConfigInput, configSchema } from "./schema.ts";
-import { valueAt } from "./value-at.ts";
+import { originText } from "./tree/origin.ts";
+import { valueAt } from "./tree/value-at.ts";
 
 const folder = temporaryFolder("config");
 

@@ -3,22 +3,22 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
-import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./check.ts";
-import { defaultsTree } from "./defaults-tree.ts";
+import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
+import { defaultsTree } from "./compose/defaults-tree.ts";
+import { mistakesError } from "./compose/mistakes.ts";
+import { type CompositionPlan, type ConfigRequest, planComposition } from "./compose/plan-composition.ts";
+import { settle } from "./compose/settle.ts";
 import { configKeys, configSections, openSectionOf } from "./describe.ts";
 import { composeHydra, type HydraComposition, resolveTree } from "./hydra/index.ts";
-import { maskOverride } from "./mask-override.ts";
-import { mistakesError } from "./mistakes.ts";
-import { type MapNode, type Mistake, nodeFromObject, plain } from "./node.ts";
-import { layerOf, type Origin } from "./origin.ts";
-import { type CompositionPlan, type ConfigRequest, planComposition } from "./plan-composition.ts";
-import { positionText, readYamlFile } from "./read-yaml.ts";
 import type { Config } from "./schema.ts";
-import { settle } from "./settle.ts";
-import { copyTree, leavesOf, nodeOf, putNode } from "./tree.ts";
-import { valueAt } from "./value-at.ts";
+import { maskOverride } from "./secrets/mask-override.ts";
+import { maskLiterals, withoutSecrets } from "./secrets/without-secrets.ts";
+import { type MapNode, type Mistake, nodeFromObject, plain } from "./tree/node.ts";
+import { layerOf, type Origin } from "./tree/origin.ts";
+import { copyTree, leavesOf, nodeOf, putNode } from "./tree/tree.ts";
+import { valueAt } from "./tree/value-at.ts";
 import type { ConfigWarning } from "./warnings.ts";
-import { maskLiterals, withoutSecrets } from "./without-secrets.ts";
+import { positionText, readYamlFile } from "./yaml/read-yaml.ts";
 
 export type ConfigSources = ConfigRequest;
 

@@ -1,9 +1,9 @@
 /** Compares two composed configurations. */
 import { isDeepStrictEqual } from "node:util";
 import type { ComposedConfig } from "./compose.ts";
-import { originText } from "./origin.ts";
-import { valueAt } from "./value-at.ts";
-import { shownValue } from "./without-secrets.ts";
+import { shownValue } from "./secrets/without-secrets.ts";
+import { originText } from "./tree/origin.ts";
+import { valueAt } from "./tree/value-at.ts";
 
 interface Side {
   /** The value with secrets masked. */

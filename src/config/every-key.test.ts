@@ -3,9 +3,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import { forwardedKeys, sharedKeys } from "./compose/sync/shared-keys.ts";
 import { configReads, isReadOf } from "./config-reads.fixture.ts";
 import { configKeys, type KeyDescription } from "./describe.ts";
-import { forwardedKeys, sharedKeys } from "./sync/shared-keys.ts";
 
 const source = fileURLToPath(new URL("..", import.meta.url));
 

@@ -1,10 +1,10 @@
 /** Checks before start that every setting takes effect, so none is ignored silently. */
 
-import { showValue } from "../config/check.ts";
+import { showValue } from "../config/compose/check.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys, openSectionOf, openSections } from "../config/describe.ts";
-import { layerOf, originText } from "../config/origin.ts";
-import { valueAt } from "../config/value-at.ts";
+import { layerOf, originText } from "../config/tree/origin.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import type { ConfigWarning } from "../config/warnings.ts";
 import { UserError } from "../errors.ts";
 import { maskedLogin } from "../mask-urls.ts";

@@ -2,12 +2,12 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Capabilities } from "../backends/engine.ts";
 import { builtBackends, capabilitiesOf } from "../backends/registry/open-engine.ts";
-import { backendSettings } from "../config/backends.ts";
+import { backendSettings } from "../config/compose/backends.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { KeyDescription } from "../config/describe.ts";
 import type { Backend } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
-import { valueAt } from "../config/value-at.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
 import { engineNeeds, settingNeeds } from "./needs.ts";

@@ -1,12 +1,12 @@
 /** Explains the keys of a composed configuration: value, origin, meaning and effect. */
 
+import { didYouMean } from "../config/compose/suggest.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys, configSections, describeKey } from "../config/describe.ts";
-import { type Origin, originText } from "../config/origin.ts";
 import { verlKeys } from "../config/schema/verl.ts";
-import { didYouMean } from "../config/suggest.ts";
-import { valueAt } from "../config/value-at.ts";
-import { shownValue } from "../config/without-secrets.ts";
+import { shownValue } from "../config/secrets/without-secrets.ts";
+import { type Origin, originText } from "../config/tree/origin.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import { UserError } from "../errors.ts";
 import { type Effect, effectOf } from "./effect.ts";
 

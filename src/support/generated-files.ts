@@ -1,6 +1,6 @@
 /** Every file generated from the schema, by its path in the repository. A test checks that they are up to date. */
-import { baseYaml } from "../config/base-yaml.ts";
-import { configJsonSchema } from "../config/json-schema.ts";
+import { baseYaml } from "../config/docs/base-yaml.ts";
+import { configJsonSchema } from "../config/docs/json-schema.ts";
 import { referencePages } from "./reference.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */

@@ -7,11 +7,11 @@ import { splitEstimatorMap } from "../algorithms/advantages/estimate-advantages.
 import { type EstimatorSpec, estimators } from "../algorithms/estimators/index.ts";
 import { lossAliases, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { Capabilities } from "../backends/engine.ts";
+import { sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys } from "../config/describe.ts";
 import type { Config } from "../config/schema.ts";
-import { sharedKeys } from "../config/sync/shared-keys.ts";
-import { valueAt } from "../config/value-at.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import { own } from "../own.ts";
 
 /** Settings that are refused on an engine without some ability. */

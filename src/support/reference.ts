@@ -1,16 +1,16 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
 import { builtBackends } from "../backends/registry/open-engine.ts";
-import { backendSettings } from "../config/backends.ts";
+import { backendSettings } from "../config/compose/backends.ts";
+import { sharedKeys, verlNames } from "../config/compose/sync/shared-keys.ts";
 import { composeConfig } from "../config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../config/describe.ts";
 import { flagSections } from "../config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../config/lightrft/parse-flags.ts";
 import { verlKeys } from "../config/schema/verl.ts";
 import type { Config } from "../config/schema.ts";
-import { shippedFolder } from "../config/shipped.ts";
-import { sharedKeys, verlNames } from "../config/sync/shared-keys.ts";
-import { valueAt } from "../config/value-at.ts";
+import { shippedFolder } from "../config/tree/shipped.ts";
+import { valueAt } from "../config/tree/value-at.ts";
 import { supportingBackends } from "./effect.ts";
 import { settingNeeds } from "./needs.ts";
 

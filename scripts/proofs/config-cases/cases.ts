@@ -1,7 +1,7 @@
 /** Compares the compositions of Hone with recorded ones. */
 import { isDeepStrictEqual } from "node:util";
+import { sharedKeys, verlSharedKeys } from "../../../src/config/compose/sync/shared-keys.ts";
 import { type ComposedConfig, composeConfig } from "../../../src/config/compose.ts";
-import { sharedKeys, verlSharedKeys } from "../../../src/config/sync/shared-keys.ts";
 import { UserError } from "../../../src/errors.ts";
 import { decisionsOn } from "./decisions.ts";
 import type { ConfigCase } from "./schema.ts";

@@ -1,5 +1,5 @@
 /** The engine that a configuration names. The only place that lists the backends. */
-import { backendSettings } from "../../config/backends.ts";
+import { backendSettings } from "../../config/compose/backends.ts";
 import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";

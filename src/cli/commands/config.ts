@@ -2,8 +2,8 @@
 import { existsSync, statSync } from "node:fs";
 import type { Command } from "commander";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../../config/compose.ts";
-import { toYaml } from "../../config/to-yaml.ts";
-import { shownTree } from "../../config/without-secrets.ts";
+import { shownTree } from "../../config/secrets/without-secrets.ts";
+import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
 import type { ExplainedKey } from "../../support/explain.ts";
 import { savedConfigFile } from "../../trainer/checkpoints/open-checkpoint.ts";
@@ -105,7 +105,7 @@ async function lightRftCommand(words: string[], flags: { format: Form; strict?: 
 }
 
 async function schemaCommand(): Promise<void> {
-  const { configJsonSchema } = await import("../../config/json-schema.ts");
+  const { configJsonSchema } = await import("../../config/docs/json-schema.ts");
   printJson(configJsonSchema());
 }
 

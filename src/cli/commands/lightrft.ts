@@ -4,7 +4,7 @@ import type { KeyDescription } from "../../config/describe.ts";
 import { composeLightRft, readLightRft } from "../../config/lightrft/compose-lightrft.ts";
 import { aliases, flagSections } from "../../config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../../config/lightrft/parse-flags.ts";
-import { toYaml } from "../../config/to-yaml.ts";
+import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { UserError } from "../../errors.ts";
 import { strict } from "../options.ts";
 import { printWarnings } from "../print-warnings.ts";

@@ -1,9 +1,9 @@
 /** Applies command-line overrides to a composed tree. */
 import { isDeepStrictEqual } from "node:util";
 import { nearest } from "../../nearest.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../node.ts";
-import { type Origin, oneLine } from "../origin.ts";
-import { positionText } from "../read-yaml.ts";
+import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 import { isMissing, merge, replaceAt, wrap } from "./merge.ts";
 import type { Override } from "./parse-override.ts";
 import { dereference } from "./resolve.ts";

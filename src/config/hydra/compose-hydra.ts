@@ -3,10 +3,10 @@
  * into one tree with the origin of every value. Independent of the schema.
  */
 import { UserError } from "../../errors.ts";
-import { mistakesError } from "../mistakes.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../node.ts";
-import { oneLine } from "../origin.ts";
-import { positionText } from "../read-yaml.ts";
+import { mistakesError } from "../compose/mistakes.ts";
+import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../tree/node.ts";
+import { oneLine } from "../tree/origin.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 import { applyOverride } from "./apply-override.ts";
 import { type DefaultsList, defaultsList } from "./defaults-list.ts";
 import { type HydraSettings, hasNoMeaning, readHydraSettings } from "./hydra-settings.ts";

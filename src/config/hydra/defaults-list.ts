@@ -4,9 +4,9 @@
  */
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
-import type { Mistake } from "../node.ts";
-import { type Origin, oneLine } from "../origin.ts";
-import { positionText } from "../read-yaml.ts";
+import type { Mistake } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 import type { DefaultEntry, LoadConfig } from "./load-config.ts";
 import type { Override } from "./parse-override.ts";
 import type { SearchPath } from "./search-path.ts";

@@ -1,10 +1,10 @@
 /** Expands a multirun's overrides to the overrides of each run: all combinations, the last sweep varies fastest. */
 
-import { mistakesError } from "../mistakes.ts";
-import type { Mistake } from "../node.ts";
-import { oneLine } from "../origin.ts";
+import { mistakesError } from "../compose/mistakes.ts";
+import type { Mistake } from "../tree/node.ts";
+import { oneLine } from "../tree/origin.ts";
+import { pythonFloat } from "../yaml/scalars.ts";
 import { isMistake, type Override, parseOverride } from "./parse-override.ts";
-import { pythonFloat } from "./scalars.ts";
 import { elementText, isFloatElement, isSweep, type Sweep, ValueMistake } from "./value.ts";
 
 export interface SweepOptions {

@@ -6,7 +6,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { plain } from "../node.ts";
+import { plain } from "../tree/node.ts";
 import { composeHydra, requireGiven } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree } from "./resolve.ts";

@@ -1,8 +1,8 @@
 /** The `hydra` section: reads the settings that Hone supports and rejects all others. */
 import { nearest } from "../../nearest.ts";
-import { type MapNode, type Mistake, type Node, nodeAt, plain, type ValueNode } from "../node.ts";
-import { oneLine } from "../origin.ts";
-import { positionText } from "../read-yaml.ts";
+import { type MapNode, type Mistake, type Node, nodeAt, plain, type ValueNode } from "../tree/node.ts";
+import { oneLine } from "../tree/origin.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 
 export interface HydraSettings {
   /** `hydra.mode=MULTIRUN` is `--multirun`. */

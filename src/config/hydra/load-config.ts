@@ -1,10 +1,10 @@
 /** Loads a configuration from the search path: its values, package header and defaults list, with origins. */
 
-import { mistakesError } from "../mistakes.ts";
-import type { MapNode, Mistake, Node } from "../node.ts";
-import { type Origin, oneLine } from "../origin.ts";
-import { positionText, readTextFile, readYaml } from "../read-yaml.ts";
-import { isShipped } from "../shipped.ts";
+import { mistakesError } from "../compose/mistakes.ts";
+import type { MapNode, Mistake, Node } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { isShipped } from "../tree/shipped.ts";
+import { positionText, readTextFile, readYaml } from "../yaml/read-yaml.ts";
 import type { SearchPath } from "./search-path.ts";
 
 interface LoadedConfig {

@@ -1,7 +1,7 @@
 /** Merges trees like OmegaConf: sections key by key, anything else as a whole. */
 import { UserError } from "../../errors.ts";
-import { childOf, type Entry, type MapNode, type Node } from "../node.ts";
-import { positionText } from "../read-yaml.ts";
+import { childOf, type Entry, type MapNode, type Node } from "../tree/node.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 import { mayRefer } from "./parse-reference.ts";
 import { dereference } from "./resolve.ts";
 

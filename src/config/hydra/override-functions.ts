@@ -1,7 +1,7 @@
 /** The functions of the override grammar: casts, sweeps, and modifiers of sweeps. */
 import { nearest } from "../../nearest.ts";
-import { plain } from "../node.ts";
-import { pythonFloat } from "./scalars.ts";
+import { plain } from "../tree/node.ts";
+import { pythonFloat } from "../yaml/scalars.ts";
 import {
   type Element,
   elementToNode,

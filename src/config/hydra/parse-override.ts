@@ -1,6 +1,6 @@
 /** Parses a command-line override: its kind, its key or config group, and its value. */
-import type { Mistake } from "../node.ts";
-import { oneLine } from "../origin.ts";
+import type { Mistake } from "../tree/node.ts";
+import { oneLine } from "../tree/origin.ts";
 import { parseValue } from "./parse-value.ts";
 import { type Value, ValueMistake } from "./value.ts";
 

@@ -5,7 +5,7 @@ import { gunzipSync } from "node:zlib";
 import { beforeAll, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { plain } from "../node.ts";
+import { plain } from "../tree/node.ts";
 import { composeHydra, requireGiven } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree } from "./resolve.ts";

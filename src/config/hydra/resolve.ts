@@ -3,13 +3,13 @@
  * a section; inside text, the value is formatted like in Python.
  */
 import { nearest } from "../../nearest.ts";
-import { mistakesError } from "../mistakes.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, type ValueNode } from "../node.ts";
-import { type Origin, oneLine } from "../origin.ts";
-import { positionText } from "../read-yaml.ts";
+import { mistakesError } from "../compose/mistakes.ts";
+import { childOf, type MapNode, type Mistake, type Node, nodeAt, type ValueNode } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { positionText } from "../yaml/read-yaml.ts";
+import { pythonText } from "../yaml/scalars.ts";
 import { type Argument, mayRefer, type Part, parseText, type Reference, ReferenceMistake } from "./parse-reference.ts";
 import { callResolver, type ResolverSettings } from "./resolvers.ts";
-import { pythonText } from "./scalars.ts";
 import { elementToNode } from "./value.ts";
 
 export interface ResolvedTree {

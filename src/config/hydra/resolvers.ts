@@ -1,9 +1,9 @@
 /** Resolvers: the functions that references may call, e.g. `${oc.env:HOME}`. Their arguments are resolved. */
 import { nearest } from "../../nearest.ts";
-import type { Node, ValueNode } from "../node.ts";
-import { type Origin, oneLine } from "../origin.ts";
+import type { Node, ValueNode } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { isFloat, pythonText } from "../yaml/scalars.ts";
 import { type Argument, parseArgument, ReferenceMistake } from "./parse-reference.ts";
-import { isFloat, pythonText } from "./scalars.ts";
 
 /** The context of a resolver call. */
 export interface ResolverCall {

@@ -1,7 +1,7 @@
 /** Values of the override grammar, and their conversion to nodes and text. */
-import type { Node } from "../node.ts";
-import type { Origin } from "../origin.ts";
-import { isFloatText, pythonFloat } from "./scalars.ts";
+import type { Node } from "../tree/node.ts";
+import type { Origin } from "../tree/origin.ts";
+import { isFloatText, pythonFloat } from "../yaml/scalars.ts";
 
 export type Element =
   | { type: "null" }

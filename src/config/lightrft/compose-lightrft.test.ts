@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { unsupportedSettings } from "../../support/check-support.ts";
-import { originText } from "../origin.ts";
+import { originText } from "../tree/origin.ts";
 import { composeLightRft, readLightRft } from "./compose-lightrft.ts";
 
 const least = "--pretrain m --train_batch_size 16 --rollout_batch_size 4 --save_path runs/x";

@@ -1,7 +1,8 @@
 /** Composes the configuration from a LightRFT command line. */
+
+import { mistakesError } from "../compose/mistakes.ts";
 import { type ComposedConfig, type ConfigSources, composeConfig } from "../compose.ts";
-import { mistakesError } from "../mistakes.ts";
-import type { Mistake } from "../node.ts";
+import type { Mistake } from "../tree/node.ts";
 import { warningLine } from "../warnings.ts";
 import { parseFlags } from "./parse-flags.ts";
 import { checkRules, findWorld, type World } from "./rules.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import type { Mistake } from "../node.ts";
+import type { Mistake } from "../tree/node.ts";
 import { aliases } from "./flags.ts";
 import { flagDescriptions, parseFlags } from "./parse-flags.ts";
 

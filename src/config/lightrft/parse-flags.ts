@@ -1,10 +1,10 @@
 /** Parses a LightRFT command line to typed values, like LightRFT's own parser. */
 import { z } from "zod";
 import { nearest } from "../../nearest.ts";
-import { checkValue } from "../check.ts";
+import { checkValue } from "../compose/check.ts";
 import { describeKey, type KeyDescription } from "../describe.ts";
-import type { Mistake } from "../node.ts";
-import { oneLine } from "../origin.ts";
+import type { Mistake } from "../tree/node.ts";
+import { oneLine } from "../tree/origin.ts";
 import { aliases, type FlagName, type FlagValues, flags } from "./flags.ts";
 
 export interface ParsedFlags {

@@ -1,5 +1,5 @@
 /** The rules in LightRFT's documentation: impossible settings are mistakes, doubtful ones are warnings. */
-import type { Mistake } from "../node.ts";
+import type { Mistake } from "../tree/node.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import type { ParsedFlags } from "./parse-flags.ts";
 

@@ -1,8 +1,8 @@
 /** Converts LightRFT's flags to keys of the configuration tree. */
 import { join } from "node:path";
-import { type MapNode, nodeFromObject } from "../node.ts";
-import type { Origin } from "../origin.ts";
-import { putNode } from "../tree.ts";
+import { type MapNode, nodeFromObject } from "../tree/node.ts";
+import type { Origin } from "../tree/origin.ts";
+import { putNode } from "../tree/tree.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import type { FlagName, FlagValues } from "./flags.ts";
 import type { ParsedFlags } from "./parse-flags.ts";

@@ -1,6 +1,6 @@
 /** Health rules about learning: values that overflow, entropy and reward that collapse or do not change. */
-import { backendSettings } from "../../config/backends.ts";
-import { valueAt } from "../../config/value-at.ts";
+import { backendSettings } from "../../config/compose/backends.ts";
+import { valueAt } from "../../config/tree/value-at.ts";
 import { mean, standardDeviation } from "../../statistics.ts";
 import { stepSummary } from "../step-summary.ts";
 import { lastValues, meanOfLast, type NewRule, percent } from "./rule.ts";

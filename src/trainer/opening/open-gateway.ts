@@ -2,7 +2,7 @@
 import { basename } from "node:path";
 import type { Chat } from "../../chat/types.ts";
 import type { Config } from "../../config/schema.ts";
-import { maskedSecret } from "../../config/without-secrets.ts";
+import { maskedSecret } from "../../config/secrets/without-secrets.ts";
 import { UserError } from "../../errors.ts";
 import { type Gateway, type GatewayOptions, openGateway } from "../../gateway/gateway.ts";
 import { createAccess } from "../../gateway/requests/access.ts";

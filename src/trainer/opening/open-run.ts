@@ -9,7 +9,7 @@ import { openChat } from "../../chat/open-chat.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
-import { toYaml } from "../../config/to-yaml.ts";
+import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
 import { watchHealth } from "../../tracking/health/watch-health.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/run-folder/run-folder.ts";

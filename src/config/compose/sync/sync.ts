@@ -1,8 +1,8 @@
 /** Synchronizes the two names of each shared key, depending on the layer in which each was set. */
 import { isDeepStrictEqual } from "node:util";
-import { type Node, plain } from "../node.ts";
-import { layerOf, type Origin } from "../origin.ts";
-import type { ConfigWarning } from "../warnings.ts";
+import { type Node, plain } from "../../tree/node.ts";
+import { layerOf, type Origin } from "../../tree/origin.ts";
+import type { ConfigWarning } from "../../warnings.ts";
 import type { SharedKey } from "./shared-keys.ts";
 
 /** A composed tree as the rules see it. Its references are resolved later. */

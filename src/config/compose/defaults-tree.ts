@@ -1,7 +1,7 @@
 /** The schema's defaults as a tree, the lowest layer of the composition. */
-import { configKeys } from "./describe.ts";
-import { type MapNode, nodeFromObject } from "./node.ts";
-import { copyTree, putNode } from "./tree.ts";
+import { configKeys } from "../describe.ts";
+import { type MapNode, nodeFromObject } from "../tree/node.ts";
+import { copyTree, putNode } from "../tree/tree.ts";
 
 let cached: MapNode | undefined;
 

@@ -1,6 +1,6 @@
 /** Suggestions for mistyped keys and values. */
-import { nameDistance, nearest } from "../nearest.ts";
-import { configKeys, configSections } from "./describe.ts";
+import { nameDistance, nearest } from "../../nearest.ts";
+import { configKeys, configSections } from "../describe.ts";
 
 const leafOf = (key: string) => key.slice(key.lastIndexOf(".") + 1);
 const parentOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")));

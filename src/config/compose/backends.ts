@@ -1,13 +1,13 @@
 /** What each backend adds to the configuration: its own keys, and rules for keys with two names. */
 import { join } from "node:path";
-import { searchPath } from "./hydra/search-path.ts";
-import type { Backend } from "./schema/about.ts";
-import { verlSections } from "./schema/verl.ts";
-import { shippedFolder, verlPackage } from "./shipped.ts";
+import { searchPath } from "../hydra/search-path.ts";
+import type { Backend } from "../schema/about.ts";
+import { verlSections } from "../schema/verl.ts";
+import { shippedFolder, verlPackage } from "../tree/shipped.ts";
+import type { ConfigWarning } from "../warnings.ts";
 import { forwardedKeys, sharedKeys, verlSharedKeys } from "./sync/shared-keys.ts";
 import { forwardKey, type SyncTree, syncSharedKey } from "./sync/sync.ts";
 import { syncVerl } from "./sync/verl.ts";
-import type { ConfigWarning } from "./warnings.ts";
 
 interface BackendSettings {
   /** Root sections that accept keys of the backend's own tree. */

@@ -2,10 +2,10 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { type ComposedConfig, composeConfig } from "../compose.ts";
-import { originText } from "../origin.ts";
-import { toYaml } from "../to-yaml.ts";
-import { valueAt } from "../value-at.ts";
+import { type ComposedConfig, composeConfig } from "../../compose.ts";
+import { originText } from "../../tree/origin.ts";
+import { valueAt } from "../../tree/value-at.ts";
+import { toYaml } from "../../yaml/to-yaml.ts";
 import { forwardedKeys, type SharedKey, sharedKeys, verlSharedKeys } from "./shared-keys.ts";
 
 /** Two values of a key that are not its default. */

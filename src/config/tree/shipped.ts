@@ -2,8 +2,8 @@
 import { sep } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** The package's config folder is two folders above this file, both in the source and in the build. */
-export const shippedFolder = fileURLToPath(new URL("../../config", import.meta.url));
+/** The folder `config` at the root of the package, three folders above this file in the source and in the build. */
+export const shippedFolder = fileURLToPath(new URL("../../../config", import.meta.url));
 
 export const verlPackage = "verl.trainer.config";
 

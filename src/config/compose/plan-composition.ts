@@ -1,13 +1,14 @@
 /** Prepares the request to Hydra's composition: backend, files and overrides. */
+
+import { configKeys, configSections } from "../describe.ts";
+import { type HydraRequest, isMistake, type Override, parseOverride } from "../hydra/index.ts";
+import { type Backend, backends } from "../schema/about.ts";
+import type { ConfigInput } from "../schema.ts";
+import { type MapNode, type Mistake, plain } from "../tree/node.ts";
+import type { Origin } from "../tree/origin.ts";
+import { shippedFolder } from "../tree/shipped.ts";
+import { nodeOf } from "../tree/tree.ts";
 import { backendSettings } from "./backends.ts";
-import { configKeys, configSections } from "./describe.ts";
-import { type HydraRequest, isMistake, type Override, parseOverride } from "./hydra/index.ts";
-import { type MapNode, type Mistake, plain } from "./node.ts";
-import type { Origin } from "./origin.ts";
-import { type Backend, backends } from "./schema/about.ts";
-import type { ConfigInput } from "./schema.ts";
-import { shippedFolder } from "./shipped.ts";
-import { nodeOf } from "./tree.ts";
 
 export interface ConfigRequest {
   /** Defaults of a command-line front end (`hone lightrft`, ...); lower priority than the script's config. */

@@ -1,6 +1,6 @@
 /** The origin of a configuration value. */
 
-import { printable } from "../printable.ts";
+import { printable } from "../../printable.ts";
 import { isShipped } from "./shipped.ts";
 
 export type Origin =

@@ -3,11 +3,11 @@
  * with the reference that read them.
  */
 
-import { maskUrls, maskUrlsIn } from "../mask-urls.ts";
-import { configKeys } from "./describe.ts";
-import { mayRefer } from "./hydra/parse-reference.ts";
-import { childOf, type MapNode, type Node, plain } from "./node.ts";
-import { escapeReferences } from "./to-yaml.ts";
+import { maskUrls, maskUrlsIn } from "../../mask-urls.ts";
+import { configKeys } from "../describe.ts";
+import { mayRefer } from "../hydra/parse-reference.ts";
+import { childOf, type MapNode, type Node, plain } from "../tree/node.ts";
+import { escapeReferences } from "../yaml/to-yaml.ts";
 
 /** Replaces a secret given as plain text. Code that needs the secret rejects this value. */
 export const maskedSecret = "<secret: not saved>";

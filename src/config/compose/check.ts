@@ -1,17 +1,17 @@
 /** Checks the user's input against the schema before composition: unknown keys and values of the wrong type. */
 
-import { own } from "../own.ts";
+import { own } from "../../own.ts";
+import { configKeys, configSections, type KeyDescription, openSections } from "../describe.ts";
+import { elementToNode, isMistake, isSweep, type Override } from "../hydra/index.ts";
+import type { Backend } from "../schema/about.ts";
+import { verlSections } from "../schema/verl.ts";
+import { type MapNode, type Mistake, type Node, plain } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { putNode } from "../tree/tree.ts";
+import { positionText } from "../yaml/read-yaml.ts";
 import { backendSettings } from "./backends.ts";
-import { configKeys, configSections, type KeyDescription, openSections } from "./describe.ts";
-import { elementToNode, isMistake, isSweep, type Override } from "./hydra/index.ts";
-import { type MapNode, type Mistake, type Node, plain } from "./node.ts";
-import { type Origin, oneLine } from "./origin.ts";
-import { positionText } from "./read-yaml.ts";
-import type { Backend } from "./schema/about.ts";
-import { verlSections } from "./schema/verl.ts";
 import { didYouMean, suggestOptions } from "./suggest.ts";
 import { verlNames } from "./sync/shared-keys.ts";
-import { putNode } from "./tree.ts";
 
 /** Collects the mistakes in a file or a script. Keys in verl's own sections are checked against verl's tree instead. */
 export function checkLayer(layer: MapNode, backend: Backend, mistakes: Mistake[]): void {

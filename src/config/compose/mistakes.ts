@@ -1,7 +1,7 @@
 /** Combines all mistakes into a single error. */
-import { UserError } from "../errors.ts";
-import { maskOverride } from "./mask-override.ts";
-import type { Mistake } from "./node.ts";
+import { UserError } from "../../errors.ts";
+import { maskOverride } from "../secrets/mask-override.ts";
+import type { Mistake } from "../tree/node.ts";
 
 const maxShown = 30;
 

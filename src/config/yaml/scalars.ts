@@ -2,7 +2,7 @@
  * Reads plain YAML scalars like Python (YAML 1.1, with OmegaConf's floats such as `1e-5`), and formats values like
  * Python. Hydra's files rely on these rules, so `off` is false and `1:30` is 90.
  */
-import type { ValueNode } from "../node.ts";
+import type { ValueNode } from "../tree/node.ts";
 
 const booleans = new Map(
   ["yes", "true", "on"]

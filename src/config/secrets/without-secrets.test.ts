@@ -2,13 +2,13 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { UserError } from "../errors.ts";
-import { explainConfig } from "../support/explain.ts";
-import { temporaryFolder } from "../temporary-folder.fixture.ts";
-import { checkRunGateway } from "../trainer/opening/open-gateway.ts";
-import { type ConfigSources, composeConfig } from "./compose.ts";
-import { diffConfigs } from "./diff.ts";
-import { toYaml } from "./to-yaml.ts";
+import { UserError } from "../../errors.ts";
+import { explainConfig } from "../../support/explain.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { checkRunGateway } from "../../trainer/opening/open-gateway.ts";
+import { type ConfigSources, composeConfig } from "../compose.ts";
+import { diffConfigs } from "../diff.ts";
+import { toYaml } from "../yaml/to-yaml.ts";
 import { maskedSecret, shownTree } from "./without-secrets.ts";
 
 const secret = "a-secret-4711";

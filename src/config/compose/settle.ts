@@ -1,14 +1,14 @@
 /** Makes a composed tree consistent: older key names, and keys that have two names. */
-import { UserError } from "../errors.ts";
+import { UserError } from "../../errors.ts";
+import { configKeys } from "../describe.ts";
+import { select } from "../hydra/index.ts";
+import type { Backend } from "../schema/about.ts";
+import { type MapNode, type Node, plain } from "../tree/node.ts";
+import { layerOf, type Origin } from "../tree/origin.ts";
+import { nodeOf, putNode } from "../tree/tree.ts";
+import type { ConfigWarning } from "../warnings.ts";
 import { backendSettings } from "./backends.ts";
-import { configKeys } from "./describe.ts";
-import { select } from "./hydra/index.ts";
-import { type MapNode, type Node, plain } from "./node.ts";
-import { layerOf, type Origin } from "./origin.ts";
-import type { Backend } from "./schema/about.ts";
 import { isExplicit, layerAt, type SyncTree } from "./sync/sync.ts";
-import { nodeOf, putNode } from "./tree.ts";
-import type { ConfigWarning } from "./warnings.ts";
 
 /**
  * Changes `tree`. References are kept: a key whose value comes from a key with a reference gets a reference to that key.

@@ -1,5 +1,5 @@
 /** Reads the value at a dotted path; undefined if a section on the path is missing. */
-import { own } from "../own.ts";
+import { own } from "../../own.ts";
 
 export function valueAt(tree: object, key: string): unknown {
   return key

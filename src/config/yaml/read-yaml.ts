@@ -14,9 +14,9 @@ import {
   parseAllDocuments,
   type Node as YamlNode,
 } from "yaml";
-import { readScalar } from "./hydra/scalars.ts";
-import type { Entry, Mistake, Node } from "./node.ts";
-import { type Origin, oneLine } from "./origin.ts";
+import type { Entry, Mistake, Node } from "../tree/node.ts";
+import { type Origin, oneLine } from "../tree/origin.ts";
+import { readScalar } from "./scalars.ts";
 
 /** A larger file is not a configuration; its name was probably given by mistake. */
 const maxFileSize = 1_000_000;

@@ -1,6 +1,6 @@
 /** Masks the value of an override that sets a secret: `rllm.sdk.proxy.admin_token=***`. */
-import { maskUrls } from "../mask-urls.ts";
-import { configKeys } from "./describe.ts";
+import { maskUrls } from "../../mask-urls.ts";
+import { configKeys } from "../describe.ts";
 
 const secrets = [...configKeys.values()].filter(({ about }) => about.secret === true).map(({ key }) => key);
 

@@ -1,7 +1,7 @@
 /** Writes a composed configuration as YAML that reads back as the same configuration. */
 import { Document, visit, type Node as YamlNode } from "yaml";
-import { readScalar } from "./hydra/scalars.ts";
-import { type Origin, originText } from "./origin.ts";
+import { type Origin, originText } from "../tree/origin.ts";
+import { readScalar } from "./scalars.ts";
 
 /** Escapes text so that it reads back unchanged. */
 export function escapeReferences(text: string): string {

@@ -2,7 +2,7 @@
  * Synchronizes verl's own keys with `rllm.*` (the reference document's "Bidirectional config sync").
  * docs/decisions/verl-sync.md explains what Hone does where rLLM's code differs from the document.
  */
-import type { Origin } from "../origin.ts";
+import type { Origin } from "../../tree/origin.ts";
 import { type SharedKey, verlSharedKeys } from "./shared-keys.ts";
 import { copyKey, isExplicit, layerAt, type SyncOptions, type SyncTree, syncSharedKey, warnOfNative } from "./sync.ts";
 
