@@ -1,5 +1,9 @@
 /** What scripts import. */
+export { type GridMap, type GridWorldRow, gridMap, gridWorld, gridWorlds } from "./agents/environments/grid-world.ts";
+export { type GuessNumberRow, guessNumber } from "./agents/environments/guess-number.ts";
+export { type QuestionOptions, questionEnvironment } from "./agents/environments/question.ts";
 export * from "./agents/index.ts";
+export type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./agents/named/parts.ts";
 export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
 export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";

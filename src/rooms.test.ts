@@ -1,26 +1,61 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { join, relative, sep } from "node:path";
+import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 
-const source = fileURLToPath(new URL(".", import.meta.url));
+const root = fileURLToPath(new URL("..", import.meta.url));
 
-/** What a room may import besides itself and the files directly in src. */
-const allowed: Readonly<Record<string, readonly string[]>> = {
-  config: ["files", "python"],
-  support: ["algorithms", "backends", "config"],
-};
+interface Room {
+  name: string;
+  imports: readonly string[];
+}
 
-test.each(Object.entries(allowed))("src/%s imports only the rooms %j", (room, rooms) => {
-  const files = readdirSync(join(source, room), { recursive: true, encoding: "utf8" });
-  const product = files.filter((file) => file.endsWith(".ts") && !/\.(test|e2e|fixture)\.ts$/.test(file));
-  const wrong = product.flatMap((file) => {
-    const code = readFileSync(join(source, room, file), "utf8");
-    return [...code.matchAll(/(?:from |import\()"(\.[^"]+)"/g)]
-      .map(([, path]) => relative(source, join(source, room, file, "..", path!)).split(sep))
-      .filter(([imported, ...inside]) => inside.length > 0 && ![room, ...rooms].includes(imported!))
-      .map((path) => `${file} imports ${path.join("/")}`);
+/** The rows of the table in docs/architecture.md, from the room that imports nothing to the command line. */
+const rooms: readonly Room[] = [
+  ...readFileSync(join(root, "docs/architecture.md"), "utf8").matchAll(/^\| `(src[a-z/-]*)` \| [^|]*\| ([^|]*)\|$/gm),
+].map(([, name = "", imports = ""]) => ({
+  name,
+  imports: [...imports.matchAll(/`([^`]+)`/g)].map(([, imported]) => `src/${imported}`),
+}));
+
+/** A file belongs to the innermost room that it is in. */
+function roomOf(file: string): string {
+  const around = rooms.filter(({ name }) => file.startsWith(`${name}/`));
+  return around.sort((a, b) => b.name.length - a.name.length)[0]?.name ?? "no room";
+}
+
+function importsOf(room: string): string[] {
+  const imported = new Set<string>();
+  for (const file of readdirSync(join(root, room), { recursive: true, encoding: "utf8" })) {
+    const path = join(room, file);
+    const isProduct = path.endsWith(".ts") && !/\.(test|e2e|fixture)\.ts$/.test(path);
+    // index.ts exports from every room.
+    if (!isProduct || roomOf(path) !== room || path === "src/index.ts") continue;
+    for (const [, specifier = ""] of readFileSync(join(root, path), "utf8").matchAll(
+      /(?:from |import\()"(\.[^"]+)"/g,
+    )) {
+      imported.add(roomOf(relative(root, join(root, path, "..", specifier))));
+    }
+  }
+  return [...imported].filter((name) => name !== room && name !== "src").sort();
+}
+
+describe("the rooms of docs/architecture.md", () => {
+  test("hold every source file", () => {
+    const files = readdirSync(join(root, "src"), { withFileTypes: true });
+    const folders = files.filter((file) => file.isDirectory()).map((folder) => `src/${folder.name}`);
+    expect(folders.filter((folder) => !rooms.some(({ name }) => name === folder))).toEqual([]);
   });
-  expect(product.length).toBeGreaterThan(0);
-  expect(wrong).toEqual([]);
+
+  test.each(rooms)("$name imports what the table says", ({ name, imports }) => {
+    expect(importsOf(name)).toEqual([...imports].sort());
+  });
+
+  test.each(rooms)("$name imports only rooms above it in the table", ({ name, imports }) => {
+    const above = rooms.slice(
+      0,
+      rooms.findIndex((room) => room.name === name),
+    );
+    expect(imports.filter((imported) => !above.some((room) => room.name === imported))).toEqual([]);
+  });
 });

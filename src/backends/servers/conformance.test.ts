@@ -2,8 +2,8 @@
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { deriveSeed, uniforms } from "../../random.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
+import { samplerChecks } from "../conformance/conformance.ts";
 import { withTrainedPolicy } from "../conformance/tools.ts";
-import { samplerChecks } from "../conformance.ts";
 import type { Capabilities, Sampler } from "../engine.ts";
 import { fakeServer } from "./fake-server.fixture.ts";
 import { serverSampler } from "./server-sampler.ts";
