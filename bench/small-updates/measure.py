@@ -127,12 +127,13 @@ def in_torch(model: Path, system: str, tokens: list[int]):
 
 
 def table(file: Path) -> None:
-    print(f"| system | rank | learning rate | {' | '.join(map(str, STEPS))} |")
-    print(f"|{'---|' * (3 + len(STEPS))}")
-    for line in sorted(file.read_text().splitlines(), key=lambda line: json.loads(line)["order"]):
-        run = json.loads(line)
-        cells = [f"{run['change'][str(step)]:.3g}" for step in STEPS if str(step) in run["change"]]
-        print(f"| {run['system']} | {run['rank'] or 'all'} | {run['rate']:g} | {' | '.join(cells)} |")
+    runs = sorted(map(json.loads, file.read_text().splitlines()), key=lambda run: run["order"])
+    steps = [step for step in STEPS if any(str(step) in run["change"] for run in runs)]
+    print(f"| rank | learning rate | system | {' | '.join(map(str, steps))} |")
+    print(f"|{'---|' * (3 + len(steps))}")
+    for run in runs:
+        cells = [f"{run['change'].get(str(step), float('nan')):.2f}" for step in steps]
+        print(f"| {run['rank'] or 'all'} | {run['rate']:g} | {run['system']} | {' | '.join(cells)} |")
 
 
 def main() -> None:
