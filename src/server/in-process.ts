@@ -16,6 +16,7 @@ import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../files/temporary-names.ts";
 import { formatTinkerPath, parseTinkerPath } from "../tinker-protocol/tinker-path.ts";
 import { openService, type RunningService } from "./start-server.ts";
+import { checkpointRecord } from "./state/records.ts";
 import type { Store } from "./state/store.ts";
 
 /** How often the service drops weights that are no longer sampled from. */
@@ -91,10 +92,16 @@ function stateKeeper(store: Store, baseModel: string): StateKeeper {
       }
       const { data, folder: target } = store.newData();
       await cp(folder, target, { recursive: true, filter: (file) => basename(file) !== stateFile });
-      const { run, name } = parseTinkerPath(path);
-      const record = { run, kind: "weights" as const, name, baseModel, data, sizeBytes: store.sizeOf(data) };
-      const rest = { createdAt: new Date().toISOString(), expiresAt: null, public: false, userMetadata: null };
-      store.saveCheckpoint({ ...record, ...rest, adapter: { ...adapter, targets: [...adapter.targets] } });
+      const record = checkpointRecord.parse({
+        ...parseTinkerPath(path),
+        kind: "weights",
+        createdAt: new Date().toISOString(),
+        sizeBytes: store.sizeOf(data),
+        baseModel,
+        adapter: { ...adapter, targets: [...adapter.targets] },
+        data,
+      });
+      store.saveCheckpoint(record);
       return async () => store.deleteCheckpoint(formatTinkerPath(record));
     },
   };

@@ -14,14 +14,6 @@ import { createSessions } from "./state/sessions.ts";
 import { createUploads } from "./state/uploads.ts";
 import { dropGradient, forwardBackward, optimStep } from "./training/training.ts";
 
-export type TrainingKind =
-  | "zero_grad"
-  | "optim_step"
-  | "save_weights"
-  | "save_weights_for_sampler"
-  | "save_weights_external"
-  | "load_weights";
-
 export type Service = ReturnType<typeof createService>;
 
 export function createService(context: ServerContext) {
@@ -32,16 +24,17 @@ export function createService(context: ServerContext) {
   const sampling = createSampleAcceptor({ context, sessions, samplers, operations });
   const creation = { context, sessions, operations };
 
-  const training: Record<TrainingKind, (model: LiveModel, body: Record<string, unknown>) => Promise<FutureResult>> = {
+  /** By the path that clients post to. */
+  const training: Record<string, (model: LiveModel, body: Record<string, unknown>) => Promise<FutureResult>> = {
     optim_step: optimStep,
+    zero_grad: dropGradient,
     save_weights: (model, body) => saveWeights(context, model, body),
     save_weights_external: (model, body) => saveExternal(context, model, body),
-    zero_grad: dropGradient,
-    load_weights: (model, body) => loadWeights(context, model, body),
     save_weights_for_sampler: (model, body) =>
       saveForSampler(context, model, body, (number, weights) =>
-        samplers.add(model.session, { number, baseModel: model.record.baseModel, modelPath: null, weights }),
+        samplers.add(model.session, { number, baseModel: model.record.baseModel, weights }),
       ),
+    load_weights: (model, body) => loadWeights(context, model, body),
   };
 
   return {
@@ -81,12 +74,15 @@ export function createService(context: ServerContext) {
       });
     },
 
-    train(kind: TrainingKind, body: Record<string, unknown>) {
-      const model = sessions.requireModel(body.model_id);
-      const { seq_id } = body;
-      const seq = typeof seq_id === "number" && Number.isSafeInteger(seq_id) ? seq_id : null;
-      return operations.accept(model, seq, 0, { kind, work: () => training[kind](model, body) });
-    },
+    /** Operations that take JSON. */
+    training: Object.entries(training).map(([kind, run]) => ({
+      kind,
+      accept(body: Record<string, unknown>) {
+        const model = sessions.requireModel(body.model_id);
+        const seq = Number.isSafeInteger(body.seq_id) ? (body.seq_id as number) : null;
+        return operations.accept(model, seq, 0, { kind, work: () => run(model, body) });
+      },
+    })),
   };
 }
 

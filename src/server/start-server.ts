@@ -97,7 +97,6 @@ export async function openService(options: ServerOptions): Promise<RunningServic
   await store.collectGarbage();
 
   const countStorage = meterStorage(context);
-
   function saveUsage(): void {
     countStorage();
     context.usage.save();
@@ -190,38 +189,24 @@ function describeBadRequest(error: unknown): Response {
 
 function defineGauges({ context, sessions, samplers }: Service): void {
   const { metrics, models, futures, store } = context;
-  const one = (value: number) => [{ value }];
-  const each = (read: (model: BaseModel) => number) => () =>
-    models.map((model) => ({ labels: { model: model.name }, value: read(model) }));
-  metrics.gauge("hone_sessions", "Sessions with a recent request.", () => one(sessions.counts.active));
-  metrics.gauge("hone_models", "Models whose weights are in memory.", () => one(sessions.counts.models));
-  metrics.gauge("hone_samplers", "Frozen weights in memory.", () => one(samplers.open));
-  metrics.gauge("hone_checkpoints", "Checkpoints on disk.", () => one(store.checkpoints.size));
-  metrics.gauge("hone_futures", "Operations in progress, and kept results.", () => [
-    { labels: { state: "pending" }, value: futures.size.pending },
-    { labels: { state: "settled" }, value: futures.size.settled },
-  ]);
-  metrics.gauge(
-    "hone_training_waiting",
-    "Training jobs that wait for the engine.",
-    each(({ scheduler }) => scheduler.state.trainingWaiting),
+  const single = (name: string, help: string, read: () => number) =>
+    metrics.gauge(name, help, () => [{ value: read() }]);
+  const perModel = (name: string, help: string, read: (state: BaseModel["scheduler"]["state"]) => number) =>
+    metrics.gauge(name, help, () =>
+      models.map((model) => ({ labels: { model: model.name }, value: read(model.scheduler.state) })),
+    );
+  single("hone_sessions", "Sessions with a recent request.", () => sessions.counts.active);
+  single("hone_models", "Models whose weights are in memory.", () => sessions.counts.models);
+  single("hone_samplers", "Frozen weights in memory.", () => samplers.open);
+  single("hone_checkpoints", "Checkpoints on disk.", () => store.checkpoints.size);
+  single("hone_resident_bytes", "Memory of the server's own process.", () => process.memoryUsage.rss());
+  metrics.gauge("hone_futures", "Operations in progress, and kept results.", () =>
+    Object.entries(futures.size).map(([state, value]) => ({ labels: { state }, value })),
   );
-  metrics.gauge(
-    "hone_training_running",
-    "Whether the engine trains.",
-    each(({ scheduler }) => scheduler.state.training),
-  );
-  metrics.gauge(
-    "hone_sequences_waiting",
-    "Sequences that wait to be sampled.",
-    each(({ scheduler }) => scheduler.state.rowsWaiting),
-  );
-  metrics.gauge(
-    "hone_sequences_sampling",
-    "Sequences that are being sampled.",
-    each(({ scheduler }) => scheduler.state.rows),
-  );
-  metrics.gauge("hone_resident_bytes", "Memory of the server's own process.", () => one(process.memoryUsage.rss()));
+  perModel("hone_training_waiting", "Training jobs that wait for the engine.", (state) => state.trainingWaiting);
+  perModel("hone_training_running", "Whether the engine trains.", (state) => state.training);
+  perModel("hone_sequences_waiting", "Sequences that wait to be sampled.", (state) => state.rowsWaiting);
+  perModel("hone_sequences_sampling", "Sequences that are being sampled.", (state) => state.rows);
 }
 
 /** Measures how late the event loop is: meanwhile no request is answered. Returns the function that stops it. */

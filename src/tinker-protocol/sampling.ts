@@ -16,18 +16,18 @@ interface SampledSequence {
   stopReason: "stop" | "length";
   tokens: Int32Array;
   logprobs: Float32Array;
-  top?: TopLogprobs;
+  top?: TopLogprobs | undefined;
 }
 
 export interface SampleResponse {
   sequences: SampledSequence[];
   /** `[P]`, NaN where there is none. */
-  promptLogprobs?: Float32Array;
-  topPromptLogprobs?: TopLogprobs;
+  promptLogprobs?: Float32Array | undefined;
+  topPromptLogprobs?: TopLogprobs | undefined;
   /** `[P - 1, K]`, laid out as it was asked for. */
-  targetPromptLogprobs?: TensorMessage;
+  targetPromptLogprobs?: TensorMessage | undefined;
   /** `[P - 1, K]` each. */
-  promptAltTokens?: { tokens: TensorMessage; logprobs: TensorMessage };
+  promptAltTokens?: { tokens: TensorMessage; logprobs: TensorMessage } | undefined;
 }
 
 interface TopMessage {
@@ -63,12 +63,12 @@ export function encodeSampleResponse(response: SampleResponse): Uint8Array {
       stop_reason: stopReasons.indexOf(stopReason),
       tokens: bytesOf(tokens),
       logprobs: bytesOf(logprobs),
-      ...(top && { topk_sampled_logprobs: encodeTop(top) }),
+      topk_sampled_logprobs: top && encodeTop(top),
     })),
-    ...(promptLogprobs && { prompt_logprobs: bytesOf(promptLogprobs) }),
-    ...(topPromptLogprobs && { topk_prompt_logprobs: encodeTop(topPromptLogprobs) }),
-    ...(targetPromptLogprobs && { target_prompt_logprobs: targetPromptLogprobs }),
-    ...(promptAltTokens && { prompt_alt_tokens: promptAltTokens }),
+    prompt_logprobs: promptLogprobs && bytesOf(promptLogprobs),
+    topk_prompt_logprobs: topPromptLogprobs && encodeTop(topPromptLogprobs),
+    target_prompt_logprobs: targetPromptLogprobs,
+    prompt_alt_tokens: promptAltTokens,
   };
   return responseType.encode(responseType.create(plain)).finish();
 }
@@ -87,8 +87,8 @@ export function decodeSampleResponse(bytes: Uint8Array): SampleResponse {
       stopReason: stopReasons[stop_reason] ?? "stop",
       tokens: int32sOf(tokens ?? none),
       logprobs: float32sOf(logprobs ?? none),
-      ...(topk_sampled_logprobs && { top: decodeTop(topk_sampled_logprobs) }),
+      top: topk_sampled_logprobs && decodeTop(topk_sampled_logprobs),
     })),
-    ...(plain.prompt_logprobs && { promptLogprobs: float32sOf(plain.prompt_logprobs) }),
+    promptLogprobs: plain.prompt_logprobs && float32sOf(plain.prompt_logprobs),
   };
 }

@@ -20,9 +20,9 @@ const mostTogether = 64;
 export function askTogether(
   connection: Connection,
 ): (body: Record<string, unknown>, aborted: AbortSignal) => Promise<Uint8Array> {
-  let parcel: Parcel | undefined;
+  let parcel: ReturnType<typeof createParcel> | undefined;
   return (body, aborted) => {
-    if (!parcel || parcel.full) {
+    if (!parcel || parcel.open.size >= mostTogether) {
       const begun = createParcel(connection);
       parcel = begun;
       queueMicrotask(() => {
@@ -34,14 +34,8 @@ export function askTogether(
   };
 }
 
-interface Parcel {
-  add(body: Record<string, unknown>, aborted: AbortSignal): Promise<Uint8Array>;
-  readonly full: boolean;
-  /** Settles all that were added. */
-  send(): Promise<void>;
-}
-
-function createParcel(connection: Connection): Parcel {
+function createParcel(connection: Connection) {
+  /** Those that have no answer so far. */
   const open = new Set<Ask>();
   const nobodyWaits = new AbortController();
 
@@ -62,46 +56,40 @@ function createParcel(connection: Connection): Parcel {
     const asked = [...open];
     const requests = asked.map(({ body }) => body);
     for await (const line of connection.lines("asample_many", { requests }, nobodyWaits.signal)) {
-      const ids = line.request_ids;
-      if (typeof line.index === "number") settle(asked[line.index]!, line);
-      else if (Array.isArray(ids)) {
-        asked.forEach((ask, index) => {
-          ask.id = String(ids[index]);
-          if (!open.has(ask)) cancel(ask);
-        });
+      const { index, request_ids: ids } = line;
+      const answered = typeof index === "number" ? asked[index] : undefined;
+      if (answered) settle(answered, line);
+      if (!Array.isArray(ids)) continue;
+      for (const [place, ask] of asked.entries()) {
+        ask.id = String(ids[place]);
+        if (!open.has(ask)) cancel(ask);
       }
     }
     return open.size === 0 ? "done" : "again";
   }
 
   return {
-    add: (body, aborted) =>
-      new Promise((resolve, reject) => {
-        const giveUp = () => {
-          if (!open.delete(ask)) return;
-          cancel(ask);
-          reject(aborted.reason);
-          if (open.size === 0) nobodyWaits.abort(aborted.reason);
-        };
-        const forget = () => aborted.removeEventListener("abort", giveUp);
-        const ask: Ask = {
-          body,
-          resolve(result) {
-            forget();
-            resolve(result);
-          },
-          reject(error) {
-            forget();
-            reject(error);
-          },
-        };
-        open.add(ask);
-        aborted.addEventListener("abort", giveUp, { once: true });
-      }),
-    get full() {
-      return open.size >= mostTogether;
+    open,
+    async add(body: Record<string, unknown>, aborted: AbortSignal): Promise<Uint8Array> {
+      let giveUp = () => {};
+      try {
+        return await new Promise<Uint8Array>((resolve, reject) => {
+          const ask: Ask = { body, resolve, reject };
+          giveUp = () => {
+            if (!open.delete(ask)) return;
+            cancel(ask);
+            reject(aborted.reason);
+            if (open.size === 0) nobodyWaits.abort(aborted.reason);
+          };
+          open.add(ask);
+          aborted.addEventListener("abort", giveUp, { once: true });
+        });
+      } finally {
+        aborted.removeEventListener("abort", giveUp);
+      }
     },
-    async send() {
+    /** Settles all that were added. */
+    async send(): Promise<void> {
       try {
         if (open.size > 0) await connection.persist("sample", attempt, nobodyWaits.signal);
       } catch (error) {

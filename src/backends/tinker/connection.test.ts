@@ -120,7 +120,7 @@ describe("a request", () => {
 describe("a future", () => {
   const run = (answers: Answer) => {
     const made = connect({ optim_step: () => json({ request_id: "r" }), retrieve_future: answers });
-    return { ...made, result: made.connection.run("step", "optim_step", {}) };
+    return { ...made, result: made.connection.run("optim_step", {}) };
   };
 
   it("is polled on through time-outs, pauses, failures and too many requests", async () => {

@@ -7,30 +7,12 @@ import { Busy, describeError, detailOf, futureFailure, LostResultError, refusal 
 
 type Result = Record<string, unknown> | Uint8Array;
 
-export interface Connection {
-  /** Returns the answer's JSON. @throws UserError when the service blames the request; RunError */
-  post(path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown>>;
-  get(path: string): Promise<Record<string, unknown>>;
-  /** Deletes; a missing object counts as deleted. */
-  remove(path: string): Promise<void>;
-  /** Posts and waits for the future's result: JSON, or protobuf as bytes. */
-  run(what: string, path: string, body: Body, signal?: AbortSignal): Promise<Result>;
-  /** Posts and yields the lines of the answer as they arrive, each a JSON object. */
-  lines(path: string, body: Body, signal: AbortSignal): AsyncIterable<Record<string, unknown>>;
-  /** Repeats the attempt while it returns "again" or the network fails. */
-  persist<T>(what: string, attempt: () => Promise<T | "again">, signal?: AbortSignal): Promise<T>;
-  /** Waits for the future of an accepted request. */
-  collect(what: string, accepted: Record<string, unknown>, signal?: AbortSignal): Promise<Result>;
-  /** Downloads a file from a signed address. */
-  download(url: string): Promise<Uint8Array>;
-  waitingFor(): { what: string; seconds: number }[];
-  readonly counts: { requests: number; retries: number };
-}
-
 const pollTimeoutMs = 45_000;
 const longestPauseMs = 30_000;
 
-export function createConnection(options: ConnectionOptions): Connection {
+export type Connection = ReturnType<typeof createConnection>;
+
+export function createConnection(options: ConnectionOptions) {
   const requests = createRequests(options);
   const { baseUrl, retryMs, onStatus, counts } = requests;
   const withKey = createCredentials(requests, options.apiKey);
@@ -39,6 +21,7 @@ export function createConnection(options: ConnectionOptions): Connection {
   const settle = (method: Method, path: string, body?: Body, signal?: AbortSignal) =>
     withKey((key) => requests.settle({ method, path, body, key, signal }));
 
+  /** Returns the answer's JSON. @throws UserError when the service blames the request; RunError */
   async function post(path: string, body: Body, signal?: AbortSignal): Promise<Record<string, unknown>> {
     return requests.readJson(path, await settle("POST", path, body, signal));
   }
@@ -65,6 +48,7 @@ export function createConnection(options: ConnectionOptions): Connection {
     return answer;
   }
 
+  /** Repeats the attempt while it returns "again" or the network fails. */
   async function persist<T>(what: string, attempt: () => Promise<T | "again">, signal?: AbortSignal): Promise<T> {
     const entry = { what, since: performance.now() };
     waiting.add(entry);
@@ -82,7 +66,7 @@ export function createConnection(options: ConnectionOptions): Connection {
           counts.retries++;
           // A service that restarts comes back, and then reports that the result is lost.
           if (failures > 1) onStatus(`waiting for the Tinker service (${what}): ${describeError(error)}`);
-          await sleep(Math.min(longestPauseMs, 2 * retryMs * 2 ** failures++), undefined, signal ? { signal } : {});
+          await sleep(Math.min(longestPauseMs, 2 * retryMs * 2 ** failures++), undefined, { signal });
         }
       }
     } finally {
@@ -90,7 +74,8 @@ export function createConnection(options: ConnectionOptions): Connection {
     }
   }
 
-  const collect: Connection["collect"] = (what, accepted, signal) =>
+  /** Waits for the future of an accepted request: JSON, or protobuf as bytes. */
+  const collect = (what: string, accepted: Record<string, unknown>, signal?: AbortSignal): Promise<Result> =>
     persist(what, () => poll(String(accepted.request_id), signal), signal);
 
   return {
@@ -98,14 +83,17 @@ export function createConnection(options: ConnectionOptions): Connection {
     post,
     persist,
     collect,
-    get: async (path) => requests.readJson(path, await settle("GET", path)),
-    async remove(path) {
+    get: async (path: string) => requests.readJson(path, await settle("GET", path)),
+    /** A missing object counts as deleted. */
+    async remove(path: string): Promise<void> {
       const response = await settle("DELETE", path);
       const text = await response.text();
       if (!response.ok && response.status !== 404) throw refusal(baseUrl, path, response.status, text);
     },
-    run: async (what, path, body, signal) => collect(what, await post(path, body, signal), signal),
-    async *lines(path, body, signal) {
+    /** Posts an operation and waits for its future. */
+    run: async (kind: string, body: Body) => (await collect(kind, await post(kind, body))) as Record<string, unknown>,
+    /** Posts and yields the lines of the answer as they arrive, each a JSON object. */
+    async *lines(path: string, body: Body, signal: AbortSignal): AsyncGenerator<Record<string, unknown>> {
       const response = await settle("POST", path, body, signal);
       if (!response.ok || !response.body) throw refusal(baseUrl, path, response.status, await response.text());
       // Without a network nothing else ends the stream.
@@ -117,7 +105,8 @@ export function createConnection(options: ConnectionOptions): Connection {
         for (const line of lines) yield JSON.parse(line) as Record<string, unknown>;
       }
     },
-    async download(address) {
+    /** Downloads a file from a signed address. */
+    async download(address: string): Promise<Uint8Array> {
       const response = await (options.fetch ?? fetch)(address, {});
       if (!response.ok) throw new RunError(`cannot download ${address.split("?")[0]}: ${response.status}`);
       return new Uint8Array(await response.arrayBuffer());

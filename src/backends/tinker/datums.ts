@@ -1,6 +1,8 @@
 /** Hone's sequences as Tinker's datums, and the answers back. Pure. */
 
+import { RunError } from "../../errors.ts";
 import type { Datum, DatumOutput } from "../../tinker-protocol/training.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 
 /** The most that one request carries, as the service's own client cuts it. */
@@ -9,20 +11,22 @@ const chunkLimits = { datums: 1024, bytes: 5_000_000 };
 /** A sequence that has outputs: which it is, and where its outputs lie in the datum's `[N]` or `[N, K]`. */
 export interface Planned {
   sequence: number;
+  tokens: Int32Array;
+  targets: Int32Array | undefined;
   places: Int32Array;
   /** Tokens that are scored at each position; 1 gives the shape `[N]`. */
   width: number;
 }
 
 export function planDatums(sequences: readonly Sequence[]): Planned[] {
-  return sequences.flatMap(({ trained, targets }, sequence) => {
+  return sequences.flatMap(({ tokens, trained, targets }, sequence) => {
     const width = targets ? trained.reduce((most, count) => Math.max(most, count), 1) : 1;
     const places: number[] = [];
     trained.forEach((count, position) => {
       for (let index = 0; index < (targets ? count : Number(count !== 0)); index++)
         places.push(position * width + index);
     });
-    return places.length === 0 ? [] : [{ sequence, places: Int32Array.from(places), width }];
+    return places.length === 0 ? [] : [{ sequence, tokens, targets, places: Int32Array.from(places), width }];
   });
 }
 
@@ -30,29 +34,19 @@ export function planDatums(sequences: readonly Sequence[]): Planned[] {
 export type DatumInputs = Readonly<Record<string, ArrayLike<number>>>;
 
 /** Position i of the input predicts target i; inputs are 0 where there is no output. */
-export function toDatum({ tokens, targets }: Sequence, { places, width }: Planned, inputs: DatumInputs): Datum {
+export function toDatum({ tokens, targets, places, width }: Planned, inputs: DatumInputs): Datum {
   const length = tokens.length - 1;
   const shape = width === 1 ? [length] : [length, width];
-  const wanted = targets ? new Float64Array(length * width) : Float64Array.from(tokens.subarray(1));
-  if (targets) {
-    places.forEach((place, index) => {
-      wanted[place] = targets[index]!;
-    });
+  const spread = <Whole extends Float32Array | Float64Array>(whole: Whole, values: ArrayLike<number>): Whole => {
+    for (const [index, place] of places.entries()) whole[place] = values[index] ?? 0;
+    return whole;
+  };
+  const wanted = targets ? spread(new Float64Array(length * width), targets) : Float64Array.from(tokens.subarray(1));
+  const lossInputs: Datum["lossInputs"] = { target_tokens: { dtype: "int64", values: wanted, shape } };
+  for (const [name, values] of Object.entries(inputs)) {
+    lossInputs[name] = { dtype: "float32", values: spread(new Float32Array(length * width), values), shape };
   }
-  const spread = (values: ArrayLike<number>) => {
-    const whole = new Float32Array(length * width);
-    places.forEach((place, index) => {
-      whole[place] = values[index]!;
-    });
-    return { dtype: "float32" as const, values: whole, shape };
-  };
-  return {
-    input: [{ kind: "text", tokens: tokens.slice(0, length) }],
-    lossInputs: {
-      target_tokens: { dtype: "int64", values: wanted, shape },
-      ...Object.fromEntries(Object.entries(inputs).map(([name, values]) => [name, spread(values)])),
-    },
-  };
+  return { input: [{ kind: "text", tokens: tokens.slice(0, length) }], lossInputs };
 }
 
 /** Cuts datums into requests. */
@@ -83,16 +77,17 @@ function bytesOf({ input, lossInputs }: Datum): number {
 
 /** The outputs of all sequences from those of the datums, in the order of `plan`. */
 export function gatherOutputs(count: number, plan: readonly Planned[], answers: readonly DatumOutput[]): TokenOutputs {
-  const offsets = new Int32Array(count + 1);
-  for (const { sequence, places } of plan) offsets[sequence + 1] = places.length;
-  for (let index = 0; index < count; index++) offsets[index + 1]! += offsets[index]!;
-  const logprobs = new Float32Array(offsets[count]!);
-  plan.forEach(({ sequence, places }, index) => {
-    const answer = answers[index]!.logprobs;
-    logprobs.set(
-      Float32Array.from(places, (place) => answer[place]!),
-      offsets[sequence]!,
-    );
-  });
+  if (answers.length !== plan.length) {
+    throw new RunError(`the Tinker service returned outputs of ${answers.length} datums for ${plan.length}`);
+  }
+  const counts = new Array<number>(count).fill(0);
+  for (const { sequence, places } of plan) counts[sequence] = places.length;
+  const offsets = offsetsOf(counts);
+  const logprobs = new Float32Array(counts.reduce((sum, own) => sum + own, 0));
+  for (const [index, { sequence, places }] of plan.entries()) {
+    const answer: ArrayLike<number> = answers[index]?.logprobs ?? [];
+    const own = Float32Array.from(places, (place) => answer[place] ?? Number.NaN);
+    logprobs.set(own, offsets[sequence]);
+  }
   return { offsets, logprobs };
 }

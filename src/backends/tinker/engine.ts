@@ -23,7 +23,7 @@ export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   facts?: Pick<ModelInfo, "architecture" | "vocabularySize" | "eosTokenIds">;
 }
 
-const described = z.looseObject({
+const described = z.object({
   directory: z.string(),
   architecture: z.string(),
   parameters: z.number(),
@@ -68,8 +68,8 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   const model = await modelInfo(options, found.max_context_length ?? 32_768, found.hone);
   const session = await openSession(connection, {
     isHone: found.hone !== undefined,
-    ...(options.name ? { name: options.name } : {}),
-    ...(onStatus ? { onStatus } : {}),
+    name: options.name,
+    onStatus,
   });
   const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
   const declared = session.isHone ? honeCapabilities : capabilities;
@@ -109,10 +109,7 @@ async function modelInfo(
   const here = own !== undefined && (own.directory === "" || existsSync(join(own.directory, "tokenizer.json")));
   const directory = here ? own.directory : await tokenizerFolder(name);
   const common = { name, directory, maxLength, attention: "packed" as const };
-  if (own) {
-    const { architecture, parameters, vocabularySize, eosTokenIds, dtype, device } = own;
-    return { ...common, architecture, parameters, vocabularySize, eosTokenIds, dtype, device };
-  }
+  if (own) return { ...own, ...common };
   return {
     ...common,
     ...(facts ?? (await import("./tokenizer-facts.ts")).readTokenizerFacts(directory)),

@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import type { Loss } from "../../algorithms/types.ts";
+import type { Loss, Outputs } from "../../algorithms/types.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { temporaryName } from "../../files/temporary-names.ts";
 import { NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
@@ -17,6 +17,13 @@ import { type AcceptedBackward, type RemoteModel, remoteTraining } from "./train
 
 /** Tinker's scale of LoRA is 32 / rank. */
 const tinkerAlpha = 32;
+
+function refuseOutputs(outputs: Outputs): void {
+  if (!outputs.entropy && !outputs.values) return;
+  throw new UserError("Tinker returns only log-probabilities, no entropies and no values", {
+    hint: "Leave the entropy bonus and critics off, or train with rllm.backend=local.",
+  });
+}
 
 export interface PolicyOptions {
   /** With `trainStep`: the optimizer's step is sent without waiting for the gradient's answer. */
@@ -35,12 +42,10 @@ export async function createTinkerPolicy(
   if (adapter.alpha !== tinkerAlpha && !session.isHone) {
     throw new UserError(
       `model.lora_alpha is ${adapter.alpha}: Tinker's scale is ${tinkerAlpha} / rank and cannot be changed`,
-      {
-        hint: `model.lora_alpha=${tinkerAlpha}`,
-      },
+      { hint: `model.lora_alpha=${tinkerAlpha}` },
     );
   }
-  const made = await connection.run("create_model", "create_model", {
+  const made = await connection.run("create_model", {
     type: "create_model",
     session_id: session.id,
     model_seq_id: session.nextModel(),
@@ -48,22 +53,20 @@ export async function createTinkerPolicy(
     lora_config: {
       rank: adapter.rank,
       seed: adapter.seed,
-      ...(session.isHone ? { alpha: adapter.alpha } : {}),
+      alpha: session.isHone ? adapter.alpha : undefined,
       train_attn: adapter.targets.includes("attn"),
       train_mlp: adapter.targets.includes("mlp"),
       train_unembed: adapter.targets.includes("unembed"),
     },
   });
   let seq = 1;
-  const remote: RemoteModel = { id: String((made as Record<string, unknown>).model_id), nextSeq: () => seq++ };
+  const remote: RemoteModel = { id: String(made.model_id), nextSeq: () => seq++ };
   const training = remoteTraining(session, remote);
   let version = 0;
   let gradient = false;
 
   const operation = (kind: string, fields: Record<string, unknown> = {}) =>
-    connection.run(kind, kind, {
-      ...{ type: kind, ...fields, model_id: remote.id, seq_id: remote.nextSeq() },
-    }) as Promise<Record<string, unknown>>;
+    connection.run(kind, { type: kind, ...fields, model_id: remote.id, seq_id: remote.nextSeq() });
 
   async function startBackward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
     refuseOutputs(loss.outputs);
@@ -77,13 +80,6 @@ export async function createTinkerPolicy(
     const answer = await operation("save_weights_for_sampler", { sampling_session_seq_id: session.nextSampler() });
     version = as;
     return { kind: "engine", version, id: String(answer.sampling_session_id) };
-  }
-
-  function refuseOutputs(outputs: { entropy?: boolean; values?: boolean }): void {
-    if (!outputs.entropy && !outputs.values) return;
-    throw new UserError("Tinker gives log-probabilities only, no entropies and no values", {
-      hint: "Leave the entropy bonus and critics off, or train with rllm.backend=local.",
-    });
   }
 
   async function optimStep(adam: AdamParams): Promise<StepResult> {
@@ -117,17 +113,6 @@ export async function createTinkerPolicy(
       return (await startBackward(sequences, loss)).result;
     },
     optimStep,
-    ...(overlap
-      ? {
-          async trainStep(sequences, loss, adam) {
-            const { result } = await startBackward(sequences, loss);
-            const [ended, step] = await Promise.allSettled([result, optimStep(adam)]);
-            if (ended.status === "rejected") throw ended.reason;
-            if (step.status === "rejected") throw step.reason;
-            return { result: ended.value, step: step.value };
-          },
-        }
-      : {}),
     publish: () => publish(version + 1),
     async zeroGrad() {
       if (!gradient) return;
@@ -162,14 +147,14 @@ export async function createTinkerPolicy(
       try {
         // A new model of the service: one that has run already may not be loaded into there.
         const number = session.nextModel();
-        const loaded = await connection.run("load_weights", "load_weights", {
+        const loaded = await connection.run("load_weights", {
           type: "load_weights",
           session_id: session.id,
           model_seq_id: number,
           path: saved.path,
           optimizer,
         });
-        remote.id = String((loaded as Record<string, unknown>).model_id ?? `${session.id}:train:${number}`);
+        remote.id = String(loaded.model_id ?? `${session.id}:train:${number}`);
       } finally {
         await takeBack?.();
       }
@@ -198,18 +183,25 @@ export async function createTinkerPolicy(
         await rm(partial, { recursive: true, force: true });
       }
     },
-    ...(states
-      ? {}
-      : {
-          async forgetState(dir) {
-            const saved = findState(dir);
-            if (saved === undefined) return;
-            await connection.remove(addressOf(saved.path));
-            session.counts.deletedCheckpoints++;
-          },
-        }),
     async close() {},
   };
+  if (overlap) {
+    learner.trainStep = async (sequences, loss, adam) => {
+      const { result } = await startBackward(sequences, loss);
+      const [ended, step] = await Promise.allSettled([result, optimStep(adam)]);
+      if (ended.status === "rejected") throw ended.reason;
+      if (step.status === "rejected") throw step.reason;
+      return { result: ended.value, step: step.value };
+    };
+  }
+  if (!states) {
+    learner.forgetState = async (dir) => {
+      const saved = findState(dir);
+      if (saved === undefined) return;
+      await connection.remove(addressOf(saved.path));
+      session.counts.deletedCheckpoints++;
+    };
+  }
   // A fresh adapter changes nothing: until the first publish, samples come from the base model.
   return { sampler: createTinkerSampler(session, model), learner };
 }
@@ -220,20 +212,21 @@ function requireSameAdapter(
   adapter: AdapterSpec & { kind: "lora" },
   info: Record<string, unknown>,
 ): void {
-  const targets = { attn: info.train_attn, mlp: info.train_mlp, unembed: info.train_unembed };
-  const settings: [string, unknown, unknown][] = [
-    ["model.lora_rank", info.lora_rank, adapter.rank],
-    // Only Hone's own service says it.
-    ["model.lora_alpha", info.lora_alpha, adapter.alpha],
-    ...Object.entries(targets).map(([name, theirs]): [string, unknown, unknown] => [
-      `model.train_${name}`,
-      theirs,
-      adapter.targets.includes(name as (typeof adapter.targets)[number]),
-    ]),
-  ];
-  const different = settings.filter(([, theirs, ours]) => theirs !== undefined && theirs !== null && theirs !== ours);
-  if (different.length === 0) return;
-  const [key, theirs, ours] = different[0]!;
+  const own: Record<string, unknown> = {
+    lora_rank: adapter.rank,
+    // Only Hone's own service reports it.
+    lora_alpha: adapter.alpha,
+    train_attn: adapter.targets.includes("attn"),
+    train_mlp: adapter.targets.includes("mlp"),
+    train_unembed: adapter.targets.includes("unembed"),
+  };
+  const different = Object.entries(own).flatMap(([name, ours]) => {
+    const theirs = info[name] ?? ours;
+    return theirs === ours ? [] : [[`model.${name}`, theirs, ours] as const];
+  });
+  const [first] = different;
+  if (!first) return;
+  const [key, theirs, ours] = first;
   throw new UserError(`${path} has another adapter than this run: ${key} is ${theirs} there and ${ours} here`, {
     hint: `Train on with ${different.map(([name, value]) => `${name}=${value}`).join(" ")}.`,
   });
@@ -247,21 +240,12 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
   const sampler = createTinkerSampler(session, model);
   const learner: Learner = {
     async forward(sequences, outputs) {
-      if (outputs.entropy || outputs.values)
-        throw new UserError("Tinker gives log-probabilities only, no entropies and no values");
+      refuseOutputs(outputs);
       if (sequences.some(({ targets }) => targets))
         throw new UserError("the base model of Tinker scores no chosen tokens");
       const plan = planDatums(sequences);
-      const params = {
-        maxTokens: 1,
-        temperature: 1,
-        topP: 1,
-        topK: -1,
-        minP: 0,
-        stopIds: [],
-        stopStrings: [],
-        seed: 0,
-      };
+      const plain = { temperature: 1, topP: 1, topK: -1, minP: 0 };
+      const params = { ...plain, maxTokens: 1, stopIds: [], stopStrings: [], seed: 0 };
       const requests = plan.map(({ sequence }) => ({
         prompt: sequences[sequence]!.tokens,
         params,

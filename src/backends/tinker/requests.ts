@@ -101,7 +101,7 @@ export function createRequests(options: ConnectionOptions) {
       }
       counts.retries++;
       if (attempt > 1 || patience > retryForMs) onStatus(`waiting for the Tinker service (${path}): ${reason}`);
-      await sleep(delay, undefined, signal ? { signal } : {});
+      await sleep(delay, undefined, { signal });
     }
   }
 

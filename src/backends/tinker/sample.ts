@@ -1,9 +1,9 @@
 /** Sampling through a Tinker service. */
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
-import { UserError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
-import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
+import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
 import { askTogether } from "./ask-together.ts";
 import { LostResultError } from "./service-errors.ts";
@@ -34,14 +34,9 @@ export async function* sample(
   eosTokenIds: readonly number[],
   { signal }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
-  const calls = callsOf(requests, session).map((indices) => ({
-    indices,
-    body: encode(
-      indices.map((index) => requests[index]!),
-      session,
-      sampler,
-      eosTokenIds,
-    ),
+  const calls = callsOf(requests, session).map((asks) => ({
+    asks,
+    body: encode(asks, session, sampler, eosTokenIds),
   }));
   const ready = new AsyncQueue<Sample>();
   const places = new Semaphore(mostAtOnce);
@@ -75,15 +70,16 @@ export async function* sample(
     }
   }
 
-  async function call({ indices, body }: (typeof calls)[number]): Promise<void> {
-    const waiting = new Set(indices);
+  async function call({ asks, body }: (typeof calls)[number]): Promise<void> {
+    const waiting = new Set(asks);
     /** Aborted when no caller waits for any of its samples. */
     const abandoned = new AbortController();
-    for (const index of indices) {
-      const ends = [stop.signal, signal, requests[index]!.signal].filter((each) => each !== undefined);
+    for (const ask of asks) {
+      const { index, request } = ask;
+      const ends = [stop.signal, signal, request.signal].filter((each) => each !== undefined);
       const aborted = AbortSignal.any(ends);
       const giveUp = () => {
-        if (!waiting.delete(index)) return;
+        if (!waiting.delete(ask)) return;
         // The service does not return the tokens of an aborted sample.
         const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
         ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
@@ -94,10 +90,12 @@ export async function* sample(
     }
     try {
       const result = decodeSampleResponse((await answered(body, abandoned.signal)) as Uint8Array);
-      indices.forEach((index, place) => {
-        if (!waiting.delete(index)) return;
-        ready.push(decode(index, requests[index]!, result, place, sampler.version, session.isHone));
-      });
+      for (const [place, ask] of asks.entries()) {
+        if (!waiting.delete(ask)) continue;
+        const processed = !session.isHone && changesDistribution(ask.request.params);
+        const own = { ...decode(ask, result, place), policyVersion: sampler.version };
+        ready.push(processed ? { ...own, processed } : own);
+      }
     } catch (error) {
       if (!abandoned.signal.aborted) throw error;
     }
@@ -114,43 +112,50 @@ export async function* sample(
   }
 }
 
-/** Groups requests that differ only in their seeds, by index: Hone's own service takes them as one. */
-function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession): number[][] {
-  const calls: number[][] = [];
-  const open = new Map<string, number[]>();
-  requests.forEach(({ prompt, params, promptLogprobs, topLogprobs, temperedLogprobs }, index) => {
-    const alone = !isHone || promptLogprobs || params.seed < 0;
+/** A request with its index in the caller's list. */
+interface Ask {
+  index: number;
+  request: SampleRequest;
+}
+
+/** Groups requests that differ only in their seeds: Hone's own service takes them as one. */
+function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession): Ask[][] {
+  if (!isHone) return requests.map((request, index) => [{ request, index }]);
+  const calls: Ask[][] = [];
+  const open = new Map<string, Ask[]>();
+  for (const [index, request] of requests.entries()) {
+    const { prompt, params, promptLogprobs, topLogprobs, temperedLogprobs } = request;
     const rest = { ...params, seed: 0, topLogprobs, temperedLogprobs };
-    const key = alone ? `${index}` : `${prompt.join()} ${JSON.stringify(rest)}`;
+    const alone = promptLogprobs || params.seed < 0;
+    const key = alone ? String(index) : `${prompt.join()} ${JSON.stringify(rest)}`;
     const call = open.get(key);
     if (call && call.length < mostTogether) {
-      call.push(index);
-      return;
+      call.push({ request, index });
+      continue;
     }
-    const begun = [index];
+    const begun = [{ request, index }];
     calls.push(begun);
     open.set(key, begun);
-  });
+  }
   return calls;
 }
 
-/** @param requests of one call: they differ only in their seeds */
+/** @param asks of one call: they differ only in their seeds */
 function encode(
-  requests: readonly SampleRequest[],
+  asks: readonly Ask[],
   { isHone }: TinkerSession,
   sampler: SamplingSession,
   eosTokenIds: readonly number[],
 ): Record<string, unknown> {
-  const request = requests[0]!;
-  const { params, prompt, promptLogprobs, topLogprobs } = request;
+  const { params, prompt, promptLogprobs, topLogprobs, temperedLogprobs } = asks[0]!.request;
   if (params.minP > 0)
-    throw new UserError("Tinker has no min_p", { hint: "Leave min_p at 0; top_p and top_k are there." });
+    throw new UserError("Tinker does not support min_p", { hint: "Leave min_p at 0; top_p and top_k are supported." });
   return {
     type: "sample",
     sampling_session_id: sampler.id,
     seq_id: sampler.next(),
-    num_samples: requests.length,
-    ...(requests.length > 1 ? { seeds: requests.map((each) => each.params.seed) } : {}),
+    num_samples: asks.length,
+    seeds: asks.length > 1 ? asks.map(({ request }) => request.params.seed) : undefined,
     prompt: { chunks: [{ type: "encoded_text", tokens: Array.from(prompt) }] },
     sampling_params: {
       max_tokens: params.maxTokens,
@@ -158,53 +163,43 @@ function encode(
       temperature: params.temperature,
       top_k: params.topK,
       top_p: params.topP,
-      ...stopOf(request, eosTokenIds, isHone),
+      stop: stopOf(params, eosTokenIds, isHone),
+      ignore_eos: params.ignoreEos && isHone ? true : undefined,
     },
     prompt_logprobs: promptLogprobs ?? false,
     topk_sample_logprobs: topLogprobs ?? 0,
-    ...(isHone && !request.temperedLogprobs ? { raw_logprobs: true } : {}),
+    raw_logprobs: isHone && !temperedLogprobs ? true : undefined,
   };
 }
 
 /** One list of tokens or texts. It includes the model's end tokens, because a service may stop only at the list. */
-function stopOf(
-  { params }: SampleRequest,
-  eosTokenIds: readonly number[],
-  isHone: boolean,
-): { stop?: readonly (number | string)[]; ignore_eos?: boolean } {
-  const { stopIds, stopStrings, ignoreEos } = params;
+function stopOf({ stopIds, stopStrings, ignoreEos }: SamplingParams, eosTokenIds: readonly number[], isHone: boolean) {
   if (stopIds.length > 0 && stopStrings.length > 0) {
     throw new UserError("Tinker stops at tokens or at texts, not at both in one request");
   }
-  if (ignoreEos && isHone) return { stop: [...stopIds, ...stopStrings], ignore_eos: true };
-  if (ignoreEos && stopIds.length + stopStrings.length > 0) {
+  const own = [...stopIds, ...stopStrings];
+  if (ignoreEos && !isHone && own.length > 0) {
     throw new UserError("Tinker cannot ignore the model's own end and stop at something else");
   }
-  if (ignoreEos) return { stop: [] };
-  if (stopStrings.length > 0) return { stop: stopStrings };
-  return stopIds.length > 0 ? { stop: [...new Set([...stopIds, ...eosTokenIds])] } : {};
+  if (ignoreEos || stopStrings.length > 0) return own;
+  return own.length > 0 ? [...new Set([...stopIds, ...eosTokenIds])] : undefined;
 }
 
 function decode(
-  index: number,
-  request: SampleRequest,
+  { index, request }: Ask,
   { sequences, promptLogprobs }: ReturnType<typeof decodeSampleResponse>,
   place: number,
-  policyVersion: number,
-  isHone: boolean,
-): Sample {
-  const processed = !isHone && changesDistribution(request.params);
-  const { tokens, logprobs, stopReason, top } = sequences[place]!;
-  const rows =
-    top &&
-    Array.from({ length: top.length }, (_, row) => ({
+): Omit<Sample, "policyVersion"> {
+  const sequence = sequences[place];
+  if (!sequence) throw new RunError(`the Tinker service returned ${sequences.length} samples, but more were requested`);
+  const { tokens, logprobs, stopReason, top } = sequence;
+  const sample: Omit<Sample, "policyVersion"> = { request: index, tokens, logprobs, stopReason };
+  if (request.promptLogprobs && promptLogprobs) sample.promptLogprobs = promptLogprobs;
+  if (top) {
+    sample.topLogprobs = Array.from({ length: top.length }, (_, row) => ({
       tokens: top.tokens.slice(row * top.k, (row + 1) * top.k),
       logprobs: top.logprobs.slice(row * top.k, (row + 1) * top.k),
     }));
-  return {
-    ...{ request: index, tokens, logprobs, stopReason, policyVersion },
-    ...(processed ? { processed } : {}),
-    ...(request.promptLogprobs && promptLogprobs ? { promptLogprobs } : {}),
-    ...(rows ? { topLogprobs: rows } : {}),
-  };
+  }
+  return sample;
 }

@@ -2,45 +2,31 @@
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Connection } from "./connection.ts";
 
-interface Counts {
-  /** Losses that the service computed by name, in one pass, and other losses, which take two. */
-  namedLosses: number;
-  twoPassLosses: number;
-  /** Checkpoints deleted from the service. */
-  deletedCheckpoints: number;
-}
-
-export interface TinkerSession {
-  id: string;
-  connection: Connection;
-  /** Models and samplers are numbered from 0. */
-  nextModel(): number;
-  nextSampler(): number;
-  /** The service is Hone's own, with Hone's additions to the protocol. */
-  isHone: boolean;
-  counts: Counts;
-  close(): Promise<void>;
-}
-
 const heartbeatMs = 10_000;
 /** For how long heartbeats may fail before that is reported. */
 const worryMs = 120_000;
 /** How long the end of a run waits for the service. */
 const goodbyeMs = 3_000;
 
+export type TinkerSession = Awaited<ReturnType<typeof openSession>>;
+
 export async function openSession(
   connection: Connection,
-  options: { isHone: boolean; name?: string; onStatus?: (text: string) => void },
-): Promise<TinkerSession> {
+  {
+    isHone,
+    name,
+    onStatus,
+  }: { isHone: boolean; name?: string | undefined; onStatus?: ((text: string) => void) | undefined },
+) {
   const made = await connection.post("create_session", {
     type: "create_session",
     tags: ["hone"],
     user_metadata: {},
     sdk_version: sdkVersion,
-    ...(options.name ? { display_name: options.name } : {}),
+    display_name: name || undefined,
   });
   for (const key of ["info_message", "warning_message", "error_message"]) {
-    if (typeof made[key] === "string") options.onStatus?.(made[key]);
+    if (typeof made[key] === "string") onStatus?.(made[key]);
   }
   const id = String(made.session_id);
   let [models, samplers, lastHeard] = [0, 0, Date.now()];
@@ -64,18 +50,21 @@ export async function openSession(
   function warn(why = ""): void {
     const silent = Date.now() - lastHeard;
     if (silent < worryMs) return;
-    options.onStatus?.(`the Tinker service has not answered a heartbeat for ${Math.round(silent / 1000)} s${why}`);
+    onStatus?.(`the Tinker service has not answered a heartbeat for ${Math.round(silent / 1000)} s${why}`);
   }
   // The process may end between heartbeats.
   beat.unref();
   return {
     id,
     connection,
-    isHone: options.isHone,
+    /** The service is Hone's own, with Hone's additions to the protocol. */
+    isHone,
+    /** Losses that the service computed by name, in one pass; other losses, which take two; deleted checkpoints. */
     counts: { namedLosses: 0, twoPassLosses: 0, deletedCheckpoints: 0 },
+    /** Models and samplers are numbered from 0. */
     nextModel: () => models++,
     nextSampler: () => samplers++,
-    async close() {
+    async close(): Promise<void> {
       clearInterval(beat);
       // The service may have ended already.
       const goodbye = { reason: { type: "success" }, detail: null };

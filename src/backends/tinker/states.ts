@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
-import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { isTinkerPath, parseTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { AdapterSpec } from "../engine.ts";
 
 export const stateFile = "tinker.json";
@@ -43,6 +43,6 @@ export function readState(folder: string, model: string): SavedState {
 
 /** Where the service lists `tinker://{run}/{kind}/{name}`. */
 export function addressOf(path: string): string {
-  const [run = "", kind = "", name = ""] = path.slice("tinker://".length).split("/");
+  const { run, kind, name } = parseTinkerPath(path);
   return `training_runs/${run}/checkpoints/${kind}/${name}`;
 }

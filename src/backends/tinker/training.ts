@@ -28,11 +28,6 @@ export interface AcceptedBackward {
   result: Promise<ForwardBackwardResult>;
 }
 
-export interface RemoteTraining {
-  forward(sequences: readonly Sequence[]): Promise<TokenOutputs>;
-  backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward>;
-}
-
 interface Pass {
   lossFn: string;
   config: Readonly<Record<string, number>>;
@@ -43,21 +38,26 @@ interface Pass {
   forwardOnly: boolean;
 }
 
+const isInformative = (weights: ArrayLike<number>) => Array.from(weights).some((weight) => weight !== 0);
+
 const ones = ({ places }: Planned) => new Float32Array(places.length).fill(1);
 
-export function remoteTraining({ connection, isHone, counts }: TinkerSession, model: RemoteModel): RemoteTraining {
+export function remoteTraining({ connection, isHone, counts }: TinkerSession, model: RemoteModel) {
   /** Sends all parts of one call before waiting for answers. */
   async function send(
-    sequences: readonly Sequence[],
     plan: readonly Planned[],
     { lossFn, config, inputs, masks, forwardOnly }: Pass,
   ): Promise<{ answers: Promise<DatumOutput[]> }> {
     const datums = plan.map((planned, index) =>
-      toDatum(sequences[planned.sequence]!, planned, { ...inputs[index], ...(isHone ? { mask: masks[index]! } : {}) }),
+      toDatum(planned, isHone ? { ...inputs[index], mask: masks[index] ?? [] } : { ...inputs[index] }),
     );
     const requests = chunksOf(datums).map((data) =>
       encodeForwardBackwardRequest({
-        ...{ modelId: model.id, seqId: model.nextSeq(), data, lossFn, forwardOnly },
+        modelId: model.id,
+        seqId: model.nextSeq(),
+        data,
+        lossFn,
+        forwardOnly,
         lossConfig: isHone ? { ...config, masked: 1 } : { ...config },
       }),
     );
@@ -75,7 +75,7 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
     const weights = plan.map(ones);
     const inputs = weights.map((own) => ({ weights: own }));
     const pass = { lossFn: "cross_entropy", config: {}, inputs, masks: weights, forwardOnly: true };
-    return gatherOutputs(sequences.length, plan, await (await send(sequences, plan, pass)).answers);
+    return gatherOutputs(sequences.length, plan, await (await send(plan, pass)).answers);
   }
 
   async function byName(
@@ -89,9 +89,12 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
       if (bad !== undefined) throw new NonFiniteLossError(`the loss "${loss.name}" has ${bad} among its ${name}`);
     }
     counts.namedLosses++;
-    const { answers } = await send(sequences, plan, {
-      ...{ lossFn, config, forwardOnly: false, masks: plan.map(ones) },
+    const { answers } = await send(plan, {
+      lossFn,
+      config,
       inputs: slicesOf(inputs, plan),
+      masks: plan.map(ones),
+      forwardOnly: false,
     });
     const result = answers.then((found) => {
       const outputs = gatherOutputs(sequences.length, plan, found);
@@ -112,27 +115,23 @@ export function remoteTraining({ connection, isHone, counts }: TinkerSession, mo
     const { gradient, loss: value, metrics } = evaluated(sequences, loss, outputs);
     const weights = plan.map(({ sequence }) =>
       gradient.logprobs
-        .subarray(outputs.offsets[sequence]!, outputs.offsets[sequence + 1]!)
+        .subarray(outputs.offsets[sequence], outputs.offsets[sequence + 1])
         .map((slope) => (slope === 0 ? 0 : -slope)),
     );
-    const informative = plan.flatMap((planned, index) =>
-      weights[index]!.some((weight) => weight !== 0) ? [{ planned, weights: weights[index]! }] : [],
-    );
     const result = { loss: value, metrics, outputs };
-    if (informative.length === 0) return { adds: false, result: Promise.resolve(result) };
-    const masks = informative.map(({ weights: own }) => own);
+    const masks = weights.filter(isInformative);
+    if (masks.length === 0) return { adds: false, result: Promise.resolve(result) };
+    const parts = plan.filter((_, index) => isInformative(weights[index] ?? []));
     const inputs = masks.map((own) => ({ weights: own }));
-    const parts = informative.map(({ planned }) => planned);
-    const pass = { lossFn: "cross_entropy", config: {}, inputs, masks, forwardOnly: false };
-    const { answers } = await send(sequences, parts, pass);
+    const { answers } = await send(parts, { lossFn: "cross_entropy", config: {}, inputs, masks, forwardOnly: false });
     const ended = answers.then(() => result);
     ended.catch(() => {});
     return { adds: true, result: ended };
   }
 
   return {
-    forward: (sequences) => forward(sequences, planDatums(sequences)),
-    async backward(sequences, loss) {
+    forward: (sequences: readonly Sequence[]) => forward(sequences, planDatums(sequences)),
+    async backward(sequences: readonly Sequence[], loss: Loss): Promise<AcceptedBackward> {
       const plan = planDatums(sequences);
       const hosted = loss.hosted?.();
       // Other services' dro also regularizes the prompt's tokens, because they have no mask.

@@ -5,8 +5,9 @@ import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import { clientMetadata } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import type { Operations } from "../queue/operations.ts";
-import type { ModelRecord } from "../state/records.ts";
-import { readBody, requireLoadable } from "../state/saving.ts";
+import { readBody } from "../read-body.ts";
+import { modelRecord } from "../state/records.ts";
+import { requireLoadable } from "../state/saving.ts";
 import type { Sessions } from "../state/sessions.ts";
 import { findBaseModel } from "./base-models.ts";
 import { modelId } from "./live-models.ts";
@@ -25,9 +26,7 @@ const createFromSchema = z.looseObject({
   optimizer: z.boolean(),
   base_model: z.string().nullish(),
 });
-type CommonRequest = Pick<z.output<typeof createModelSchema>, "session_id" | "model_seq_id" | "optimizer_config">;
-
-type NewModel = Pick<ModelRecord, "baseModel" | "adapter" | "userMetadata" | "state" | "lastSaved">;
+type CommonRequest = Pick<z.output<typeof createModelSchema>, keyof typeof common>;
 
 export interface ModelCreation {
   context: ServerContext;
@@ -40,14 +39,7 @@ export function createModel(creation: ModelCreation, body: unknown): Record<stri
   const request = readBody(createModelSchema, body);
   const { engine } = findBaseModel(models, request.base_model);
   const adapter = adapterOf(request.lora_config ?? loraSchema.parse({}), engine.capabilities);
-  const model: NewModel = {
-    baseModel: request.base_model,
-    adapter,
-    userMetadata: request.user_metadata ?? null,
-    state: null,
-    lastSaved: null,
-  };
-  return addModel(creation, request, "create_model", () => model, {});
+  return addModel(creation, request, "create_model", () => ({ baseModel: request.base_model, adapter }), {});
 }
 
 /** A new model with the weights, and on request the optimizer state, of a checkpoint. */
@@ -55,7 +47,7 @@ export function createModelFrom(creation: ModelCreation, body: unknown): Record<
   const { context } = creation;
   const request = readBody(createFromSchema, body);
   const { path, optimizer, base_model } = request;
-  const make = (): NewModel => {
+  const make = () => {
     const checkpoint = requireLoadable(context, path, optimizer);
     const base = findBaseModel(context.models, checkpoint.baseModel);
     if (base_model && findBaseModel(context.models, base_model) !== base) {
@@ -64,7 +56,6 @@ export function createModelFrom(creation: ModelCreation, body: unknown): Record<
     return {
       baseModel: base_model ?? checkpoint.baseModel,
       adapter: checkpoint.adapter,
-      userMetadata: request.user_metadata ?? null,
       state: { data: checkpoint.data, optimizer },
       lastSaved: formatTinkerPath(checkpoint),
     };
@@ -75,9 +66,9 @@ export function createModelFrom(creation: ModelCreation, body: unknown): Record<
 /** Records a model and opens it. When that fails, the record is removed. */
 function addModel(
   { context, sessions, operations }: ModelCreation,
-  { session_id, model_seq_id: number, optimizer_config: optimizer }: CommonRequest,
+  { session_id, model_seq_id: number, optimizer_config: optimizer, user_metadata }: CommonRequest,
   kind: string,
-  make: () => NewModel,
+  make: () => Pick<z.input<typeof modelRecord>, "baseModel" | "adapter" | "state" | "lastSaved">,
   answer: Record<string, unknown>,
 ): Record<string, unknown> {
   const session = sessions.touch(session_id);
@@ -89,16 +80,9 @@ function addModel(
   const work = async () => {
     if (!sessions.findModel(id)) {
       const time = context.now().toISOString();
-      session.models.push({
-        ...make(),
-        number,
-        createdAt: time,
-        lastRequestAt: time,
-        nextSeq: 1,
-        dirty: false,
-        unstepped: false,
-        untrainable: false,
-      });
+      session.models.push(
+        modelRecord.parse({ ...make(), number, userMetadata: user_metadata, createdAt: time, lastRequestAt: time }),
+      );
     }
     try {
       await sessions.requireModel(id).compute(async () => {});

@@ -1,22 +1,6 @@
-/**
- * Keeps an engine there: one that has died is opened again. Its policies are gone with it; whoever holds one sees that
- * by `life`, and opens another.
- */
+/** Reopens an engine that has died. Its policies died with it: their holders see another `life`, and open new ones. */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
-
-export interface EngineKeeper {
-  /** Which model it holds and what it can do: the same in every life. */
-  readonly facts: Pick<Engine, "model" | "capabilities">;
-  /** Grows with every death. */
-  readonly life: number;
-  /** It died too often, or cannot be opened again: the engine is gone for good. */
-  readonly lost: boolean;
-  /** The engine, once it is there. @throws EngineDied when it is lost */
-  ready(): Promise<Engine>;
-  /** No more is opened. */
-  stop(): void;
-}
 
 export interface KeeperOptions {
   /** Without it a dead engine stays dead. */
@@ -29,7 +13,9 @@ export interface KeeperOptions {
 /** An engine that has died so often, each time this soon after it was there, dies of what it is asked for. */
 const most = { deaths: 4, withinMs: 60_000 };
 
-export function keepEngine(first: Engine, options: KeeperOptions = {}): EngineKeeper {
+export type EngineKeeper = ReturnType<typeof keepEngine>;
+
+export function keepEngine(first: Engine, options: KeeperOptions = {}) {
   const { reopen, onDeath, onBack, now = () => performance.now() } = options;
   let current = Promise.resolve(first);
   let life = 0;
@@ -67,28 +53,28 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}): EngineKe
 
   watch(first);
   return {
-    facts: first,
+    /** Which model it holds and what it can do: the same in every life. */
+    facts: first as Pick<Engine, "model" | "capabilities">,
+    /** Grows with every death. */
     get life() {
       return life;
     },
+    /** It died too often, or cannot be opened again. */
     get lost() {
       return lost;
     },
+    /** @throws EngineDied when the engine is lost */
     ready: () => current,
+    /** Opens no more engines. */
     stop() {
       stopped = true;
     },
   };
 }
 
-export interface LazyPolicy {
-  /** Opens it when it is not there. */
-  get(): Promise<Policy>;
-  close(): Promise<void>;
-  readonly open: boolean;
-}
+export type LazyPolicy = ReturnType<typeof lazyPolicy>;
 
-export interface LazyPolicyOptions {
+interface LazyPolicyOptions {
   /** Called before it is opened again: what it held beyond `open` is gone. */
   onLost?: () => void;
   /** Closes it, for one that others may use too. */
@@ -100,10 +86,10 @@ export function lazyPolicy(
   keeper: EngineKeeper,
   open: (engine: Engine) => Promise<Policy>,
   { onLost = () => {}, close = ({ learner }) => learner.close() }: LazyPolicyOptions = {},
-): LazyPolicy {
+) {
   let held: { policy: Promise<Policy>; life: number } | undefined;
   return {
-    async get() {
+    async get(): Promise<Policy> {
       if (held && held.life !== keeper.life) {
         held = undefined;
         onLost();
@@ -118,7 +104,7 @@ export function lazyPolicy(
         throw error;
       }
     },
-    async close() {
+    async close(): Promise<void> {
       const closing = held;
       held = undefined;
       if (closing?.life !== keeper.life) return;

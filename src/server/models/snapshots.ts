@@ -9,14 +9,6 @@ import type { Store } from "../state/store.ts";
 import type { BaseModel } from "./base-models.ts";
 import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
 
-export interface SnapshotPool {
-  /** Runs `use` with the policy of these weights. */
-  use<T>(base: BaseModel, snapshot: Snapshot, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
-  /** Folders that are in use. */
-  readonly inUse: ReadonlySet<string>;
-  readonly size: number;
-}
-
 /** `scores` also calls for `forward`, `mostLikely` and `draws`, whose weights are those that a live policy is being trained to. */
 export type SnapshotUse = "samples" | "scores";
 
@@ -26,7 +18,7 @@ interface Entry {
 }
 
 /** @param mostIdle unused policies that stay open */
-export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
+export function createSnapshotPool(store: Store, mostIdle = 4) {
   // In the order of their last use.
   const entries = new Map<string, Entry>();
 
@@ -51,7 +43,13 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
   }
 
   return {
-    async use(base, snapshot, how, use) {
+    /** Runs `use` with the policy of these weights. */
+    async use<T>(
+      base: BaseModel,
+      snapshot: Snapshot,
+      how: SnapshotUse,
+      use: (policy: Policy) => Promise<T>,
+    ): Promise<T> {
       const { data } = snapshot;
       const standIn = how === "samples" ? base.standIns.borrow(data) : undefined;
       if (standIn) {
@@ -80,7 +78,8 @@ export function createSnapshotPool(store: Store, mostIdle = 4): SnapshotPool {
         closeIdle();
       }
     },
-    get inUse() {
+    /** Folders that are in use. */
+    get inUse(): ReadonlySet<string> {
       return new Set(entries.keys());
     },
     get size() {

@@ -6,18 +6,6 @@
 import type { Policy } from "../../backends/engine.ts";
 import type { EngineKeeper } from "./engine-keeper.ts";
 
-export interface StandIns {
-  /**
-   * Publishes the policy's weights, which the folder `data` holds, so that it stands in for them. Not while others sample
-   * from it: they go on with the weights that they began with, and the new ones get a policy of their own.
-   */
-  publish(policy: Policy, data: string): Promise<void>;
-  /** A policy that samples with the weights of `data`, until it is given back; undefined if there is none. */
-  borrow(data: string): { policy: Policy; giveBack(): void } | undefined;
-  /** Closes the policy, after those who sample from it. */
-  close(policy: Policy): Promise<void>;
-}
-
 interface StandIn {
   policy: Policy;
   data: string;
@@ -27,7 +15,9 @@ interface StandIn {
   retired: boolean;
 }
 
-export function createStandIns(keeper: EngineKeeper): StandIns {
+export type StandIns = ReturnType<typeof createStandIns>;
+
+export function createStandIns(keeper: EngineKeeper) {
   const byPolicy = new Map<Policy, StandIn>();
   const byData = new Map<string, StandIn>();
 
@@ -37,7 +27,11 @@ export function createStandIns(keeper: EngineKeeper): StandIns {
   }
 
   return {
-    async publish(policy, data) {
+    /**
+     * Publishes the policy's weights, which the folder `data` holds, so that it stands in for them. Not while others sample
+     * from it: they continue with the weights that they began with, and the new ones get a policy of their own.
+     */
+    async publish(policy: Policy, data: string): Promise<void> {
       if (!keeper.facts.capabilities.frozenSampler.lora) return;
       const before = byPolicy.get(policy);
       if (before && before.users > 0) return;
@@ -48,7 +42,8 @@ export function createStandIns(keeper: EngineKeeper): StandIns {
       byPolicy.set(policy, standIn);
       byData.set(data, standIn);
     },
-    borrow(data) {
+    /** A policy that samples with the weights of `data`, until it is given back; undefined if there is none. */
+    borrow(data: string): { policy: Policy; giveBack(): void } | undefined {
       const standIn = byData.get(data);
       if (!standIn) return undefined;
       if (standIn.life !== keeper.life) {
@@ -65,7 +60,8 @@ export function createStandIns(keeper: EngineKeeper): StandIns {
         },
       };
     },
-    async close(policy) {
+    /** Closes the policy, after those who sample from it. */
+    async close(policy: Policy): Promise<void> {
       const standIn = byPolicy.get(policy);
       if (standIn) forget(standIn);
       if (!standIn || standIn.users === 0) return policy.learner.close();

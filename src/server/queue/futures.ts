@@ -29,24 +29,6 @@ interface Future {
   open: { settled: Notifier; cancel: AbortController } | null;
 }
 
-export interface FutureStore {
-  /**
-   * Runs `work` under this id. A repeated id does nothing: it is the retry of a request whose answer was lost.
-   * Errors of `work` become failures: the user's mistakes as such, everything else as the server's.
-   */
-  start(id: string, work: (signal: AbortSignal) => Promise<FutureResult>): void;
-  has(id: string): boolean;
-  /** The result, or "pending" when `waitMs` or the signal ended first; "unknown" for an id that is not, or no longer, kept. */
-  collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown">;
-  /** Asks the work to end early. Returns whether it was still in progress. */
-  cancel(id: string): boolean;
-  /** Called when any work ends, with its result. */
-  onSettled(listener: (id: string, result: FutureResult) => void): void;
-  /** Drops expired results. */
-  sweep(): void;
-  readonly size: { pending: number; settled: number };
-}
-
 /** @param phrase rewrites texts for clients */
 export function describeFailure(error: unknown, phrase: (text: string) => string = (text) => text): Failure {
   const text = error instanceof Error ? error.message : String(error);
@@ -64,7 +46,9 @@ export function describeFailure(error: unknown, phrase: (text: string) => string
   return failure;
 }
 
-export function createFutureStore(options: FutureStoreOptions = {}): FutureStore {
+export type FutureStore = ReturnType<typeof createFutureStore>;
+
+export function createFutureStore(options: FutureStoreOptions = {}) {
   const { keepMs = 3_600_000, keepCollectedMs = 60_000, now = Date.now, phrase } = options;
   const futures = new Map<string, Future>();
   const listeners: ((id: string, result: FutureResult) => void)[] = [];
@@ -81,7 +65,11 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
   }
 
   return {
-    start(id, work) {
+    /**
+     * Runs `work` under this id. A repeated id does nothing: it is the retry of a request whose answer was lost.
+     * Errors of `work` become failures: the user's mistakes as such, everything else as the server's.
+     */
+    start(id: string, work: (signal: AbortSignal) => Promise<FutureResult>): void {
       if (futures.has(id)) return;
       const cancel = new AbortController();
       const future: Future = { expires: Number.POSITIVE_INFINITY, open: { settled: new Notifier(), cancel } };
@@ -95,8 +83,9 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
           (error: unknown) => settle(id, future, { kind: "failure", body: describeFailure(error, phrase) }),
         );
     },
-    has: (id) => futures.has(id),
-    async collect(id, waitMs, signal) {
+    has: (id: string) => futures.has(id),
+    /** The result; "pending" if `waitMs` or the signal ended first; "unknown" for an id that is not kept (any more). */
+    async collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown"> {
       const future = futures.get(id);
       if (!future) return "unknown";
       if (waitMs > 0) await future.open?.settled.wait({ ms: waitMs, signal });
@@ -104,14 +93,12 @@ export function createFutureStore(options: FutureStoreOptions = {}): FutureStore
       future.expires = Math.min(future.expires, now() + keepCollectedMs);
       return future.result;
     },
-    cancel(id) {
-      const future = futures.get(id);
-      if (!future?.open) return false;
-      future.open.cancel.abort();
-      return true;
-    },
-    onSettled: (listener) => void listeners.push(listener),
-    sweep() {
+    /** Asks the work to end early. */
+    cancel: (id: string) => futures.get(id)?.open?.cancel.abort(),
+    /** Called when any work ends, with its result. */
+    onSettled: (listener: (typeof listeners)[number]) => void listeners.push(listener),
+    /** Drops expired results. */
+    sweep(): void {
       for (const [id, { expires }] of futures) if (expires <= now()) futures.delete(id);
     },
     get size() {

@@ -12,16 +12,6 @@ export interface SchedulerOptions {
   now?: () => number;
 }
 
-export interface Scheduler {
-  /** Runs a job that computes on the weights; jobs of one owner in order, owners in turns. */
-  train<T>(owner: string, job: () => Promise<T>): Promise<T>;
-  /** Reserves places for sequences. Returns the function that frees them, or null when all are taken. */
-  enter(rows: number): (() => void) | null;
-  /** Runs a job that samples `rows` sequences as soon as there is room for them. */
-  sample<T>(owner: string, rows: number, job: () => Promise<T>): Promise<T>;
-  readonly state: { trainingWaiting: number; training: number; rowsWaiting: number; rows: number };
-}
-
 interface Job {
   rows: number;
   run: () => Promise<void>;
@@ -58,11 +48,9 @@ function turnQueue() {
 /** The longest that training pauses for samples. */
 const longestPauseMs = 30_000;
 
-export function createScheduler({
-  maxRows,
-  maxWaitingRows,
-  now = () => performance.now(),
-}: SchedulerOptions): Scheduler {
+export type Scheduler = ReturnType<typeof createScheduler>;
+
+export function createScheduler({ maxRows, maxWaitingRows, now = () => performance.now() }: SchedulerOptions) {
   const training = turnQueue();
   const sampling = turnQueue();
   let busy = false;
@@ -108,12 +96,14 @@ export function createScheduler({
     new Promise((resolve, reject) => push(() => job().then(resolve, reject)));
 
   return {
-    train(owner, job) {
+    /** Runs a job that computes on the weights; jobs of one owner in order, owners in turns. */
+    train<T>(owner: string, job: () => Promise<T>): Promise<T> {
       const result = queued(job, (run) => training.push(owner, { rows: 1, run }));
       void trainAll();
       return result;
     },
-    enter(count) {
+    /** Reserves places for sequences. Returns the function that frees them, or null when all are taken. */
+    enter(count: number): (() => void) | null {
       if (entered > 0 && entered + count > maxRows + maxWaitingRows) return null;
       entered += count;
       let freed = false;
@@ -122,7 +112,8 @@ export function createScheduler({
         freed = true;
       };
     },
-    sample(owner, count, job) {
+    /** Runs a job that samples `count` sequences as soon as there is room for them. */
+    sample<T>(owner: string, count: number, job: () => Promise<T>): Promise<T> {
       const result = queued(job, (run) => sampling.push(owner, { rows: count, run }));
       sampleAll();
       return result;

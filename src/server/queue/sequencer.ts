@@ -14,26 +14,9 @@ export interface SequencerOptions {
   capacity: number;
 }
 
-export interface Sequencer {
-  /** Whether an operation with this id would be accepted now. */
-  hasRoom(seq: number): boolean;
-  /**
-   * Runs `work` when its turn has come.
-   * @throws UserError when the id's turn has been skipped, or has been taken
-   */
-  run<T>(seq: number, work: () => Promise<T>): Promise<T>;
-  /** The id that runs next. */
-  readonly next: number;
-  /** The id after all others so far, for a request without one. */
-  readonly free: number;
-  readonly waiting: number;
-  /** The missing id that all others wait for, and when it is skipped, in milliseconds of `performance.now()`. */
-  readonly gap: { missing: number; until: number } | undefined;
-  /** Nothing runs or waits. */
-  readonly idle: boolean;
-}
+export type Sequencer = ReturnType<typeof createSequencer>;
 
-export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions): Sequencer {
+export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions) {
   const waiting = new Map<number, () => Promise<void>>();
   let next = first;
   let running = false;
@@ -69,32 +52,34 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
   }
 
   return {
-    hasRoom: (seq) => seq <= next || waiting.size < capacity,
-    run: (seq, work) =>
-      new Promise((resolve, reject) => {
-        if (seq < next || waiting.has(seq)) {
-          const text =
-            seq < next
-              ? `request ${seq} comes too late: the model is at request ${next}`
-              : `there is another request ${seq}`;
-          reject(new UserError(text, { hint: "The requests of one training client carry consecutive ids." }));
-          return;
-        }
+    /** Whether an operation with this id would be accepted now. */
+    hasRoom: (seq: number) => seq <= next || waiting.size < capacity,
+    /**
+     * Runs `work` when its turn has come.
+     * @throws UserError when the id's turn has been skipped, or has been taken
+     */
+    async run<T>(seq: number, work: () => Promise<T>): Promise<T> {
+      const hint = "The requests of one training client carry consecutive ids.";
+      if (seq < next) throw new UserError(`request ${seq} comes too late: the model is at request ${next}`, { hint });
+      if (waiting.has(seq)) throw new UserError(`there is another request ${seq}`, { hint });
+      return new Promise<T>((resolve, reject) => {
         waiting.set(seq, () => work().then(resolve, reject));
         advance();
-      }),
+      });
+    },
+    /** The id that runs next. */
     get next() {
       return next;
     },
+    /** The id after all others so far, for a request without one. */
     get free() {
       return Math.max(next, ...[...waiting.keys()].map((seq) => seq + 1));
     },
-    get waiting() {
-      return waiting.size;
-    },
-    get gap() {
+    /** The missing id that all others wait for, and when it is skipped, in milliseconds of `performance.now()`. */
+    get gap(): { missing: number; until: number } | undefined {
       return gap;
     },
+    /** Nothing runs or waits. */
     get idle() {
       return !running && waiting.size === 0;
     },

@@ -5,9 +5,7 @@ import { isJsonType } from "../../http/web-guard.ts";
 import { HttpError } from "../http-error.ts";
 
 /** @throws HttpError when the body is not a JSON object or not declared as JSON */
-export async function jsonBody(c: Context): Promise<Record<string, unknown>> {
-  return (await jsonText(c)).body;
-}
+export const jsonBody = async (c: Context): Promise<Record<string, unknown>> => (await jsonText(c)).body;
 
 /** The object and the text that it was parsed from. */
 export async function jsonText(c: Context): Promise<{ text: string; body: Record<string, unknown> }> {
@@ -42,10 +40,11 @@ export function integerField(text: string, key: string): string | undefined {
   return new RegExp(`"${key}"\\s*:\\s*(\\d+)`).exec(text)?.[1];
 }
 
-/** A whole number of the query, within bounds. */
-export function countOf(c: Context, name: string, fallback: number, most: number): number {
-  const text = c.req.query(name);
-  if (text === undefined) return fallback;
-  if (!/^\d+$/.test(text)) throw new HttpError(400, `${name} is "${text}", not a whole number`);
-  return Math.min(Number(text), most);
+/** `limit` and `offset` of the query. */
+export function pageOf(c: Context, usualLimit: number): { limit: number; offset: number } {
+  const { limit = String(usualLimit), offset = "0" } = c.req.query();
+  for (const [name, text] of Object.entries({ limit, offset })) {
+    if (!/^\d+$/.test(text)) throw new HttpError(400, `${name} is "${text}", not a whole number`);
+  }
+  return { limit: Math.min(Number(limit), 1000), offset: Number(offset) };
 }

@@ -3,9 +3,9 @@ import { Hono } from "hono";
 import { z } from "zod";
 import { checkpointKinds, formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { ServerContext } from "../context.ts";
+import { readBody } from "../read-body.ts";
 import { allCheckpoints } from "../state/checkpoints.ts";
 import type { CheckpointRecord } from "../state/records.ts";
-import { readBody } from "../state/saving.ts";
 import { jsonBody } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 

@@ -4,14 +4,14 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { Hono } from "hono";
 import { z } from "zod";
-import { checkpointKinds, formatTinkerPath, isPathKind } from "../../tinker-protocol/tinker-path.ts";
+import { checkpointKinds, formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import { HttpError } from "../http-error.ts";
 import { modelId } from "../models/live-models.ts";
+import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
 import { allCheckpoints, checkpointsOf, expiry, requireCheckpoint } from "../state/checkpoints.ts";
-import type { CheckpointRecord } from "../state/records.ts";
-import { readBody } from "../state/saving.ts";
-import { countOf, jsonBody } from "./bodies.ts";
+import { type CheckpointRecord, modelRecord } from "../state/records.ts";
+import { jsonBody, pageOf } from "./bodies.ts";
 import { requireSigned, signedUrls } from "./signed-urls.ts";
 
 const copySchema = z.looseObject({
@@ -43,19 +43,17 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
   /** @throws HttpError 404 */
   function find(params: { run: string; kind: string; name: string }): CheckpointRecord {
     const { run, kind, name } = params;
-    const path = isPathKind(kind) ? formatTinkerPath({ run, kind, name }) : undefined;
     try {
-      if (path) return requireCheckpoint(context, path);
-    } catch (error) {
-      throw new HttpError(404, error instanceof Error ? error.message : String(error), { cause: error });
+      return requireCheckpoint(context, `tinker://${run}/${kind}/${name}`);
+    } catch (cause) {
+      throw new HttpError(404, cause instanceof Error ? cause.message : String(cause), { cause });
     }
-    throw new HttpError(404, `there is no checkpoint ${run}/${kind}/${name}`);
   }
 
   const path = "/training_runs/:run/checkpoints/:kind/:name";
   return new Hono()
     .get("/checkpoints", (c) => {
-      const [limit, offset] = [countOf(c, "limit", 100, 1000), countOf(c, "offset", 0, Number.MAX_SAFE_INTEGER)];
+      const { limit, offset } = pageOf(c, 100);
       const all = allCheckpoints(context).toReversed();
       const cursor = { offset, limit, total_count: all.length };
       return c.json({ checkpoints: all.slice(offset, offset + limit).map(checkpointBody), cursor });
@@ -86,12 +84,8 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
       log.info(checkpoint.run, `deleted ${checkpoint.kind}/${checkpoint.name}`);
       return c.body(null, 204);
     })
-    .post(`${path}/publish`, (c) => {
-      store.saveCheckpoint({ ...find(c.req.param()), public: true });
-      return c.body(null, 204);
-    })
-    .delete(`${path}/publish`, (c) => {
-      store.saveCheckpoint({ ...find(c.req.param()), public: false });
+    .on(["POST", "DELETE"], `${path}/publish`, (c) => {
+      store.saveCheckpoint({ ...find(c.req.param()), public: c.req.method === "POST" });
       return c.body(null, 204);
     })
     .put(`${path}/ttl`, async (c) => {
@@ -125,10 +119,8 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
       }
       const time = context.now().toISOString();
       const { adapter, baseModel } = source;
-      session.models.push({
-        ...{ number, adapter, baseModel, userMetadata: null, state: null, lastSaved: null },
-        ...{ createdAt: time, lastRequestAt: time, nextSeq: 1, dirty: false, unstepped: false, untrainable: true },
-      });
+      const created = { createdAt: time, lastRequestAt: time };
+      session.models.push(modelRecord.parse({ ...created, number, adapter, baseModel, untrainable: true }));
       store.saveSession(session);
       const copy = { ...source, run: modelId(session.id, number), createdAt: time, expiresAt, public: false };
       store.saveCheckpoint(copy);
@@ -138,12 +130,8 @@ export function checkpointRoutes({ context, sessions }: Service): Hono {
     });
 }
 
-function filesOf(folder: string, within = ""): string[] {
-  return readdirSync(join(folder, within), { withFileTypes: true }).flatMap((entry) => {
-    const file = within === "" ? entry.name : `${within}/${entry.name}`;
-    return entry.isDirectory() ? filesOf(folder, file) : [file];
-  });
-}
+const filesOf = (folder: string): string[] =>
+  readdirSync(folder, { recursive: true, encoding: "utf8" }).filter((file) => statSync(join(folder, file)).isFile());
 
 /** Files of exports, by signed URL. */
 export function downloadRoutes({ context }: Service): Hono {

@@ -3,9 +3,9 @@ import { Hono } from "hono";
 import { z } from "zod";
 import { clipped } from "../http-error.ts";
 import type { FutureResult } from "../queue/futures.ts";
+import { readBody } from "../read-body.ts";
 import { completionTarget } from "../sampling/completions.ts";
 import type { Service } from "../service.ts";
-import { readBody } from "../state/saving.ts";
 import { jsonBody } from "./bodies.ts";
 
 const manySchema = z.looseObject({
@@ -47,8 +47,7 @@ export function futureRoutes({ context, completions, samplers, pauseOf }: Servic
         const why = result === "unknown" ? forgotten : result.why;
         return c.json({ detail: `the result of ${clipped(String(id))} is gone: ${why}` }, 410);
       }
-      if (result.kind === "failure") return c.json(result.body);
-      if (result.kind === "json") return c.json(result.body);
+      if (result.kind !== "protobuf") return c.json(result.body);
       return c.body(Uint8Array.from(result.body).buffer, 200, { "content-type": "application/x-protobuf" });
     })
     .post("/retrieve_futures", async (c) => {

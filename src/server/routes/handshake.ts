@@ -3,8 +3,8 @@ import { Hono } from "hono";
 import { z } from "zod";
 import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
 import { clientName, clientNote } from "../client-names.ts";
+import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
-import { readBody } from "../state/saving.ts";
 import { jsonBody } from "./bodies.ts";
 
 const finishSchema = z.looseObject({

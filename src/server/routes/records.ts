@@ -5,26 +5,23 @@ import { clientName, clientTime } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { modelId } from "../models/live-models.ts";
+import { readBody } from "../read-body.ts";
 import { samplerId } from "../sampling/samplers.ts";
 import type { Service } from "../service.ts";
 import { checkpointsOf } from "../state/checkpoints.ts";
-import type { SessionRecord } from "../state/records.ts";
-import { readBody } from "../state/saving.ts";
-import { countOf, jsonBody } from "./bodies.ts";
+import type { ModelRecord, SessionRecord } from "../state/records.ts";
+import { jsonBody, pageOf } from "./bodies.ts";
 import { checkpointBody } from "./checkpoints.ts";
 
 /** All clients with the key are one owner. */
 const owner = "local";
 
-function trainingRun(context: ServerContext, session: SessionRecord, number: number) {
-  const record = session.models.find((model) => model.number === number)!;
-  const id = modelId(session.id, number);
+function trainingRun(context: ServerContext, id: string, record: ModelRecord) {
   const checkpoints = checkpointsOf(context, id);
-  const last = (kind: string) =>
-    checkpoints
-      .filter((checkpoint) => checkpoint.kind === kind)
-      .map(checkpointBody)
-      .at(-1);
+  const last = (kind: string) => {
+    const found = checkpoints.findLast((checkpoint) => checkpoint.kind === kind);
+    return found ? checkpointBody(found) : null;
+  };
   return {
     training_run_id: id,
     base_model: record.baseModel,
@@ -33,8 +30,8 @@ function trainingRun(context: ServerContext, session: SessionRecord, number: num
     lora_rank: record.adapter.rank,
     corrupted: false,
     last_request_time: record.lastRequestAt,
-    last_checkpoint: last("weights") ?? null,
-    last_sampler_checkpoint: last("sampler_weights") ?? null,
+    last_checkpoint: last("weights"),
+    last_sampler_checkpoint: last("sampler_weights"),
     user_metadata: record.userMetadata,
   };
 }
@@ -79,19 +76,16 @@ export function recordRoutes({ context, sessions }: Service): Hono {
     };
   }
 
-  function matches(session: SessionRecord, query: z.output<typeof searchSchema>): boolean {
+  function matches(session: SessionRecord, query: z.output<typeof searchSchema>) {
     const { session_id, display_name, project_ids, user_metadata, statuses } = query;
     const words = display_name?.toLowerCase().split(/\s+/).filter(Boolean);
     const name = session.displayName?.toLowerCase() ?? "";
-    const asked = [
-      ...(session_id ? [session.id === session_id] : []),
-      ...(words ? [words.every((word) => name.includes(word))] : []),
-    ];
+    const named = (session_id && session.id === session_id) || words?.every((word) => name.includes(word));
     const now = status(session);
     const ofStatus = ({ type, reasons }: { type: string; reasons?: string[] | null | undefined }) =>
       now?.type === type && (!reasons || reasons.includes(session.finished?.reason ?? ""));
     return (
-      (asked.length === 0 || asked.includes(true)) &&
+      (named || (!session_id && !words)) &&
       (!project_ids || project_ids.includes(session.projectId ?? "")) &&
       Object.entries(user_metadata ?? {}).every(([key, value]) => session.userMetadata?.[key] === value) &&
       (!statuses || statuses.some(ofStatus))
@@ -100,14 +94,14 @@ export function recordRoutes({ context, sessions }: Service): Hono {
 
   return new Hono()
     .get("/training_runs", (c) => {
-      const [limit, offset] = [countOf(c, "limit", 20, 1000), countOf(c, "offset", 0, Number.MAX_SAFE_INTEGER)];
+      const { limit, offset } = pageOf(c, 20);
       const project = c.req.query("project_id");
       const all = newestFirst()
         .filter(({ projectId }) => project === undefined || projectId === project)
-        .flatMap((session) => session.models.toReversed().map(({ number }) => ({ session, number })));
+        .flatMap(({ id, models }) => models.toReversed().map((model) => ({ id: modelId(id, model.number), model })));
       const page = all.slice(offset, offset + limit);
       return c.json({
-        training_runs: page.map(({ session, number }) => trainingRun(context, session, number)),
+        training_runs: page.map(({ id, model }) => trainingRun(context, id, model)),
         cursor: { offset, limit, total_count: all.length },
       });
     })
@@ -115,15 +109,12 @@ export function recordRoutes({ context, sessions }: Service): Hono {
       const run = c.req.param("run");
       const model = sessions.findModel(run);
       if (!model) throw new HttpError(404, `there is no training run ${run}`);
-      return c.json(trainingRun(context, model.session, model.record.number));
+      return c.json(trainingRun(context, run, model.record));
     })
     .get("/sessions", (c) => {
-      const [limit, offset] = [countOf(c, "limit", 20, 1000), countOf(c, "offset", 0, Number.MAX_SAFE_INTEGER)];
-      return c.json({
-        sessions: newestFirst()
-          .slice(offset, offset + limit)
-          .map(({ id }) => id),
-      });
+      const { limit, offset } = pageOf(c, 20);
+      const page = newestFirst().slice(offset, offset + limit);
+      return c.json({ sessions: page.map(({ id }) => id) });
     })
     .post("/sessions/search", async (c) => {
       const query = readBody(searchSchema, await jsonBody(c));

@@ -2,8 +2,8 @@
 import { Hono } from "hono";
 import { z } from "zod";
 import { HttpError } from "../http-error.ts";
+import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
-import { readBody } from "../state/saving.ts";
 import { answerLines } from "./answer-lines.ts";
 import { integerField, jsonBody, jsonText } from "./bodies.ts";
 
@@ -31,8 +31,8 @@ export function samplingRoutes(service: Service): Hono {
     })
     .get("/samplers/:sampler", (c) => {
       const { sampler } = samplers.require(c.req.param("sampler"));
-      const path = sampler.modelPath === null ? {} : { model_path: sampler.modelPath };
-      return c.json({ sampler_id: c.req.param("sampler"), base_model: sampler.baseModel, ...path });
+      const { baseModel, modelPath } = sampler;
+      return c.json({ sampler_id: c.req.param("sampler"), base_model: baseModel, model_path: modelPath ?? undefined });
     })
     .post("/asample", async (c) => {
       const { text, body } = await jsonText(c);

@@ -1,16 +1,8 @@
 /** Models and their training: every long operation is answered with the id of its future. */
 import { type Context, Hono } from "hono";
 import { HttpError } from "../http-error.ts";
-import type { Service, TrainingKind } from "../service.ts";
+import type { Service } from "../service.ts";
 import { jsonBody, protobufBody } from "./bodies.ts";
-
-const kinds: readonly TrainingKind[] = [
-  "zero_grad",
-  "optim_step",
-  "save_weights",
-  "save_weights_for_sampler",
-  "save_weights_external",
-];
 
 /** Versions of the SDK that were tried send data as protobuf from this one on. */
 const firstSdk = "0.25.0";
@@ -28,7 +20,9 @@ export function trainingRoutes(service: Service): Hono {
     .post("/create_model", async (c) => c.json(service.createModel(await jsonBody(c))))
     .post("/get_info", async (c) => {
       const { id, record, base } = service.sessions.requireModel((await jsonBody(c)).model_id);
-      const { architecture, directory } = base.engine.model;
+      const { architecture: arch, directory } = base.engine.model;
+      // A client on this machine loads the tokenizer from the model's own folder.
+      const tokenizer_id = directory === "" ? undefined : directory;
       return c.json({
         type: "get_info",
         model_id: id,
@@ -36,12 +30,7 @@ export function trainingRoutes(service: Service): Hono {
         is_lora: true,
         lora_rank: record.adapter.rank,
         optimizer_config: { type: "adamw" },
-        model_data: {
-          arch: architecture,
-          model_name: record.baseModel,
-          // A client on this machine loads the tokenizer from the model's own folder.
-          ...(directory === "" ? {} : { tokenizer_id: directory }),
-        },
+        model_data: { arch, model_name: record.baseModel, tokenizer_id },
       });
     })
     // The SDK had this before 0.25.
@@ -52,12 +41,13 @@ export function trainingRoutes(service: Service): Hono {
       if (encoding !== "identity")
         throw new HttpError(415, `Content-Encoding ${encoding} is not supported: see client/config`);
       return c.json(service.forwardBackward(await protobufBody(c)));
-    })
-    .post("/load_weights", async (c) => {
-      const body = await jsonBody(c);
-      const makes = body.session_id !== undefined && body.session_id !== null;
-      return c.json(makes ? service.createModelFrom(body) : service.train("load_weights", body));
     });
-  for (const kind of kinds) routes.post(`/${kind}`, async (c) => c.json(service.train(kind, await jsonBody(c))));
+  for (const { kind, accept } of service.training) {
+    routes.post(`/${kind}`, async (c) => {
+      const body = await jsonBody(c);
+      const creates = kind === "load_weights" && (body.session_id ?? null) !== null;
+      return c.json(creates ? service.createModelFrom(body) : accept(body));
+    });
+  }
   return routes;
 }

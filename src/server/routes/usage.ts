@@ -3,6 +3,7 @@ import { Hono } from "hono";
 import { z } from "zod";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
+import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
 import { allCheckpoints } from "../state/checkpoints.ts";
 import type { CheckpointRecord } from "../state/records.ts";
@@ -24,35 +25,28 @@ export function usageRoutes({ context }: Service): Hono {
   const projectOf = (session: string | null) =>
     session === null ? null : (store.sessions.get(session)?.projectId ?? null);
 
-  function event(entry: UsageEntry) {
-    return {
-      bucket_start: entry.hour,
-      bucket_end: new Date(Date.parse(entry.hour) + hourMs).toISOString(),
-      base_model: entry.baseModel,
-      session_id: entry.session,
-      project_id: projectOf(entry.session),
-      event_info: infoOf(entry),
-    };
-  }
+  const event = (entry: UsageEntry) => ({
+    bucket_start: entry.hour,
+    bucket_end: new Date(Date.parse(entry.hour) + hourMs).toISOString(),
+    base_model: entry.baseModel,
+    session_id: entry.session,
+    project_id: projectOf(entry.session),
+    event_info: infoOf(entry),
+  });
 
   return new Hono()
     .get("/billing/usage/events", (c) => {
-      const parsed = windowSchema.safeParse(c.req.query());
-      if (!parsed.success) throw new HttpError(400, z.prettifyError(parsed.error));
-      const { starting_on: from, ending_before: to } = parsed.data;
+      const { starting_on: from, ending_before: to } = readBody(windowSchema, c.req.query());
       if (to <= from || to.getTime() - from.getTime() > longestDays * 24 * hourMs) {
         throw new HttpError(400, `ending_before must come after starting_on, by at most ${longestDays} days`);
       }
       const entries = usage
         .between(from, to)
         .sort((left, right) => left.hour.localeCompare(right.hour) || right.amount - left.amount);
-      const sessions = [...new Set(entries.flatMap(({ session }) => session ?? []))];
-      return c.json({
-        data: entries.map(event),
-        sessions: Object.fromEntries(
-          sessions.map((id) => [id, { user_metadata: store.sessions.get(id)?.userMetadata ?? null }]),
-        ),
-      });
+      const sessions = entries
+        .flatMap(({ session }) => session ?? [])
+        .map((id) => [id, { user_metadata: store.sessions.get(id)?.userMetadata ?? null }]);
+      return c.json({ data: entries.map(event), sessions: Object.fromEntries(sessions) });
     })
     .get("/billing/usage/checkpoints/current", (c) => {
       const asked = c.req.query("project_id");

@@ -8,18 +8,6 @@ interface Completion {
   body: Record<string, unknown>;
 }
 
-export interface Completions {
-  /** The requests that ended after `cursor`, waiting up to `waitMs` for the first. Drops those before it. */
-  read(
-    target: string,
-    cursor: number,
-    waitMs: number,
-    signal?: AbortSignal,
-  ): Promise<{ completions: Record<string, unknown>[]; cursor: number }>;
-  /** Drops requests whose results are no longer kept. */
-  sweep(): void;
-}
-
 /** Copies of a sampling client count their requests from k times this. */
 const idsPerClient = 1_000_000_000n;
 
@@ -29,7 +17,7 @@ export const completionTarget = (sampler: string, client: bigint): string => `${
 /** The oldest entries of longer lists are dropped. */
 const longestList = 10_000;
 
-export function createCompletions(futures: FutureStore): Completions {
+export function createCompletions(futures: FutureStore) {
   const lists = new Map<string, { ended: Completion[]; next: number; changed: Notifier }>();
   const listOf = (target: string) => {
     const found = lists.get(target) ?? { ended: [], next: 1, changed: new Notifier() };
@@ -38,26 +26,27 @@ export function createCompletions(futures: FutureStore): Completions {
   };
 
   futures.onSettled((id, result) => {
-    const parts = /^(.+:sample:\d+):(\d+)@/.exec(id);
-    if (!parts) return;
-    const list = listOf(completionTarget(parts[1]!, BigInt(parts[2]!) / idsPerClient));
-    const size = result.kind === "protobuf" ? { response_payload_uncompressed_size: result.body.byteLength } : {};
-    const body =
-      result.kind === "failure" ? { state: "failed", request_id: id } : { state: "finished", request_id: id, ...size };
+    const [, sampler, number] = /^(.+:sample:\d+):(\d+)@/.exec(id) ?? [];
+    if (sampler === undefined || number === undefined) return;
+    const list = listOf(completionTarget(sampler, BigInt(number) / idsPerClient));
+    const body: Record<string, unknown> = { state: result.kind === "failure" ? "failed" : "finished", request_id: id };
+    if (result.kind === "protobuf") body.response_payload_uncompressed_size = result.body.byteLength;
     list.ended.push({ cursor: list.next++, request: id, body });
     list.ended.splice(0, Math.max(0, list.ended.length - longestList));
     list.changed.notify();
   });
 
   return {
-    async read(target, cursor, waitMs, signal) {
+    /** The requests that ended after `cursor`, waiting up to `waitMs` for the first. Drops those before it. */
+    async read(target: string, cursor: number, waitMs: number, signal?: AbortSignal) {
       const list = listOf(target);
       list.ended = list.ended.filter((completion) => completion.cursor > cursor);
       if (list.ended.length === 0 && waitMs > 0) await list.changed.wait({ ms: waitMs, signal });
       const completions = list.ended.map(({ body }) => body);
       return { completions, cursor: list.ended.at(-1)?.cursor ?? cursor };
     },
-    sweep() {
+    /** Drops requests whose results are no longer kept. */
+    sweep(): void {
       for (const list of lists.values()) list.ended = list.ended.filter(({ request }) => futures.has(request));
     },
   };

@@ -6,19 +6,6 @@ import { setMaxListeners } from "node:events";
 import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
 import { RunError } from "../../errors.ts";
 
-export interface SampleGatherer {
-  /**
-   * The samples of the requests, in their order.
-   * @param owner whose requests may be put together: what fails one fails all
-   */
-  sample(
-    sampler: Sampler,
-    owner: string,
-    requests: readonly SampleRequest[],
-    signal: AbortSignal,
-  ): Promise<readonly Sample[]>;
-}
-
 interface Call {
   requests: readonly SampleRequest[];
   ended: Sample[];
@@ -27,28 +14,35 @@ interface Call {
   reject(error: unknown): void;
 }
 
-export function createSampleGatherer(): SampleGatherer {
+export type SampleGatherer = ReturnType<typeof createSampleGatherer>;
+
+export function createSampleGatherer() {
   /** What was asked for in this turn of the event loop. */
   const open = new Map<Sampler, Map<string, Call[]>>();
 
-  function begin(sampler: Sampler): void {
-    const byOwner = open.get(sampler)!;
-    open.delete(sampler);
-    for (const calls of byOwner.values()) void run(sampler, calls);
-  }
-
   return {
-    sample: (sampler, owner, requests, signal) =>
+    /**
+     * The samples of the requests, in their order.
+     * @param owner whose requests may be put together: an error fails all of them
+     */
+    sample: (
+      sampler: Sampler,
+      owner: string,
+      requests: readonly SampleRequest[],
+      signal: AbortSignal,
+    ): Promise<readonly Sample[]> =>
       new Promise((resolve, reject) => {
         // The engine listens once for each sequence.
         setMaxListeners(0, signal);
         const own = requests.map((request) => ({ ...request, signal }));
         const call: Call = { requests: own, ended: [], missing: own.length, resolve, reject };
-        let byOwner = open.get(sampler);
-        if (!byOwner) {
-          byOwner = new Map();
+        const byOwner = open.get(sampler) ?? new Map<string, Call[]>();
+        if (byOwner.size === 0) {
           open.set(sampler, byOwner);
-          setImmediate(begin, sampler);
+          setImmediate(() => {
+            open.delete(sampler);
+            for (const calls of byOwner.values()) void run(sampler, calls);
+          });
         }
         const calls = byOwner.get(owner);
         if (calls) calls.push(call);

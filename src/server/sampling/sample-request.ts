@@ -3,7 +3,7 @@ import { createHash, randomInt } from "node:crypto";
 import { z } from "zod";
 import { type Engine, isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
-import { readBody } from "../state/saving.ts";
+import { readBody } from "../read-body.ts";
 import { textTokens } from "../training/datums.ts";
 
 const count = z.int().min(0);

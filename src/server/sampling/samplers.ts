@@ -6,9 +6,9 @@ import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { type BaseModel, findBaseModel } from "../models/base-models.ts";
 import { createSnapshotPool, type SnapshotUse } from "../models/snapshots.ts";
+import { readBody } from "../read-body.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
-import type { SamplerRecord, SessionRecord } from "../state/records.ts";
-import { readBody } from "../state/saving.ts";
+import { type SamplerRecord, type SessionRecord, samplerRecord } from "../state/records.ts";
 import type { Sessions } from "../state/sessions.ts";
 
 const createSchema = z.looseObject({
@@ -17,21 +17,6 @@ const createSchema = z.looseObject({
   base_model: z.string().nullish(),
   model_path: z.string().nullish(),
 });
-
-export interface Samplers {
-  /** Idempotent by (session, number). @throws UserError for an unknown model or checkpoint */
-  create(body: unknown): string;
-  add(session: SessionRecord, sampler: Omit<SamplerRecord, "clients">): string;
-  /** @throws HttpError 404 */
-  require(id: unknown): { session: SessionRecord; sampler: SamplerRecord; base: BaseModel };
-  /** A number for a copy of the sampler's client, from 1. */
-  join(id: unknown): number;
-  /** Runs `use` with the policy that the sampler samples from. */
-  use<T>(id: string, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T>;
-  /** Drops old unnamed weights. Returns the folders in use. */
-  sweep(): ReadonlySet<string>;
-  readonly open: number;
-}
 
 export const samplerId = (session: string, number: number): string => `${session}:sample:${number}`;
 
@@ -45,52 +30,62 @@ const manyUnnamed = 16;
 /** How many names of dropped weights are remembered. */
 const mostGone = 512;
 
-export function createSamplers(context: ServerContext, sessions: Sessions): Samplers {
+export type Samplers = ReturnType<typeof createSamplers>;
+
+export function createSamplers(context: ServerContext, sessions: Sessions) {
   const { store } = context;
   const pool = createSnapshotPool(store);
   const used = new Map<string, number>();
   const started = context.now().getTime();
 
-  const samplers: Samplers = {
-    create(body) {
+  function add(session: SessionRecord, sampler: z.input<typeof samplerRecord>): string {
+    const id = samplerId(session.id, sampler.number);
+    if (session.samplers.some(({ number }) => number === sampler.number)) return id;
+    session.samplers.push(samplerRecord.parse(sampler));
+    store.saveSession(session);
+    used.set(id, context.now().getTime());
+    return id;
+  }
+
+  /** @throws HttpError 404 */
+  function require(id: unknown): { session: SessionRecord; sampler: SamplerRecord; base: BaseModel } {
+    const [, sessionId = "", number] = (typeof id === "string" && /^(.+):sample:(\d+)$/.exec(id)) || [];
+    const session = store.sessions.get(sessionId);
+    const sampler = session?.samplers.find((each) => each.number === Number(number));
+    if (!session || !sampler) throw new HttpError(404, `there is no sampling session ${JSON.stringify(id)}`);
+    return { session, sampler, base: findBaseModel(context.models, sampler.baseModel) };
+  }
+
+  return {
+    /** Idempotent by (session, number). @throws UserError for an unknown model or checkpoint */
+    create(body: unknown): string {
       const { session_id, sampling_session_seq_id: number, base_model, model_path } = readBody(createSchema, body);
       const session = sessions.touch(session_id);
       if (session.samplers.some((sampler) => sampler.number === number)) return samplerId(session.id, number);
       if (!model_path) {
         if (!base_model) throw new UserError("either base_model or model_path must be given");
         findBaseModel(context.models, base_model);
-        return samplers.add(session, { number, baseModel: base_model, modelPath: null, weights: "base" });
+        return add(session, { number, baseModel: base_model, weights: "base" });
       }
       const { data, adapter, baseModel } = requireCheckpoint(context, model_path);
       const base = findBaseModel(context.models, baseModel);
       if (base_model && findBaseModel(context.models, base_model) !== base) {
         throw new UserError(`${model_path} is of the base model ${baseModel}, not of ${base_model}`);
       }
-      return samplers.add(session, { number, baseModel, modelPath: model_path, weights: { data, adapter } });
+      return add(session, { number, baseModel, modelPath: model_path, weights: { data, adapter } });
     },
-    add(session, sampler) {
-      const id = samplerId(session.id, sampler.number);
-      if (session.samplers.some(({ number }) => number === sampler.number)) return id;
-      session.samplers.push({ ...sampler, clients: 0 });
-      store.saveSession(session);
-      used.set(id, context.now().getTime());
-      return id;
-    },
-    require(id) {
-      const parts = typeof id === "string" ? /^(.+):sample:(\d+)$/.exec(id) : null;
-      const session = parts ? store.sessions.get(parts[1]!) : undefined;
-      const sampler = session?.samplers.find(({ number }) => number === Number(parts![2]));
-      if (!session || !sampler) throw new HttpError(404, `there is no sampling session ${JSON.stringify(id)}`);
-      return { session, sampler, base: findBaseModel(context.models, sampler.baseModel) };
-    },
-    join(id) {
-      const { session, sampler } = samplers.require(id);
+    add,
+    require,
+    /** Returns a number for a copy of the sampler's client, from 1. */
+    join(id: unknown): number {
+      const { session, sampler } = require(id);
       sampler.clients++;
       store.saveSession(session);
       return sampler.clients;
     },
-    async use(id, how, use) {
-      const { session, sampler, base } = samplers.require(id);
+    /** Runs `use` with the policy that the sampler samples from. */
+    async use<T>(id: string, how: SnapshotUse, use: (policy: Policy) => Promise<T>): Promise<T> {
+      const { session, sampler, base } = require(id);
       used.set(id, context.now().getTime());
       const { weights } = sampler;
       if (weights === "base") return use(await base.base.get());
@@ -102,7 +97,8 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       }
       return pool.use(base, snapshot, how, use);
     },
-    sweep() {
+    /** Drops old unnamed weights. Returns the folders in use. */
+    sweep(): ReadonlySet<string> {
       for (const session of store.sessions.values()) {
         const over = sessions.isOver(session);
         const unnamed = session.samplers
@@ -130,5 +126,4 @@ export function createSamplers(context: ServerContext, sessions: Sessions): Samp
       return pool.size;
     },
   };
-  return samplers;
 }

@@ -39,12 +39,12 @@ export async function sample(
       stopReason: stopReason === "stop" ? "stop" : "length",
       tokens,
       logprobs,
-      ...(topSample > 0 && topLogprobs ? { top: rowsOf(topLogprobs, topSample) } : {}),
+      top: topSample > 0 && topLogprobs ? rowsOf(topLogprobs, topSample) : undefined,
     })),
-    ...(promptLogprobs === null ? {} : { promptLogprobs: toldOf(samples[0], firstTold) }),
-    ...(top ? { topPromptLogprobs: top } : {}),
-    ...(scored ? { targetPromptLogprobs: scored } : {}),
-    ...(drawn ? { promptAltTokens: drawn } : {}),
+    promptLogprobs: promptLogprobs === null ? undefined : toldOf(samples[0], firstTold),
+    topPromptLogprobs: top,
+    targetPromptLogprobs: scored,
+    promptAltTokens: drawn,
   });
   return { kind: "protobuf", body, sampledTokens: samples.reduce((sum, { tokens }) => sum + tokens.length, 0) };
 }
@@ -67,21 +67,16 @@ function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[],
 
 /** `[P, k]`: position 0 and those before `firstTold` are empty. */
 async function topOfPrompt(learner: Learner, prompt: Int32Array, k: number, firstTold: number): Promise<TopLogprobs> {
-  const none: { tokens: Int32Array; logprobs: Float32Array } = {
-    tokens: new Int32Array(0),
-    logprobs: new Float32Array(0),
-  };
-  const rows = Array.from(prompt, () => none);
+  const tokens = new Int32Array(prompt.length * k);
+  const logprobs = new Float32Array(prompt.length * k).fill(emptyLogprob);
   const from = Math.max(1, firstTold);
   if (from < prompt.length) {
     const trained = new Uint8Array(prompt.length - 1).fill(1, from - 1);
     const found = await learner.mostLikely!([{ tokens: prompt, trained }], k);
-    for (let position = from; position < prompt.length; position++) {
-      const [start, end] = [(position - from) * found.count, (position - from + 1) * found.count];
-      rows[position] = { tokens: found.tokens.subarray(start, end), logprobs: found.logprobs.subarray(start, end) };
-    }
+    tokens.set(found.tokens, from * k);
+    logprobs.set(found.logprobs, from * k);
   }
-  return rowsOf(rows, k);
+  return { tokens, logprobs, k, length: prompt.length };
 }
 
 async function drawAtEach(learner: Learner, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {

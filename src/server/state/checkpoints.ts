@@ -1,17 +1,8 @@
-/** Checkpoints: saving, finding, copying, expiring. A checkpoint is a record that names a folder of weights. */
+/** Finds and expires checkpoints. A checkpoint is a record that names a folder of weights. */
 import { UserError } from "../../errors.ts";
-import { checkName, formatTinkerPath, type PathKind, parseTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { formatTinkerPath, type PathKind, parseTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { ServerContext } from "../context.ts";
 import type { CheckpointRecord } from "./records.ts";
-
-export interface CheckpointRequest {
-  run: string;
-  kind: PathKind;
-  name: string;
-  ttlSeconds: number | null;
-  overwrite: boolean;
-  userMetadata: Record<string, unknown> | null;
-}
 
 const ttl = { least: 3600, most: 10 * 366 * 86_400 };
 
@@ -24,25 +15,8 @@ export function expiry(context: ServerContext, seconds: number | null): string |
   return new Date(context.now().getTime() + seconds * 1000).toISOString();
 }
 
-/**
- * Checks a request to save before anything is written.
- * @throws UserError for a name that is not allowed or taken
- */
-export function planCheckpoint(
-  context: ServerContext,
-  request: CheckpointRequest,
-): { path: string; expiresAt: string | null } {
-  const path = formatTinkerPath({ ...request, name: checkName(request.name) });
-  if (!request.overwrite && findCheckpoint(context, path)) {
-    throw new UserError(
-      `${path} exists already; choose another name, or overwrite it (overwrite=True, save_state only)`,
-    );
-  }
-  return { path, expiresAt: expiry(context, request.ttlSeconds) };
-}
-
 /** Undefined if there is none or it has expired. */
-function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
+export function findCheckpoint(context: ServerContext, path: string): CheckpointRecord | undefined {
   const found = context.store.checkpoints.get(path);
   return found && !isExpired(context, found) ? found : undefined;
 }

@@ -16,7 +16,7 @@ const adapter = z.strictObject({
 /** Frozen weights: a folder of the store, and what made them. */
 const snapshot = z.strictObject({ data: z.string(), adapter });
 
-const modelRecord = z.strictObject({
+export const modelRecord = z.strictObject({
   /** `model_seq_id` */
   number: z.int().min(0),
   /** As the client named it. */
@@ -39,7 +39,7 @@ const modelRecord = z.strictObject({
   untrainable: z.boolean().default(false),
 });
 
-const samplerRecord = z.strictObject({
+export const samplerRecord = z.strictObject({
   /** `sampling_session_seq_id` */
   number: z.int().min(0),
   baseModel: z.string(),
@@ -61,13 +61,13 @@ const finished = z.strictObject({ reason: z.string(), detail: z.string().nullabl
 export const sessionRecord = z.strictObject({
   id: z.string(),
   createdAt: z.string(),
-  tags: z.array(z.string()),
+  tags: z.array(z.string()).default([]),
   userMetadata: metadata,
-  displayName: z.string().nullable(),
-  projectId: z.string().nullable(),
+  displayName: z.string().nullable().default(null),
+  projectId: z.string().nullable().default(null),
   finished: finished.nullable().default(null),
-  models: z.array(modelRecord),
-  samplers: z.array(samplerRecord),
+  models: z.array(modelRecord).default([]),
+  samplers: z.array(samplerRecord).default([]),
   /** The newest weights that a model shares with its in-flight samplers, by model id. */
   inflight: z.record(z.string(), snapshot).default({}),
 });
@@ -77,8 +77,8 @@ export const checkpointRecord = z.strictObject({
   kind: z.enum(["weights", "sampler_weights", "external_weights"]),
   name: z.string(),
   createdAt: z.string(),
-  expiresAt: z.string().nullable(),
-  public: z.boolean(),
+  expiresAt: z.string().nullable().default(null),
+  public: z.boolean().default(false),
   sizeBytes: z.int(),
   userMetadata: metadata,
   baseModel: z.string(),

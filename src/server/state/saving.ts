@@ -1,16 +1,16 @@
-/** What a training client can ask of a model's weights: save, load, snapshot for sampling, export. */
+/** What a training client can request for a model's weights: save, load, snapshot for sampling, export. */
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
-import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
+import { checkName, formatTinkerPath, type PathKind } from "../../tinker-protocol/tinker-path.ts";
 import { clientMetadata } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
-import { type CheckpointRequest, planCheckpoint, requireCheckpoint } from "./checkpoints.ts";
-import type { CheckpointRecord, Snapshot } from "./records.ts";
+import { readBody } from "../read-body.ts";
+import { expiry, findCheckpoint, requireCheckpoint } from "./checkpoints.ts";
+import { type CheckpointRecord, checkpointRecord, type Snapshot } from "./records.ts";
 
-const metadata = clientMetadata.nullish();
-const common = { ttl_seconds: z.number().nullish(), user_metadata: metadata };
+const common = { ttl_seconds: z.number().nullish(), user_metadata: clientMetadata.nullish() };
 const saveSchema = z.looseObject({ path: z.string().nullish(), overwrite: z.boolean().nullish(), ...common });
 const samplerSchema = z.looseObject({
   path: z.string().nullish(),
@@ -25,61 +25,69 @@ const externalSchema = z.looseObject({
 });
 const loadSchema = z.looseObject({ path: z.string(), optimizer: z.boolean() });
 
-/** @throws UserError that names the field */
-export function readBody<S extends z.ZodType>(schema: S, body: unknown): z.output<S> {
-  const parsed = schema.safeParse(body);
-  if (!parsed.success) throw new UserError(z.prettifyError(parsed.error));
-  return parsed.data;
-}
-
-/** Writes weights into a new folder of the store; those for a sampler are then what the model's policy samples with. */
-async function write(
-  context: ServerContext,
-  model: LiveModel,
-  what: "state" | "sampler" | "adapter",
-): Promise<{ data: string; sizeBytes: number }> {
+/** Writes weights into a new folder of the store. The model's policy then samples with those for a sampler. */
+async function write(context: ServerContext, model: LiveModel, kind: PathKind): Promise<string> {
   const { data, folder } = context.store.newData();
   try {
     await model.compute(async (policy) => {
-      if (what === "adapter") return policy.learner.export(folder, "adapter");
-      await policy.learner.saveState(folder, { optimizer: what === "state" });
-      if (what === "sampler") await model.base.standIns.publish(policy, data);
+      if (kind === "external_weights") return policy.learner.export(folder, "adapter");
+      await policy.learner.saveState(folder, { optimizer: kind === "weights" });
+      if (kind === "sampler_weights") await model.base.standIns.publish(policy, data);
     });
-    return { data, sizeBytes: context.store.sizeOf(data) };
+    return data;
   } catch (error) {
     context.store.discard(data);
     throw error;
   }
 }
 
-function record(
+interface SaveRequest {
+  ttl_seconds?: number | null | undefined;
+  user_metadata?: Record<string, unknown> | null | undefined;
+  overwrite?: boolean | null | undefined;
+}
+
+/** @throws UserError for a name that is not allowed or taken, before anything is written */
+async function save(
   context: ServerContext,
   model: LiveModel,
-  { run, kind, name, userMetadata }: CheckpointRequest,
-  expiresAt: string | null,
-  written: { data: string; sizeBytes: number },
-): CheckpointRecord {
+  kind: PathKind,
+  name: string,
+  { ttl_seconds, user_metadata, overwrite }: SaveRequest,
+): Promise<{ path: string; data: string }> {
+  const { store, usage, now } = context;
+  const path = formatTinkerPath({ run: model.id, kind, name: checkName(name) });
+  if (!overwrite && findCheckpoint(context, path)) {
+    throw new UserError(
+      `${path} exists already; choose another name, or overwrite it (overwrite=True, save_state only)`,
+    );
+  }
+  const expiresAt = expiry(context, ttl_seconds ?? null);
+  const data = await write(context, model, kind);
   const { adapter, baseModel } = model.record;
-  const createdAt = context.now().toISOString();
-  context.usage.add("checkpoint", model.session.id, model.base.name, 1);
-  return { run, kind, name, userMetadata, expiresAt, createdAt, public: false, baseModel, adapter, ...written };
+  const record = checkpointRecord.parse({
+    run: model.id,
+    kind,
+    name,
+    createdAt: now().toISOString(),
+    expiresAt,
+    sizeBytes: store.sizeOf(data),
+    userMetadata: user_metadata,
+    baseModel,
+    adapter,
+    data,
+  });
+  usage.add("checkpoint", model.session.id, model.base.name, 1);
+  store.saveCheckpoint(record);
+  return { path, data };
 }
 
 export async function saveWeights(context: ServerContext, model: LiveModel, body: unknown): Promise<FutureResult> {
-  const { path: name, ttl_seconds, overwrite, user_metadata } = readBody(saveSchema, body);
-  const request = {
-    run: model.id,
-    kind: "weights" as const,
-    name: name ?? `auto-${model.sequencer.next - 1}`,
-    ttlSeconds: ttl_seconds ?? null,
-    overwrite: overwrite ?? false,
-    userMetadata: user_metadata ?? null,
-  };
-  const { path, expiresAt } = planCheckpoint(context, request);
-  const written = await write(context, model, "state");
-  context.store.saveCheckpoint(record(context, model, request, expiresAt, written));
+  const request = readBody(saveSchema, body);
+  const name = request.path ?? `auto-${model.sequencer.next - 1}`;
+  const { path, data } = await save(context, model, "weights", name, request);
   model.record.lastSaved = path;
-  model.markState({ data: written.data, optimizer: true });
+  model.markState({ data, optimizer: true });
   return { kind: "json", body: { type: "save_weights", path } };
 }
 
@@ -87,7 +95,7 @@ export async function saveWeights(context: ServerContext, model: LiveModel, body
  * With a name: a sampler's checkpoint. Without: a sampling session of the frozen weights, or, in flight, of weights
  * that the model's later in-flight saves replace.
  *
- * @param addSampler makes the sampling session and gives its id
+ * @param addSampler creates the sampling session and returns its id
  */
 export async function saveForSampler(
   context: ServerContext,
@@ -95,65 +103,39 @@ export async function saveForSampler(
   body: unknown,
   addSampler: (number: number, weights: Snapshot | { inflight: string }) => string,
 ): Promise<FutureResult> {
-  const {
-    path: name,
-    sampling_session_seq_id: number,
-    kind,
-    ttl_seconds,
-    user_metadata,
-  } = readBody(samplerSchema, body);
-  if (typeof name === "string") {
-    const request = {
-      run: model.id,
-      kind: "sampler_weights" as const,
-      name,
-      ttlSeconds: ttl_seconds ?? null,
-      overwrite: false,
-      userMetadata: user_metadata ?? null,
-    };
-    const { path, expiresAt } = planCheckpoint(context, request);
-    const written = await write(context, model, "sampler");
-    context.store.saveCheckpoint(record(context, model, request, expiresAt, written));
-    return { kind: "json", body: { type: "save_weights_for_sampler", path } };
+  const request = readBody(samplerSchema, body);
+  const type = "save_weights_for_sampler";
+  if (typeof request.path === "string") {
+    const { path } = await save(context, model, "sampler_weights", request.path, { ...request, overwrite: false });
+    return { kind: "json", body: { type, path } };
   }
+  const { sampling_session_seq_id: number, kind } = request;
   if (typeof number !== "number") throw new UserError("either path or sampling_session_seq_id must be given");
-  const { data } = await write(context, model, "sampler");
-  const snapshot = { data, adapter: model.record.adapter };
+  const snapshot = { data: await write(context, model, "sampler_weights"), adapter: model.record.adapter };
   if (kind === "inflight") model.session.inflight[model.id] = snapshot;
   const id = addSampler(number, kind === "inflight" ? { inflight: model.id } : snapshot);
-  return { kind: "json", body: { type: "save_weights_for_sampler", sampling_session_id: id } };
+  return { kind: "json", body: { type, sampling_session_id: id } };
 }
 
 export async function saveExternal(context: ServerContext, model: LiveModel, body: unknown): Promise<FutureResult> {
-  const { path: name, ttl_seconds, age_encryption_recipients } = readBody(externalSchema, body);
-  if (age_encryption_recipients && age_encryption_recipients.length > 0) {
+  const { path: name, ttl_seconds, age_encryption_recipients: recipients } = readBody(externalSchema, body);
+  const { engine, exports } = model.base.engine.capabilities;
+  if (recipients && recipients.length > 0) {
     throw new UserError("age_encryption_recipients: this server does not encrypt exports");
   }
-  if (!model.base.engine.capabilities.exports.includes("adapter")) {
-    throw new UserError(`the engine "${model.base.engine.capabilities.engine}" exports no adapters`);
-  }
-  const request = {
-    run: model.id,
-    kind: "external_weights" as const,
-    name,
-    ttlSeconds: ttl_seconds ?? null,
-    overwrite: false,
-    userMetadata: null,
-  };
-  const { path, expiresAt } = planCheckpoint(context, request);
-  const written = await write(context, model, "adapter");
-  context.store.saveCheckpoint(record(context, model, request, expiresAt, written));
+  if (!exports.includes("adapter")) throw new UserError(`the engine "${engine}" does not export adapters`);
+  const { path } = await save(context, model, "external_weights", name, { ttl_seconds });
   return { kind: "json", body: { type: "save_weights_external", path } };
 }
 
-/** @throws UserError for a checkpoint that there is not, or that holds no such state */
+/** @throws UserError for a checkpoint that does not exist or does not hold such a state */
 export function requireLoadable(context: ServerContext, path: string, optimizer: boolean): CheckpointRecord {
   const checkpoint = requireCheckpoint(context, path, ["weights", "external_weights"]);
   if (checkpoint.kind !== "external_weights" || !optimizer) return checkpoint;
   throw new UserError(`${path} holds weights without an optimizer: use create_training_client_from_state("${path}")`);
 }
 
-/** Rank and targets come from the checkpoint; a gradient that was added up is dropped. */
+/** Rank and targets come from the checkpoint. An accumulated gradient is dropped. */
 export async function loadWeights(context: ServerContext, model: LiveModel, body: unknown): Promise<FutureResult> {
   const { path, optimizer } = readBody(loadSchema, body);
   const checkpoint = requireLoadable(context, path, optimizer);

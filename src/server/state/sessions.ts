@@ -5,8 +5,8 @@ import { clientMetadata, clientName, clientTags } from "../client-names.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";
 import { createLiveModel, isEvictable, type LiveModel, modelId } from "../models/live-models.ts";
-import type { SessionRecord } from "./records.ts";
-import { readBody } from "./saving.ts";
+import { readBody } from "../read-body.ts";
+import { type SessionRecord, sessionRecord } from "./records.ts";
 
 const createSchema = z.looseObject({
   tags: clientTags.nullish(),
@@ -15,42 +15,24 @@ const createSchema = z.looseObject({
   project_id: clientName.nullish(),
 });
 
-export interface Sessions {
-  create(body: unknown): SessionRecord;
-  /** @throws HttpError 404 when it does not exist */
-  require(id: unknown): SessionRecord;
-  /** Notes that the session is alive. @throws HttpError 404 when it does not exist, 410 when it is finished */
-  touch(id: unknown): SessionRecord;
-  /** The first reason counts. */
-  finish(id: string, reason: string, detail: string | null): Promise<void>;
-  /** Undefined if there is no such model. */
-  findModel(id: string): LiveModel | undefined;
-  /** @throws HttpError 404 when it does not exist */
-  requireModel(id: unknown): LiveModel;
-  /** Undefined for a model that has not been used since the server started. */
-  liveModel(id: string): LiveModel | undefined;
-  /** For a model that could not be created. */
-  forgetModel(id: string): void;
-  /** Frees the memory of sessions without a sign of life. */
-  closeIdle(): Promise<void>;
-  /** Moves unused models to disk, except for the newest few. */
-  evictIdle(): Promise<void>;
-  /** Whether the session is over or has been silent for long. */
-  isOver(session: SessionRecord): boolean;
-  readonly counts: { active: number; models: number };
-}
-
 /** Models that were used since then stay in memory, regardless of their number. */
 const evictAfterMs = 30_000;
 
-export function createSessions(context: ServerContext): Sessions {
+export type Sessions = ReturnType<typeof createSessions>;
+
+export function createSessions(context: ServerContext) {
   const { store, log } = context;
   const live = new Map<string, LiveModel>();
   const seen = new Map<string, number>();
-  const started = context.now().getTime();
-  const silentMs = (id: string) => context.now().getTime() - (seen.get(id) ?? started);
+  const nowMs = () => context.now().getTime();
+  const started = nowMs();
 
-  const unusedMs = ({ record }: LiveModel) => context.now().getTime() - Date.parse(record.lastRequestAt);
+  const silentMs = (id: string) => nowMs() - (seen.get(id) ?? started);
+  const unusedMs = ({ record }: LiveModel) => nowMs() - Date.parse(record.lastRequestAt);
+
+  /** Whether the session is finished or has been silent for long. */
+  const isOver = (session: SessionRecord) =>
+    session.finished !== null || silentMs(session.id) >= context.sessionTimeoutMs;
 
   const modelsOf = (session: SessionRecord): LiveModel[] =>
     session.models.flatMap(({ number }) => live.get(modelId(session.id, number)) ?? []);
@@ -60,47 +42,58 @@ export function createSessions(context: ServerContext): Sessions {
       live.delete(model.id);
       if (!model.open) continue;
       await model.close();
-      log.info(
-        model.id,
-        `closed: ${why}${model.record.dirty || model.record.unstepped ? "; unsaved changes are lost" : ""}`,
-      );
+      const lost = model.record.dirty || model.record.unstepped ? "; unsaved changes are lost" : "";
+      log.info(model.id, `closed: ${why}${lost}`);
     }
   }
 
-  const sessions: Sessions = {
-    create(body) {
+  /** @throws HttpError 404 when it does not exist */
+  function require(id: unknown): SessionRecord {
+    const session = typeof id === "string" ? store.sessions.get(id) : undefined;
+    if (!session) throw new HttpError(404, `there is no session ${JSON.stringify(id)}`);
+    return session;
+  }
+
+  function findModel(id: string): LiveModel | undefined {
+    const existing = live.get(id);
+    if (existing) return existing;
+    const [, sessionId = "", number] = /^(.+):train:(\d+)$/.exec(id) ?? [];
+    const session = store.sessions.get(sessionId);
+    const record = session?.models.find((model) => model.number === Number(number));
+    if (!session || !record) return undefined;
+    const model = createLiveModel(context, session, record);
+    live.set(id, model);
+    return model;
+  }
+
+  return {
+    create(body: unknown): SessionRecord {
       const { tags, user_metadata, display_name, project_id } = readBody(createSchema, body);
-      const session: SessionRecord = {
+      const session = sessionRecord.parse({
         id: randomUUID(),
         createdAt: context.now().toISOString(),
         tags: tags ?? [],
-        userMetadata: user_metadata ?? null,
-        displayName: display_name ?? null,
-        projectId: project_id ?? null,
-        finished: null,
-        models: [],
-        samplers: [],
-        inflight: {},
-      };
+        userMetadata: user_metadata,
+        displayName: display_name,
+        projectId: project_id,
+      });
       store.saveSession(session);
-      seen.set(session.id, context.now().getTime());
+      seen.set(session.id, nowMs());
       log.info(session.id, `session begins${display_name ? ` ("${display_name}")` : ""}`);
       return session;
     },
-    require(id) {
-      const session = typeof id === "string" ? store.sessions.get(id) : undefined;
-      if (!session) throw new HttpError(404, `there is no session ${JSON.stringify(id)}`);
-      return session;
-    },
-    touch(id) {
-      const session = sessions.require(id);
+    require,
+    /** Notes that the session is alive. @throws HttpError 404 when it does not exist, 410 when it is finished */
+    touch(id: unknown): SessionRecord {
+      const session = require(id);
       if (session.finished)
         throw new HttpError(410, `the session ${session.id} is finished: ${session.finished.reason}`);
-      seen.set(session.id, context.now().getTime());
+      seen.set(session.id, nowMs());
       return session;
     },
-    async finish(id, reason, detail) {
-      const session = sessions.require(id);
+    /** The first reason counts. */
+    async finish(id: string, reason: string, detail: string | null): Promise<void> {
+      const session = require(id);
       if (session.finished) return;
       session.finished = { reason, detail, at: context.now().toISOString() };
       store.saveSession(session);
@@ -108,35 +101,28 @@ export function createSessions(context: ServerContext): Sessions {
       log.info(id, `session finished: ${reason}${detail ? ` (${detail})` : ""}`);
       await closeModels(session, "its session is finished");
     },
-    findModel(id) {
-      const existing = live.get(id);
-      if (existing) return existing;
-      const [, sessionId = "", number] = /^(.+):train:(\d+)$/.exec(id) ?? [];
-      const session = store.sessions.get(sessionId);
-      const record = session?.models.find((model) => model.number === Number(number));
-      if (!session || !record) return undefined;
-      const model = createLiveModel(context, session, record);
-      live.set(id, model);
-      return model;
-    },
-    requireModel(id) {
-      const model = typeof id === "string" ? sessions.findModel(id) : undefined;
+    findModel,
+    /** @throws HttpError 404 when it does not exist */
+    requireModel(id: unknown): LiveModel {
+      const model = typeof id === "string" ? findModel(id) : undefined;
       if (!model) throw new HttpError(404, `there is no model ${JSON.stringify(id)}`);
       return model;
     },
-    liveModel: (id) => live.get(id),
-    forgetModel: (id) => void live.delete(id),
-    async closeIdle() {
+    /** Undefined for a model that has not been used since the server started. */
+    liveModel: (id: string) => live.get(id),
+    /** For a model that could not be created. */
+    forgetModel: (id: string) => void live.delete(id),
+    /** Frees the memory of sessions whose clients have been silent for long. */
+    async closeIdle(): Promise<void> {
       for (const session of store.sessions.values()) {
-        if (session.finished || silentMs(session.id) < context.sessionTimeoutMs) continue;
+        if (session.finished || !isOver(session)) continue;
         if (modelsOf(session).some((model) => !model.sequencer.idle)) continue;
-        await closeModels(
-          session,
-          `no request came from its client for ${Math.round(silentMs(session.id) / 60_000)} minutes`,
-        );
+        const minutes = Math.round(silentMs(session.id) / 60_000);
+        await closeModels(session, `no request came from its client for ${minutes} minutes`);
       }
     },
-    async evictIdle() {
+    /** Moves unused models to disk, except for the newest few. */
+    async evictIdle(): Promise<void> {
       const unused = [...live.values()]
         .filter((model) => isEvictable(model) && unusedMs(model) >= evictAfterMs)
         .sort((left, right) => unusedMs(left) - unusedMs(right));
@@ -146,11 +132,10 @@ export function createSessions(context: ServerContext): Sessions {
         log.info(model.id, "moved to disk: more models are idle than --max-idle-models keeps in memory");
       }
     },
-    isOver: (session) => session.finished !== null || silentMs(session.id) >= context.sessionTimeoutMs,
+    isOver,
     get counts() {
-      const active = [...store.sessions.values()].filter((session) => !sessions.isOver(session)).length;
+      const active = [...store.sessions.values()].filter((session) => !isOver(session)).length;
       return { active, models: [...live.values()].filter(({ open }) => open).length };
     },
   };
-  return sessions;
 }

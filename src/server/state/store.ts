@@ -16,29 +16,13 @@ import { removeLeftovers } from "../../files/temporary-names.ts";
 import { formatTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import { type CheckpointRecord, checkpointRecord, type SessionRecord, sessionRecord } from "./records.ts";
 
-export interface Store {
-  readonly sessions: Map<string, SessionRecord>;
-  /** By tinker path. */
-  readonly checkpoints: Map<string, CheckpointRecord>;
-  saveSession(session: SessionRecord): void;
-  saveCheckpoint(checkpoint: CheckpointRecord): void;
-  deleteCheckpoint(path: string): void;
-  /** The name of a folder that does not exist yet, and where it will be. */
-  newData(): { data: string; folder: string };
-  /** Nothing will be written there after all. */
-  discard(data: string): void;
-  folderOf(data: string): string;
-  sizeOf(data: string): number;
-  /** Deletes the folders that no record names and `alsoUsed` does not. Returns how many. */
-  collectGarbage(alsoUsed?: ReadonlySet<string>): Promise<number>;
-  close(): void;
-}
-
 /** A name for a file of any text. */
 const fileOf = (text: string) => `${createHash("sha256").update(text).digest("hex").slice(0, 40)}.json`;
 
+export type Store = ReturnType<typeof openStore>;
+
 /** @throws UserError when another server uses the folder; RunError when a record cannot be read */
-export function openStore(root: string): Store {
+export function openStore(root: string) {
   const folders = {
     sessions: join(root, "sessions"),
     checkpoints: join(root, "checkpoints"),
@@ -74,36 +58,39 @@ export function openStore(root: string): Store {
 
   return {
     sessions,
+    /** By tinker path. */
     checkpoints,
-    saveSession(session) {
+    saveSession(session: SessionRecord): void {
       sessions.set(session.id, session);
       write(folders.sessions, session.id, session);
     },
-    saveCheckpoint(checkpoint) {
+    saveCheckpoint(checkpoint: CheckpointRecord): void {
       const path = formatTinkerPath(checkpoint);
       write(folders.checkpoints, path, checkpoint);
       checkpoints.set(path, checkpoint);
     },
-    deleteCheckpoint(path) {
+    deleteCheckpoint(path: string): void {
       rmSync(join(folders.checkpoints, fileOf(path)), { force: true });
       checkpoints.delete(path);
     },
-    newData() {
+    /** The name of a folder that does not exist so far, and its path. */
+    newData(): { data: string; folder: string } {
       const data = randomUUID();
       unborn.add(data);
       return { data, folder: folderOf(data) };
     },
-    discard: (data) => void unborn.delete(data),
+    /** Nothing will be written there after all. */
+    discard: (data: string) => void unborn.delete(data),
     folderOf,
-    sizeOf: (data) => folderSize(folderOf(data)),
-    async collectGarbage(alsoUsed = new Set()) {
+    sizeOf: (data: string) => folderSize(folderOf(data)),
+    /** Deletes the folders that are neither in a record nor in `alsoUsed`. */
+    async collectGarbage(alsoUsed: ReadonlySet<string> = new Set()): Promise<void> {
       const used = named();
       const unused = readdirSync(folders.data).filter(
         // A folder under way is `.{name}.{owner}.partial`, one that is complete `{name}`.
         (entry) => ![used, unborn, alsoUsed].some((set) => set.has(entry) || set.has(entry.split(".")[1] ?? "")),
       );
       for (const entry of unused) await rm(join(folders.data, entry), { recursive: true, force: true });
-      return unused.length;
     },
     close: unlock,
   };
@@ -127,8 +114,6 @@ function readAll<S extends z.ZodType>(folder: string, schema: S): z.output<S>[] 
 
 function folderSize(folder: string): number {
   if (!existsSync(folder)) return 0;
-  return readdirSync(folder, { withFileTypes: true }).reduce((total, entry) => {
-    const path = join(folder, entry.name);
-    return total + (entry.isDirectory() ? folderSize(path) : statSync(path).size);
-  }, 0);
+  const stats = readdirSync(folder, { recursive: true, encoding: "utf8" }).map((file) => statSync(join(folder, file)));
+  return stats.reduce((total, entry) => total + (entry.isFile() ? entry.size : 0), 0);
 }

@@ -13,8 +13,8 @@ import { HttpError } from "../http-error.ts";
 import { findBaseModel } from "../models/base-models.ts";
 import { modelId } from "../models/live-models.ts";
 import { adapterOf, loraSchema } from "../models/lora-config.ts";
-import type { LoraAdapter } from "./records.ts";
-import { readBody } from "./saving.ts";
+import { readBody } from "../read-body.ts";
+import { checkpointRecord, type LoraAdapter, modelRecord } from "./records.ts";
 import type { Sessions } from "./sessions.ts";
 
 export const uploadFiles = ["adapter_config.json", "adapter_model.safetensors"] as const;
@@ -41,17 +41,9 @@ interface Upload {
   path?: Promise<string>;
 }
 
-export interface Uploads {
-  /** @throws UserError for a model that is not served, or a rank that is not possible */
-  start(body: unknown): string;
-  /** @throws HttpError 404, 413 */
-  receive(id: string, file: string, body: ReadableStream | null): Promise<void>;
-  /** Gives the checkpoint's path. @throws UserError when the files are not an adapter of the model */
-  finish(id: unknown): Promise<string>;
-  sweep(): void;
-}
+export type Uploads = ReturnType<typeof createUploads>;
 
-export function createUploads(context: ServerContext, sessions: Sessions): Uploads {
+export function createUploads(context: ServerContext, sessions: Sessions) {
   const { store, log } = context;
   const uploads = new Map<string, Upload>();
 
@@ -80,28 +72,35 @@ export function createUploads(context: ServerContext, sessions: Sessions): Uploa
     });
     const session = sessions.create({ display_name: "uploaded weights", project_id: project });
     const createdAt = context.now().toISOString();
-    session.models.push({
-      ...{ number: 0, adapter: own, baseModel, userMetadata: null, state: null, lastSaved: null },
-      ...{ createdAt, lastRequestAt: createdAt, nextSeq: 1, dirty: false, unstepped: false, untrainable: true },
-    });
+    session.models.push(
+      modelRecord.parse({
+        number: 0,
+        adapter: own,
+        baseModel,
+        createdAt,
+        lastRequestAt: createdAt,
+        untrainable: true,
+      }),
+    );
     store.saveSession(session);
-    const run = modelId(session.id, 0);
-    const checkpoint = {
-      run,
-      kind: "external_weights" as const,
+    const checkpoint = checkpointRecord.parse({
+      run: modelId(session.id, 0),
+      kind: "external_weights",
       name: "uploaded",
       createdAt,
-      expiresAt: null,
-      public: false,
-    };
-    const sizeBytes = store.sizeOf(data);
-    store.saveCheckpoint({ ...checkpoint, sizeBytes, userMetadata: null, baseModel, adapter: own, data });
-    log.info(run, `uploaded an adapter of rank ${r}`);
+      sizeBytes: store.sizeOf(data),
+      baseModel,
+      adapter: own,
+      data,
+    });
+    store.saveCheckpoint(checkpoint);
+    log.info(checkpoint.run, `uploaded an adapter of rank ${r}`);
     return formatTinkerPath(checkpoint);
   }
 
   return {
-    start(body) {
+    /** @throws UserError for a model that is not served, or a rank that is not possible */
+    start(body: unknown): string {
       const { base_model, lora_config, destination_project_id } = readBody(startSchema, body);
       const { engine } = findBaseModel(context.models, base_model);
       const adapter = adapterOf(lora_config, engine.capabilities);
@@ -112,7 +111,8 @@ export function createUploads(context: ServerContext, sessions: Sessions): Uploa
       uploads.set(id, { baseModel: base_model, adapter, project: destination_project_id ?? null, data, begun });
       return id;
     },
-    async receive(id, file, body) {
+    /** @throws HttpError 404, 413 */
+    async receive(id: string, file: string, body: ReadableStream | null): Promise<void> {
       const { data, path } = require(id);
       if (path) throw new HttpError(400, "the upload is finished");
       const target = join(store.folderOf(data), file);
@@ -126,17 +126,15 @@ export function createUploads(context: ServerContext, sessions: Sessions): Uploa
         }
       };
       try {
-        await pipeline(
-          body === null ? Readable.from([]) : Readable.fromWeb(body as never),
-          limited,
-          createWriteStream(partial),
-        );
+        const source = body === null ? Readable.from([]) : Readable.fromWeb(body as never);
+        await pipeline(source, limited, createWriteStream(partial));
         await rename(partial, target);
       } finally {
         await rm(partial, { force: true });
       }
     },
-    async finish(id) {
+    /** Gives the checkpoint's path. @throws UserError when the files are not an adapter of the model */
+    async finish(id: unknown): Promise<string> {
       const upload = require(id);
       upload.path ??= adopt(upload);
       try {
@@ -147,7 +145,7 @@ export function createUploads(context: ServerContext, sessions: Sessions): Uploa
         throw error;
       }
     },
-    sweep() {
+    sweep(): void {
       const now = context.now().getTime();
       for (const [id, { begun, data, path }] of uploads) {
         if (now - begun < lifeMs) continue;

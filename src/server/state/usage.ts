@@ -21,19 +21,13 @@ const entrySchema = z.strictObject({
 });
 export type UsageEntry = z.output<typeof entrySchema>;
 
-export interface Usage {
-  add(kind: UsageKind, session: string | null, baseModel: string, amount: number): void;
-  /** Of the hours that begin at `from` or later and before `to`. */
-  between(from: Date, to: Date): UsageEntry[];
-  /** Writes what has been added since the last time. */
-  save(): void;
-}
-
 const hourMs = 3_600_000;
 const hourOf = (time: Date): string => new Date(Math.floor(time.getTime() / hourMs) * hourMs).toISOString();
 const dayOf = (hour: string): string => hour.slice(0, 10);
 
-export function openUsage(folder: string, now: () => Date): Usage {
+export type Usage = ReturnType<typeof openUsage>;
+
+export function openUsage(folder: string, now: () => Date) {
   makeFolder(folder, 0o700);
   const days = new Map<string, Map<string, UsageEntry>>();
   const changed = new Set<string>();
@@ -48,7 +42,7 @@ export function openUsage(folder: string, now: () => Date): Usage {
   }
 
   return {
-    add(kind, session, baseModel, amount) {
+    add(kind: UsageKind, session: string | null, baseModel: string, amount: number): void {
       const entry = { hour: hourOf(now()), kind, session, baseModel, amount: 0 };
       const day = dayOf(entry.hour);
       const entries = entriesOf(day);
@@ -59,14 +53,16 @@ export function openUsage(folder: string, now: () => Date): Usage {
       entries.set(key, found);
       changed.add(day);
     },
-    between(from, to) {
+    /** Of the hours that begin at `from` or later and before `to`. */
+    between(from: Date, to: Date): UsageEntry[] {
       const found: UsageEntry[] = [];
       for (let day = Date.parse(dayOf(from.toISOString())); day < to.getTime(); day += 24 * hourMs) {
         found.push(...entriesOf(dayOf(new Date(day).toISOString())).values());
       }
       return found.filter(({ hour }) => hour >= from.toISOString() && hour < to.toISOString());
     },
-    save() {
+    /** Writes what has been added since the last time. */
+    save(): void {
       for (const day of changed) writeWhole(fileOf(day), [`${JSON.stringify([...entriesOf(day).values()])}\n`], 0o600);
       changed.clear();
       const today = dayOf(hourOf(now()));
