@@ -78,3 +78,30 @@ def test_a_step_loses_little(adapter: dict, dtype: str, tmp_path, monkeypatch) -
     assert abs(lost()) < (0.3 if dtype == "bfloat16" else 1e-6)
     monkeypatch.setattr(Thresholds, "round", lambda self, weight, target: target.copy_(weight))
     assert dtype == "float32" or lost() > 0.5
+
+
+@pytest.mark.parametrize("adapter", [LORA, {"kind": "full"}], ids=["lora", "full"])
+def test_a_resumed_and_an_exported_policy_have_the_same_weights(adapter: dict, tmp_path) -> None:
+    folder = build("llama", tmp_path, torch.bfloat16)
+    sequences = sample_sequences()
+
+    def open_policy(path, adapter: dict):
+        policies = Policies(load(path, dtype="bfloat16"))
+        return policies[policies.create(adapter)]
+
+    def logprobs(policy) -> torch.Tensor:
+        return Trainer().forward(policy, sequences, ["logprobs"])["logprobs"]
+
+    policy = open_policy(folder, adapter)
+    weights = {"logprobs": torch.ones(int(sequences.starts[-1]))}
+    for _ in range(2):
+        Trainer().forward_backward(policy, sequences, ["logprobs"], weighing(sequences, weights))
+        policy.optim_step(AdamSettings(2e-5, 0.9, 0.95, 1e-8, 0.0, 0.0))
+    policy.save_state(tmp_path / "state")
+    resumed = open_policy(folder, {**adapter, "seed": 2})
+    resumed.load_state(tmp_path / "state", optimizer=True)
+    policy.export(tmp_path / "merged", "merged")
+    exported = open_policy(tmp_path / "merged", {"kind": "none"})
+    assert torch.equal(logprobs(resumed), logprobs(policy))
+    assert torch.equal(logprobs(exported), logprobs(policy))
+    assert not torch.equal(logprobs(open_policy(folder, {"kind": "none"})), logprobs(policy))
