@@ -55,3 +55,16 @@ export function takeLaunch(): Launch | undefined {
   delete holder[key];
   return launch;
 }
+
+/** The options that a script passes to `train`, combined with the pending launch: the command line wins. */
+export function withLaunch(options: TrainOptions): TrainOptions {
+  const launch = takeLaunch();
+  if (launch === undefined) return options;
+  return {
+    ...options,
+    ...launch,
+    search: { ...options.search, ...launch.search },
+    files: [...(options.files ?? []), ...(launch.files ?? [])],
+    overrides: [...(options.overrides ?? []), ...(launch.overrides ?? [])],
+  };
+}

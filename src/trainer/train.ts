@@ -13,7 +13,7 @@ import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
 import { savedConfigFile } from "./checkpoints/open-checkpoint.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
-import { type TrainOptions, takeLaunch } from "./launch.ts";
+import { type TrainOptions, withLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
 import { openRun } from "./opening/open-run.ts";
@@ -43,13 +43,11 @@ export interface RunSummary {
  * @example
  * const { history } = await train(experiment, { overrides: ["rllm.trainer.total_batches=20"] });
  */
-export async function train<Row>(
-  experiment: Experiment<Row>,
-  options: TrainOptions = takeLaunch() ?? {},
-): Promise<RunSummary> {
+export async function train<Row>(experiment: Experiment<Row>, options: TrainOptions = {}): Promise<RunSummary> {
+  const launched = withLaunch(options);
   checkExperiment(experiment);
   try {
-    return await runExperiment(experiment as Experiment<unknown>, options);
+    return await runExperiment(experiment as Experiment<unknown>, launched);
   } finally {
     await experiment.close?.();
   }

@@ -1,0 +1,19 @@
+import { afterAll, expect, test } from "vitest";
+import { setLaunch } from "./launch.ts";
+import { openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
+import { train } from "./train.ts";
+
+const { newFolder, remove } = temporaryFolders("hone-launch-");
+afterAll(remove);
+
+test("the command line wins over the options that a script passes to its first train()", async () => {
+  const steps = async (folder: string) => {
+    const overrides = ["rllm.trainer.total_batches=3", `rllm.trainer.run_dir=${folder}`];
+    const summary = await train(toy(), { engine: openToy(), overrides });
+    expect(summary.folder).toBe(folder);
+    return summary.step;
+  };
+  setLaunch({ overrides: ["rllm.trainer.total_batches=2"] });
+  expect(await steps(newFolder())).toBe(2);
+  expect(await steps(newFolder())).toBe(3);
+});
