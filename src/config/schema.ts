@@ -3,7 +3,7 @@
  * pages derive from it. Keys are spelled as in the reference documents; each section has its own file in schema/.
  */
 import { z } from "zod";
-import { backends } from "./schema/about.ts";
+import { backends, section } from "./schema/about.ts";
 import { agent, env, workflow } from "./schema/agents.ts";
 import { algorithm, critic, stepwiseAdvantage } from "./schema/algorithm.ts";
 import { data, rllmData } from "./schema/data.ts";
@@ -18,38 +18,36 @@ import { rolloutEngine, tinkerKeys } from "./schema/tinker.ts";
 import { asyncTraining, episodeLogging, trainer } from "./schema/trainer.ts";
 import { training, validation } from "./schema/training.ts";
 
-const rllm = z
-  .strictObject({
-    backend: z.enum(backends).default("local").describe("Backend that samples and trains.").meta({
-      note: "rllm/backend=tinker on the command line also loads that backend's defaults.",
-    }),
-    on_unsupported: z
-      .enum(["error", "warn"])
-      .default("error")
-      .describe(
-        "How to treat settings that the backend does not support: error stops before the run starts, warn ignores them.",
-      ),
-    data: rllmData,
-    agent,
-    env,
-    workflow,
-    rollout,
-    trainer,
-    algorithm,
-    stepwise_advantage: stepwiseAdvantage,
-    critic,
-    ...processingFlags,
-    compact_filtering: compactFiltering,
-    rejection_sample: rejectionSample,
-    dynamic_sampling: dynamicSampling,
-    reward,
-    sdk,
-    gateway,
-    episode_logging: episodeLogging,
-    async_training: asyncTraining,
-    remote_runtime: remoteRuntime,
-  })
-  .prefault({});
+const rllm = section({
+  backend: z.enum(backends).default("local").describe("Backend that samples and trains.").meta({
+    note: "rllm/backend=tinker on the command line also loads that backend's defaults.",
+  }),
+  on_unsupported: z
+    .enum(["error", "warn"])
+    .default("error")
+    .describe(
+      "How to treat settings that the backend does not support: error stops before the run starts, warn ignores them.",
+    ),
+  data: rllmData,
+  agent,
+  env,
+  workflow,
+  rollout,
+  trainer,
+  algorithm,
+  stepwise_advantage: stepwiseAdvantage,
+  critic,
+  ...processingFlags,
+  compact_filtering: compactFiltering,
+  rejection_sample: rejectionSample,
+  dynamic_sampling: dynamicSampling,
+  reward,
+  sdk,
+  gateway,
+  episode_logging: episodeLogging,
+  async_training: asyncTraining,
+  remote_runtime: remoteRuntime,
+});
 
 export const configSchema = z.strictObject({
   rllm,

@@ -3,11 +3,18 @@
  * The single source of parsing, `hone lightrft --help` and the reference page.
  */
 import { z } from "zod";
-import { count, text } from "../schema/about.ts";
-
-const flag = z.boolean().default(false);
-const positive = count.min(1);
-const optionalText = text.nullable().default(null);
+import {
+  aboveZero,
+  count,
+  notNegative,
+  off,
+  on,
+  optionalText,
+  positive,
+  section,
+  share,
+  text,
+} from "../schema/about.ts";
 
 /** Flags by section of the documentation; the last section has flags found only in LightRFT's scripts. */
 export const flagSections = {
@@ -25,20 +32,13 @@ export const flagSections = {
   Training: {
     num_episodes: positive.default(1).describe("Number of passes over the prompts."),
     max_epochs: positive.default(1).describe("Number of passes over the samples generated from a batch of prompts."),
-    actor_learning_rate: z.number().min(0).default(5e-7).describe("Peak learning rate of the policy."),
-    critic_learning_rate: z
-      .number()
-      .min(0)
+    actor_learning_rate: notNegative.default(5e-7).describe("Peak learning rate of the policy."),
+    critic_learning_rate: notNegative
       .default(9e-6)
       .describe("Learning rate of the critic; used only by estimators with a critic (gae)."),
-    lr_warmup_ratio: z
-      .number()
-      .min(0)
-      .max(1)
-      .default(0.03)
-      .describe("Fraction of all training steps used for warm-up."),
-    max_norm: z.number().min(0).default(1).describe("Clip the global gradient norm to this; 0 is off."),
-    l2: z.number().min(0).default(0).describe("Weight decay."),
+    lr_warmup_ratio: share.default(0.03).describe("Fraction of all training steps used for warm-up."),
+    max_norm: notNegative.default(1).describe("Clip the global gradient norm to this; 0 is off."),
+    l2: notNegative.default(0).describe("Weight decay."),
     adam_betas: z.array(z.number()).length(2).default([0.9, 0.95]).describe("Adam's beta1 and beta2."),
   },
   "Batch sizes": {
@@ -63,30 +63,24 @@ export const flagSections = {
       .enum(["k1", "k2", "k3"])
       .default("k3")
       .describe("Estimator of the KL divergence from the reference policy."),
-    init_kl_coef: z.number().min(0).default(0.001).describe("Weight of the KL divergence from the reference policy."),
-    kl_target: z
-      .number()
-      .min(0)
+    init_kl_coef: notNegative.default(0.001).describe("Weight of the KL divergence from the reference policy."),
+    kl_target: notNegative
       .default(0.01)
       .describe("Adapt the KL weight to keep the KL near this value; 0 keeps the weight fixed.")
       .meta({
         note: "Takes effect with cpgd, and whenever it is given; otherwise the weight is fixed, as in LightRFT's code.",
       }),
-    clip_range: z.number().gt(0).default(0.2).describe("Lower clipping bound of the ratio is 1 - clip_range."),
-    clip_range_higher: z
-      .number()
-      .gt(0)
-      .default(0.3)
-      .describe("Upper clipping bound of the ratio is 1 + clip_range_higher."),
-    temperature: z.number().min(0).default(1).describe("Sampling temperature."),
+    clip_range: aboveZero.default(0.2).describe("Lower clipping bound of the ratio is 1 - clip_range."),
+    clip_range_higher: aboveZero.default(0.3).describe("Upper clipping bound of the ratio is 1 + clip_range_higher."),
+    temperature: notNegative.default(1).describe("Sampling temperature."),
     top_p: z.number().gt(0).max(1).default(0.9).describe("Nucleus sampling threshold."),
   },
   "Distributed training": {
     zero_stage: count.min(1).max(3).default(2).describe("ZeRO stage: 1, 2 or 3."),
-    fsdp: flag.describe("Use FSDP instead of ZeRO."),
-    fsdp_cpu_offload: flag.describe("With FSDP: keep the optimizer state in CPU memory."),
-    bf16: flag.describe("Use bfloat16; without it, the faster of bfloat16 and float32 on this machine."),
-    gradient_checkpointing: flag.describe("Recompute activations in the backward pass to save memory."),
+    fsdp: off.describe("Use FSDP instead of ZeRO."),
+    fsdp_cpu_offload: off.describe("With FSDP: keep the optimizer state in CPU memory."),
+    bf16: off.describe("Use bfloat16; without it, the faster of bfloat16 and float32 on this machine."),
+    gradient_checkpointing: off.describe("Recompute activations in the backward pass to save memory."),
     sp_size: positive.default(1).describe("Number of processes that share one sequence."),
   },
   "Inference engine": {
@@ -95,17 +89,16 @@ export const flagSections = {
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide the number of processes."),
     engine_mem_util: z.number().gt(0).max(1).default(0.5).describe("Fraction of GPU memory for the inference server."),
-    enable_engine_sleep: z
-      .boolean()
-      .default(true)
-      .describe("Free the inference server's memory during training; --disable_engine_sleep keeps it."),
-    rm_use_engine: flag.describe("Run the reward model in an inference engine."),
+    enable_engine_sleep: on.describe(
+      "Free the inference server's memory during training; --disable_engine_sleep keeps it.",
+    ),
+    rm_use_engine: off.describe("Run the reward model in an inference engine."),
   },
   Memory: {
-    adam_offload: flag.describe("Keep Adam's moments in CPU memory."),
-    use_mp_opt: flag.describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights."),
-    packing_samples: flag.describe("Pack samples without padding. Hone always does this."),
-    fused_linear_logprob: flag.describe(
+    adam_offload: off.describe("Keep Adam's moments in CPU memory."),
+    use_mp_opt: off.describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights."),
+    packing_samples: off.describe("Pack samples without padding. Hone always does this."),
+    fused_linear_logprob: off.describe(
       "Compute log-probabilities without keeping all logits in memory. Hone always does this.",
     ),
     chunk_size: positive.default(4096).describe("Number of positions whose logits are in memory at the same time."),
@@ -126,22 +119,22 @@ export const flagSections = {
       note: "The documentation marks it as required, but its own multimodal example omits it.",
     }),
     ckpt_path: optionalText.describe("Checkpoint to load with --load_checkpoint."),
-    load_checkpoint: flag.describe("Resume from --ckpt_path, or from the last checkpoint in --save_path."),
+    load_checkpoint: off.describe("Resume from --ckpt_path, or from the last checkpoint in --save_path."),
     save_interval: count.default(1).describe("Save a checkpoint every this many episodes; 0 or less: only at the end."),
     max_ckpt_num: positive
       .default(3)
       .describe("Number of checkpoints to keep (the best and the newest are always kept)."),
-    max_ckpt_mem: z.number().gt(0).default(1000).describe("Maximum total size of kept checkpoints in GB."),
+    max_ckpt_mem: aboveZero.default(1000).describe("Maximum total size of kept checkpoints in GB."),
   },
   Rewards: {
-    reward_running_norm: flag.describe("Divide rewards by their running standard deviation."),
-    reward_running_norm_minus_mean: flag.describe("With --reward_running_norm: also subtract the running mean."),
-    advantages_norm: flag.describe("Normalize advantages over the batch to mean 0 and variance 1 (whitening)."),
-    advantage_clip: z.number().min(0).default(0).describe("Clip advantages to +/- this; 0 is off."),
-    reward_clip: z.number().min(0).default(0).describe("Clip rewards to +/- this; 0 is off."),
+    reward_running_norm: off.describe("Divide rewards by their running standard deviation."),
+    reward_running_norm_minus_mean: off.describe("With --reward_running_norm: also subtract the running mean."),
+    advantages_norm: off.describe("Normalize advantages over the batch to mean 0 and variance 1 (whitening)."),
+    advantage_clip: notNegative.default(0).describe("Clip advantages to +/- this; 0 is off."),
+    reward_clip: notNegative.default(0).describe("Clip rewards to +/- this; 0 is off."),
   },
   Multimodal: {
-    mixed_mm_data: flag.describe("The data contains rows with images and rows without."),
+    mixed_mm_data: off.describe("The data contains rows with images and rows without."),
     processor: optionalText.describe("Processor of a model that accepts images; without it, the model's own."),
   },
   "Further flags of LightRFT's scripts": {
@@ -153,22 +146,19 @@ export const flagSections = {
       .nullable()
       .default(null)
       .describe("Save a checkpoint every this many rollouts, instead of --save_interval."),
-    use_kl_loss: flag.describe("Add the KL to the loss; without it, the KL is subtracted from the reward."),
-    high_entropy_token_ratio: z
-      .number()
-      .min(0)
-      .max(1)
+    use_kl_loss: off.describe("Add the KL to the loss; without it, the KL is subtracted from the reward."),
+    high_entropy_token_ratio: share
       .default(0)
       .describe("Train only on this fraction of each reply's tokens, those with the highest entropy; 0 trains on all."),
-    dynamic_sampling: flag.describe("Replace groups whose rewards are all equal with newly sampled ones (DAPO)."),
-    overlong_buffer: flag.describe("Penalize the reward of replies near the length limit (DAPO)."),
+    dynamic_sampling: off.describe("Replace groups whose rewards are all equal with newly sampled ones (DAPO)."),
+    overlong_buffer: off.describe("Penalize the reward of replies near the length limit (DAPO)."),
     overlong_buffer_len: positive
       .default(1024)
       .describe("Number of tokens before the length limit over which the penalty grows."),
-    overlong_buffer_penalty_factor: z.number().min(0).default(1).describe("Penalty at the length limit."),
+    overlong_buffer_penalty_factor: notNegative.default(1).describe("Penalty at the length limit."),
     seed: count.min(0).default(42).describe("Random seed of the run; every random draw derives from it."),
     lora_rank: count.min(0).default(0).describe("LoRA rank; 0 trains all weights."),
-    lora_alpha: z.number().gt(0).default(16).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank."),
+    lora_alpha: aboveZero.default(16).describe("LoRA alpha; the LoRA scale is lora_alpha / lora_rank."),
   },
 } as const;
 

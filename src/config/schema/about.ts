@@ -36,8 +36,19 @@ declare module "zod" {
   interface GlobalMeta extends About {}
 }
 
+/** A section whose keys all have defaults, so the section itself may be missing. */
+export function section<Shape extends z.ZodRawShape>(shape: Shape) {
+  return z.strictObject(shape).prefault({} as z.input<z.ZodObject<Shape, z.core.$strict>>);
+}
+
+export const off = z.boolean().default(false);
+export const on = z.boolean().default(true);
 export const count = z.number().int();
+export const positive = count.min(1);
+export const notNegative = z.number().min(0);
+export const aboveZero = z.number().gt(0);
 export const share = z.number().min(0).max(1);
 export const text = z.string().min(1);
+export const optionalText = text.nullable().default(null);
 /** Arguments of the user's own classes and functions. */
 export const freeArguments = z.record(z.string(), z.unknown());

@@ -1,6 +1,6 @@
 /** `rllm.algorithm`, `rllm.stepwise_advantage`, `rllm.critic`: advantages, losses and the critic. */
 import { z } from "zod";
-import { count, share, text } from "./about.ts";
+import { aboveZero, count, notNegative, off, on, optionalText, positive, section, share, text } from "./about.ts";
 
 /** Every advantage estimator named in the reference documents or in the systems that they describe. */
 const estimatorNames = [
@@ -42,253 +42,209 @@ const lossNames = [
   "kl_cov",
 ] as const;
 
-const rolloutCorrection = z
-  .strictObject({
-    bypass_mode: z
-      .boolean()
-      .nullable()
-      .default(null)
-      .describe(
-        "true: use the sampler's log-probabilities as the old policy's; false: the trainer recomputes them; null: the backend's default.",
-      )
-      .meta({
-        note: "The default is true on Tinker and false on verl, both fixed in rLLM, and false on the local backend.",
-      }),
-    tis_mode: z
-      .enum(["token", "sequence"])
-      .nullable()
-      .default(null)
-      .describe("Truncated importance sampling between sampler and trainer, per token or per sequence; null is off.")
-      .meta({ note: "Requires the trainer's own log-probabilities, so it cannot be combined with bypass_mode=true." }),
-    tis_cap: z
-      .number()
-      .gt(0)
-      .default(2)
-      .describe("Upper bound at which importance weights are truncated.")
-      .meta({ note: "rLLM's Python class defaults to 5, its YAML to 2." }),
-    tis_normalize: z.boolean().default(false).describe("Divide the importance weights by their mean over the batch."),
-    rs_mode: z
-      .array(text)
-      .nullable()
-      .default(null)
-      .describe(
-        "Exclude tokens or sequences on which sampler and trainer disagree from the loss, e.g. [token_k1, seq_mean_k3].",
-      )
-      .meta({
-        options: ["token", "seq_sum", "seq_mean", "seq_max"]
-          .flatMap((level) => ["k1", "k2", "k3"].map((k) => `${level}_${k}`))
-          .filter((name) => name !== "seq_max_k1"),
-      }),
-    rs_threshold: z
-      .array(z.union([z.number(), text]))
-      .nullable()
-      .default(null)
-      .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high."),
-  })
-  .prefault({});
+const rolloutCorrection = section({
+  bypass_mode: z
+    .boolean()
+    .nullable()
+    .default(null)
+    .describe(
+      "true: use the sampler's log-probabilities as the old policy's; false: the trainer recomputes them; null: the backend's default.",
+    )
+    .meta({
+      note: "The default is true on Tinker and false on verl, both fixed in rLLM, and false on the local backend.",
+    }),
+  tis_mode: z
+    .enum(["token", "sequence"])
+    .nullable()
+    .default(null)
+    .describe("Truncated importance sampling between sampler and trainer, per token or per sequence; null is off.")
+    .meta({ note: "Requires the trainer's own log-probabilities, so it cannot be combined with bypass_mode=true." }),
+  tis_cap: aboveZero
+    .default(2)
+    .describe("Upper bound at which importance weights are truncated.")
+    .meta({ note: "rLLM's Python class defaults to 5, its YAML to 2." }),
+  tis_normalize: off.describe("Divide the importance weights by their mean over the batch."),
+  rs_mode: z
+    .array(text)
+    .nullable()
+    .default(null)
+    .describe(
+      "Exclude tokens or sequences on which sampler and trainer disagree from the loss, e.g. [token_k1, seq_mean_k3].",
+    )
+    .meta({
+      options: ["token", "seq_sum", "seq_mean", "seq_max"]
+        .flatMap((level) => ["k1", "k2", "k3"].map((k) => `${level}_${k}`))
+        .filter((name) => name !== "seq_max_k1"),
+    }),
+  rs_threshold: z
+    .array(z.union([z.number(), text]))
+    .nullable()
+    .default(null)
+    .describe("One threshold per rs_mode: an upper bound, or for k1 the bounds of the ratio as low_high."),
+});
 
 /** Constants of individual losses, under verl's names if verl has them. */
-const policyLoss = z
-  .strictObject({
-    gspo_gradient: z
-      .enum(["token", "sequence"])
-      .default("token")
-      .describe("gspo: gradient per token with the ratio held fixed (verl), or through the sequence mean (TRL)."),
-    cispo_low: z
-      .number()
-      .min(0)
-      .nullable()
-      .default(null)
-      .describe("cispo: lower bound of the importance weight; null is 1 - eps_clip."),
-    cispo_high: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(null)
-      .describe("cispo: upper bound of the importance weight; null is 1 + eps_clip_high."),
-    dro_beta: z.number().min(0).default(0.05).describe("dro: weight of the quadratic term."),
-    tau_pos: z.number().gt(0).default(1).describe("sapo: temperature for advantages above 0."),
-    tau_neg: z.number().gt(0).default(1.05).describe("sapo: temperature for advantages of 0 and below."),
-    clip_cov_ratio: share.default(0.0002).describe("clip_cov: fraction of tokens excluded from the loss."),
-    clip_cov_lb: z.number().default(1).describe("clip_cov: lower bound of the covariance."),
-    clip_cov_ub: z.number().default(5).describe("clip_cov: upper bound of the covariance."),
-    kl_cov_ratio: share.default(0.0002).describe("kl_cov: fraction of tokens that receive the KL term."),
-    ppo_kl_coef: z.number().min(0).default(0.1).describe("kl_cov: weight of the KL term."),
-    cpgd_drift_coef: z
-      .number()
-      .min(0)
-      .default(0.1)
-      .describe("cpgd: weight of the KL to the old policy (called policy drift in the paper); 0 is off.")
-      .meta({ note: "LightRFT's code does not have this term." }),
-  })
-  .prefault({});
+const policyLoss = section({
+  gspo_gradient: z
+    .enum(["token", "sequence"])
+    .default("token")
+    .describe("gspo: gradient per token with the ratio held fixed (verl), or through the sequence mean (TRL)."),
+  cispo_low: notNegative
+    .nullable()
+    .default(null)
+    .describe("cispo: lower bound of the importance weight; null is 1 - eps_clip."),
+  cispo_high: aboveZero
+    .nullable()
+    .default(null)
+    .describe("cispo: upper bound of the importance weight; null is 1 + eps_clip_high."),
+  dro_beta: notNegative.default(0.05).describe("dro: weight of the quadratic term."),
+  tau_pos: aboveZero.default(1).describe("sapo: temperature for advantages above 0."),
+  tau_neg: aboveZero.default(1.05).describe("sapo: temperature for advantages of 0 and below."),
+  clip_cov_ratio: share.default(0.0002).describe("clip_cov: fraction of tokens excluded from the loss."),
+  clip_cov_lb: z.number().default(1).describe("clip_cov: lower bound of the covariance."),
+  clip_cov_ub: z.number().default(5).describe("clip_cov: upper bound of the covariance."),
+  kl_cov_ratio: share.default(0.0002).describe("kl_cov: fraction of tokens that receive the KL term."),
+  ppo_kl_coef: notNegative.default(0.1).describe("kl_cov: weight of the KL term."),
+  cpgd_drift_coef: notNegative
+    .default(0.1)
+    .describe("cpgd: weight of the KL to the old policy (called policy drift in the paper); 0 is off.")
+    .meta({ note: "LightRFT's code does not have this term." }),
+});
 
-export const algorithm = z
-  .strictObject({
-    adv_estimator: text
-      .default("grpo")
-      .describe("Advantage estimator: a built-in name, or the name of your own registered estimator.")
-      .meta({
-        options: estimatorNames,
-        note: "The document lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
-      }),
-    estimator_preset: z
-      .enum(["rllm", "lightrft", "verl", "trl"])
-      .default("rllm")
-      .describe("System whose constants the estimator uses: kind of standard deviation, epsilon, groups of size one."),
-    norm_adv_by_std_in_grpo: z
-      .boolean()
-      .default(true)
-      .describe("Divide GRPO's advantages by the group's standard deviation (false is Dr. GRPO)."),
-    estimator_map: z
-      .record(z.string(), z.union([text, z.tuple([text, text])]))
-      .default({})
-      .describe("Estimator, or [estimator, loss], per role, e.g. {solver: grpo, judge: reinforce}."),
-    use_precomputed_advantage: z
-      .boolean()
-      .default(false)
-      .describe("Use the advantages that the workflow set on its steps instead of an estimator."),
-    use_rllm: z
-      .boolean()
-      .nullable()
-      .default(null)
-      .describe("Has no effect: Hone always uses its own estimators.")
-      .meta({ neutral: [true, false], note: "Deprecated in rLLM; accepted so that old scripts keep working." }),
-    gamma: share
-      .default(1)
-      .describe("Discount factor per token: below 1, earlier tokens of a reply receive less of the reward."),
-    lam: share
-      .default(1)
-      .describe(
-        "gae: lambda, the weight of later tokens. 1 uses the full return; 0 uses only the critic's next value.",
-      ),
-    advantages_norm: z
-      .boolean()
-      .default(false)
-      .describe("Normalize advantages over the batch to mean 0 and variance 1 (whitening)."),
-    advantage_clip: z.number().min(0).default(0).describe("Clip advantages to +/- this; 0 is off."),
-    loss_fn: text
-      .nullable()
-      .default(null)
-      .describe(
-        "Policy loss: a built-in name, or the name of your own registered loss; null is the backend's default (ppo, on verl vanilla).",
-      )
-      .meta({
-        options: lossNames,
-        note: "The document lists it for Tinker only; verl calls it actor.policy_loss.loss_mode. Hone accepts it for every backend.",
-      }),
-    loss_fn_map: z.record(z.string(), text).default({}).describe("Policy loss per role."),
-    policy_loss: policyLoss,
-    loss_agg_mode: z
-      .enum(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
-      .nullable()
-      .default(null)
-      .describe(
-        "How token losses are aggregated to a scalar; null is token-mean (seq-mean-token-mean for gspo, gmpo and sapo).",
-      ),
-    loss_scale_factor: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(null)
-      .describe("Divisor for seq-mean-token-sum-norm; null is data.max_response_length."),
-    eps_clip: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(0.2)
-      .describe("PPO's lower clipping bound of the ratio is 1 - eps_clip; null is 0.2."),
-    eps_clip_high: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(null)
-      .describe("PPO's upper clipping bound of the ratio is 1 + eps_clip_high; null uses eps_clip."),
-    clip_ratio_c: z
-      .number()
-      .gt(1)
-      .nullable()
-      .default(null)
-      .describe("Dual-clip PPO: caps the loss of tokens with a negative advantage at this ratio; null is off.")
-      .meta({ note: "verl's own default is 3." }),
-    entropy_coeff: z.number().default(0).describe("Weight of the entropy bonus in the loss; 0 is off."),
-    high_entropy_token_ratio: share
-      .default(0)
-      .describe(
-        "Train only on this fraction of each reply's tokens, those with the highest entropy; 0 or 1 trains on all.",
-      )
-      .meta({ neutral: [1] }),
-    kl_beta: z
-      .number()
-      .min(0)
-      .nullable()
-      .default(0)
-      .describe("Weight of the KL divergence from the reference policy (the base model) in the loss; 0 is off."),
-    kl_estimator: z
-      .enum(["k1", "k2", "k3", "abs"])
-      .default("k3")
-      .describe("Estimator of the KL divergence from the reference policy."),
-    use_kl_in_reward: z
-      .boolean()
-      .default(false)
-      .describe("Subtract the KL from token rewards instead of adding it to the loss."),
-    kl_target: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(null)
-      .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
-    kl_horizon: count.min(1).default(10_000).describe("Number of samples over which kl_beta adapts."),
-    lr_schedule: z
-      .enum(["constant", "linear", "cosine"])
-      .default("constant")
-      .describe("Learning rate schedule after warm-up."),
-    warmup_steps: count
-      .default(-1)
-      .describe("Number of warm-up training steps; 0 or less uses warmup_steps_ratio instead."),
-    warmup_steps_ratio: share.default(0).describe("Fraction of all training steps used for warm-up."),
-    min_lr_ratio: share
-      .default(0)
-      .describe("Final learning rate of the schedule as a fraction of the peak learning rate."),
-    router_replay: z
-      .enum(["disabled", "R2", "R3"])
-      .default("disabled")
-      .describe(
-        "Replay a mixture-of-experts model's routing in training: R2 as recorded by the trainer, R3 by the sampler.",
-      )
-      .meta({ later: "recording the routing is not supported yet" }),
-    rollout_correction: rolloutCorrection,
-  })
-  .prefault({});
+export const algorithm = section({
+  adv_estimator: text
+    .default("grpo")
+    .describe("Advantage estimator: a built-in name, or the name of your own registered estimator.")
+    .meta({
+      options: estimatorNames,
+      note: "The document lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
+    }),
+  estimator_preset: z
+    .enum(["rllm", "lightrft", "verl", "trl"])
+    .default("rllm")
+    .describe("System whose constants the estimator uses: kind of standard deviation, epsilon, groups of size one."),
+  norm_adv_by_std_in_grpo: on.describe(
+    "Divide GRPO's advantages by the group's standard deviation (false is Dr. GRPO).",
+  ),
+  estimator_map: z
+    .record(z.string(), z.union([text, z.tuple([text, text])]))
+    .default({})
+    .describe("Estimator, or [estimator, loss], per role, e.g. {solver: grpo, judge: reinforce}."),
+  use_precomputed_advantage: off.describe(
+    "Use the advantages that the workflow set on its steps instead of an estimator.",
+  ),
+  use_rllm: z
+    .boolean()
+    .nullable()
+    .default(null)
+    .describe("Has no effect: Hone always uses its own estimators.")
+    .meta({ neutral: [true, false], note: "Deprecated in rLLM; accepted so that old scripts keep working." }),
+  gamma: share
+    .default(1)
+    .describe("Discount factor per token: below 1, earlier tokens of a reply receive less of the reward."),
+  lam: share
+    .default(1)
+    .describe("gae: lambda, the weight of later tokens. 1 uses the full return; 0 uses only the critic's next value."),
+  advantages_norm: off.describe("Normalize advantages over the batch to mean 0 and variance 1 (whitening)."),
+  advantage_clip: notNegative.default(0).describe("Clip advantages to +/- this; 0 is off."),
+  loss_fn: optionalText
+    .describe(
+      "Policy loss: a built-in name, or the name of your own registered loss; null is the backend's default (ppo, on verl vanilla).",
+    )
+    .meta({
+      options: lossNames,
+      note: "The document lists it for Tinker only; verl calls it actor.policy_loss.loss_mode. Hone accepts it for every backend.",
+    }),
+  loss_fn_map: z.record(z.string(), text).default({}).describe("Policy loss per role."),
+  policy_loss: policyLoss,
+  loss_agg_mode: z
+    .enum(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+    .nullable()
+    .default(null)
+    .describe(
+      "How token losses are aggregated to a scalar; null is token-mean (seq-mean-token-mean for gspo, gmpo and sapo).",
+    ),
+  loss_scale_factor: aboveZero
+    .nullable()
+    .default(null)
+    .describe("Divisor for seq-mean-token-sum-norm; null is data.max_response_length."),
+  eps_clip: aboveZero
+    .nullable()
+    .default(0.2)
+    .describe("PPO's lower clipping bound of the ratio is 1 - eps_clip; null is 0.2."),
+  eps_clip_high: aboveZero
+    .nullable()
+    .default(null)
+    .describe("PPO's upper clipping bound of the ratio is 1 + eps_clip_high; null uses eps_clip."),
+  clip_ratio_c: z
+    .number()
+    .gt(1)
+    .nullable()
+    .default(null)
+    .describe("Dual-clip PPO: caps the loss of tokens with a negative advantage at this ratio; null is off.")
+    .meta({ note: "verl's own default is 3." }),
+  entropy_coeff: z.number().default(0).describe("Weight of the entropy bonus in the loss; 0 is off."),
+  high_entropy_token_ratio: share
+    .default(0)
+    .describe(
+      "Train only on this fraction of each reply's tokens, those with the highest entropy; 0 or 1 trains on all.",
+    )
+    .meta({ neutral: [1] }),
+  kl_beta: notNegative
+    .nullable()
+    .default(0)
+    .describe("Weight of the KL divergence from the reference policy (the base model) in the loss; 0 is off."),
+  kl_estimator: z
+    .enum(["k1", "k2", "k3", "abs"])
+    .default("k3")
+    .describe("Estimator of the KL divergence from the reference policy."),
+  use_kl_in_reward: off.describe("Subtract the KL from token rewards instead of adding it to the loss."),
+  kl_target: aboveZero
+    .nullable()
+    .default(null)
+    .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
+  kl_horizon: positive.default(10_000).describe("Number of samples over which kl_beta adapts."),
+  lr_schedule: z
+    .enum(["constant", "linear", "cosine"])
+    .default("constant")
+    .describe("Learning rate schedule after warm-up."),
+  warmup_steps: count
+    .default(-1)
+    .describe("Number of warm-up training steps; 0 or less uses warmup_steps_ratio instead."),
+  warmup_steps_ratio: share.default(0).describe("Fraction of all training steps used for warm-up."),
+  min_lr_ratio: share
+    .default(0)
+    .describe("Final learning rate of the schedule as a fraction of the peak learning rate."),
+  router_replay: z
+    .enum(["disabled", "R2", "R3"])
+    .default("disabled")
+    .describe(
+      "Replay a mixture-of-experts model's routing in training: R2 as recorded by the trainer, R3 by the sampler.",
+    )
+    .meta({ later: "recording the routing is not supported yet" }),
+  rollout_correction: rolloutCorrection,
+});
 
-export const stepwiseAdvantage = z
-  .strictObject({
-    enable: z.boolean().default(false).describe("Compute advantages per step of a trajectory."),
-    mode: z
-      .enum(["broadcast", "per_step"])
-      .default("broadcast")
-      .describe("broadcast: every step gets its trajectory's advantage; per_step: steps are compared with each other.")
-      .meta({
-        note: "rLLM's code replaces per_step with broadcast; Hone implements it.",
-      }),
-    normalize_by_steps: z.boolean().default(false).describe("Divide a trajectory's advantage by its number of steps."),
-  })
-  .prefault({});
+export const stepwiseAdvantage = section({
+  enable: off.describe("Compute advantages per step of a trajectory."),
+  mode: z
+    .enum(["broadcast", "per_step"])
+    .default("broadcast")
+    .describe("broadcast: every step gets its trajectory's advantage; per_step: steps are compared with each other.")
+    .meta({
+      note: "rLLM's code replaces per_step with broadcast; Hone implements it.",
+    }),
+  normalize_by_steps: off.describe("Divide a trajectory's advantage by its number of steps."),
+});
 
-export const critic = z
-  .strictObject({
-    learning_rate: z
-      .number()
-      .min(0)
-      .default(9e-6)
-      .describe("Peak learning rate of the critic used by gae; it shares the policy's schedule and betas."),
-    value_clip: z
-      .number()
-      .gt(0)
-      .nullable()
-      .default(0.5)
-      .describe("Clip the change of the critic's value predictions within a step to +/- this; null is off."),
-    value_coef: z.number().min(0).default(1).describe("Weight of the critic's loss."),
-    warmup_steps: count.min(0).default(0).describe("Number of first steps that train only the critic."),
-  })
-  .prefault({});
+export const critic = section({
+  learning_rate: notNegative
+    .default(9e-6)
+    .describe("Peak learning rate of the critic used by gae; it shares the policy's schedule and betas."),
+  value_clip: aboveZero
+    .nullable()
+    .default(0.5)
+    .describe("Clip the change of the critic's value predictions within a step to +/- this; null is off."),
+  value_coef: notNegative.default(1).describe("Weight of the critic's loss."),
+  warmup_steps: count.min(0).default(0).describe("Number of first steps that train only the critic."),
+});

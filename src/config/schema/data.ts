@@ -1,20 +1,17 @@
 /** `data`, and `rllm.data` with the same sizes under the names that scripts for every backend use. */
 import { z } from "zod";
-import { count, text } from "./about.ts";
+import { count, off, on, positive, section, text } from "./about.ts";
 
 const sizes = {
-  max_prompt_length: count
-    .min(1)
+  max_prompt_length: positive
     .default(2048)
     .describe("Maximum prompt length in tokens; a longer prompt ends the rollout.")
     .meta({ note: "rLLM's tinker.yaml has 30720; Hone follows the document (2048)." }),
-  max_response_length: count
-    .min(1)
+  max_response_length: positive
     .default(2048)
     .describe("Maximum reply length in tokens.")
     .meta({ note: "rLLM's base.yaml has 30720; Hone follows the document (2048)." }),
-  train_batch_size: count
-    .min(1)
+  train_batch_size: positive
     .default(64)
     .describe("Number of tasks per training step.")
     .meta({ note: "rLLM's tinker.yaml has 32; Hone follows the document (64)." }),
@@ -25,28 +22,24 @@ const sizes = {
     .describe("Number of tasks validated at a time; -1 validates all at once."),
 };
 
-export const rllmData = z.strictObject(sizes).prefault({});
+export const rllmData = section(sizes);
 
-export const data = z
-  .strictObject({
-    ...sizes,
-    shuffle: z.boolean().default(true).describe("Reshuffle the training data every epoch."),
-    train_files: z
-      .union([text, z.array(text)])
-      .nullable()
-      .default(null)
-      .describe("Training data as files or hub ids, instead of the script's own dataset.")
-      .meta({ later: "only the script's own dataset is supported so far" }),
-    val_files: z
-      .union([text, z.array(text)])
-      .nullable()
-      .default(null)
-      .describe("Validation data as files or hub ids, instead of the script's own dataset.")
-      .meta({ later: "only the script's own validation dataset is supported so far" }),
-    mixed_mm_data: z
-      .boolean()
-      .default(false)
-      .describe("The data contains rows with images and rows without.")
-      .meta({ later: "images are not supported yet" }),
-  })
-  .prefault({});
+export const data = section({
+  ...sizes,
+  shuffle: on.describe("Reshuffle the training data every epoch."),
+  train_files: z
+    .union([text, z.array(text)])
+    .nullable()
+    .default(null)
+    .describe("Training data as files or hub ids, instead of the script's own dataset.")
+    .meta({ later: "only the script's own dataset is supported so far" }),
+  val_files: z
+    .union([text, z.array(text)])
+    .nullable()
+    .default(null)
+    .describe("Validation data as files or hub ids, instead of the script's own dataset.")
+    .meta({ later: "only the script's own validation dataset is supported so far" }),
+  mixed_mm_data: off
+    .describe("The data contains rows with images and rows without.")
+    .meta({ later: "images are not supported yet" }),
+});

@@ -1,94 +1,67 @@
 /** `local`: settings of the local engine. */
 import { z } from "zod";
-import { count, text } from "./about.ts";
+import { count, off, on, optionalText, positive, section } from "./about.ts";
 
 const processesLater = "the local engine runs in a single process so far";
 const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
 const serverLater = "external samplers are not supported yet";
 
-export const local = z
-  .strictObject({
-    device: z.string().default("auto").describe("Device to train and sample on: auto, cpu, cuda, cuda:N or mps."),
-    dtype: z
-      .enum(["auto", "float32", "bfloat16"])
-      .default("auto")
-      .describe("Data type of the model; auto is bfloat16 if the machine computes it faster, else float32."),
-    micro_batch_tokens: count
-      .min(0)
-      .default(0)
-      .describe(
-        "Packed tokens per forward-backward pass; 0 chooses by available memory. Halved after an out-of-memory error.",
-      ),
-    gradient_checkpointing: z
-      .boolean()
-      .default(false)
-      .describe("Recompute activations in the backward pass to save memory."),
-    chunk_size: count
-      .min(1)
-      .default(256)
-      .describe("Number of trained positions whose logits are in memory at the same time."),
-    max_sample_rows: count.min(1).default(256).describe("Number of sequences sampled concurrently."),
-    threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
-    processes: count
-      .min(1)
+export const local = section({
+  device: z.string().default("auto").describe("Device to train and sample on: auto, cpu, cuda, cuda:N or mps."),
+  dtype: z
+    .enum(["auto", "float32", "bfloat16"])
+    .default("auto")
+    .describe("Data type of the model; auto is bfloat16 if the machine computes it faster, else float32."),
+  micro_batch_tokens: count
+    .min(0)
+    .default(0)
+    .describe(
+      "Packed tokens per forward-backward pass; 0 chooses by available memory. Halved after an out-of-memory error.",
+    ),
+  gradient_checkpointing: off.describe("Recompute activations in the backward pass to save memory."),
+  chunk_size: positive
+    .default(256)
+    .describe("Number of trained positions whose logits are in memory at the same time."),
+  max_sample_rows: positive.default(256).describe("Number of sequences sampled concurrently."),
+  threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
+  processes: positive
+    .default(1)
+    .describe("Number of processes (one per GPU) that share the model.")
+    .meta({ later: processesLater }),
+  sharding: z
+    .enum(["zero1", "zero2", "zero3", "fsdp"])
+    .default("zero2")
+    .describe("How several processes shard optimizer state, gradients and weights. Has no effect with one process.")
+    .meta({ neutral: ["zero1", "zero2", "zero3", "fsdp"] }),
+  offload_parameters: off.describe("Keep the weights in CPU memory between uses.").meta({ later: offloadLater }),
+  offload_optimizer: off.describe("Keep Adam's moments in CPU memory.").meta({ later: offloadLater }),
+  mixed_precision_optimizer: off
+    .describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights.")
+    .meta({ later: "the local engine always keeps float32 master weights" }),
+  sequence_parallel: positive
+    .default(1)
+    .describe("Number of processes that share one sequence.")
+    .meta({ later: processesLater }),
+  sampler: section({
+    type: z
+      .enum(["own", "vllm", "sglang"])
+      .default("own")
+      .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
+      .meta({ later: { vllm: serverLater, sglang: serverLater }, instead: "local.sampler.type=own" }),
+    url: optionalText.describe("URL of a running inference server; null starts one.").meta({ later: serverLater }),
+    tensor_parallel: positive
       .default(1)
-      .describe("Number of processes (one per GPU) that share the model.")
-      .meta({ later: processesLater }),
-    sharding: z
-      .enum(["zero1", "zero2", "zero3", "fsdp"])
-      .default("zero2")
-      .describe("How several processes shard optimizer state, gradients and weights. Has no effect with one process.")
-      .meta({ neutral: ["zero1", "zero2", "zero3", "fsdp"] }),
-    offload_parameters: z
-      .boolean()
-      .default(false)
-      .describe("Keep the weights in CPU memory between uses.")
-      .meta({ later: offloadLater }),
-    offload_optimizer: z
-      .boolean()
-      .default(false)
-      .describe("Keep Adam's moments in CPU memory.")
-      .meta({ later: offloadLater }),
-    mixed_precision_optimizer: z
-      .boolean()
-      .default(false)
-      .describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights.")
-      .meta({ later: "the local engine always keeps float32 master weights" }),
-    sequence_parallel: count
-      .min(1)
-      .default(1)
-      .describe("Number of processes that share one sequence.")
-      .meta({ later: processesLater }),
-    sampler: z
-      .strictObject({
-        type: z
-          .enum(["own", "vllm", "sglang"])
-          .default("own")
-          .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
-          .meta({ later: { vllm: serverLater, sglang: serverLater }, instead: "local.sampler.type=own" }),
-        url: text
-          .nullable()
-          .default(null)
-          .describe("URL of a running inference server; null starts one.")
-          .meta({ later: serverLater }),
-        tensor_parallel: count
-          .min(1)
-          .default(1)
-          .describe("Number of GPUs that share the inference server's model; must divide processes.")
-          .meta({ later: serverLater }),
-        memory_share: z
-          .number()
-          .gt(0)
-          .max(1)
-          .default(0.5)
-          .describe("Fraction of GPU memory for the inference server.")
-          .meta({ later: serverLater }),
-        sleep: z
-          .boolean()
-          .default(true)
-          .describe("Free the inference server's memory during training. Has no effect without a server.")
-          .meta({ neutral: [true, false] }),
-      })
-      .prefault({}),
-  })
-  .prefault({});
+      .describe("Number of GPUs that share the inference server's model; must divide processes.")
+      .meta({ later: serverLater }),
+    memory_share: z
+      .number()
+      .gt(0)
+      .max(1)
+      .default(0.5)
+      .describe("Fraction of GPU memory for the inference server.")
+      .meta({ later: serverLater }),
+    sleep: on
+      .describe("Free the inference server's memory during training. Has no effect without a server.")
+      .meta({ neutral: [true, false] }),
+  }),
+});

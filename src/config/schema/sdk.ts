@@ -1,114 +1,84 @@
 /** `rllm.sdk` and `rllm.gateway`: the server through which agents call the model, and its traces. */
 import { z } from "zod";
-import { count, text } from "./about.ts";
+import { aboveZero, count, off, optionalText, section, text } from "./about.ts";
 
-export const sdk = z
-  .strictObject({
-    store: z
-      .strictObject({
-        path: text
-          .default("~/.rllm/traces.db")
-          .describe("Path of the trace database. Setting it enables traces, like rllm.gateway.store=sqlite."),
-        retention_days: z
-          .number()
-          .gt(0)
-          .nullable()
-          .default(null)
-          .describe("Delete traces older than this many days when a run opens the database; null keeps all."),
-      })
-      .prefault({}),
-    processing: z
-      .strictObject({
-        groupby_key: text
-          .nullable()
-          .default(null)
-          .describe("Metadata key that groups calls into trajectories by its value; null groups calls by role."),
-        traj_name_key: text.nullable().default(null).describe("Metadata key whose value names the trajectory."),
-      })
-      .prefault({}),
-    proxy: z
-      .strictObject({
-        host: text
-          .default("127.0.0.1")
-          .describe("Address on which the gateway listens, unless rllm.gateway.host is set."),
-        port: count
-          .min(0)
-          .max(65_535)
-          .default(4000)
-          .describe(
-            "Port of the gateway, unless rllm.gateway.port is set. In mode subprocess, 4000 means any free port.",
-          )
-          .meta({ note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide." }),
-        mode: z
-          .enum(["subprocess", "external"])
-          .default("subprocess")
-          .describe("subprocess: agents run in this process or are started by it; external: agents run elsewhere.")
-          .meta({ note: "In rLLM it sets who starts the proxy; Hone's gateway is part of the trainer." }),
-        admin_token: text
-          .default("my-shared-secret")
-          .describe(
-            "Token for administrative requests. The default is rejected if other machines can reach the gateway.",
-          )
-          // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-          .meta({ secret: true, note: "The token is not saved with a run; set it as ${oc.env:HONE_ADMIN_TOKEN}." }),
-      })
-      .prefault({}),
-  })
-  .prefault({});
-
-export const gateway = z
-  .strictObject({
-    host: text
+export const sdk = section({
+  store: section({
+    path: text
+      .default("~/.rllm/traces.db")
+      .describe("Path of the trace database. Setting it enables traces, like rllm.gateway.store=sqlite."),
+    retention_days: aboveZero
       .nullable()
       .default(null)
-      .describe("Address on which the gateway listens; null uses rllm.sdk.proxy.host."),
+      .describe("Delete traces older than this many days when a run opens the database; null keeps all."),
+  }),
+  processing: section({
+    groupby_key: optionalText.describe(
+      "Metadata key that groups calls into trajectories by its value; null groups calls by role.",
+    ),
+    traj_name_key: optionalText.describe("Metadata key whose value names the trajectory."),
+  }),
+  proxy: section({
+    host: text.default("127.0.0.1").describe("Address on which the gateway listens, unless rllm.gateway.host is set."),
     port: count
       .min(0)
       .max(65_535)
-      .nullable()
-      .default(null)
-      .describe("Port of the gateway; 0 picks a free port, null uses rllm.sdk.proxy.port.")
-      .meta({ note: "rLLM's default is 9090." }),
-    tunnel: text
-      .nullable()
-      .default(null)
-      .describe(
-        "URL of a tunnel to the gateway (http:// or https://). Calls then need API keys unless the URL is a loopback address.",
-      ),
-    store: z
-      .enum(["memory", "sqlite"])
-      .default("memory")
-      .describe(
-        "Where model calls are stored in addition to the episodes: nowhere (memory) or in a database (sqlite).",
-      ),
-    db_path: text
-      .nullable()
-      .default(null)
-      .describe("Path of the trace database; setting it enables traces, null uses rllm.sdk.store.path."),
-    unenforceable: z
-      .enum(["refuse", "allow"])
-      .default("refuse")
-      .describe(
-        "Requests for guarantees that sampling cannot give (strict schemas, a required tool): refuse them, or allow and count them.",
-      ),
-    client_sampling: z
-      .enum(["ignore", "honor"])
-      .default("ignore")
-      .describe(
-        "Temperature, top_p, top_k, min_p and seed in agents' own calls: ignore and count them, or apply them (honor).",
-      )
-      .meta({
-        aliases: { honour: "honor" },
-        note: "A fixed seed or temperature 0 would make all rollouts of a task identical.",
-      }),
-    cumulative_token_mode: z
-      .boolean()
-      .default(false)
-      .describe("Continue conversations from their recorded tokens. Hone always does this.")
-      .meta({ neutral: [true], note: "It is an optional mode in rLLM; Hone never re-encodes tokens." }),
-    renderer_family: text
-      .default("auto")
-      .describe("Renderer that converts messages to tokens; auto uses the model's own chat template.")
-      .meta({ later: "the gateway supports only the model's own chat template so far" }),
-  })
-  .prefault({});
+      .default(4000)
+      .describe("Port of the gateway, unless rllm.gateway.port is set. In mode subprocess, 4000 means any free port.")
+      .meta({ note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide." }),
+    mode: z
+      .enum(["subprocess", "external"])
+      .default("subprocess")
+      .describe("subprocess: agents run in this process or are started by it; external: agents run elsewhere.")
+      .meta({ note: "In rLLM it sets who starts the proxy; Hone's gateway is part of the trainer." }),
+    admin_token: text
+      .default("my-shared-secret")
+      .describe("Token for administrative requests. The default is rejected if other machines can reach the gateway.")
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+      .meta({ secret: true, note: "The token is not saved with a run; set it as ${oc.env:HONE_ADMIN_TOKEN}." }),
+  }),
+});
+
+export const gateway = section({
+  host: optionalText.describe("Address on which the gateway listens; null uses rllm.sdk.proxy.host."),
+  port: count
+    .min(0)
+    .max(65_535)
+    .nullable()
+    .default(null)
+    .describe("Port of the gateway; 0 picks a free port, null uses rllm.sdk.proxy.port.")
+    .meta({ note: "rLLM's default is 9090." }),
+  tunnel: optionalText.describe(
+    "URL of a tunnel to the gateway (http:// or https://). Calls then need API keys unless the URL is a loopback address.",
+  ),
+  store: z
+    .enum(["memory", "sqlite"])
+    .default("memory")
+    .describe("Where model calls are stored in addition to the episodes: nowhere (memory) or in a database (sqlite)."),
+  db_path: optionalText.describe(
+    "Path of the trace database; setting it enables traces, null uses rllm.sdk.store.path.",
+  ),
+  unenforceable: z
+    .enum(["refuse", "allow"])
+    .default("refuse")
+    .describe(
+      "Requests for guarantees that sampling cannot give (strict schemas, a required tool): refuse them, or allow and count them.",
+    ),
+  client_sampling: z
+    .enum(["ignore", "honor"])
+    .default("ignore")
+    .describe(
+      "Temperature, top_p, top_k, min_p and seed in agents' own calls: ignore and count them, or apply them (honor).",
+    )
+    .meta({
+      aliases: { honour: "honor" },
+      note: "A fixed seed or temperature 0 would make all rollouts of a task identical.",
+    }),
+  cumulative_token_mode: off
+    .describe("Continue conversations from their recorded tokens. Hone always does this.")
+    .meta({ neutral: [true], note: "It is an optional mode in rLLM; Hone never re-encodes tokens." }),
+  renderer_family: text
+    .default("auto")
+    .describe("Renderer that converts messages to tokens; auto uses the model's own chat template.")
+    .meta({ later: "the gateway supports only the model's own chat template so far" }),
+});

@@ -1,18 +1,14 @@
 /** Root keys of the Tinker service, and `rollout_engine`. */
 import { z } from "zod";
-import { text } from "./about.ts";
+import { off, optionalText, section } from "./about.ts";
 
 export const tinkerKeys = {
-  tinker_base_url: text
-    .nullable()
-    .default(null)
+  tinker_base_url: optionalText
     .describe(
       "URL of the Tinker service; null uses TINKER_BASE_URL, else the hosted service if TINKER_API_KEY is set, else Hone's own service in this process.",
     )
     .meta({ backends: ["tinker"] }),
-  fuse_forward_backward_and_optim_step: z
-    .boolean()
-    .default(false)
+  fuse_forward_backward_and_optim_step: off
     .describe("Send the optimizer step without waiting for the response to the forward-backward pass.")
     .meta({ backends: ["tinker"], instead: "the default: other engines have no network round trip to save" }),
 };
@@ -20,31 +16,19 @@ export const tinkerKeys = {
 /** The renderers of `src/chat/templates/renderers.ts`, in its order. */
 export const rendererNames = ["plain", "hermes", "qwen", "qwen3", "llama3", "mistral", "deepseek_r1", "gemma"];
 
-export const rolloutEngine = z
-  .strictObject({
-    reasoning_effort: z
-      .enum(["low", "medium", "high"])
-      .default("medium")
-      .describe("How much the model should think, for chat templates that read it."),
-    accumulate_reasoning: z
-      .boolean()
-      .default(false)
-      .describe("Keep the thinking of earlier replies in the prompt; same as rllm.accumulate_reasoning."),
-    disable_thinking: z
-      .boolean()
-      .default(false)
-      .describe("Request replies without thinking; same as rllm.disable_thinking."),
-    renderer_name: text
-      .nullable()
-      .default(null)
-      .describe(
-        "Renderer that converts messages to tokens and parses replies; null uses the model's own chat template.",
-      )
-      .meta({ options: rendererNames }),
-    bypass_render_with_parser: z
-      .boolean()
-      .default(false)
-      .describe("Has no effect: Hone has only one way to convert messages to tokens.")
-      .meta({ neutral: [true], note: "It selects one of two renderers in rLLM." }),
-  })
-  .prefault({});
+export const rolloutEngine = section({
+  reasoning_effort: z
+    .enum(["low", "medium", "high"])
+    .default("medium")
+    .describe("How much the model should think, for chat templates that read it."),
+  accumulate_reasoning: off.describe(
+    "Keep the thinking of earlier replies in the prompt; same as rllm.accumulate_reasoning.",
+  ),
+  disable_thinking: off.describe("Request replies without thinking; same as rllm.disable_thinking."),
+  renderer_name: optionalText
+    .describe("Renderer that converts messages to tokens and parses replies; null uses the model's own chat template.")
+    .meta({ options: rendererNames }),
+  bypass_render_with_parser: off
+    .describe("Has no effect: Hone has only one way to convert messages to tokens.")
+    .meta({ neutral: [true], note: "It selects one of two renderers in rLLM." }),
+});

@@ -3,13 +3,13 @@
  * All other keys come from verl's own tree.
  */
 import { z } from "zod";
+import { verlNames } from "../compose/sync/shared-keys.ts";
 import { count, share, text } from "./about.ts";
 
-const same = (rllm: string) => `verl's name for ${rllm}; set that key instead.`;
 const number = z.number().nullable();
 
-/** Schemas by dotted path. Defaults are verl's, see config/verl and config/rllm/backend/verl.yaml. */
-export const verlKeys: Readonly<Record<string, z.ZodType>> = {
+/** Names of a shared key have no description here: it refers to the other name. */
+const schemas: Record<string, z.ZodType> = {
   "actor_rollout_ref.rollout.mode": text.describe("Rollout mode; the trainer requires async."),
   "actor_rollout_ref.rollout.agent.num_workers": count
     .min(0)
@@ -26,51 +26,55 @@ export const verlKeys: Readonly<Record<string, z.ZodType>> = {
     .describe("Make the actor use the sampler's log-probabilities if bypass_mode is on."),
   "data.gen_batch_size": count.describe("Number of tasks drawn for a batch."),
   "data.return_multi_modal_inputs": z.boolean().describe("Keep images in the data sent to workers."),
-  "algorithm.adv_estimator": text.describe(same("rllm.algorithm.adv_estimator")),
-  "algorithm.norm_adv_by_std_in_grpo": z.boolean().describe(same("rllm.algorithm.norm_adv_by_std_in_grpo")),
-  "algorithm.rollout_correction.bypass_mode": z
-    .boolean()
-    .describe(same("rllm.algorithm.rollout_correction.bypass_mode")),
-  "algorithm.rollout_correction.rollout_is": text
-    .nullable()
-    .describe(same("rllm.algorithm.rollout_correction.tis_mode")),
-  "algorithm.rollout_correction.rollout_is_threshold": z
-    .number()
-    .describe(same("rllm.algorithm.rollout_correction.tis_cap")),
-  "actor_rollout_ref.actor.kl_loss_coef": number.describe(same("rllm.algorithm.kl_beta")),
+  "algorithm.adv_estimator": text,
+  "algorithm.norm_adv_by_std_in_grpo": z.boolean(),
+  "algorithm.rollout_correction.bypass_mode": z.boolean(),
+  "algorithm.rollout_correction.rollout_is": text.nullable(),
+  "algorithm.rollout_correction.rollout_is_threshold": z.number(),
+  "actor_rollout_ref.actor.kl_loss_coef": number,
   "actor_rollout_ref.actor.use_kl_loss": z
     .boolean()
     .describe("Add the KL to the loss; derived from rllm.algorithm.kl_beta > 0 unless set."),
-  "actor_rollout_ref.actor.policy_loss.loss_mode": text.nullable().describe(same("rllm.algorithm.loss_fn")),
-  "actor_rollout_ref.actor.loss_agg_mode": text.nullable().describe(same("rllm.algorithm.loss_agg_mode")),
-  "actor_rollout_ref.actor.optim.lr_warmup_steps": count.describe(same("rllm.algorithm.warmup_steps")),
-  "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": share.describe(same("rllm.algorithm.warmup_steps_ratio")),
-  "actor_rollout_ref.actor.optim.lr_scheduler_type": text.describe(same("rllm.algorithm.lr_schedule")),
-  "actor_rollout_ref.actor.clip_ratio": number.describe(same("rllm.algorithm.eps_clip")),
-  "actor_rollout_ref.actor.clip_ratio_low": number.describe(same("rllm.algorithm.eps_clip")),
-  "actor_rollout_ref.actor.clip_ratio_high": number.describe(same("rllm.algorithm.eps_clip_high")),
-  "actor_rollout_ref.actor.router_replay.mode": text.describe(same("rllm.algorithm.router_replay")),
-  "actor_rollout_ref.rollout.n": count.describe(same("rllm.rollout.n")),
-  "actor_rollout_ref.rollout.val_kwargs.n": count.describe(same("rllm.rollout.n_val")),
-  "actor_rollout_ref.rollout.temperature": z.number().describe(same("rllm.rollout.train.temperature")),
-  "actor_rollout_ref.rollout.top_p": z.number().describe(same("rllm.rollout.train.top_p")),
-  "actor_rollout_ref.rollout.top_k": count.describe(same("rllm.rollout.train.top_k")),
-  "actor_rollout_ref.rollout.response_length": count.describe(same("rllm.rollout.train.max_tokens")),
-  "actor_rollout_ref.rollout.val_kwargs.temperature": z.number().describe(same("rllm.rollout.val.temperature")),
-  "actor_rollout_ref.rollout.val_kwargs.top_p": z.number().describe(same("rllm.rollout.val.top_p")),
-  "actor_rollout_ref.rollout.val_kwargs.top_k": count.describe(same("rllm.rollout.val.top_k")),
-  "trainer.total_epochs": count.describe(same("rllm.trainer.total_epochs")),
+  "actor_rollout_ref.actor.policy_loss.loss_mode": text.nullable(),
+  "actor_rollout_ref.actor.loss_agg_mode": text.nullable(),
+  "actor_rollout_ref.actor.optim.lr_warmup_steps": count,
+  "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": share,
+  "actor_rollout_ref.actor.optim.lr_scheduler_type": text,
+  "actor_rollout_ref.actor.clip_ratio": number,
+  "actor_rollout_ref.actor.clip_ratio_low": number,
+  "actor_rollout_ref.actor.clip_ratio_high": number,
+  "actor_rollout_ref.actor.router_replay.mode": text,
+  "actor_rollout_ref.rollout.n": count,
+  "actor_rollout_ref.rollout.val_kwargs.n": count,
+  "actor_rollout_ref.rollout.temperature": z.number(),
+  "actor_rollout_ref.rollout.top_p": z.number(),
+  "actor_rollout_ref.rollout.top_k": count,
+  "actor_rollout_ref.rollout.response_length": count,
+  "actor_rollout_ref.rollout.val_kwargs.temperature": z.number(),
+  "actor_rollout_ref.rollout.val_kwargs.top_p": z.number(),
+  "actor_rollout_ref.rollout.val_kwargs.top_k": count,
+  "trainer.total_epochs": count,
   "trainer.total_training_steps": count
     .nullable()
-    .describe(`${same("rllm.trainer.total_batches")} null corresponds to -1 there.`),
-  "trainer.logger": z.array(text).describe(same("rllm.trainer.logger")),
-  "trainer.project_name": text.describe(same("rllm.trainer.project_name")),
-  "trainer.experiment_name": text.describe(same("rllm.trainer.experiment_name")),
-  "trainer.test_freq": count.describe(same("rllm.trainer.test_freq")),
-  "trainer.save_freq": count.describe(same("rllm.trainer.save_freq")),
-  "trainer.val_before_train": z.boolean().describe(same("rllm.trainer.val_before_train")),
-  "trainer.val_only": z.boolean().describe(same("rllm.trainer.val_only")),
+    .describe("verl's name for rllm.trainer.total_batches; set that key instead. null corresponds to -1 there."),
+  "trainer.logger": z.array(text),
+  "trainer.project_name": text,
+  "trainer.experiment_name": text,
+  "trainer.test_freq": count,
+  "trainer.save_freq": count,
+  "trainer.val_before_train": z.boolean(),
+  "trainer.val_only": z.boolean(),
 };
+
+/** Schemas by dotted path. Defaults are verl's, see config/verl and config/rllm/backend/verl.yaml. */
+export const verlKeys: Readonly<Record<string, z.ZodType>> = Object.fromEntries(
+  Object.entries(schemas).map(([key, schema]) => [
+    key,
+    schema.description === undefined
+      ? schema.describe(`verl's name for ${verlNames.get(key)}; set that key instead.`)
+      : schema,
+  ]),
+);
 
 /** Sections at the root that are verl's own. */
 export const verlSections = [
