@@ -3,18 +3,7 @@
  * The single source of parsing, `hone lightrft --help` and the reference page.
  */
 import { z } from "zod";
-import {
-  aboveZero,
-  count,
-  notNegative,
-  off,
-  on,
-  optionalText,
-  positive,
-  section,
-  share,
-  text,
-} from "../schema/about.ts";
+import { aboveZero, count, notNegative, off, on, optionalText, positive, share, text } from "../schema/about.ts";
 
 /** Flags by section of the documentation; the last section has flags found only in LightRFT's scripts. */
 export const flagSections = {
