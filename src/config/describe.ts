@@ -121,8 +121,8 @@ function alternatives(leaf: LeafSchema): LeafSchema[] {
 }
 
 function typeText(leaf: LeafSchema): string {
-  if (leaf.anyOf !== undefined) return leaf.anyOf.map(typeText).join(" or ");
-  if (Array.isArray(leaf.type)) return leaf.type.map((type) => typeText({ ...leaf, type })).join(" or ");
+  const several = alternatives(leaf);
+  if (several.length > 1) return several.map(typeText).join(" or ");
   if (leaf.title !== undefined) return leaf.title;
   if (leaf.enum !== undefined) return leaf.enum.join(" | ");
   if (leaf.type === "array") return `list of ${typeText(leaf.items ?? {})}`;

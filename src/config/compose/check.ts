@@ -2,7 +2,8 @@
 
 import { own } from "../../own.ts";
 import { configKeys, configSections, type KeyDescription, openSections } from "../describe.ts";
-import { elementToNode, isMistake, isSweep, type Override } from "../hydra/index.ts";
+import { isMistake, type Override } from "../hydra/parse-override.ts";
+import { elementToNode, isSweep } from "../hydra/value.ts";
 import type { Backend } from "../schema/about.ts";
 import { verlSections } from "../schema/verl.ts";
 import { type MapNode, type Mistake, type Node, plain } from "../tree/node.ts";

@@ -1,7 +1,8 @@
 /** Prepares the request to Hydra's composition: backend, files and overrides. */
 
 import { configKeys, configSections } from "../describe.ts";
-import { type HydraRequest, isMistake, type Override, parseOverride } from "../hydra/index.ts";
+import type { HydraRequest } from "../hydra/compose-hydra.ts";
+import { isMistake, type Override, parseOverride } from "../hydra/parse-override.ts";
 import { type Backend, backends } from "../schema/about.ts";
 import type { ConfigInput } from "../schema.ts";
 import { type MapNode, type Mistake, plain } from "../tree/node.ts";

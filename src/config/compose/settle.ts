@@ -1,14 +1,14 @@
 /** Makes a composed tree consistent: older key names, and keys that have two names. */
 import { UserError } from "../../errors.ts";
 import { configKeys } from "../describe.ts";
-import { select } from "../hydra/index.ts";
+import { select } from "../hydra/resolve.ts";
 import type { Backend } from "../schema/about.ts";
 import { type MapNode, type Node, plain } from "../tree/node.ts";
-import { layerOf, type Origin } from "../tree/origin.ts";
+import type { Origin } from "../tree/origin.ts";
 import { nodeOf, putNode } from "../tree/tree.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import { backendSettings } from "./backends.ts";
-import { isExplicit, layerAt, type SyncTree } from "./sync/sync.ts";
+import { derive, isExplicit, layerAt, type SyncTree } from "./sync/sync.ts";
 
 /**
  * Changes `tree`. References are kept: a key whose value comes from a key with a reference gets a reference to that key.
@@ -70,28 +70,22 @@ function enableTraces(tree: SyncTree): void {
     // A saved configuration sets every key in one layer, so there the default path does not count as set.
     const isSet = value !== configKeys.get(path)?.default ? pathLayer >= storeLayer : pathLayer > storeLayer;
     if (value !== null && pathLayer > 0 && isSet && tree.value(store) !== "sqlite") {
-      const origin: Origin = { kind: "synced", how: "forwarded", from: path, of: tree.node(path)!.origin };
-      tree.put(store, { kind: "value", value: "sqlite", origin });
+      derive(tree, store, "sqlite", path, "forwarded");
     }
   }
 }
 
 /** Applies `resume_from_tinker_id`, Tinker's name for `resume_from_path` with `resume_mode=path`. */
 function settleResume(tree: SyncTree, warn: (warning: ConfigWarning) => void): void {
-  const names = ["training.resume_mode", "training.resume_from_path", "training.resume_from_tinker_id"] as const;
-  const [mode, path, id] = names;
+  const mode = "training.resume_mode";
+  const path = "training.resume_from_path";
+  const id = "training.resume_from_tinker_id";
   if (!isExplicit(tree, id) || (tree.value(id) ?? null) === null) return;
-  const origin = tree.node(id)!.origin;
-  const from = (value: unknown): Node => ({
-    kind: "value",
-    value,
-    origin: { kind: "synced", how: "forwarded", from: id, of: origin },
-  });
   const differs = isExplicit(tree, path) && tree.value(path) !== tree.value(id);
-  if (differs && layerOf(tree.node(path)!.origin) >= layerOf(origin)) {
+  if (differs && layerAt(tree, path) >= layerAt(tree, id)) {
     warn({ category: "conflict", paths: [id, path], text: `${id} and ${path} differ; ${path} wins` });
     return;
   }
-  tree.put(path, from(tree.value(id)));
-  if (!isExplicit(tree, mode)) tree.put(mode, from("path"));
+  derive(tree, path, tree.value(id), id, "forwarded");
+  if (!isExplicit(tree, mode)) derive(tree, mode, "path", id, "forwarded");
 }

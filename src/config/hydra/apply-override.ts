@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from "node:util";
 import { nearest } from "../../nearest.ts";
 import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
+import { pathsIn } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { isMissing, merge, replaceAt, wrap } from "./merge.ts";
 import type { Override } from "./parse-override.ts";
@@ -100,7 +101,7 @@ const spelled = (node: Node) => JSON.stringify(plain(node));
 /** Suggests keys for a mistyped one, and how to add a key. */
 function keyHelp(tree: MapNode, path: readonly string[]): string {
   const key = path.join(".");
-  const near = nearest(key, keysOf(tree));
+  const near = nearest(key, pathsIn(tree));
   if (near.length > 0) return `; did you mean ${near.join(" or ")}?`;
   let length = path.length - 1;
   while (length > 0 && nodeAt(tree, path.slice(0, length))?.kind !== "map") length--;
@@ -108,10 +109,4 @@ function keyHelp(tree: MapNode, path: readonly string[]): string {
   const names = section?.kind === "map" ? section.entries.map(({ name }) => name) : [];
   const holder = length === 0 ? "the configuration" : path.slice(0, length).join(".");
   return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. A new key is added by +${key}=`;
-}
-
-/** Every key and section, dotted. */
-function keysOf(node: Node, prefix = ""): string[] {
-  if (node.kind !== "map") return [];
-  return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...keysOf(child, `${prefix}${name}.`)]);
 }

@@ -6,7 +6,7 @@ import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { nodeAt, plain } from "../tree/node.ts";
 import { originText } from "../tree/origin.ts";
-import { composeHydra, requireGiven } from "./compose-hydra.ts";
+import { composeHydra } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree, select } from "./resolve.ts";
 
@@ -126,11 +126,7 @@ describe("mistakes are located", () => {
     expect(complaint(() => compose(files))).toContain(expected);
   });
 
-  test("all that must be given is listed at once, groups and values each", () => {
-    const files = { "config.yaml": "a: ???\nb: {c: ???, d: '${a}'}\n" };
-    expect(complaint(() => requireGiven(compose(files).resolved))).toBe(
-      "2 values must be given:\n  a (config.yaml:1:1)\n  b.c (config.yaml:2:5)",
-    );
+  test("lists all groups without an option at once", () => {
     const groups = {
       "config.yaml": "defaults:\n  - db: ???\n  - opt: ???\n  - _self_\n",
       "db/pg.yaml": "",

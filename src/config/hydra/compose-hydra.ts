@@ -4,14 +4,14 @@
  */
 import { UserError } from "../../errors.ts";
 import { mistakesError } from "../compose/mistakes.ts";
-import { childOf, type MapNode, type Mistake, type Node, nodeAt, plain } from "../tree/node.ts";
+import { childOf, type MapNode, type Mistake, nodeAt, plain } from "../tree/node.ts";
 import { oneLine } from "../tree/origin.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { applyOverride } from "./apply-override.ts";
 import { type DefaultsList, defaultsList } from "./defaults-list.ts";
 import { type HydraSettings, hasNoMeaning, readHydraSettings } from "./hydra-settings.ts";
 import { configLoader, type LoadConfig } from "./load-config.ts";
-import { isMissing, merge, wrap } from "./merge.ts";
+import { merge, wrap } from "./merge.ts";
 import { isMistake, type Override, parseOverride } from "./parse-override.ts";
 import { select } from "./resolve.ts";
 import type { ResolverSettings } from "./resolvers.ts";
@@ -19,31 +19,31 @@ import { type SearchPath, searchPath } from "./search-path.ts";
 import { elementText, elementToNode, isSweep, type Sweep } from "./value.ts";
 
 export interface HydraRequest {
-  /** Folders (paths, `file://...`, `pkg://python.package`), the first that holds a file wins. */
+  /** Folders (paths, `file://...`, `pkg://python.package`); the first that contains a file wins. */
   searchPath: readonly string[];
-  /** The primary config's name, e.g. `unified`; without it the composition starts empty. */
+  /** The name of the primary config, e.g. `unified`; without it, the composition starts empty. */
   configName?: string;
   /** Overrides as typed on the command line. */
   overrides?: readonly string[];
   /** Merged beneath the files, e.g. a schema's defaults. */
   base?: MapNode;
-  /** Keys whose value is a section of any keys: an override may make keys in it without a `+`. */
+  /** Whether a section accepts any keys: then overrides may add keys to it without a `+`. */
   isFree?: (key: string) => boolean;
-  /** Merged over the files and beneath the overrides, later ones win: a script's config, further YAML files. */
+  /** Merged over the files and beneath the overrides, e.g. a script's config and further YAML files; later ones win. */
   layers?: readonly MapNode[];
 }
 
 export interface HydraComposition {
-  /** References (`${...}`) and `???` as they were written; `resolveTree` replaces them. Without the `hydra` section. */
+  /** The tree without the `hydra` section. References (`${...}`) and `???` are unresolved; see `resolveTree`. */
   tree: MapNode;
-  /** Every override in order, those of config groups included. */
+  /** Every override in order, including those of config groups. */
   overrides: Override[];
   /** The option of each config group, e.g. `rllm/backend` -> `verl`. */
   choices: ReadonlyMap<string, string | null>;
   /** The settings that `resolveTree` and `select` need for this composition. */
   resolvers: Pick<ResolverSettings, "choices" | "configName">;
   hydra: HydraSettings;
-  /** With the entries of `hydra.searchpath`. */
+  /** Includes the entries of `hydra.searchpath`. */
   searchPath: SearchPath;
 }
 
@@ -123,13 +123,13 @@ function sweepMessage(key: string, sweep: Sweep): string {
   return `contains commas: write ${key}=[${items}] for a list, quote it for text ("${key}='${items}'" in a shell), or add --multirun (-m) for one run each`;
 }
 
-/** `hydra.searchpath=[...]` says where the other overrides' groups are, so it goes first. */
+/** `hydra.searchpath=[...]` is applied first, because other overrides may name groups found there. */
 function takeSearchPath(overrides: readonly Override[]): [Override | undefined, Override[]] {
   const isSearchPath = ({ key }: Override) => key === "hydra.searchpath";
   return [overrides.findLast(isSearchPath), overrides.filter((override) => !isSearchPath(override))];
 }
 
-/** The command line's entries, or else the primary configuration's. */
+/** The entries set on the command line, or else in the primary configuration. */
 function searchEntries(override: Override | undefined, primary: MapNode | undefined): string[] {
   const origin = { kind: "override", text: override?.text ?? "" } as const;
   const value = override?.value;
@@ -147,7 +147,7 @@ function searchEntries(override: Override | undefined, primary: MapNode | undefi
   );
 }
 
-/** A file's values in the section given by its package. */
+/** The values of a file, placed in the section that its package names. */
 function packaged(config: DefaultsList["configs"][number], load: LoadConfig, mistakes: Mistake[]): MapNode {
   const { tree } = load(config.name)!;
   const whole = config.package === "" ? tree : (wrap(tree, config.package.split(".")) as MapNode);
@@ -159,34 +159,4 @@ function packaged(config: DefaultsList["configs"][number], load: LoadConfig, mis
     });
   }
   return whole;
-}
-
-/**
- * Checks that every required key (`???`) is set.
- * @throws UserError listing all missing keys and their origins
- */
-export function requireGiven(tree: MapNode): void {
-  // What refers to a missing key is settled with it.
-  const missing = missingKeys(tree, "").filter(({ node }) => node.origin.kind !== "reference");
-  if (missing.length === 0) return;
-  const lines = missing.map(({ key, node }) => `${key} (${positionText(node.origin)})`);
-  const names = lines.length === 1 ? lines[0] : `\n  ${lines.join("\n  ")}`;
-  throw new UserError(
-    `${lines.length === 1 ? "a value must be given for " : `${lines.length} values must be given:`}${names}`,
-    {
-      hint: `Add to the command line: ${missing
-        .map(({ key }) => `${key}=...`)
-        .slice(0, 5)
-        .join(" ")}`,
-    },
-  );
-}
-
-/** The keys whose value is `???`. */
-function missingKeys(node: Node, prefix: string): { key: string; node: Node }[] {
-  if (isMissing(node)) return [{ key: prefix, node }];
-  const join = (name: string) => (prefix === "" ? name : `${prefix}.${name}`);
-  if (node.kind === "map") return node.entries.flatMap(({ name, node: child }) => missingKeys(child, join(name)));
-  if (node.kind === "list") return node.items.flatMap((item, index) => missingKeys(item, join(String(index))));
-  return [];
 }

@@ -7,17 +7,17 @@ import { nearest } from "../../nearest.ts";
 import type { Mistake } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
 import { positionText } from "../yaml/read-yaml.ts";
-import type { DefaultEntry, LoadConfig } from "./load-config.ts";
+import { type DefaultEntry, type LoadConfig, plainEntry } from "./load-config.ts";
 import type { Override } from "./parse-override.ts";
 import type { SearchPath } from "./search-path.ts";
 
 interface ChosenConfig {
-  /** By which it was loaded, e.g. `rllm/backend/verl`. */
+  /** The name under which it was loaded, e.g. `rllm/backend/verl`. */
   name: string;
   /** Dotted; empty for the root. */
   package: string;
   primary: boolean;
-  /** The group's key, where the option has no defaults list of its own. */
+  /** The key of the group, unless the option has a defaults list of its own. */
   key?: string;
   origin: Origin;
 }
@@ -34,16 +34,16 @@ interface Choice {
   option: string | string[] | null;
   origin: Origin;
   used: boolean;
-  /** On the command line, rather than in a file. */
+  /** Whether it is from the command line rather than from a file. */
   external: boolean;
 }
 
-/** An item of a defaults list in its place. */
+/** An item of a defaults list and its context. */
 interface Item extends DefaultEntry {
   primary: boolean;
-  /** The folder that relative groups start from. */
+  /** The folder to which groups are relative. */
   folder: string;
-  /** The package of the file whose list this stands in. */
+  /** The package of the file that contains the list. */
   parentPackage: string;
   header: string | undefined;
 }
@@ -64,7 +64,7 @@ interface Context {
 const deepest = 50;
 
 /**
- * @param groupOverrides those whose key is a config group
+ * @param groupOverrides the overrides whose key is a config group
  * @throws UserError when a file or an option does not exist, or lists contradict each other
  */
 export function defaultsList(
@@ -86,14 +86,7 @@ export function defaultsList(
   for (const override of groupOverrides) takeOverride(override, context);
   const parts = primary.split("/");
   const root: Item = {
-    kind: "config",
-    absolute: false,
-    option: parts.pop()!,
-    group: parts.join("/"),
-    package: undefined,
-    optional: false,
-    override: false,
-    origin: { kind: "default" },
+    ...plainEntry("config", parts.slice(0, -1).join("/"), parts.at(-1) ?? "", { kind: "default" }),
     primary: true,
     folder: "",
     parentPackage: "",
@@ -124,15 +117,7 @@ function takeOverride({ kind, key, package: place, value, text }: Override, cont
   else if (option === undefined) {
     wrong(`${key} is a config group; it takes the name of an option (${context.path.options(key).join(", ")})`);
   } else if (kind === "add") {
-    const entry = {
-      kind: "group",
-      absolute: false,
-      group: key,
-      package: place,
-      optional: false,
-      override: false,
-    } as const;
-    context.appended.push({ ...entry, option, origin });
+    context.appended.push({ ...plainEntry("group", key, option, origin), package: place });
   } else context.choices.set(target, { option, origin, used: false, external: true });
 }
 
@@ -225,17 +210,7 @@ function addSelf(entries: DefaultEntry[], item: Item, hasMore: boolean): void {
   if (selves.length > 1)
     throw located(selves[1]!.origin, `_self_ appears twice in the defaults list of ${configPath(item)}`);
   if (selves.length === 1 || (entries.length > 0 && !hasMore && entries.every(({ override }) => override))) return;
-  const { origin } = item;
-  entries.push({
-    kind: "self",
-    absolute: false,
-    group: "",
-    option: "_self_",
-    package: undefined,
-    optional: false,
-    override: false,
-    origin,
-  });
+  entries.push(plainEntry("self", "", "_self_", item.origin));
 }
 
 function takeFileOverrides(items: readonly Item[], parent: Item, context: Context, deferred: boolean): void {
@@ -261,7 +236,7 @@ function takeFileOverrides(items: readonly Item[], parent: Item, context: Contex
   }
 }
 
-/** Each option of a list is a file of its own, which no group key names. */
+/** Each option of a list is a separate file without a group key. */
 function optionItems(item: Item, parent: Item): Item[] {
   return (item.option as string[]).map((option) => {
     if (option.includes("${"))
@@ -390,7 +365,7 @@ function configPath(item: Item): string {
   return group === "" ? String(item.option) : `${group}/${String(item.option)}`;
 }
 
-/** A header's package begins at the root. */
+/** The package in a header is relative to the root. */
 function headerPackage(header: string | undefined): string | undefined {
   if (header === undefined || header === "_global_" || header.startsWith("_global_.")) return header;
   return header === "" ? "_global_" : `_global_.${header}`;
@@ -411,7 +386,7 @@ function finalPackage(item: Item, withHeader = true): string {
   return root < 0 ? joined : joined.slice(root + "_global_.".length);
 }
 
-/** By which an override names a group: with its package where that is not the group's own. */
+/** The name of a group in overrides; includes the package if it differs from the group's own. */
 function overrideKey(item: Item): string {
   const group = groupPath(item);
   const place = finalPackage(item, false);

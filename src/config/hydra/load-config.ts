@@ -34,6 +34,16 @@ export interface DefaultEntry {
 /** Shipped files do not change while a process runs. */
 const shippedConfigs = new Map<string, LoadedConfig>();
 
+/** An entry without keywords and package. `kind`, `group` and `option` as in {@link DefaultEntry}. */
+export function plainEntry(
+  kind: DefaultEntry["kind"],
+  group: string,
+  option: DefaultEntry["option"],
+  origin: Origin,
+): DefaultEntry {
+  return { kind, group, option, origin, absolute: false, package: undefined, optional: false, override: false };
+}
+
 export type LoadConfig = (name: string) => LoadedConfig | undefined;
 
 /** @returns a function that reads each file once and throws a UserError listing every mistake in a file */
@@ -137,14 +147,9 @@ function configEntry(text: string, origin: Origin, complain: Complain): DefaultE
   }
   const parts = path.replace(/^\//, "").split("/");
   return {
-    kind: self ? "self" : "config",
+    ...plainEntry(self ? "self" : "config", parts.slice(0, -1).join("/"), parts.at(-1) ?? "", origin),
     absolute: path.startsWith("/"),
-    option: parts.pop()!,
-    group: parts.join("/"),
     package: place,
-    optional: false,
-    override: false,
-    origin,
   };
 }
 

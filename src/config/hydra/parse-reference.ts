@@ -3,6 +3,7 @@
  * Handles only the syntax; `resolve.ts` computes the values.
  */
 import { scalarElement } from "./parse-value.ts";
+import { blank, keyToken, TextReader, undoEscapes } from "./text-reader.ts";
 import type { Element } from "./value.ts";
 
 export type Part = string | Reference;
@@ -22,18 +23,16 @@ export type Argument =
 export class ReferenceMistake extends Error {}
 
 const deepest = 100;
-const blank = /[ \t]*/y;
 const keyName = /[^\\{}()[\]:. \t'"]+/y;
 const resolverName = /^[A-Za-z_][\w-]*$/;
 const rawRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]*:[ \t]*|[ \t]+|[\w\-/\\+.%*@?|]|\$(?!\{)/y;
-const keyRun = /(?:\\[\\()[\]{}:=, \t])+|[ \t]+|[\w\-/\\+.$%*@?|]/y;
 
 /** Whether OmegaConf would look for references in the value; escaped ones count, because they must be unescaped. */
 export const mayRefer = (value: unknown): value is string => typeof value === "string" && value.includes("${");
 
 /** Splits text into references and the text between them, with escapes (`\${`) removed. @throws ReferenceMistake */
 export function parseText(text: string): Part[] {
-  return new Reader(text).text();
+  return new Reader(text).parts();
 }
 
 /** Parses a single resolver argument, for `oc.decode`. @throws ReferenceMistake */
@@ -41,23 +40,19 @@ export function parseArgument(text: string): Argument {
   return new Reader(text).wholeArgument();
 }
 
-class Reader {
-  private at = 0;
-  private depth = 0;
-  constructor(private readonly source: string) {}
-
-  text(): Part[] {
+class Reader extends TextReader {
+  parts(): Part[] {
     const parts = this.partsUntil(undefined);
     return parts.length === 0 ? [""] : parts;
   }
 
   wholeArgument(): Argument {
     const argument = this.argument();
-    if (this.at < this.source.length) this.unexpected();
+    if (this.at < this.text.length) this.unexpected();
     return argument;
   }
 
-  /** Up to an unescaped quote, or to the end. Backslashes count before a reference and before that quote only. */
+  /** Up to an unescaped quote, or to the end. Backslashes are escapes only before a reference and before that quote. */
   private partsUntil(quote: string | undefined): Part[] {
     const parts: Part[] = [];
     const add = (text: string) => {
@@ -67,10 +62,10 @@ class Reader {
     const stop = quote === undefined ? /(?<!\\)(\\*)(\$\{|$)/g : new RegExp(`(?<!\\\\)(\\\\*)(\\$\\{|${quote})`, "g");
     for (;;) {
       stop.lastIndex = this.at;
-      const match = stop.exec(this.source);
+      const match = stop.exec(this.text);
       if (match === null) throw new ReferenceMistake(`a quote (${quote}) is not closed in it`);
       const [whole, slashes, mark] = match as unknown as [string, string, string];
-      add(this.source.slice(this.at, match.index));
+      add(this.text.slice(this.at, match.index));
       this.at = match.index + whole.length;
       if (mark === "" && quote === undefined) {
         add(slashes);
@@ -87,7 +82,7 @@ class Reader {
   private reference(start: number): Reference {
     if (++this.depth > deepest) throw new ReferenceMistake(`references are nested deeper than ${deepest} levels`);
     this.skip(blank);
-    const up = this.skip(/\.*/y)!.length;
+    const up = this.skip(/\.*/y)?.[0].length ?? 0;
     const names: Part[] = [];
     let bracketed = false;
     do {
@@ -96,9 +91,9 @@ class Reader {
         names.push(this.name());
         if (!this.take("]")) this.unexpected();
       } else names.push(this.name());
-    } while (this.source[this.at] === "[" || this.take("."));
+    } while (this.text[this.at] === "[" || this.take("."));
     this.skip(blank);
-    const text = () => this.source.slice(start, this.at);
+    const text = () => this.text.slice(start, this.at);
     this.depth--;
     if (this.take("}")) return { kind: "key", up, names, text: text() };
     const isResolver = names.every((name) => typeof name !== "string" || resolverName.test(name));
@@ -113,17 +108,17 @@ class Reader {
   private name(): Part {
     const start = this.at;
     if (this.take("${")) return this.reference(start);
-    return this.skip(keyName) ?? this.unexpected();
+    return this.skip(keyName)?.[0] ?? this.unexpected();
   }
 
-  /** Arguments or items up to the closing mark; one that is left out is an empty text. */
+  /** Arguments or items up to the closing mark; an omitted one is an empty text. */
   private sequence(close: "}" | "]"): Argument[] {
     const items: Argument[] = [];
     if (this.close(close)) return items;
     const empty: Argument = { type: "scalar", element: { type: "text", value: "" } };
     for (;;) {
       this.skip(blank);
-      const next = this.source[this.at];
+      const next = this.text[this.at];
       items.push(next === "," || next === close ? empty : this.argument());
       if (this.close(close)) return items;
       this.skip(blank);
@@ -151,7 +146,7 @@ class Reader {
     const entries: [Element, Argument][] = [];
     if (this.close("}")) return { type: "dict", entries };
     for (;;) {
-      const key = this.skipAll(keyRun);
+      const key = this.skipAll(keyToken);
       if (key.length === 0) this.unexpected();
       this.skip(blank);
       if (!this.take(":")) this.unexpected();
@@ -165,7 +160,7 @@ class Reader {
   }
 
   private quoted(): Argument | undefined {
-    const quote = this.source[this.at];
+    const quote = this.text[this.at];
     if (quote !== "'" && quote !== '"') return undefined;
     this.at++;
     const parts = this.partsUntil(quote);
@@ -187,12 +182,12 @@ class Reader {
         parts.push(this.reference(start));
         continue;
       }
-      const token = this.skip(rawRun);
+      const token = this.skip(rawRun)?.[0];
       if (token === undefined) break;
       tokens.push(token);
     }
-    // Blanks before the mark that ends it are not part of it; at the end of a text they are.
-    if (this.at < this.source.length && /^[ \t]+$/.test(tokens.at(-1) ?? "")) tokens.pop();
+    // Blanks are part of the argument at the end of the text, but not before the mark that ends it.
+    if (this.at < this.text.length && /^[ \t]+$/.test(tokens.at(-1) ?? "")) tokens.pop();
     if (parts.length === 0) {
       if (tokens.length === 0) this.unexpected();
       return { type: "scalar", element: scalarOf(tokens) };
@@ -201,22 +196,8 @@ class Reader {
     return { type: "parts", parts };
   }
 
-  private skip(pattern: RegExp): string | undefined {
-    pattern.lastIndex = this.at;
-    const match = pattern.exec(this.source);
-    if (match === null) return undefined;
-    this.at = pattern.lastIndex;
-    return match[0];
-  }
-
-  private skipAll(pattern: RegExp): string[] {
-    const tokens: string[] = [];
-    for (let token = this.skip(pattern); token !== undefined; token = this.skip(pattern)) tokens.push(token);
-    return tokens;
-  }
-
   private take(mark: string): boolean {
-    if (!this.source.startsWith(mark, this.at)) return false;
+    if (!this.text.startsWith(mark, this.at)) return false;
     this.at += mark.length;
     return true;
   }
@@ -230,9 +211,9 @@ class Reader {
   }
 
   private unexpected(): never {
-    const character = this.source[this.at];
+    const character = this.text[this.at];
     if (character === undefined) throw new ReferenceMistake("a reference is not closed: } is missing");
-    const shown = this.source.slice(Math.max(0, this.at - 20), this.at);
+    const shown = this.text.slice(Math.max(0, this.at - 20), this.at);
     throw new ReferenceMistake(
       `a reference is not understood at ${JSON.stringify(character)} after ${JSON.stringify(shown)}; it reads \${section.key}, \${.key} or \${resolver:argument}`,
     );
@@ -245,6 +226,3 @@ function scalarOf(tokens: readonly string[]): Element {
   const spelled = tokens.join("");
   return spelled === text && spelled === spelled.trim() ? scalarElement(spelled) : { type: "text", value: text };
 }
-
-const undoEscapes = (tokens: readonly string[]) =>
-  tokens.map((token) => (token.length > 1 && token.startsWith("\\") ? token.replace(/\\(.)/g, "$1") : token)).join("");

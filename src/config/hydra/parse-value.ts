@@ -1,8 +1,9 @@
 /**
  * The part of an override after `=`: Hydra's grammar of quoted and raw text, numbers, lists, dicts, functions and
- * sweeps. Raw text may hold spaces and references, but none of `()[]{}:=,` unless a backslash precedes it.
+ * sweeps. Raw text may contain spaces and references, but `()[]{}:=,` only after a backslash.
  */
 import { callFunction } from "./override-functions.ts";
+import { blank, keyToken, TextReader, undoEscapes } from "./text-reader.ts";
 import { type Element, isSweep, type Value, ValueMistake } from "./value.ts";
 
 const unsigned = "(?:0|[1-9](?:_?\\d)*)";
@@ -10,7 +11,6 @@ const point = `(?:${unsigned}\\.(?:\\d(?:_?\\d)*)?|\\.\\d(?:_?\\d)*)`;
 const integer = new RegExp(`^[+-]?${unsigned}$`);
 const float = new RegExp(`^[+-]?(?:${point}|(?:${point}|${unsigned})[eE][+-]?\\d(?:_?\\d)*|inf|nan)$`, "i");
 
-const blank = /[ \t]*/y;
 const identifier = /[A-Za-z_][\w-]*/y;
 const opening = /[ \t]*\([ \t]*/y;
 const argumentName = /([A-Za-z_][\w-]*)[ \t]*=[ \t]*/y;
@@ -59,20 +59,9 @@ function numberOf(text: string): number {
   return value === 0 && integer.test(text) ? 0 : value;
 }
 
-class Reader {
-  private at = 0;
-  private depth = 0;
-  constructor(private readonly text: string) {}
-
+class Reader extends TextReader {
   get done(): boolean {
     return this.at === this.text.length;
-  }
-
-  skip(pattern: RegExp): RegExpExecArray | null {
-    pattern.lastIndex = this.at;
-    const match = pattern.exec(this.text);
-    if (match !== null) this.at = pattern.lastIndex;
-    return match;
   }
 
   /** A mark with the blanks around it. */
@@ -162,25 +151,19 @@ class Reader {
     return callFunction(name, positional, named);
   }
 
-  /** Text up to the next mark; blanks at both ends are left out, escapes undone. */
+  /** Text up to the next mark, without blanks at either end and without the backslashes of escapes. */
   private raw(token: RegExp): Element {
-    const tokens: string[] = [];
-    for (let match = this.skip(token); match !== null; match = this.skip(token)) tokens.push(match[0]);
+    const tokens = this.skipAll(token);
     while (/^[ \t]+$/.test(tokens.at(-1) ?? "")) tokens.pop();
     if (tokens.length === 0) this.unexpected();
     const spelled = tokens.join("");
     const scalar = scalarElement(spelled);
     if (scalar.type !== "text") return scalar;
-    const value = tokens.map((part) =>
-      part.startsWith("\\") && part.length > 1 ? part.replace(/\\(.)/g, "$1") : part,
-    );
-    return { type: "text", value: value.join("") };
+    return { type: "text", value: undoEscapes(tokens) };
   }
 }
 
-const keyToken = /(?:\\[\\()[\]{}:=, \t])+|[ \t]+|[\w\-/\\+.$%*@?|]/y;
-
-/** Backslashes count before a quote, and at the end, only: each pair there is one, and `\"` is a quote. */
+/** Backslashes are escapes only before a quote and at the end: there, two stand for one, and `\"` for a quote. */
 function unescapeQuoted(text: string, quote: string): string {
   return text.replace(new RegExp(`\\\\+(?=$|${quote})`, "g"), (slashes) => "\\".repeat(Math.floor(slashes.length / 2)));
 }

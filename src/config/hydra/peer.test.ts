@@ -6,7 +6,7 @@ import { beforeAll, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { plain } from "../tree/node.ts";
-import { composeHydra, requireGiven } from "./compose-hydra.ts";
+import { composeHydra } from "./compose-hydra.ts";
 import { expandSweep } from "./expand-sweep.ts";
 import { resolveTree } from "./resolve.ts";
 
@@ -59,9 +59,10 @@ test.each(trees.map(({ files, cases }, index) => ({ index, files, cases })))(
     for (const { overrides, result, error } of cases) {
       const compose = () => {
         const { tree, resolvers } = composeHydra({ searchPath: [root], configName: "config", overrides });
-        const resolved = resolveTree(tree, resolvers).tree;
-        requireGiven(resolved);
-        return recordable(plain(resolved));
+        const resolved = plain(resolveTree(tree, resolvers).tree);
+        // Hydra fails when a required value is read; in Hone, the start-up check refuses it.
+        if (JSON.stringify(resolved).includes('"???"')) throw new UserError("a required value is missing");
+        return recordable(resolved);
       };
       if (error === undefined) expect(compose(), overrides.join(" ")).toEqual(result);
       else expect(compose, `${overrides.join(" ")}: ${error}`).toThrow(UserError);

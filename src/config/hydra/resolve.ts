@@ -6,11 +6,12 @@ import { nearest } from "../../nearest.ts";
 import { mistakesError } from "../compose/mistakes.ts";
 import { childOf, type MapNode, type Mistake, type Node, nodeAt, type ValueNode } from "../tree/node.ts";
 import { type Origin, oneLine } from "../tree/origin.ts";
+import { pathsIn } from "../tree/tree.ts";
 import { positionText } from "../yaml/read-yaml.ts";
 import { pythonText } from "../yaml/scalars.ts";
 import { type Argument, mayRefer, type Part, parseText, type Reference, ReferenceMistake } from "./parse-reference.ts";
 import { callResolver, type ResolverSettings } from "./resolvers.ts";
-import { elementToNode } from "./value.ts";
+import { elementToNode, keyText } from "./value.ts";
 
 export interface ResolvedTree {
   tree: MapNode;
@@ -19,12 +20,12 @@ export interface ResolvedTree {
 
 const longestText = 100_000;
 const mostNodes = 100_000;
-/** Chains of references; a configuration has a handful. */
+/** References to references to references. */
 const longestChain = 200;
 
 /**
  * Resolves all references of a tree. A reference to a missing value (`???`) is missing too.
- * @throws UserError that lists every reference that cannot be followed, with its place
+ * @throws UserError listing every reference that cannot be resolved, with its location
  */
 export function resolveTree(tree: MapNode, settings: Partial<ResolverSettings> = {}): ResolvedTree {
   const mistakes: Mistake[] = [];
@@ -35,8 +36,8 @@ export function resolveTree(tree: MapNode, settings: Partial<ResolverSettings> =
 }
 
 /**
- * The resolved node of one key, or undefined where the tree has no such key.
- * @throws UserError where a reference on the way cannot be followed
+ * The resolved node of one key, or undefined if the tree does not have the key.
+ * @throws UserError if a reference on the path cannot be resolved
  */
 export function select(tree: MapNode, key: string, settings: Partial<ResolverSettings> = {}): Node | undefined {
   const resolution = new Resolution(tree, settings);
@@ -71,7 +72,7 @@ interface Located {
 class Resolution {
   readonly warnings: Mistake[] = [];
   private readonly settings: ResolverSettings;
-  /** By path: the same node may stand in several places, with other neighbours. */
+  /** By path, because the same node may appear in several places with different neighbors. */
   private readonly done = new Map<string, Located>();
   private readonly following = new Set<string>();
   private readonly inside = new Set<string>();
@@ -127,7 +128,7 @@ class Resolution {
     } catch (error) {
       if (this.mistakes === undefined || !(error instanceof ReferenceMistake) || this.following.size > 0) throw error;
       const mistake = { where: positionText(node.origin), message: `${keyOf(path)} ${error.message}` };
-      // A section that is referred to is met twice.
+      // A section that a reference names is visited twice.
       const isKnown = this.mistakes.some(
         ({ where, message }) => where === mistake.where && message === mistake.message,
       );
@@ -141,12 +142,8 @@ class Resolution {
     if (!mayRefer(node.value)) return node;
     const found = this.followed(located);
     const from = found.node.origin;
-    const origin: Origin = {
-      kind: "reference",
-      text: node.value,
-      at: node.origin,
-      ...(from === node.origin ? {} : { from }),
-    };
+    const origin: Origin & { kind: "reference" } = { kind: "reference", text: node.value, at: node.origin };
+    if (from !== node.origin) origin.from = from;
     return relocate(found.node.kind === "value" ? found.node : this.deep(found), origin);
   }
 
@@ -240,13 +237,10 @@ class Resolution {
       case "list":
         return { kind: "list", origin, items: argument.items.map((item) => this.evaluateArgument(item, located)) };
       case "dict": {
-        const keys = elementToNode(
-          { type: "dict", entries: argument.entries.map(([key]) => [key, { type: "null" }]) },
-          origin,
+        const nodes = new Map(
+          argument.entries.map(([key, value]) => [keyText(key), this.evaluateArgument(value, located)]),
         );
-        const names = keys.kind === "map" ? keys.entries.map(({ name }) => name) : [];
-        const values = argument.entries.map(([, value]) => this.evaluateArgument(value, located));
-        return { kind: "map", origin, entries: names.map((name, index) => ({ name, origin, node: values[index]! })) };
+        return { kind: "map", origin, entries: [...nodes].map(([name, node]) => ({ name, origin, node })) };
       }
     }
   }
@@ -264,13 +258,13 @@ class Resolution {
     return this.deep(found);
   }
 
-  /** @param up dots in front: one is the section that the reference stands in */
+  /** @param up number of leading dots; one means the section that contains the reference */
   private lookUp(up: number, names: readonly string[], { path }: Located): Located | undefined {
-    if (up > path.length) throw new ReferenceMistake(`has more dots in front than there are sections around it`);
+    if (up > path.length) throw new ReferenceMistake(`has more leading dots than sections around it`);
     return this.at([...(up === 0 ? [] : path.slice(0, path.length - up)), ...names]);
   }
 
-  /** The node at a path, through references on the way; its own reference is left as it is. */
+  /** The node at a path. References on the path are followed, the node itself stays unresolved. */
   at(path: readonly string[]): Located | undefined {
     let located: Located = { node: this.root, path: [] };
     for (const name of path) {
@@ -283,19 +277,14 @@ class Resolution {
   }
 
   private keyHelp(names: readonly string[]): string {
-    const near = nearest(names.join("."), keys(this.root));
+    const near = nearest(names.join("."), pathsIn(this.root));
     return near.length > 0 ? `; did you mean ${near.join(" or ")}?` : "";
   }
 }
 
 const keyOf = (path: readonly string[]) => path.join(".");
 
-function keys(node: Node, prefix = ""): string[] {
-  if (node.kind !== "map") return [];
-  return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...keys(child, `${prefix}${name}.`)]);
-}
-
-/** Every value of a referred-to section tells by which reference it came. */
+/** Records in every value of a referenced section by which reference it came. */
 function relocate(node: Node, at: Origin & { kind: "reference" }): Node {
   const origin: Origin = { ...at, from: node.origin };
   if (node.kind === "list") return { ...node, origin, items: node.items.map((item) => relocate(item, at)) };

@@ -59,7 +59,7 @@ export function elementToNode(element: Element, origin: Origin): Node {
   }
 }
 
-function keyText(key: Element): string {
+export function keyText(key: Element): string {
   return key.type === "text" || key.type === "number" ? String(key.value) : elementText(key);
 }
 

@@ -38,6 +38,12 @@ function putEntry(section: MapNode, entry: Entry): void {
   else section.entries[index] = entry;
 }
 
+/** Every key and section as a dotted path. */
+export function pathsIn(node: Node, prefix = ""): string[] {
+  if (node.kind !== "map") return [];
+  return node.entries.flatMap(({ name, node: child }) => [`${prefix}${name}`, ...pathsIn(child, `${prefix}${name}.`)]);
+}
+
 /** Every value, list, empty section, and section that `isWhole` marks as a single value. */
 export function leavesOf(node: Node, isWhole: (path: string) => boolean, path = ""): Leaf[] {
   if (node.kind !== "map" || node.entries.length === 0 || isWhole(path)) {

@@ -24,8 +24,7 @@ export interface SyncOptions {
 
 /** The layer in which a key was set: 0 for shipped defaults and for missing keys. */
 export function layerAt(tree: SyncTree, path: string): number {
-  const origin = tree.deleted(path) ?? tree.node(path)?.origin;
-  return origin === undefined ? 0 : layerOf(origin);
+  return layerOf(originAt(tree, path));
 }
 
 export const isExplicit = (tree: SyncTree, path: string) => layerAt(tree, path) > 0;
@@ -66,12 +65,28 @@ export function forwardKey(tree: SyncTree, [from, to]: SharedKey, warn: SyncOpti
 /** Sets `to` to the value of `from`, or to a reference to it if `from` contains a reference. */
 export function copyKey(tree: SyncTree, to: string, from: string, how: "synced" | "forwarded" = "synced"): void {
   const source = tree.node(from);
-  const setBy = tree.deleted(from) ?? source?.origin ?? { kind: "default" };
-  const origin: Origin = { kind: "synced", how, from, of: setBy.kind === "synced" ? setBy.of : setBy };
   const written = source === undefined ? "" : JSON.stringify(plain(source));
   // A reference back to `to` would be circular, so its value is copied.
   const value = written.includes("${") && !written.includes(to) ? `\${${from}}` : (tree.value(from) ?? null);
-  tree.put(to, { kind: "value", origin, value });
+  derive(tree, to, value, from, how);
+}
+
+/** Sets a key to a value that follows from the key `from`. */
+export function derive(
+  tree: SyncTree,
+  path: string,
+  value: unknown,
+  from: string,
+  how: "synced" | "forwarded" = "synced",
+): void {
+  const setBy = originAt(tree, from);
+  const origin: Origin = { kind: "synced", how, from, of: setBy.kind === "synced" ? setBy.of : setBy };
+  tree.put(path, { kind: "value", origin, value });
+}
+
+/** The origin of a key, set or deleted. */
+function originAt(tree: SyncTree, path: string): Origin {
+  return tree.deleted(path) ?? tree.node(path)?.origin ?? { kind: "default" };
 }
 
 export function warnOfNative(
@@ -81,11 +96,10 @@ export function warnOfNative(
   both: boolean,
   { deprecated, warn }: SyncOptions,
 ): void {
-  const origin = tree.deleted(native) ?? tree.node(native)?.origin ?? { kind: "default" };
   if (both && !isDeepStrictEqual(tree.value(native) ?? null, tree.value(rllm) ?? null)) {
     warn({ category: "conflict", paths: [native, rllm], text: `${native} and ${rllm} differ; ${rllm} wins` });
     // The configuration saved with a run has both names, which is not worth a warning.
-  } else if (deprecated && !(both && origin.kind === "file")) {
+  } else if (deprecated && !(both && originAt(tree, native).kind === "file")) {
     const text = `${native} is the older name of ${rllm}; set ${rllm} instead`;
     warn({ category: "deprecated_native", paths: [native, rllm], text });
   }

@@ -2,9 +2,17 @@
  * Synchronizes verl's own keys with `rllm.*` (the reference document's "Bidirectional config sync").
  * docs/decisions/verl-sync.md explains what Hone does where rLLM's code differs from the document.
  */
-import type { Origin } from "../../tree/origin.ts";
 import { type SharedKey, verlSharedKeys } from "./shared-keys.ts";
-import { copyKey, isExplicit, layerAt, type SyncOptions, type SyncTree, syncSharedKey, warnOfNative } from "./sync.ts";
+import {
+  copyKey,
+  derive,
+  isExplicit,
+  layerAt,
+  type SyncOptions,
+  type SyncTree,
+  syncSharedKey,
+  warnOfNative,
+} from "./sync.ts";
 
 const actor = "actor_rollout_ref.actor";
 const rollout = "actor_rollout_ref.rollout";
@@ -127,10 +135,4 @@ function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
     const partial = "rllm.async_training.partial_rollout";
     coerce("async_training.partial_rollout", tree.value(partial), partial);
   }
-}
-
-function derive(tree: SyncTree, path: string, value: unknown, from: string): void {
-  const setBy = tree.node(from)?.origin ?? { kind: "default" };
-  const origin: Origin = { kind: "synced", how: "synced", from, of: setBy.kind === "synced" ? setBy.of : setBy };
-  tree.put(path, { kind: "value", origin, value });
 }
