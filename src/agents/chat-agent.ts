@@ -1,21 +1,19 @@
-/** The plain agent: all that was seen and said, in order. */
+/** The plain agent: its history is all observations and replies, in order. */
 import type { ChatMessage } from "../chat/messages.ts";
 import { BadOutcome } from "./control-flow.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {
-  /** Put before everything else. */
-  system?: string;
-  /** Turns as they should be, put before the first observation: they show a small model the form of an answer. */
+  /** The system message. */
+  system?: string | undefined;
+  /** Example turns before the first observation, which show a small model the form of an answer. */
   shown?: readonly ChatMessage[];
 }
 
 /** Its actions are the replies themselves. */
 export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<Reply> {
-  const messages: ChatMessage[] = [
-    ...(system === undefined ? [] : [{ role: "system" as const, content: system }]),
-    ...shown,
-  ];
+  const messages: ChatMessage[] = [...shown];
+  if (system !== undefined) messages.unshift({ role: "system", content: system });
   return {
     messages,
     observe: (observation) => void messages.push(...toMessages(observation)),

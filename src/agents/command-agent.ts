@@ -1,5 +1,5 @@
 /** An agent that is a program: started for each rollout with the address of the model, and graded when it has ended. */
-import { spawn } from "node:child_process";
+import { type SpawnOptions, spawn } from "node:child_process";
 import type { Task } from "../data/task.ts";
 import { RunError, UserError } from "../errors.ts";
 import { guardGroup } from "./group-guard.ts";
@@ -51,17 +51,9 @@ export function commandAgent<Row>(options: CommandAgentOptions<Row>): Workflow<R
     stage("agent");
     const [program, ...args] = typeof command === "function" ? command(task.row) : command;
     const env = { ...process.env, ...options.env, ...agentEnvironment(task, gateway) };
-    const cwd = options.cwd === undefined ? {} : { cwd: options.cwd };
     const stderr = lineLog(log);
-    const result = await runProgram({
-      program,
-      args,
-      env,
-      ...cwd,
-      input: input(task.row),
-      signal,
-      stderr: stderr.push,
-    });
+    const settings: SpawnOptions = { env, cwd: options.cwd };
+    const result = await runProgram([program, ...args], settings, input(task.row), signal, stderr.push);
     stderr.end();
     if (reward !== undefined) {
       stage("reward");
@@ -78,7 +70,7 @@ export function commandAgent<Row>(options: CommandAgentOptions<Row>): Workflow<R
   };
 }
 
-/** What is not an outcome stays what it is, for the rollout to refuse. */
+/** An invalid outcome is returned as it is, for the rollout to refuse. */
 function withMetric(graded: number | Outcome, name: string, value: number): number | Outcome {
   const outcome = typeof graded === "number" ? { reward: graded } : graded;
   return isOutcome(outcome) ? { ...outcome, metrics: { [name]: value, ...outcome.metrics } } : outcome;
@@ -138,25 +130,18 @@ function lastLine({ output }: AgentResult): unknown {
   }
 }
 
-interface ProgramOptions {
-  program: string;
-  args: readonly string[];
-  env: NodeJS.ProcessEnv;
-  cwd?: string;
-  input: string;
-  signal: AbortSignal;
-  /** Called with what it writes to its standard error. */
-  stderr: (text: string) => void;
-}
-
-function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramOptions): Promise<AgentResult> {
+/** @param stderr called with what the program writes to its standard error */
+function runProgram(
+  [program, ...args]: readonly [string, ...string[]],
+  settings: SpawnOptions,
+  input: string,
+  signal: AbortSignal,
+  stderr: (text: string) => void,
+): Promise<AgentResult> {
   return new Promise((resolve, reject) => {
     signal.throwIfAborted();
     // A process group of its own, so that its child processes end with it.
-    const child = spawn(program, args, {
-      ...{ env, detached: true, stdio: ["pipe", "pipe", "pipe"] as const },
-      ...(cwd === undefined ? {} : { cwd }),
-    });
+    const child = spawn(program, args, { ...settings, detached: true, stdio: ["pipe", "pipe", "pipe"] });
     const release = child.pid === undefined ? () => {} : guardGroup(child.pid);
     const kill = () => {
       try {
@@ -193,7 +178,7 @@ function runProgram({ program, args, env, cwd, input, signal, stderr }: ProgramO
   });
 }
 
-/** A program that is missing or may not be run is missing the next time too; a lack of processes or memory may pass. */
+/** A program that is missing fails again. A lack of processes or memory may pass. */
 function cannotStart(program: string, error: Error): Error {
   const { code } = error as NodeJS.ErrnoException;
   const message = `${program} cannot be started: ${error.message}`;

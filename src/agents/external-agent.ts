@@ -1,4 +1,4 @@
-/** An agent that lives elsewhere: asked over HTTP to attempt a task, with the address of the model to use for it. */
+/** An agent on another server: receives a task and the address of the model over HTTP. */
 import { RunError } from "../errors.ts";
 import { toOutcome } from "./command-agent.ts";
 import type { Outcome, Workflow } from "./types.ts";
@@ -36,12 +36,19 @@ export function externalAgent<Row>({ url, headers, reward }: ExternalAgentOption
   return async (task, { gateway, rollout, attempt, signal, stage }) => {
     stage("agent");
     const job: ExternalJob<Row> = {
-      ...{ task_id: task.id, task: task.row, rollout, attempt },
-      ...{ base_url: gateway.baseURL, anthropic_base_url: gateway.anthropicBaseURL, api_key: gateway.apiKey },
+      task_id: task.id,
+      task: task.row,
+      rollout,
+      attempt,
+      base_url: gateway.baseURL,
+      anthropic_base_url: gateway.anthropicBaseURL,
+      api_key: gateway.apiKey,
       result_url: `${gateway.anthropicBaseURL}/result`,
     };
     const response = await fetch(url, {
-      ...{ method: "POST", body: JSON.stringify(job), signal },
+      method: "POST",
+      body: JSON.stringify(job),
+      signal,
       headers: { "content-type": "application/json", ...headers },
     });
     if (!response.ok) {

@@ -21,9 +21,9 @@ export interface MultiTurnOptions<Row, Action = Reply> {
   /** Creates one for each attempt. Default: `chatAgent()`, whose actions are replies. */
   agent?: (task: Task<Row>) => Agent<Action> | Promise<Agent<Action>>;
   /** Turns, where fewer than `rllm.agent.max_steps`. */
-  maxSteps?: number;
+  maxSteps?: number | undefined;
   /** Of each model call, e.g. `{ maxTokens: 64 }`. */
-  params?: CallParams;
+  params?: CallParams | undefined;
 }
 
 type WithAgent<Row, Action> = MultiTurnOptions<Row, Action> & Required<Pick<MultiTurnOptions<Row, Action>, "agent">>;
@@ -48,16 +48,16 @@ export function multiTurn<Row, Action>(options: MultiTurnOptions<Row, Action>): 
     agent.observe(await environment.reset(context));
 
     const steps: EnvironmentStep[] = [];
-    const params: CallParams = { ...options.params, ...(environment.tools ? { tools: environment.tools } : {}) };
+    const params: CallParams = { ...options.params };
+    if (environment.tools) params.tools = environment.tools;
     const most = Math.min(options.maxSteps ?? Number.POSITIVE_INFINITY, maxSteps);
     let ending: Ending | undefined;
     while (ending === undefined) {
-      if (steps.length >= most) {
-        ending = { termination: "max_turns_exceeded", why: `not done after ${most} turns` };
-        break;
-      }
       stage("agent");
-      const reply = await model.chat(agent.messages, params).catch(endedByLimit);
+      const reply: Reply | Ending =
+        steps.length >= most
+          ? { termination: "max_turns_exceeded", why: `not done after ${most} turns` }
+          : await model.chat(agent.messages, params).catch(endedByLimit);
       if ("termination" in reply) {
         ending = reply;
         break;
@@ -99,20 +99,19 @@ function toOutcome(steps: readonly EnvironmentStep[], scored: number | Outcome |
   const last = steps.at(-1);
   const rewards = steps.map(({ reward }) => reward);
   const known = rewards.filter((reward) => reward !== null);
-  const sum =
-    known.length < rewards.length || rewards.length === 0 ? null : known.reduce((total, one) => total + one, 0);
-  const own: Outcome =
-    scored === undefined ? { reward: sum } : typeof scored === "number" ? { reward: scored } : { ...scored };
-  const explanation = [own.explanation ?? last?.explanation, ending.why]
-    .filter((text) => text !== undefined)
-    .join("; ");
-  const correct = own.correct ?? (last === undefined ? undefined : (last.correct ?? (last.done ? undefined : false)));
-  return {
+  const allKnown = known.length === rewards.length && rewards.length > 0;
+  const sum = allKnown ? known.reduce((total, one) => total + one, 0) : null;
+  const own: Outcome = typeof scored === "object" ? scored : { reward: scored ?? sum };
+  const outcome: Outcome = {
     ...own,
-    ...(correct === undefined ? {} : { correct }),
-    ...(explanation === "" ? {} : { explanation }),
     metrics: { turns: steps.length, ...last?.metrics, ...own.metrics },
-    stepRewards: { ...(steps.length > 0 ? { agent: rewards } : {}), ...own.stepRewards },
+    stepRewards: { ...own.stepRewards },
     termination: own.termination ?? ending.termination,
   };
+  if (last) outcome.stepRewards = { agent: rewards, ...own.stepRewards };
+  const explanation = [own.explanation ?? last?.explanation, ending.why].filter(Boolean).join("; ");
+  if (explanation !== "") outcome.explanation = explanation;
+  const correct = own.correct ?? last?.correct ?? (last?.done === false ? false : undefined);
+  if (correct !== undefined) outcome.correct = correct;
+  return outcome;
 }

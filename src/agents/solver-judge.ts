@@ -45,6 +45,8 @@ export function solverJudge<Row>(options: SolverJudgeOptions<Row>): Workflow<Row
     const tries = await Promise.all(Array.from({ length: attempts }, (_, index) => one(index + 1)));
     const known = tries.flatMap(({ outcome }) => outcome.reward ?? []);
     const judged = tries.flatMap(({ judgeReward }) => judgeReward ?? []);
+    const metrics: Record<string, number> = { judge_silent: tries.filter(({ said }) => said === null).length };
+    if (judged.length > 0) metrics.judge_right = mean(judged);
     return {
       reward: known.length === 0 ? null : mean(known),
       correct: tries.some(({ correct }) => correct === true),
@@ -55,10 +57,7 @@ export function solverJudge<Row>(options: SolverJudgeOptions<Row>): Workflow<Row
           [`judge#${instance}`, judgeReward],
         ]),
       ),
-      metrics: {
-        ...(judged.length === 0 ? {} : { judge_right: mean(judged) }),
-        judge_silent: tries.filter(({ said }) => said === null).length,
-      },
+      metrics,
     };
   };
 }

@@ -13,8 +13,8 @@ export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   /** Grades the answer: the reply without tool calls, or else the last reply. */
   reward: Reward<Row>;
   /** Turns, where fewer than `rllm.agent.max_steps`. */
-  maxSteps?: number;
-  params?: CallParams;
+  maxSteps?: number | undefined;
+  params?: CallParams | undefined;
 }
 
 export interface ToolBox {
@@ -36,9 +36,9 @@ export interface ToolBox {
 export function useTools<Row>(options: UseToolsOptions<Row>): Workflow<Row> {
   return multiTurn<Row>({
     environment: (task) => toolEnvironment(task, options),
-    agent: () => chatAgent(options.system === undefined ? {} : { system: options.system }),
-    ...(options.maxSteps === undefined ? {} : { maxSteps: options.maxSteps }),
-    ...(options.params === undefined ? {} : { params: options.params }),
+    agent: () => chatAgent({ system: options.system }),
+    maxSteps: options.maxSteps,
+    params: options.params,
   });
 }
 
@@ -68,16 +68,16 @@ export async function toolEnvironment<Row>(
       if (reply.toolCalls.length === 0 && reply.problems.length === 0) {
         return { observation: [], reward: 0, done: true };
       }
-      const answers = await Promise.all(reply.toolCalls.map((call) => runTool(box.tools, call, signal)));
-      counts.tool_errors += answers.filter(({ failed }) => failed).length;
-      const results = answers.map(({ content }, index): ChatMessage => {
-        const { id, name } = reply.toolCalls[index]!;
-        return { role: "tool", content, toolCallId: id, name };
-      });
+      const observation = await Promise.all(
+        reply.toolCalls.map(async (call): Promise<ChatMessage> => {
+          const { content, failed } = await runTool(box.tools, call, signal);
+          if (failed) counts.tool_errors++;
+          return { role: "tool", content, toolCallId: call.id, name: call.name };
+        }),
+      );
       const problems = reply.problems.map(({ message }) => message).join("; ");
-      const complaint: ChatMessage[] =
-        problems === "" ? [] : [{ role: "user", content: `That could not be read: ${problems}` }];
-      return { observation: [...results, ...complaint], reward: 0, done: false };
+      if (problems !== "") observation.push({ role: "user", content: `That could not be read: ${problems}` });
+      return { observation, reward: 0, done: false };
     },
     async score({ signal }) {
       if (answer === undefined) return { reward: null, metrics: counts };
@@ -85,7 +85,7 @@ export async function toolEnvironment<Row>(
       const outcome = typeof graded === "number" ? { reward: graded } : graded;
       return { ...outcome, metrics: { ...counts, ...outcome.metrics } };
     },
-    ...(box.close ? { close: () => box.close?.() } : {}),
+    close: () => box.close?.(),
   };
 }
 

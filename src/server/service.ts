@@ -21,7 +21,7 @@ export function createService(context: ServerContext) {
   const sessions = createSessions(context);
   const samplers = createSamplers(context, sessions);
   const operations = createOperations(context, sessions);
-  const sampling = createSampleAcceptor({ context, sessions, samplers, operations });
+  const sampling = createSampleAcceptor(context, sessions, samplers, operations);
   const creation = { context, sessions, operations };
 
   /** By the path that clients post to. */

@@ -73,20 +73,21 @@ export function encodeSampleResponse(response: SampleResponse): Uint8Array {
   return responseType.encode(responseType.create(plain)).finish();
 }
 
-function decodeTop({ token_ids, logprobs, k = 0, length = 0 }: TopMessage): TopLogprobs {
-  const none = new Uint8Array(0);
-  return { tokens: int32sOf(token_ids ?? none), logprobs: float32sOf(logprobs ?? none), k, length };
-}
+const decodeTop = ({ token_ids, logprobs, k = 0, length = 0 }: TopMessage): TopLogprobs => ({
+  tokens: int32sOf(token_ids),
+  logprobs: float32sOf(logprobs),
+  k,
+  length,
+});
 
 /** Of what an engine asks for: sequences and the prompt's log-probabilities. */
 export function decodeSampleResponse(bytes: Uint8Array): SampleResponse {
   const plain = responseType.toObject(responseType.decode(bytes), toPlain) as ResponseMessage;
-  const none = new Uint8Array(0);
   return {
     sequences: (plain.sequences ?? []).map(({ stop_reason = 0, tokens, logprobs, topk_sampled_logprobs }) => ({
       stopReason: stopReasons[stop_reason] ?? "stop",
-      tokens: int32sOf(tokens ?? none),
-      logprobs: float32sOf(logprobs ?? none),
+      tokens: int32sOf(tokens),
+      logprobs: float32sOf(logprobs),
       top: topk_sampled_logprobs && decodeTop(topk_sampled_logprobs),
     })),
     promptLogprobs: plain.prompt_logprobs && float32sOf(plain.prompt_logprobs),

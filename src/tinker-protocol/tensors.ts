@@ -25,20 +25,17 @@ const numbersOf = (bytes: Uint8Array, size: number, read: (view: DataView, at: n
   return Float64Array.from({ length: bytes.byteLength / size }, (_, index) => read(view, index * size));
 };
 
-// A copy: the bytes of a message may lie at any address, and a Buffer.slice would share them.
-export function int32sOf(bytes: Uint8Array): Int32Array {
-  if (bytes.byteLength % 4 !== 0)
-    throw new UserError(`${bytes.byteLength} bytes are not 32-bit tokens: the length is not a multiple of 4`);
-  return new Int32Array(Uint8Array.from(bytes).buffer);
+/** A copy: the bytes of a message may lie at any address. */
+function copyOf32(bytes: Uint8Array, what = "numbers"): ArrayBuffer {
+  if (bytes.byteLength % 4 === 0) return Uint8Array.from(bytes).buffer;
+  throw new UserError(`${bytes.byteLength} bytes are not 32-bit ${what}: the length is not a multiple of 4`);
 }
 
-export function float32sOf(bytes: Uint8Array): Float32Array {
-  if (bytes.byteLength % 4 !== 0)
-    throw new UserError(`${bytes.byteLength} bytes are not 32-bit numbers: the length is not a multiple of 4`);
-  return new Float32Array(Uint8Array.from(bytes).buffer);
-}
+const none: Uint8Array = new Uint8Array(0);
+export const int32sOf = (bytes = none): Int32Array => new Int32Array(copyOf32(bytes, "tokens"));
+export const float32sOf = (bytes = none): Float32Array => new Float32Array(copyOf32(bytes));
 
-export const int64sOf = (bytes: Uint8Array): Float64Array =>
+export const int64sOf = (bytes = none): Float64Array =>
   numbersOf(bytes, 8, (view, at) => Number(view.getBigInt64(at, true)));
 
 export const bytesOf = (array: Int32Array | Float32Array | BigInt64Array): Uint8Array =>
@@ -68,8 +65,8 @@ function decodeValues(bytes: Uint8Array, dtype: number | undefined): Pick<Tensor
 export function decodeTensor({ dense, sparse_csr, dtype, shape = [] }: TensorMessage): Tensor {
   if (sparse_csr) {
     const { dtype: type, values } = decodeValues(sparse_csr.values ?? new Uint8Array(0), dtype);
-    const rows = int64sOf(sparse_csr.crow_indices ?? new Uint8Array(0));
-    const columns = int64sOf(sparse_csr.col_indices ?? new Uint8Array(0));
+    const rows = int64sOf(sparse_csr.crow_indices);
+    const columns = int64sOf(sparse_csr.col_indices);
     return { dtype: type, values: denseOf(values, rows, columns, shape), shape };
   }
   const decoded = decodeValues(dense ?? new Uint8Array(0), dtype);
@@ -93,17 +90,17 @@ function denseOf<T extends Float32Array | Float64Array>(
 ): T {
   const [rows = -1, width = -1] = shape;
   const starts = Array.from(rowStarts);
-  const ascending = starts.every((start, index) => index === 0 || start >= starts[index - 1]!);
+  const ascending = starts.every((start, index) => start >= (starts[index - 1] ?? 0));
   const fits = shape.length === 2 && starts.length === rows + 1 && starts[0] === 0 && starts.at(-1) === values.length;
   if (!fits || !ascending || columns.length !== values.length || rows * width > 2 ** 28) {
     throw new UserError(`sparse indices that do not fit ${values.length} values and the shape [${shape.join(", ")}]`);
   }
   const dense = new (values.constructor as new (length: number) => T)(rows * width);
   for (let row = 0; row < rows; row++) {
-    for (let at = starts[row]!; at < starts[row + 1]!; at++) {
-      const column = columns[at]!;
+    for (let at = starts[row] ?? 0; at < (starts[row + 1] ?? 0); at++) {
+      const column = columns[at] ?? -1;
       if (!(column >= 0 && column < width)) throw new UserError(`a sparse column ${column} in a width of ${width}`);
-      dense[row * width + column] = values[at]!;
+      dense[row * width + column] = values[at] ?? 0;
     }
   }
   return dense;

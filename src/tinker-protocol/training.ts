@@ -66,42 +66,32 @@ interface OutputMessage {
 const requestType = message("ForwardBackwardRequest");
 const outputType = message("ForwardBackwardOutput");
 
-/** What of a request says whose it is and when its turn comes: readable even where its data are not. */
-export interface RequestAddress {
-  modelId: string;
-  seqId: number;
-  forwardOnly: boolean;
-  datums: number;
-}
-
-/** The request's address, and its content when asked for: that throws where the data are broken. */
-export function decodeForwardBackwardRequest(
-  bytes: Uint8Array,
-): RequestAddress & { content(): ForwardBackwardRequest } {
+/** `content` throws where the data are broken; the other fields are readable even then. */
+export function decodeForwardBackwardRequest(bytes: Uint8Array) {
   const plain = requestType.toObject(requestType.decode(bytes), toPlain) as RequestMessage;
   const { model_id: modelId = "", seq_id: seqId = 0, forward_only: forwardOnly = false, data = [] } = plain;
-  const content = () => ({ modelId, seqId, forwardOnly, ...contentOf(plain) });
+  const content = (): ForwardBackwardRequest => ({ modelId, seqId, forwardOnly, ...contentOf(plain) });
   return { modelId, seqId, forwardOnly, datums: data.length, content };
 }
 
 function contentOf(plain: RequestMessage): Pick<ForwardBackwardRequest, "data" | "lossFn" | "lossConfig"> {
-  const second = Object.entries(plain.loss_fn_config_v2 ?? {});
+  const second = Object.entries(plain.loss_fn_config_v2 ?? {}).map(([key, { number, text }]) => [
+    key,
+    text ?? number ?? 0,
+  ]);
   return {
     data: (plain.data ?? []).map(({ model_input = [], loss_fn_inputs = {} }) => ({
       input: model_input.map(decodeChunk),
       lossInputs: Object.fromEntries(Object.entries(loss_fn_inputs).map(([key, value]) => [key, decodeTensor(value)])),
     })),
     lossFn: plain.loss_fn ?? "",
-    lossConfig:
-      second.length > 0
-        ? Object.fromEntries(second.map(([key, { number, text }]) => [key, text ?? number ?? 0]))
-        : (plain.loss_fn_config ?? {}),
+    lossConfig: second.length > 0 ? Object.fromEntries(second) : (plain.loss_fn_config ?? {}),
   };
 }
 
 function decodeChunk({ chunk, encoded_text }: ChunkMessage): InputChunk {
   if (chunk !== "encoded_text") return { kind: chunk ?? "unknown" };
-  return { kind: "text", tokens: int32sOf(encoded_text?.tokens ?? new Uint8Array(0)) };
+  return { kind: "text", tokens: int32sOf(encoded_text?.tokens) };
 }
 
 export function encodeForwardBackwardRequest(request: ForwardBackwardRequest): Uint8Array {
@@ -129,16 +119,15 @@ export function encodeForwardBackwardRequest(request: ForwardBackwardRequest): U
 
 /** Datums of one trailing shape share a record. */
 export function encodeForwardBackwardOutput({ outputs, metrics }: ForwardBackwardOutput): Uint8Array {
-  const records: { trailing: string; members: DatumOutput[] }[] = [];
+  const records: DatumOutput[][] = [];
   for (const output of outputs) {
-    const trailing = output.trailingShape.join();
     const last = records.at(-1);
-    if (last?.trailing === trailing) last.members.push(output);
-    else records.push({ trailing, members: [output] });
+    if (last?.[0]?.trailingShape.join() === output.trailingShape.join()) last.push(output);
+    else records.push([output]);
   }
   const plain = {
     loss_fn_output_type: "ArrayRecord",
-    loss_fn_outputs: records.map(({ members }) => ({
+    loss_fn_outputs: records.map((members) => ({
       type_tag: "ArrayRecord",
       fields: { logprobs: batched(members) },
       num_datums: members.length,
@@ -166,10 +155,10 @@ export function decodeForwardBackwardOutput(bytes: Uint8Array): ForwardBackwardO
   const outputs = (plain.loss_fn_outputs ?? []).flatMap(({ fields }): DatumOutput[] => {
     const field = fields?.logprobs;
     if (!field) return [];
-    const values = float32sOf(field.data ?? new Uint8Array(0));
-    const offsets = int64sOf(field.offsets ?? new Uint8Array(0));
-    return Array.from({ length: Math.max(0, offsets.length - 1) }, (_, index) => ({
-      logprobs: values.slice(offsets[index]! / 4, offsets[index + 1]! / 4),
+    const values = float32sOf(field.data);
+    const starts = int64sOf(field.offsets).map((bytes) => bytes / 4);
+    return Array.from(starts.subarray(1), (end, index) => ({
+      logprobs: values.slice(starts[index], end),
       trailingShape: field.trailing_shape ?? [],
     }));
   });

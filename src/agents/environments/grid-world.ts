@@ -41,15 +41,13 @@ export function gridMap({ size, seed, holes = 0.2 }: GridWorldRow): GridMap {
     const cells = Array.from({ length: size }, () =>
       Array.from({ length: size }, () => (random() < holes ? "O" : "_") as string),
     );
-    const [start, goal]: Position[] = [
-      [pick(), pick()],
-      [pick(), pick()],
-    ] as const;
-    if (start![0] === goal![0] && start![1] === goal![1]) continue;
-    cells[start![1]]![start![0]] = "P";
-    cells[goal![1]]![goal![0]] = "G";
-    const shortest = wayLength(cells, start!);
-    if (shortest !== undefined) return { cells, start: start!, shortest };
+    const start: Position = [pick(), pick()];
+    const goal: Position = [pick(), pick()];
+    if (start[0] === goal[0] && start[1] === goal[1]) continue;
+    cells[start[1]]!.splice(start[0], 1, "P");
+    cells[goal[1]]!.splice(goal[0], 1, "G");
+    const shortest = wayLength(cells, start);
+    if (shortest !== undefined) return { cells, start, shortest };
   }
   throw new Error(`no map of ${size} cells a side with a share of ${holes} holes has a way from start to goal`);
 }
@@ -58,7 +56,7 @@ function wayLength(cells: readonly (readonly string[])[], start: Position): numb
   const seen = new Set([`${start}`]);
   let edge: Position[] = [start];
   for (let length = 0; edge.length > 0; length++) {
-    if (edge.some(([x, y]) => cells[y]![x] === "G")) return length;
+    if (edge.some(([x, y]) => cells[y]?.[x] === "G")) return length;
     const next = edge.flatMap(([x, y]) => directions.map((move): Position => [x + moves[move][0], y + moves[move][1]]));
     edge = next.filter(([x, y]) => {
       const cell = cells[y]?.[x];
@@ -86,7 +84,7 @@ const rules =
 export function gridWorld(row: GridWorldRow): Environment<Reply> {
   const { cells, start, shortest } = gridMap(row);
   const goalRow = cells.findIndex((line) => line.includes("G"));
-  const goal: Position = [cells[goalRow]!.indexOf("G"), goalRow];
+  const goal: Position = [cells[goalRow]?.indexOf("G") ?? 0, goalRow];
   const { moves: most = 2 * row.size * row.size, slippery = false } = row;
   let [x, y] = start;
   let made = 0;
@@ -106,7 +104,7 @@ export function gridWorld(row: GridWorldRow): Environment<Reply> {
       const [dx, dy] = move ? moves[move] : [0, 0];
       const inside = cells[y + dy]?.[x + dx] !== undefined;
       if (inside) [x, y] = [x + dx, y + dy];
-      const cell = cells[y]![x];
+      const cell = cells[y]?.[x];
       const correct = cell === "G";
       const note =
         asked === undefined

@@ -34,8 +34,8 @@ export async function openMcpTools(server: McpServer, options: McpOptions = {}):
       : new StdioClientTransport({
           command: server.command,
           args: [...(server.args ?? [])],
-          ...(server.env ? { env: { ...server.env } } : {}),
-          ...(server.cwd === undefined ? {} : { cwd: server.cwd }),
+          ...(server.env && { env: { ...server.env } }),
+          ...(server.cwd !== undefined && { cwd: server.cwd }),
         });
   const name = "url" in server ? server.url : [server.command, ...(server.args ?? [])].join(" ");
   // The client's type of transports is stricter about undefined than its own transports are.

@@ -1,4 +1,4 @@
-/** Agents by rLLM's names. What they do in rLLM beside keeping the conversation is the environments' part here. */
+/** Agents by rLLM's names. They only keep the conversation: what else they do in rLLM is done by environments here. */
 import { UserError } from "../../errors.ts";
 import { chatAgent } from "../chat-agent.ts";
 import { checkArguments } from "./arguments.ts";
@@ -17,6 +17,6 @@ function talking(name: string): AgentFactory {
     if (system !== null && typeof system !== "string") {
       throw new UserError(`the system_prompt of ${name} is a text, not ${JSON.stringify(system)}`);
     }
-    return chatAgent(system === null ? {} : { system });
+    return chatAgent({ system: system ?? undefined });
   };
 }

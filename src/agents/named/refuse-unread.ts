@@ -1,11 +1,11 @@
-/** Settings and parts of an experiment that the chosen way of making episodes would leave unread: a mistake each. */
+/** Refuses settings and parts of an experiment that the chosen workflow does not read. */
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { NamedParts } from "./parts.ts";
 
 export type Rllm = Config["rllm"];
 
-/** Settings that say who acts, with the value that says nothing. */
+/** Settings that name agents, environments, workflows and rewards, with their defaults. */
 const settings = {
   "rllm.agent.name": [({ agent }) => agent.name, "math_agent"],
   "rllm.agent.agent_args": [({ agent }) => agent.agent_args, {}],
@@ -27,54 +27,45 @@ export function engineArguments({ agent }: Rllm): Record<string, unknown> {
   return further;
 }
 
-export type ActorSetting = keyof typeof settings;
+type ActorSetting = keyof typeof settings;
 
-/** Keys of `rllm.workflow.workflow_args` that every way of making episodes heeds, or that are listed above. */
+/** Keys of `rllm.workflow.workflow_args` that every workflow reads, or that are listed above. */
 const listedArguments = ["agent_cls", "agent_args", "env_cls", "env_args", "timeout", "gamma", "reward_bonus_coeff"];
 
 export const furtherArguments = ({ workflow: { workflow_args: args } }: Rllm): string[] =>
   Object.keys(args).filter((name) => !listedArguments.includes(name));
 
-export interface Unread {
-  /** What was chosen, as the beginning of a sentence: "the script brings a workflow of its own". */
+/** Every key of the table, for a script whose own workflow reads none of them. */
+export const allSettings = Object.keys(settings) as ActorSetting[];
+
+interface Unread<Row> {
+  /** What was chosen, as the beginning of a sentence: "the script has a workflow of its own". */
   because: string;
   settings: readonly ActorSetting[];
-  /** What to do about it. */
+  /** What to do about the settings. */
   hint: string;
+  /** Also the arguments that only a named workflow takes. */
+  furtherArguments?: boolean;
+  parts?: { given: NamedParts<Row>; unread: readonly (keyof NamedParts<Row>)[] };
 }
 
-/** @throws UserError naming those of the settings that say something */
-export function refuseUnreadSettings(rllm: Rllm, { because, settings: unread, hint }: Unread): void {
-  const said = unread.filter((key) => {
+/** @throws UserError naming the settings, arguments and parts that are set and would not be read */
+export function refuseUnread<Row>(rllm: Rllm, { because, settings: keys, hint, ...more }: Unread<Row>): void {
+  const refuse = (names: readonly string[], what: string, advice: string) => {
+    if (names.length === 0) return;
+    throw new UserError(`${because}, so ${what}${names.join(", ")} would not be read`, { hint: advice });
+  };
+  const given = more.parts?.unread.filter((name) => more.parts?.given[name] !== undefined) ?? [];
+  refuse(given, "the experiment's ", `leave ${given.length === 1 ? "it" : "them"} out of defineExperiment`);
+  const set = keys.filter((key) => {
     const [read, unset] = settings[key];
     return JSON.stringify(read(rllm)) !== JSON.stringify(unset);
   });
-  if (said.length > 0) throw new UserError(`${because}, so ${said.join(", ")} would not be read`, { hint });
-}
-
-/** Every key of the list, for a script whose own workflow reads none of them. */
-export const allSettings = Object.keys(settings) as ActorSetting[];
-
-/** @throws UserError naming arguments that only a named workflow would take */
-export function refuseFurtherArguments(rllm: Rllm, because: string): void {
-  const further = furtherArguments(rllm).map((name) => `rllm.workflow.workflow_args.${name}`);
-  if (further.length > 0)
-    throw new UserError(`${because}, so ${further.join(", ")} would not be read`, {
-      hint: further.some((key) => key.endsWith(".max_steps"))
-        ? "rllm.agent.max_steps limits the turns of every workflow"
-        : "leave it out",
-    });
-}
-
-/** @throws UserError naming those of the parts that the script gives */
-export function refuseUnreadParts<Row>(
-  parts: NamedParts<Row>,
-  unread: readonly (keyof NamedParts<Row>)[],
-  because: string,
-): void {
-  const given = unread.filter((name) => parts[name] !== undefined);
-  if (given.length === 0) return;
-  throw new UserError(`${because}, so the experiment's ${given.join(", ")} would not be read`, {
-    hint: `leave ${given.length === 1 ? "it" : "them"} out of defineExperiment`,
-  });
+  refuse(set, "", hint);
+  const further = more.furtherArguments ? furtherArguments(rllm) : [];
+  refuse(
+    further.map((name) => `rllm.workflow.workflow_args.${name}`),
+    "",
+    further.includes("max_steps") ? "rllm.agent.max_steps limits the turns of every workflow" : "leave it out",
+  );
 }

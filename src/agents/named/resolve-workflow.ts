@@ -11,15 +11,7 @@ import { builtInAgents } from "./agents.ts";
 import { checkArguments } from "./arguments.ts";
 import { builtInEnvironments, gradedByReward } from "./environments.ts";
 import type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./parts.ts";
-import {
-  allSettings,
-  engineArguments,
-  furtherArguments,
-  type Rllm,
-  refuseFurtherArguments,
-  refuseUnreadParts,
-  refuseUnreadSettings,
-} from "./refuse-unread.ts";
+import { allSettings, engineArguments, furtherArguments, type Rllm, refuseUnread } from "./refuse-unread.ts";
 import { isClass, isModulePath, loadExport, makeWith } from "./user-module.ts";
 
 /**
@@ -33,24 +25,25 @@ export async function resolveWorkflow<Row>(
   rllm: Rllm,
 ): Promise<Workflow<Row>> {
   if (parts.workflow) {
-    const because = "the script brings a workflow of its own";
-    refuseUnreadParts(parts, ["agents", "environments", "workflows", "prompt", "reward", "tools"], because);
-    refuseUnreadSettings(rllm, {
-      because,
+    refuseUnread(rllm, {
+      because: "the script brings a workflow of its own",
       settings: allSettings,
       hint:
         rllm.reward.remote_url.length > 0
           ? "grade with remoteReward({ url }) in the script"
           : "leave the setting out, or leave `workflow` out of the experiment",
+      furtherArguments: true,
+      parts: { given: parts, unread: ["agents", "environments", "workflows", "prompt", "reward", "tools"] },
     });
-    refuseFurtherArguments(rllm, because);
     return parts.workflow;
   }
   const { remote_url: url } = rllm.reward;
   if (parts.reward) {
-    const hint = "leave one of the two out; combine() and remoteReward() in the script grade by both";
-    const because = "the script brings a reward of its own";
-    refuseUnreadSettings(rllm, { because, settings: ["rllm.reward.remote_url"], hint });
+    refuseUnread(rllm, {
+      because: "the script brings a reward of its own",
+      settings: ["rllm.reward.remote_url"],
+      hint: "leave one of the two out; combine() and remoteReward() in the script grade by both",
+    });
   }
   const graded = url.length > 0 ? { ...parts, reward: remoteReward<Row>({ url }) } : parts;
   return rllm.workflow.use_workflow ? namedWorkflow(graded, rllm) : agentMode(graded, rllm);
@@ -58,11 +51,12 @@ export async function resolveWorkflow<Row>(
 
 async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
   const { agent, env } = rllm;
-  const because = "rllm.workflow.use_workflow is false";
-  const hint = "set rllm.workflow.use_workflow=true, or rllm.agent and rllm.env instead";
-  const settings = allSettings.filter((key) => key.startsWith("rllm.workflow."));
-  refuseUnreadSettings(rllm, { because, settings, hint });
-  refuseFurtherArguments(rllm, because);
+  refuseUnread(rllm, {
+    because: "rllm.workflow.use_workflow is false",
+    settings: allSettings.filter((key) => key.startsWith("rllm.workflow.")),
+    hint: "set rllm.workflow.use_workflow=true, or rllm.agent and rllm.env instead",
+    furtherArguments: true,
+  });
   // A reward is all that one question and one answer need.
   const unnamed = env.name === "custom" && parts.environments?.custom === undefined;
   const name = unnamed && parts.reward ? "single_turn_env" : env.name;
@@ -89,7 +83,7 @@ async function namedWorkflow<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<W
   return built.make<Row>({
     agent: await agentMaker(parts, agent.name, agent.key, agent.args),
     environment: await environmentMaker(parts, rllm, environment.name, environment.key, environment.args),
-    ...(maxSteps === undefined ? {} : { maxSteps }),
+    maxSteps,
   });
 }
 
@@ -99,11 +93,13 @@ async function ownWorkflow<Row>(
   parts: NamedParts<Row>,
   rllm: Rllm,
 ): Promise<Workflow<Row>> {
-  const because = `the workflow ${name} is a function of your own`;
-  const settings = allSettings.filter((key) => key !== "rllm.workflow.use_workflow" && key !== "rllm.workflow.name");
-  refuseUnreadSettings(rllm, { because, settings, hint: "leave the setting out" });
-  refuseFurtherArguments(rllm, because);
-  refuseUnreadParts(parts, ["reward"], because);
+  refuseUnread(rllm, {
+    because: `the workflow ${name} is a function of your own`,
+    settings: allSettings.filter((key) => key !== "rllm.workflow.use_workflow" && key !== "rllm.workflow.name"),
+    hint: "leave the setting out",
+    furtherArguments: true,
+    parts: { given: parts, unread: ["reward"] },
+  });
   if (own) return own;
   const loaded = await loadExport(name, "rllm.workflow.name");
   if (isClass(loaded)) {
@@ -114,19 +110,19 @@ async function ownWorkflow<Row>(
   return loaded as Workflow<Row>;
 }
 
-/** Who acts in a built-in workflow: the one that `workflow_args` names, else that of agent mode. */
+/** The agent or environment of a built-in workflow: the one in `workflow_args`, or else that of agent mode. */
 function actorOf(rllm: Rllm, which: "agent" | "env") {
-  const args = rllm.workflow.workflow_args;
-  const isAgent = which === "agent";
-  const named = isAgent ? args.agent_cls : args.env_cls;
-  const own = isAgent ? { ...engineArguments(rllm), ...args.agent_args } : args.env_args;
-  const shared = isAgent ? rllm.agent.agent_args : rllm.env.env_args;
+  const { agent_cls, agent_args, env_cls, env_args } = rllm.workflow.workflow_args;
+  const { named, own, shared } =
+    which === "agent"
+      ? { named: agent_cls, own: { ...engineArguments(rllm), ...agent_args }, shared: rllm.agent.agent_args }
+      : { named: env_cls, own: env_args, shared: rllm.env.env_args };
   const key = `rllm.workflow.workflow_args.${which}_cls`;
   if (named === null) return { name: rllm[which].name, args: { ...shared, ...own }, key: `rllm.${which}.name` };
-  refuseUnreadSettings(rllm, {
-    because: `${key} names the ${isAgent ? "agent" : "environment"}`,
-    settings: isAgent ? ["rllm.agent.name", "rllm.agent.agent_args"] : ["rllm.env.name", "rllm.env.env_args"],
-    hint: `leave one of the two out`,
+  refuseUnread(rllm, {
+    because: `${key} names the ${which === "agent" ? "agent" : "environment"}`,
+    settings: which === "agent" ? ["rllm.agent.name", "rllm.agent.agent_args"] : ["rllm.env.name", "rllm.env.env_args"],
+    hint: "leave one of the two out",
   });
   return { name: named, args: own, key };
 }
@@ -174,18 +170,19 @@ async function environmentMaker<Row>(
   const factory = own(known, name);
   if (factory || isModulePath(name)) {
     const isOwn = own(parts.environments, name) !== undefined || !factory;
-    if (isOwn || !gradedByReward.includes(name)) refuseUnreadReward(parts, rllm, name);
+    if (isOwn || !gradedByReward.includes(name)) {
+      refuseUnread(rllm, {
+        because: `the environment ${name} gives rewards of its own`,
+        settings: ["rllm.reward.remote_url"],
+        hint: "leave the setting out",
+        parts: { given: parts, unread: ["reward"] },
+      });
+    }
   }
   if (factory) return (task: Task<Row>) => factory(task, args);
   if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));
   const maker = await loadExport(name, key);
   return (task: Task<Row>) => makeWith<ReturnType<EnvironmentFactory<Row>>>(maker, task, args);
-}
-
-function refuseUnreadReward<Row>(parts: NamedParts<Row>, rllm: Rllm, name: string): void {
-  const because = `the environment ${name} gives rewards of its own`;
-  refuseUnreadSettings(rllm, { because, settings: ["rllm.reward.remote_url"], hint: "leave the setting out" });
-  refuseUnreadParts(parts, ["reward"], because);
 }
 
 function unknownName(name: string, key: string, known: readonly string[]): UserError {

@@ -17,13 +17,13 @@ type Callable = (...args: never[]) => unknown;
  * @throws UserError when there is no such file, or no such function or class in it
  */
 export async function loadExport(name: string, key: string): Promise<Callable> {
-  const [, file, exported] = /^(.*?\.[cm]?[jt]sx?)(?:[#:](.*))?$/.exec(name) ?? [undefined, name];
-  const path = resolve(file!);
+  const [, file = name, exported] = /^(.*?\.[cm]?[jt]sx?)(?:[#:](.*))?$/.exec(name) ?? [];
+  const path = resolve(file);
   if (!existsSync(path)) throw new UserError(`${key}=${name}: there is no file ${file}`);
   const loaded = await importModule(path);
   const functions = Object.keys(loaded).filter((one) => typeof loaded[one] === "function");
-  if (exported === undefined && functions.length === 1) return loaded[functions[0]!] as Callable;
-  if (exported !== undefined && functions.includes(exported)) return loaded[exported] as Callable;
+  const chosen = exported ?? (functions.length === 1 ? functions[0] : undefined);
+  if (chosen !== undefined && functions.includes(chosen)) return loaded[chosen] as Callable;
   const near = nearest(exported ?? "", functions, 1)[0];
   const wanted =
     exported === undefined ? "which export is meant is not said" : `it exports no function or class ${exported}`;

@@ -15,26 +15,7 @@ interface Request {
   reply(op: string, arrays?: OutgoingArrays): void;
 }
 
-/** A request without an answer. */
-interface Waiting {
-  what: string;
-  /** Since its last message, or since it was sent. */
-  seconds: number;
-}
-
-export interface Connection {
-  /** @param onEvent called for each event before the answer; must not throw */
-  request(
-    op: string,
-    fields?: Record<string, unknown>,
-    arrays?: OutgoingArrays,
-    onEvent?: (frame: Frame) => void,
-  ): Request;
-  /** Requests without an answer, the longest silent first. */
-  waitingFor(): Waiting[];
-  /** Stops the worker; requests still open are rejected. */
-  close(): Promise<void>;
-}
+export type Connection = ReturnType<typeof connect>;
 
 interface Pending {
   op: string;
@@ -44,7 +25,7 @@ interface Pending {
   reject(error: Error): void;
 }
 
-export function connect(worker: WorkerProcess): Connection {
+export function connect(worker: WorkerProcess) {
   const pending = new Map<number, Pending>();
   let nextId = 1;
   let failure: Error | null = null;
@@ -87,7 +68,13 @@ export function connect(worker: WorkerProcess): Connection {
   }
 
   return {
-    request(op, fields = {}, arrays, onEvent) {
+    /** @param onEvent called for each event before the answer; must not throw */
+    request(
+      op: string,
+      fields: Record<string, unknown> = {},
+      arrays?: OutgoingArrays,
+      onEvent?: (frame: Frame) => void,
+    ): Request {
       const id = nextId++;
       const answer = new Promise<Frame>((resolve, reject) => {
         if (failure !== null) return reject(failure);
@@ -96,13 +83,15 @@ export function connect(worker: WorkerProcess): Connection {
       send({ ...fields, id, op }, arrays);
       return { id, answer, reply: (replyOp, replyArrays) => send({ id, op: replyOp }, replyArrays) };
     },
-    waitingFor() {
+    /** Requests without an answer, the longest silent first. */
+    waitingFor(): { what: string; seconds: number }[] {
       const now = performance.now();
       return [...pending.values()]
         .map(({ op, lastHeard }) => ({ what: op, seconds: (now - lastHeard) / 1000 }))
         .sort((a, b) => b.seconds - a.seconds);
     },
-    async close() {
+    /** Stops the worker; requests still open are rejected. */
+    async close(): Promise<void> {
       fail(new RunError("the local engine was closed"));
       await worker.stop();
     },
@@ -126,7 +115,7 @@ function workerError(op: string, { kind, message, hint, trace, code, path }: Wor
       failure ?? new RunError(`the worker failed in ${op}: ${message}`, { hint: "check the disk and its permissions" })
     );
   }
-  if (kind === "user") return new UserError(message, hint === undefined ? {} : { hint });
+  if (kind === "user") return new UserError(message, { hint });
   return new RunError(`the worker failed in ${op}: ${message}`, {
     details: trace?.trimEnd(),
     hint: hint ?? "This is a defect of Hone or of the model's code in transformers; the trace above shows where.",

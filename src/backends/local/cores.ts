@@ -26,11 +26,9 @@ export function threadEnvironment(
   cores: number,
   environment: NodeJS.ProcessEnv,
 ): Record<string, string> {
-  const chosen = environment.OMP_WAIT_POLICY !== undefined || environment.GOMP_SPINCOUNT !== undefined;
-  return {
-    OMP_NUM_THREADS: String(threadCount(threads, cores, environment)),
-    ...(chosen ? {} : { OMP_WAIT_POLICY: "passive", GOMP_SPINCOUNT: "100000" }),
-  };
+  const count = { OMP_NUM_THREADS: String(threadCount(threads, cores, environment)) };
+  if (environment.OMP_WAIT_POLICY !== undefined || environment.GOMP_SPINCOUNT !== undefined) return count;
+  return { ...count, OMP_WAIT_POLICY: "passive", GOMP_SPINCOUNT: "100000" };
 }
 
 /** @param threads 0: `OMP_NUM_THREADS` if set, otherwise one per core */

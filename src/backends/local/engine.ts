@@ -49,7 +49,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     ).answer;
     return {
       capabilities,
-      model: modelInfo(options.model, header.model as Record<string, unknown>),
+      model: modelInfo(options.model, header.model as WorkerModel),
       versions: header.versions as Record<string, string>,
       createPolicy: (spec) => createPolicy(connection, spec),
       async createLearner(spec) {
@@ -73,19 +73,18 @@ async function stats(connection: ReturnType<typeof connect>): Promise<Record<str
   return Object.fromEntries(entries.map(([name, value]) => [name, readNumber(value)]));
 }
 
-function modelInfo(name: string, info: Record<string, unknown>): ModelInfo {
-  const model: ModelInfo = {
-    name,
-    directory: info.directory as string,
-    architecture: info.architecture as string,
-    parameters: readNumber(info.parameters),
-    vocabularySize: readNumber(info.vocabulary_size),
-    maxLength: readNumber(info.max_length),
-    eosTokenIds: info.eos_token_ids as number[],
-    dtype: info.dtype as string,
-    device: info.device as string,
-    attention: info.attention as ModelInfo["attention"],
-  };
-  if (typeof info.attention_reason === "string") model.attentionReason = info.attention_reason;
-  return model;
+/** What the worker reports of its model. */
+interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture" | "dtype" | "device" | "attention"> {
+  parameters: number;
+  vocabulary_size: number;
+  max_length: number;
+  eos_token_ids: number[];
+  attention_reason?: string | null;
+}
+
+function modelInfo(name: string, info: WorkerModel): ModelInfo {
+  const { vocabulary_size: vocabularySize, max_length: maxLength, eos_token_ids: eosTokenIds, ...rest } = info;
+  const { attention_reason: attentionReason, ...own } = rest;
+  const model = { ...own, name, vocabularySize, maxLength, eosTokenIds };
+  return attentionReason ? { ...model, attentionReason } : model;
 }

@@ -5,7 +5,7 @@
 import { addMetrics } from "../../algorithms/metric-sums.ts";
 import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
 import { RunError } from "../../errors.ts";
-import { offsetsOf } from "../../trajectories/batch.ts";
+import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult, TokenRows } from "../engine.ts";
@@ -81,8 +81,8 @@ export async function forwardBackward(
 
   function pullBack(frame: Frame): OutputGradient {
     const members = readMembers(frame, sequences.length);
-    const counts = Array.from(members, (sequence) => offsets[sequence + 1]! - offsets[sequence]!);
-    const part = readOutputs(frame, offsetsOf(counts), names);
+    const counts = countsOf(offsets);
+    const part = readOutputs(frame, offsetsOf(Array.from(members, (sequence) => counts[sequence] ?? 0)), names);
     scatter(outputs, part, members);
     if (whole !== null) return gather(whole.gradient, offsets, members);
     const { gradient, ...value } = evaluate(loss, part, members);

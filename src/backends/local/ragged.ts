@@ -10,7 +10,10 @@ export const concatenate = (arrays: readonly Int32Array[]): Int32Array =>
 
 const totalLength = (arrays: readonly ArrayLike<number>[]) => arrays.reduce((total, { length }) => total + length, 0);
 
-function joinInto<Whole extends Int32Array | Float32Array>(whole: Whole, arrays: readonly ArrayLike<number>[]): Whole {
+function joinInto<Whole extends Int32Array | Float32Array | Uint8Array>(
+  whole: Whole,
+  arrays: readonly ArrayLike<number>[],
+): Whole {
   let position = 0;
   for (const array of arrays) {
     whole.set(array, position);
@@ -22,16 +25,16 @@ function joinInto<Whole extends Int32Array | Float32Array>(whole: Whole, arrays:
 /** @throws UserError when a sequence is empty, or its mask or targets do not fit its tokens */
 export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
   const offsets = offsetsOf(sequences.map(({ tokens }) => tokens.length));
-  const trained = new Uint8Array(offsets.at(-1)! - sequences.length);
-  sequences.forEach((sequence, index) => {
+  for (const [index, sequence] of sequences.entries()) {
     if (sequence.tokens.length === 0) throw new UserError(`sequence ${index} has no tokens`);
     if (sequence.trained.length !== sequence.tokens.length - 1) {
       throw new UserError(
         `sequence ${index} has ${sequence.tokens.length} tokens and a mask of ${sequence.trained.length} entries, not one less than its tokens`,
       );
     }
-    trained.set(sequence.trained, offsets[index]! - index);
-  });
+  }
+  const masks = sequences.map((sequence) => sequence.trained);
+  const trained = joinInto(new Uint8Array(totalLength(masks)), masks);
   const tokens = concatenate(sequences.map((sequence) => sequence.tokens));
   if (sequences.every(({ targets }) => targets === undefined)) return { tokens, offsets, trained };
   return { tokens, offsets, trained, targets: concatenate(sequences.map(targetsOf)) };
@@ -94,9 +97,8 @@ export function gather(whole: OutputGradient, offsets: Int32Array, sequences: In
 }
 
 /** Arrays for the outputs of a whole batch. */
-export function emptyOutputs(offsets: Int32Array, names: readonly OutputName[]): TokenOutputs {
-  return outputsOf(offsets, names, () => new Float32Array(offsets.at(-1)!));
-}
+export const emptyOutputs = (offsets: Int32Array, names: readonly OutputName[]): TokenOutputs =>
+  outputsOf(offsets, names, () => new Float32Array(offsets.at(-1) ?? 0));
 
 /** A critic's outputs have no log-probabilities. */
 function outputsOf(

@@ -2,7 +2,7 @@
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
-import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
+import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame, FrameArray } from "./frames.ts";
 import { concatenate } from "./ragged.ts";
@@ -69,17 +69,11 @@ function onAbort(signal: AbortSignal | undefined, listener: () => void): () => v
   return () => signal?.removeEventListener("abort", listener);
 }
 
-function encodeRequest(request: SampleRequest): Record<string, unknown> {
+function encodeRequest({ params, ...request }: SampleRequest): Record<string, unknown> {
   return {
-    ...encodeParams(request.params),
     prompt_logprobs: request.promptLogprobs ?? false,
     top_logprobs: request.topLogprobs ?? 0,
     tempered_logprobs: request.temperedLogprobs ?? false,
-  };
-}
-
-function encodeParams(params: SamplingParams): Record<string, unknown> {
-  return {
     max_tokens: params.maxTokens,
     temperature: params.temperature,
     top_p: params.topP,
@@ -121,7 +115,7 @@ function reportTokens({ arrays }: Frame, onToken: SampleOptions["onToken"]): voi
   const requests = expectArray(arrays.requests, Int32Array, "requests");
   const tokens = expectArray(arrays.tokens, Int32Array, "tokens");
   const logprobs = expectArray(arrays.logprobs, Float32Array, "logprobs");
-  for (const [row, request] of requests.entries()) onToken?.(request, tokens[row]!, logprobs[row]!);
+  for (const [row, request] of requests.entries()) onToken?.(request, tokens[row] ?? -1, logprobs[row] ?? Number.NaN);
 }
 
 function expectArray<T>(array: FrameArray | undefined, kind: new (...parts: never[]) => T, name: string): T {

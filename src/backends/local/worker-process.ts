@@ -146,7 +146,7 @@ function keepLog(child: ChildProcess, logFile: string | undefined): readonly str
   child.stderr?.on("data", (text: string) => {
     file?.write(text);
     const parts = (unfinished + text).split("\n");
-    unfinished = parts.pop()!;
+    unfinished = parts.pop() ?? "";
     lines.push(...parts.filter((line) => line.trim() !== ""));
     lines.splice(0, Math.max(0, lines.length - keptLines));
   });

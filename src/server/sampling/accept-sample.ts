@@ -9,14 +9,12 @@ import { readSampleCall } from "./sample-request.ts";
 import type { Samplers } from "./samplers.ts";
 import { sample } from "./sampling.ts";
 
-export interface SampleAcceptance {
-  context: ServerContext;
-  sessions: Sessions;
-  samplers: Samplers;
-  operations: Operations;
-}
-
-export function createSampleAcceptor({ context, sessions, samplers, operations }: SampleAcceptance) {
+export function createSampleAcceptor(
+  context: ServerContext,
+  sessions: Sessions,
+  samplers: Samplers,
+  operations: Operations,
+) {
   const { futures, metrics, usage, log, boot } = context;
   const sinceLog = { sequences: 0, tokens: 0 };
 

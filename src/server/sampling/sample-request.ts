@@ -87,43 +87,37 @@ export function readSampleCall(
   const { sampling_params: params, topk_sample_logprobs: topSample, topk_prompt_logprobs: topPrompt } = request;
   const prompt = textTokens(request.prompt.chunks.map(toChunk), model.vocabularySize);
   const room = model.maxLength - prompt.length;
-  if (prompt.length === 0) throw new UserError("the prompt has no tokens");
+  refuse(prompt.length === 0, "the prompt has no tokens");
   const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
-  if (maxTokens > room || room < 1) {
-    throw new UserError(
-      `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
-    );
-  }
+  refuse(
+    maxTokens > room || room < 1,
+    `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
+  );
   const drawn = request.prompt_alt_tokens_k;
-  if (drawn > 0 && !capabilities.outputs.includes("draws")) {
-    throw new UserError(`prompt_alt_tokens_k is not supported by the engine "${capabilities.engine}"`);
-  }
-  if (drawn * prompt.length > mostDraws) {
-    throw new UserError(
-      `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${mostDraws}`,
-    );
-  }
-  if (request.record_stability_info) {
-    throw new UserError(
-      "record_stability_info serves the loss stable_reinforce alone, which this server does not offer",
-    );
-  }
+  const { engine, outputs } = capabilities;
+  refuse(drawn > 0 && !outputs.includes("draws"), `prompt_alt_tokens_k is not supported by the engine "${engine}"`);
+  refuse(
+    drawn * prompt.length > mostDraws,
+    `prompt_alt_tokens_k is ${drawn} for a prompt of ${prompt.length} tokens: their product is at most ${mostDraws}`,
+  );
+  refuse(
+    request.record_stability_info === true,
+    "record_stability_info serves the loss stable_reinforce alone, which this server does not offer",
+  );
   for (const [name, value] of Object.entries({ topk_prompt_logprobs: topPrompt, topk_sample_logprobs: topSample })) {
-    if (value > model.vocabularySize)
-      throw new UserError(`${name} is ${value}, the vocabulary ${model.vocabularySize}`);
+    refuse(value > model.vocabularySize, `${name} is ${value}, the vocabulary ${model.vocabularySize}`);
   }
-  if ((topPrompt > 0 || request.target_prompt_logprobs) && !capabilities.outputs.includes("targets")) {
-    throw new UserError("this engine scores no other tokens than the prompt's own");
-  }
+  refuse(
+    (topPrompt > 0 || Boolean(request.target_prompt_logprobs)) && !outputs.includes("targets"),
+    "this engine scores no other tokens than the prompt's own",
+  );
   const lastN = request.prompt_logprobs_last_n ?? null;
   if (lastN !== null && (!request.prompt_logprobs || lastN > prompt.length - 1)) {
     const why = request.prompt_logprobs ? `the prompt has ${prompt.length} tokens` : "prompt_logprobs is off";
     throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
   }
-  const { seeds } = request;
-  if (seeds && seeds.length !== request.num_samples) {
-    throw new UserError(`${seeds.length} seeds for num_samples ${request.num_samples}`);
-  }
+  const { num_samples: samples, seeds } = request;
+  refuse(seeds?.length !== undefined && seeds.length !== samples, `${seeds?.length} seeds for num_samples ${samples}`);
   const seed = params.seed ?? randomInt(2 ** 47);
   const base = {
     maxTokens,
@@ -134,13 +128,13 @@ export function readSampleCall(
     ...stops(params.stop ?? null, params.ignore_eos),
   };
   const requests = Array.from(
-    { length: request.num_samples },
+    { length: samples },
     (_, index): SampleRequest => ({
       prompt,
       params: { ...base, seed: seeds?.[index] ?? seedOf(seed, index) },
       temperedLogprobs: !request.raw_logprobs,
-      ...(request.prompt_logprobs && index === 0 ? { promptLogprobs: true } : {}),
-      ...(topSample > 0 ? { topLogprobs: topSample } : {}),
+      promptLogprobs: request.prompt_logprobs === true && index === 0,
+      topLogprobs: topSample,
     }),
   );
   const targets = request.target_prompt_logprobs;
@@ -155,6 +149,10 @@ export function readSampleCall(
   };
 }
 
+function refuse(wrong: boolean, why: string): void {
+  if (wrong) throw new UserError(why);
+}
+
 function toChunk({ type, tokens }: z.output<typeof chunk>) {
   if (type === "encoded_text") return { kind: "text" as const, tokens: Int32Array.from(tokens ?? []) };
   return { kind: type === "dmel" ? ("dmel" as const) : ("image" as const) };
@@ -167,7 +165,7 @@ function stops(stop: string | string[] | number[] | null, ignoreEos: boolean) {
   const stopStrings = list.filter((entry) => typeof entry === "string");
   if (stopStrings.includes("")) throw new UserError("stop: an empty text would end every sequence");
   const stopIds = list.filter((entry) => typeof entry === "number");
-  return { stopIds, stopStrings, ...(ignoreEos || list.length === 0 ? { ignoreEos: true } : {}) };
+  return { stopIds, stopStrings, ignoreEos: ignoreEos || list.length === 0 };
 }
 
 /** The sequences of a request differ, and each depends on the request's seed and its place alone. */
@@ -189,12 +187,12 @@ function readTargets(given: z.output<typeof tensor>, promptLength: number, vocab
     if (data.length !== length * width) throw new UserError("target_prompt_logprobs: the data do not fit the shape");
     return { places: tokens.map((_, index) => Math.floor(index / width)), tokens, shape };
   }
-  const ascending = rows.every((start, index) => index === 0 || start >= rows[index - 1]!);
-  const fits = rows.length === length + 1 && rows[0] === 0 && rows.at(-1) === data.length && ascending;
-  const widest = Math.max(...rows.slice(1).map((end, row) => end - rows[row]!));
-  if (!fits || columns.length !== data.length || columns.some((column) => column >= width) || widest > 255) {
+  const widths = rows.slice(1).map((end, row) => end - (rows[row] ?? 0));
+  const fits = rows.length === length + 1 && rows[0] === 0 && rows.at(-1) === data.length;
+  const widthsFit = widths.every((own) => own >= 0 && own <= 255);
+  if (!fits || !widthsFit || columns.length !== data.length || columns.some((column) => column >= width)) {
     throw new UserError("target_prompt_logprobs: the sparse indices do not fit the shape");
   }
-  const places = Int32Array.from(rows.slice(1).flatMap((end, row) => new Array<number>(end - rows[row]!).fill(row)));
+  const places = Int32Array.from(widths.flatMap((own, row) => new Array<number>(own).fill(row)));
   return { places, tokens, shape, sparse: { rows, columns } };
 }

@@ -94,15 +94,12 @@ async function scoreTargets(
   prompt: Int32Array,
   { places, tokens, shape, sparse }: TargetCells,
 ): Promise<TensorMessage> {
-  const asked = Array.from(places.keys()).filter((index) => tokens[index]! >= 0);
   const trained = new Uint8Array(prompt.length - 1);
-  for (const index of asked) trained[places[index]!]!++;
-  const sequence: Sequence = { tokens: prompt, trained, targets: Int32Array.from(asked, (index) => tokens[index]!) };
-  const { logprobs } = await learner.forward([sequence], {});
-  const values = new Float32Array(tokens.length);
-  asked.forEach((index, place) => {
-    values[index] = logprobs[place]!;
-  });
+  for (const [index, place] of places.entries()) trained[place]! += Number(tokens[index] !== -1);
+  const targets = tokens.filter((token) => token !== -1);
+  const { logprobs } = await learner.forward([{ tokens: prompt, trained, targets }], {});
+  let next = 0;
+  const values = Float32Array.from(tokens, (token) => (token === -1 ? 0 : (logprobs[next++] ?? Number.NaN)));
   if (sparse) return encodeSparse(values, sparse.rows, sparse.columns, shape);
   return encodeTensor({ dtype: "float32", values, shape });
 }

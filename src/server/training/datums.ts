@@ -46,20 +46,16 @@ export function readTrainingCall(
     sequences: read.map(({ sequence }) => sequence),
     trailingShapes: read.map(({ trailingShape }) => trailingShape),
     spread(index, computed) {
-      const { chosen, size } = read[index]!;
+      const { chosen, size = 0 } = read[index] ?? {};
       if (!chosen) return computed.slice();
       const whole = new Float32Array(size);
-      chosen.forEach((place, order) => {
-        whole[place] = computed[order]!;
-      });
+      for (const [order, place] of chosen.entries()) whole[place] = computed[order] ?? 0;
       return whole;
     },
-    loss: (from, to) =>
-      sumLoss(
-        lossFn,
-        read.slice(from, to).map(({ inputs }) => inputs),
-        config,
-      ),
+    loss(from, to) {
+      const inputs = read.slice(from, to).map((datum) => datum.inputs);
+      return sumLoss(lossFn, inputs, config);
+    },
   };
 }
 
@@ -69,12 +65,7 @@ export function textTokens(chunks: readonly InputChunk[], vocabularySize: number
     if (chunk.kind === "text") return chunk.tokens;
     throw new UserError(`the input has a chunk of kind ${chunk.kind}; this model reads text only`);
   });
-  const tokens = new Int32Array(parts.reduce((total, part) => total + part.length, 0));
-  let position = 0;
-  for (const part of parts) {
-    tokens.set(part, position);
-    position += part.length;
-  }
+  const tokens = Int32Array.from(parts.flatMap((part) => Array.from(part)));
   const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
   if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
   return tokens;
@@ -108,22 +99,24 @@ function readDatum(
   const several = trailingShape[0] ?? 1;
   const tokens = new Int32Array(input.length + 1);
   tokens.set(input);
-  tokens[input.length] = targets[(input.length - 1) * several]!;
+  tokens[input.length] = targets.at(-several) ?? 0;
   const size = input.length * several;
   const chosen = mask && Int32Array.from(targets.keys()).filter((index) => mask[index] !== 0);
   const trained = new Uint8Array(input.length);
   const wanted = chosen ?? Int32Array.from({ length: size }, (_, index) => index);
   for (const index of wanted) trained[Math.floor(index / several)]!++;
-  const tokenOf = (index: number) => targets[index]!;
-  const plain = trailingShape.length === 0 && wanted.every((index) => tokenOf(index) === tokens[index + 1]);
+  const plain = trailingShape.length === 0 && wanted.every((index) => targets[index] === tokens[index + 1]);
   if (!plain && !outputs.includes("targets")) {
     throw new UserError("target_tokens is not model_input shifted by one, and this engine scores no other tokens");
   }
-  const sequence = plain ? { tokens, trained } : { tokens, trained, targets: wanted.map(tokenOf) };
+  const sequence = plain
+    ? { tokens, trained }
+    : { tokens, trained, targets: wanted.map((index) => targets[index] ?? 0) };
   if (!chosen) return { sequence, trailingShape, inputs, size };
-  const picked = Object.fromEntries(
-    Object.entries(inputs).map(([name, values]) => [name, Float32Array.from(chosen, (index) => values[index]!)]),
-  );
+  const picked: ReadDatum["inputs"] = {};
+  for (const [name, values] of Object.entries(inputs)) {
+    picked[name] = Float32Array.from(chosen, (index) => values[index] ?? 0);
+  }
   return { sequence, trailingShape, inputs: picked, size, chosen };
 }
 

@@ -16,6 +16,7 @@ import { nearest } from "../../nearest.ts";
 import type { TokenOutputs } from "../../trajectories/types.ts";
 
 type Values = Readonly<Record<string, Float32Array>>;
+const none = new Float32Array(0);
 type Config = Readonly<Record<string, number>>;
 
 /** Adds one datum: writes dL/dp of each of its outputs and gives its part of the loss. */
@@ -42,14 +43,12 @@ const ownLoss =
     { clip_low_threshold: low = 0, clip_high_threshold: high = Number.POSITIVE_INFINITY, beta = 0 },
     slopes,
   ) => {
-    const { logprobs: sampler, advantages } = inputs;
-    const mean = average?.(
-      Float64Array.from(p, (logprob, index) => logprob - sampler![index]!),
-      inputs,
-    );
-    const old = mean === undefined ? sampler! : Float64Array.from(p, (logprob) => logprob - mean);
+    const { logprobs: sampler = none, advantages = none } = inputs;
+    const logRatios = Float64Array.from(p, (logprob, index) => logprob - (sampler[index] ?? 0));
+    const mean = average?.(logRatios, inputs);
+    const old = mean === undefined ? sampler : Float64Array.from(p, (logprob) => logprob - mean);
     const settings = { ...lossDefaults, low, high, droBeta: beta, logRatioLimit: Number.POSITIVE_INFINITY };
-    const values = loss({ logprobs: p, old, advantages: advantages! }, settings);
+    const values = loss({ logprobs: p, old, advantages }, settings);
     slopes.set(values.slopes);
     return values.losses.reduce((sum, value) => sum + value, 0);
   };
@@ -64,12 +63,13 @@ const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
     defaults: { weights: 1 },
     config: {},
     severalTargets: true,
-    datum(p, { weights }, _config, slopes) {
+    datum(p, { weights = none }, _config, slopes) {
       let sum = 0;
-      for (let index = 0; index < p.length; index++) {
+      for (const [index, logprob] of p.entries()) {
+        const weight = weights[index] ?? 0;
         // A weight of 0 leaves a token out, also where its log-probability is minus infinity.
-        if (weights![index] !== 0) sum -= weights![index]! * p[index]!;
-        slopes[index] = -weights![index]!;
+        if (weight !== 0) sum -= weight * logprob;
+        slopes[index] = -weight;
       }
       return sum;
     },
@@ -93,8 +93,8 @@ const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
   gspo: {
     inputs: [...policyInputs, "sequence_ratio_mask"],
     config: closeToOne,
-    datum: ownLoss(ppo, (logRatios, { sequence_ratio_mask: mask }) => {
-      const counted = logRatios.filter((_, index) => mask![index] !== 0);
+    datum: ownLoss(ppo, (logRatios, { sequence_ratio_mask: mask = none }) => {
+      const counted = logRatios.filter((_, index) => mask[index] !== 0);
       if (counted.length === 0) throw new UserError("gspo: sequence_ratio_mask is 0 everywhere, so there is no ratio");
       return counted.reduce((sum, logRatio) => sum + logRatio, 0) / counted.length;
     }),
@@ -155,10 +155,10 @@ export function sumLoss(name: string, inputs: readonly Values[], config: Config)
     evaluate(outputs: TokenOutputs, members: Int32Array): LossValue {
       const gradient = new Float32Array(outputs.logprobs.length);
       let loss = 0;
-      members.forEach((member, row) => {
-        const [from, to] = [outputs.offsets[row]!, outputs.offsets[row + 1]!];
+      for (const [row, member] of members.entries()) {
+        const [from, to] = outputs.offsets.subarray(row, row + 2);
         loss += datum(outputs.logprobs.subarray(from, to), inputs[member]!, config, gradient.subarray(from, to));
-      });
+      }
       return { loss, gradient: { logprobs: gradient }, metrics: {} };
     },
   };

@@ -1,5 +1,6 @@
 /** The operations of a training client: forward, forward_backward, optim_step. */
 import { z } from "zod";
+import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
@@ -10,7 +11,8 @@ import {
   encodeForwardBackwardOutput,
   type ForwardBackwardRequest,
 } from "../../tinker-protocol/training.ts";
-import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import { rowsOf } from "../../trajectories/batch.ts";
+import type { Sequence } from "../../trajectories/types.ts";
 import type { LiveModel } from "../models/live-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
 import { readTrainingCall, type TrainingCall } from "./datums.ts";
@@ -21,26 +23,18 @@ import { readTrainingCall, type TrainingCall } from "./datums.ts";
  */
 const turnTokens = 8192;
 
-interface Turn {
-  from: number;
-  to: number;
-}
-
-function turnsOf({ sequences }: TrainingCall): Turn[] {
-  const turns: Turn[] = [];
-  let tokens = 0;
-  sequences.forEach((sequence, index) => {
-    const last = turns.at(-1);
-    const added = last ? sequence.tokens.length - sharedLength(sequences[index - 1]!, sequence) : 0;
-    if (last && tokens + added <= turnTokens) {
-      last.to = index + 1;
-      tokens += added;
-      return;
-    }
-    turns.push({ from: index, to: index + 1 });
+/** The first datum of each turn, and at the end the number of datums. */
+function turnsOf({ sequences }: TrainingCall): number[] {
+  const starts: number[] = [];
+  let tokens = Number.POSITIVE_INFINITY;
+  for (const [index, sequence] of sequences.entries()) {
+    const before = sequences[index - 1];
+    tokens += sequence.tokens.length - (before ? sharedLength(before, sequence) : 0);
+    if (tokens <= turnTokens) continue;
+    starts.push(index);
     tokens = sequence.tokens.length;
-  });
-  return turns;
+  }
+  return [...starts, sequences.length];
 }
 
 function sharedLength({ tokens: left }: Sequence, { tokens: right }: Sequence): number {
@@ -54,37 +48,30 @@ export async function forwardBackward(model: LiveModel, request: ForwardBackward
   const call = readTrainingCall(request, model.base.engine.model, model.base.engine.capabilities);
   const outputs: DatumOutput[] = [];
   let loss = 0;
-  const collect = (turn: Turn, found: TokenOutputs, value: number) => {
-    loss += value;
-    for (let index = turn.from; index < turn.to; index++) {
-      const [from, to] = [found.offsets[index - turn.from]!, found.offsets[index - turn.from + 1]!];
-      outputs.push({
-        logprobs: call.spread(index, found.logprobs.subarray(from, to)),
-        trailingShape: call.trailingShapes[index]!,
-      });
-    }
-  };
-  for (const turn of turnsOf(call)) {
-    const sequences = call.sequences.slice(turn.from, turn.to);
-    const turnLoss = call.loss(turn.from, turn.to);
-    if (request.forwardOnly) {
-      const found = await model.compute((policy) => policy.learner.forward(sequences, {}));
-      collect(turn, found, turnLoss.evaluate(found, Int32Array.from(sequences.keys())).loss);
-    } else {
-      const { outputs: found, loss: value } = await backward(model, sequences, turnLoss, turn.from > 0);
-      collect(turn, found, value);
+  const [, ...ends] = turnsOf(call);
+  for (const end of ends) {
+    const begin = outputs.length;
+    const sequences = call.sequences.slice(begin, end);
+    const turnLoss = call.loss(begin, end);
+    const turn = request.forwardOnly
+      ? await forward(model, sequences, turnLoss)
+      : await backward(model, sequences, turnLoss, begin > 0);
+    loss += turn.loss;
+    for (const [row, computed] of rowsOf(turn.outputs.logprobs, turn.outputs.offsets).entries()) {
+      const index = begin + row;
+      outputs.push({ logprobs: call.spread(index, computed), trailingShape: call.trailingShapes[index] ?? [] });
     }
   }
   return { kind: "protobuf", body: encodeForwardBackwardOutput({ outputs, metrics: { "loss:sum": loss } }) };
 }
 
+async function forward(model: LiveModel, sequences: readonly Sequence[], loss: Loss) {
+  const outputs = await model.compute((policy) => policy.learner.forward(sequences, {}));
+  return { outputs, loss: loss.evaluate(outputs, Int32Array.from(sequences.keys())).loss };
+}
+
 /** A failed backward drops the whole gradient. If there was an earlier part, the next step fails with that reason. */
-async function backward(
-  model: LiveModel,
-  sequences: TrainingCall["sequences"],
-  loss: ReturnType<TrainingCall["loss"]>,
-  continues: boolean,
-) {
+async function backward(model: LiveModel, sequences: readonly Sequence[], loss: Loss, continues: boolean) {
   return model.compute(async (policy) => {
     const before = model.gradient;
     if (before === "none") model.markGradient("some");
