@@ -53,7 +53,7 @@ export async function toolEnvironment<Row>(
   let answer: Reply | undefined;
   return {
     tools: box.tools.map(({ name, description, parameters }) => ({
-      ...{ name },
+      name,
       ...(description === undefined ? {} : { description }),
       ...(parameters === undefined ? {} : { parameters }),
     })),

@@ -15,7 +15,7 @@ import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { temporaryFolder } from "../files/temporary-names.ts";
 import { formatTinkerPath, parseTinkerPath } from "../tinker-protocol/tinker-path.ts";
-import { openService, type RunningService } from "./start-server.ts";
+import { openService } from "./start-server.ts";
 import { checkpointRecord } from "./state/records.ts";
 import type { Store } from "./state/store.ts";
 
@@ -38,10 +38,13 @@ export async function openOwnTinkerEngine(
     const { name } = config.model;
     const running = await openService({ engines: [{ names: [name], engine: local }], stateFolder });
     closers.push(running.close);
-    closers.push(sweepingOf(running, hooks.onStatus));
+    const timer = setInterval(() => {
+      running.sweep().catch((error: unknown) => hooks.onStatus?.(`tidying up the Tinker service failed: ${error}`));
+    }, sweepMs).unref();
+    closers.push(async () => clearInterval(timer));
     const service = { baseUrl: "http://in-process", apiKey: "tml-local" };
     const engine = await openTinkerEngine({
-      ...tinkerEngineOptions(config, service, hooks.onStatus ? { onStatus: hooks.onStatus } : {}),
+      ...tinkerEngineOptions(config, service, hooks),
       fetch: async (url, init) => running.app.request(url, init),
       states: stateKeeper(running.service.context.store, name),
     });
@@ -68,15 +71,7 @@ async function emptyFolder(logFile: string | undefined): Promise<string> {
   return folder;
 }
 
-function sweepingOf(running: RunningService, onStatus: (text: string) => void = () => {}): () => Promise<void> {
-  const timer = setInterval(() => {
-    running.sweep().catch((error: unknown) => onStatus(`tidying up the Tinker service failed: ${error}`));
-  }, sweepMs);
-  timer.unref();
-  return async () => clearInterval(timer);
-}
-
-/** The files of a state are the local engine's; `tinker.json` beside them says what they were called. */
+/** The files of a state are the local engine's. `tinker.json` beside them holds their name in the service. */
 function stateKeeper(store: Store, baseModel: string): StateKeeper {
   return {
     async take(path, folder) {

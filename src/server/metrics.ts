@@ -42,7 +42,7 @@ export function createMetrics() {
       series.set(key, (series.get(key) ?? 0) + value);
     },
     /** A value that is computed when the metrics are read. */
-    gauge: (...[name, help, read]: [name: string, help: string, read: (typeof gauges)[number]["read"]]) =>
+    gauge: (name: string, help: string, read: () => { labels?: Labels; value: number }[]) =>
       void gauges.push({ name, help, read }),
     text: () =>
       [

@@ -1,4 +1,4 @@
-/** The workflow that a run makes its episodes with: the script's own, else what the configuration names. */
+/** Finds the workflow of a run: the script's own, or else the one that the configuration names. */
 
 import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
@@ -17,8 +17,7 @@ import { isClass, isModulePath, loadExport, makeWith } from "./user-module.ts";
 /**
  * Names are those of the script's `agents`, `environments` and `workflows`, those built in, or `./file.ts#Name`.
  *
- * @throws UserError for a name that nothing has, with the nearest ones; and when the configuration names something
- * although the script brings a workflow of its own, which would be ignored
+ * @throws UserError for an unknown name, with the nearest ones; and for settings that the script's own workflow would not read
  */
 export async function resolveWorkflow<Row>(
   parts: NamedParts<Row> & { workflow?: Workflow<Row> },
@@ -74,7 +73,8 @@ async function namedWorkflow<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<W
   const key = "rllm.workflow.name";
   if (built === undefined)
     throw unknownName(name, key, [...Object.keys(parts.workflows ?? {}), ...Object.keys(builtInWorkflows)]);
-  const takes = ["agent_cls", "agent_args", "env_cls", "env_args", ...(built.turns === undefined ? ["max_steps"] : [])];
+  const takes = ["agent_cls", "agent_args", "env_cls", "env_args"];
+  if (built.turns === undefined) takes.push("max_steps");
   const given = Object.fromEntries(furtherArguments(rllm).map((argument) => [argument, args[argument]]));
   checkArguments(`the workflow ${name}`, given, takes);
   const maxSteps = built.turns ?? turnsOf(args.max_steps);
@@ -148,15 +148,10 @@ async function agentMaker<Row>(
   key: string,
   args: NamedArguments,
 ): Promise<() => Agent> {
-  const known: Record<string, AgentFactory> = { ...builtInAgents, ...parts.agents };
-  const factory = own(known, name);
-  if (factory) {
-    factory(args); // Reports a wrong argument before anything starts.
-    return () => factory(args);
-  }
-  if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));
-  const maker = await loadExport(name, key);
-  return () => makeWith<Agent>(maker, args);
+  const make = await makerOf<AgentFactory>({ ...builtInAgents, ...parts.agents }, name, key);
+  // Reports a wrong argument before anything starts.
+  if (!isModulePath(name)) make(args);
+  return () => make(args);
 }
 
 async function environmentMaker<Row>(
@@ -166,37 +161,38 @@ async function environmentMaker<Row>(
   key: string,
   args: NamedArguments,
 ) {
-  const known: Record<string, EnvironmentFactory<Row>> = { ...builtInEnvironments(parts), ...parts.environments };
-  const factory = own(known, name);
-  if (factory || isModulePath(name)) {
-    const isOwn = own(parts.environments, name) !== undefined || !factory;
-    if (isOwn || !gradedByReward.includes(name)) {
-      refuseUnread(rllm, {
-        because: `the environment ${name} gives rewards of its own`,
-        settings: ["rllm.reward.remote_url"],
-        hint: "leave the setting out",
-        parts: { given: parts, unread: ["reward"] },
-      });
-    }
+  const known = { ...builtInEnvironments(parts), ...parts.environments };
+  const make = await makerOf<EnvironmentFactory<Row>>(known, name, key);
+  if (own(parts.environments, name) !== undefined || !gradedByReward.includes(name)) {
+    refuseUnread(rllm, {
+      because: `the environment ${name} gives rewards of its own`,
+      settings: ["rllm.reward.remote_url"],
+      hint: "leave the setting out",
+      parts: { given: parts, unread: ["reward"] },
+    });
   }
-  if (factory) return (task: Task<Row>) => factory(task, args);
+  return (task: Task<Row>) => make(task, args);
+}
+
+/** The named function, or the class or function that a module exports. */
+async function makerOf<Maker extends (...args: never[]) => unknown>(
+  known: Readonly<Record<string, Maker>>,
+  name: string,
+  key: string,
+): Promise<Maker> {
+  const factory = own(known, name);
+  if (factory) return factory;
   if (!isModulePath(name)) throw unknownName(name, key, Object.keys(known));
-  const maker = await loadExport(name, key);
-  return (task: Task<Row>) => makeWith<ReturnType<EnvironmentFactory<Row>>>(maker, task, args);
+  const loaded = await loadExport(name, key);
+  return ((...args: unknown[]) => makeWith(loaded, ...args)) as unknown as Maker;
 }
 
 function unknownName(name: string, key: string, known: readonly string[]): UserError {
   const near = nearest(name, known);
   const isDefault = name === "custom";
-  return new UserError(
-    isDefault
-      ? "the experiment has neither a workflow nor an environment of its own, and rllm.env.name names none"
-      : `${key}=${name}: nothing has that name`,
-    {
-      hint:
-        near.length > 0
-          ? `did you mean ${near.join(", ")}?`
-          : `give the experiment a \`workflow\`, name one of ${known.join(", ")}, or a module of yours: ./file.ts#Name`,
-    },
-  );
+  const text = isDefault
+    ? "the experiment has neither a workflow nor an environment of its own, and rllm.env.name names none"
+    : `${key}=${name}: nothing has that name`;
+  const others = `give the experiment a \`workflow\`, name one of ${known.join(", ")}, or a module of yours: ./file.ts#Name`;
+  return new UserError(text, { hint: near.length > 0 ? `did you mean ${near.join(", ")}?` : others });
 }

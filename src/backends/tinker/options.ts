@@ -9,7 +9,7 @@ import type { TinkerEngineOptions } from "./engine.ts";
 export function tinkerEngineOptions(
   config: Config,
   service: { baseUrl: string; apiKey: string },
-  hooks: { onStatus?: (text: string) => void },
+  { onStatus }: { onStatus?: (text: string) => void },
 ): TinkerEngineOptions {
   return {
     ...service,
@@ -17,7 +17,7 @@ export function tinkerEngineOptions(
     overlap: config.fuse_forward_backward_and_optim_step,
     name: `${config.rllm.trainer.project_name}-${config.rllm.trainer.experiment_name}`,
     tokenizerFolder,
-    ...hooks,
+    onStatus,
   };
 }
 

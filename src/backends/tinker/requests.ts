@@ -9,7 +9,7 @@ export interface ConnectionOptions {
   baseUrl: string;
   apiKey: string;
   /** Called with a line about long waits and retries. */
-  onStatus?: (text: string) => void;
+  onStatus?: ((text: string) => void) | undefined;
   /** Default: the network. */
   fetch?: (url: string, init: RequestInit) => Promise<Response>;
   /** Milliseconds before the first retry of a request; doubled up to a factor of twenty. */

@@ -9,12 +9,12 @@ import { askTogether } from "./ask-together.ts";
 import { LostResultError } from "./service-errors.ts";
 import type { TinkerSession } from "./session.ts";
 
-export interface SamplingSession {
-  id: string;
-  /** Of the weights that it samples from. */
-  version: number;
-  /** Requests count from 0. */
-  next(): number;
+export type SamplingSession = ReturnType<typeof samplingSession>;
+
+/** @param version of the weights that it samples from */
+export function samplingSession(id: string, version: number) {
+  let requests = 0;
+  return { id, version, next: () => requests++ };
 }
 
 /** Retries of a sample whose result was lost. */

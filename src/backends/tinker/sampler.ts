@@ -1,6 +1,6 @@
 /** A Tinker service as a sampler: of the base model until published weights are loaded. */
 import type { Sampler } from "../engine.ts";
-import { type SamplingSession, sample } from "./sample.ts";
+import { type SamplingSession, sample, samplingSession } from "./sample.ts";
 import type { TinkerSession } from "./session.ts";
 
 export interface TinkerModel {
@@ -40,9 +40,4 @@ async function openBase(session: TinkerSession, model: string): Promise<Sampling
     base_model: model,
   });
   return samplingSession(String(answer.sampling_session_id), 0);
-}
-
-function samplingSession(id: string, version: number): SamplingSession {
-  let requests = 0;
-  return { id, version, next: () => requests++ };
 }

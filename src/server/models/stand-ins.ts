@@ -18,13 +18,7 @@ interface StandIn {
 export type StandIns = ReturnType<typeof createStandIns>;
 
 export function createStandIns(keeper: EngineKeeper) {
-  const byPolicy = new Map<Policy, StandIn>();
-  const byData = new Map<string, StandIn>();
-
-  function forget(standIn: StandIn): void {
-    byPolicy.delete(standIn.policy);
-    byData.delete(standIn.data);
-  }
+  const standIns = new Map<Policy, StandIn>();
 
   return {
     /**
@@ -33,23 +27,17 @@ export function createStandIns(keeper: EngineKeeper) {
      */
     async publish(policy: Policy, data: string): Promise<void> {
       if (!keeper.facts.capabilities.frozenSampler.lora) return;
-      const before = byPolicy.get(policy);
-      if (before && before.users > 0) return;
-      if (before) forget(before);
+      if ((standIns.get(policy)?.users ?? 0) > 0) return;
+      standIns.delete(policy);
       const { life } = keeper;
       await policy.sampler.load(await policy.learner.publish());
-      const standIn = { policy, data, life, users: 0, retired: false };
-      byPolicy.set(policy, standIn);
-      byData.set(data, standIn);
+      standIns.set(policy, { policy, data, life, users: 0, retired: false });
     },
     /** A policy that samples with the weights of `data`, until it is given back; undefined if there is none. */
     borrow(data: string): { policy: Policy; giveBack(): void } | undefined {
-      const standIn = byData.get(data);
+      for (const [policy, { life }] of standIns) if (life !== keeper.life) standIns.delete(policy);
+      const standIn = [...standIns.values()].find((each) => each.data === data);
       if (!standIn) return undefined;
-      if (standIn.life !== keeper.life) {
-        forget(standIn);
-        return undefined;
-      }
       standIn.users++;
       return {
         policy: standIn.policy,
@@ -62,8 +50,8 @@ export function createStandIns(keeper: EngineKeeper) {
     },
     /** Closes the policy, after those who sample from it. */
     async close(policy: Policy): Promise<void> {
-      const standIn = byPolicy.get(policy);
-      if (standIn) forget(standIn);
+      const standIn = standIns.get(policy);
+      standIns.delete(policy);
       if (!standIn || standIn.users === 0) return policy.learner.close();
       standIn.retired = true;
     },

@@ -2,35 +2,24 @@
 import { Hono } from "hono";
 import { HttpError } from "../http-error.ts";
 
-const refused = [
-  [
-    "get",
-    "/audit",
+const refused: Readonly<Record<string, string>> = {
+  "GET /audit":
     "this server keeps no audit log; its own log has a line for each operation, and GET /metrics the counters",
-  ],
-  [
-    "get",
-    "/sessions/:session/trace_export",
+  "GET /sessions/:session/trace_export":
     "this server exports no session traces; GET /metrics has the time of operations by kind",
-  ],
-  ["post", "/auth/token", "this server exchanges no keys for tokens: use the API key that it was started with"],
-  ["get", "/auth/apikey/me", "this server has no accounts: its API key gives access to everything on it"],
-  [
-    "delete",
-    "/auth/apikey/me",
+  "POST /auth/token": "this server exchanges no keys for tokens: use the API key that it was started with",
+  "GET /auth/apikey/me": "this server has no accounts: its API key gives access to everything on it",
+  "DELETE /auth/apikey/me":
     "this server has one API key, which is set when it starts: restart it with another --api-key",
-  ],
-  [
-    "post",
-    "/create_custom_loss",
+  "POST /create_custom_loss":
     "this server runs no custom losses; the SDK runs them on the client, as client/config says",
-  ],
-] as const;
+};
 
 export function refusedRoutes(): Hono {
   const routes = new Hono();
-  for (const [method, path, why] of refused) {
-    routes[method](path, () => {
+  for (const [call, why] of Object.entries(refused)) {
+    const [method = "", path = ""] = call.split(" ");
+    routes.on(method, path, () => {
       // Not 501: clients retry every status from 500 for minutes.
       throw new HttpError(400, why);
     });
