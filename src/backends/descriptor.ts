@@ -5,6 +5,8 @@ import type { Capabilities, Engine } from "./engine.ts";
 export interface EngineHooks {
   /** The engine's own log. */
   logFile?: string;
+  /** For files that other programs read while the engine runs; default: a temporary folder. */
+  folder?: string;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
 }

@@ -172,14 +172,12 @@ export interface TokenRows {
 
 /**
  * Weights that a learner has published, for samplers to load. `engine`: the engine keeps them and its own samplers find
- * them by `id`. Other ways to hand over weights become other kinds.
+ * them by `id`. `adapter`: a folder with PEFT's files, which nobody changes; `name` is unique.
  */
-export interface Published {
-  kind: "engine";
+export type Published = {
   /** Counted by the learner, from 1; a sampler that has loaded nothing has version 0, the weights it was opened with. */
   version: number;
-  id: string;
-}
+} & ({ kind: "engine"; id: string } | { kind: "adapter"; name: string; path: string });
 
 /** Samples from published weights. */
 export interface Sampler {

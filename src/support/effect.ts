@@ -112,7 +112,7 @@ function missingAbility(key: string, value: unknown, config: Config, own?: Capab
   const need = engineNeeds.find(({ keys, isMet }) => keys.includes(key) && !isMet(capabilities, value));
   if (need === undefined) return undefined;
   const able = builtBackends.filter((backend) => need.isMet(capabilitiesOf(config, backend), value));
-  return `it requires ${need.requires}${able.length === 0 ? "" : `; ${onlyOn(able)}`}`;
+  return `it requires ${need.requires}${able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`}`;
 }
 
 /** The built backends that support a key, whatever its other settings are. */

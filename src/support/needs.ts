@@ -202,6 +202,14 @@ export const settingNeeds: readonly SettingNeed[] = [
     ({ model }) => model.lora_rank > 0,
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
+  refusing(needsValue("local.sampler.type", "vllm", ["local.sampler.url"])),
+  refusing(
+    needs(
+      "local.sampler.url, the address of a vLLM server that runs already",
+      ["local.sampler.type"],
+      ({ local: { sampler } }) => sampler.type !== "vllm" || sampler.url !== null,
+    ),
+  ),
   {
     keys: ["training.default_local_dir"],
     requires: "being set, with rllm.trainer.run_dir unset",

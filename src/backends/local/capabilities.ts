@@ -25,3 +25,11 @@ export const capabilities: Capabilities = {
   frozenSampler: { lora: true, full: false },
   exports: ["adapter", "merged"],
 };
+
+/** Sampled by a vLLM server instead. */
+export const capabilitiesWithServer: Capabilities = {
+  ...capabilities,
+  engine: "local engine with a vLLM server",
+  adapters: ["lora", "none"],
+  sampling: capabilities.sampling.filter((name) => name !== "tempered_logprobs"),
+};

@@ -41,3 +41,8 @@ export function localEngineOptions(
     ...hooks,
   };
 }
+
+/** The inference server that samples; undefined: the local engine does. */
+export function serverUrl({ local: { sampler } }: Config): string | undefined {
+  return sampler.type === "vllm" ? (sampler.url ?? undefined) : undefined;
+}

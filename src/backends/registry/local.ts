@@ -1,12 +1,26 @@
-/** The local engine: a Python worker on this machine. */
+/** The local engine: a Python worker on this machine, which an inference server may sample for. */
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { BackendDescriptor } from "../descriptor.ts";
-import { capabilities } from "../local/capabilities.ts";
-import { localEngineOptions } from "../local/options.ts";
+import { capabilities, capabilitiesWithServer } from "../local/capabilities.ts";
+import { localEngineOptions, serverUrl } from "../local/options.ts";
 
 export const local: BackendDescriptor = {
-  capabilities: () => capabilities,
-  async open(config, hooks) {
+  capabilities: (config) => (serverUrl(config) === undefined ? capabilities : capabilitiesWithServer),
+  async open(config, { folder, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
-    return openLocalEngine(localEngineOptions(config, hooks));
+    const engine = await openLocalEngine(localEngineOptions(config, hooks));
+    const url = serverUrl(config);
+    if (url === undefined) return engine;
+    const [{ withServer }, { openTokenizer }] = await Promise.all([
+      import("../servers/with-server.ts"),
+      import("../../chat/tokens/tokenizer.ts"),
+    ]);
+    return withServer(engine, {
+      url,
+      folder: folder === undefined ? mkdtempSync(join(tmpdir(), "hone-adapters-")) : join(folder, "adapters"),
+      encode: (text) => openTokenizer(engine.model.directory).encode(text),
+    });
   },
 };

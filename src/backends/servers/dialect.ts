@@ -14,7 +14,7 @@ export interface Dialect {
   openStream(request: SampleRequest): (event: Record<string, unknown>) => ServerReply;
 }
 
-export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "topLogprobs"> {
+export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs"> {
   /** Undefined while the reply is streamed. */
   stopReason: Sample["stopReason"] | undefined;
   /** Which weights sampled which tokens, first to last and without a gap; undefined if the server does not report it. */

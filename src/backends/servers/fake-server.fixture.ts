@@ -10,13 +10,26 @@ interface Asked {
   stream: boolean;
 }
 
-/** @param sampler what the server samples from, asked anew for each request */
-export async function fakeServer(kind: ServerKind, sampler: () => Sampler): Promise<{ url: string; close(): void }> {
+/**
+ * @param sampler what the server samples from by the name of the model, asked anew for each request
+ * @param control answers other requests than for samples
+ */
+export async function fakeServer(
+  kind: ServerKind,
+  sampler: (model: string) => Sampler,
+  control?: (path: string, body: Record<string, unknown>) => Promise<{ status?: number; text: string } | undefined>,
+): Promise<{ url: string; close(): void }> {
   const { read, write } = dialects[kind];
   const server = createServer(async (incoming, response) => {
     let text = "";
     for await (const chunk of incoming) text += chunk;
-    const { request, stream } = read(JSON.parse(text));
+    const body = text === "" ? {} : JSON.parse(text);
+    const answer = await control?.(incoming.url ?? "", body);
+    if (answer) {
+      response.writeHead(answer.status ?? 200).end(answer.text);
+      return;
+    }
+    const { request, stream } = read(body);
     const gone = new AbortController();
     response.on("close", () => gone.abort());
     const tokens: [number, number][] = [];
@@ -24,14 +37,17 @@ export async function fakeServer(kind: ServerKind, sampler: () => Sampler): Prom
       tokens.push([token, logprob]);
       event(
         response,
-        write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length),
+        write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length, request),
       );
     };
     const options = stream ? { signal: gone.signal, onToken } : { signal: gone.signal };
-    for await (const sample of sampler().sample([request], options)) {
-      if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length)));
+    for await (const sample of sampler(String(body.model)).sample([request], options)) {
+      if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length, request)));
       else {
-        event(response, write({ ...sample, tokens: new Int32Array(), logprobs: new Float32Array() }, tokens.length));
+        event(
+          response,
+          write({ ...sample, tokens: new Int32Array(), logprobs: new Float32Array() }, tokens.length, request),
+        );
         response.end("data: [DONE]\n\n");
       }
     }
@@ -67,14 +83,23 @@ const dialects = {
     read(body: Record<string, unknown>): Asked {
       const params = { ...common(body), maxTokens: body.max_tokens as number, seed: body.seed as number };
       const prompt = Int32Array.from(body.prompt as number[]);
-      return { request: { prompt, params, topLogprobs: body.logprobs as number }, stream: body.stream === true };
+      const topLogprobs = body.logprobs as number;
+      const promptLogprobs = body.prompt_logprobs === 0;
+      return { request: { prompt, params, topLogprobs, promptLogprobs }, stream: body.stream === true };
     },
-    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, _end: number): object {
+    write(piece: Piece, _end: number, { prompt }: SampleRequest): object {
+      const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason, policyVersion } = piece;
+      const prompt_logprobs =
+        promptLogprobs &&
+        Array.from(promptLogprobs, (logprob, index) =>
+          index === 0 ? null : { [prompt[index]!]: { logprob, rank: 1 } },
+        );
       const top_logprobs = topLogprobs?.map((row) =>
         Object.fromEntries(Array.from(row.tokens, (token, index) => [`token_id:${token}`, row.logprobs[index]])),
       );
       const choice = { token_ids: [...tokens], logprobs: { token_logprobs: [...logprobs], top_logprobs } };
-      return { choices: [{ ...choice, finish_reason: stopReason ?? null }], weight_version: `${policyVersion}` };
+      const finish_reason = stopReason ?? null;
+      return { choices: [{ ...choice, prompt_logprobs, finish_reason }], weight_version: `${policyVersion}` };
     },
   },
   sglang: {
@@ -89,7 +114,7 @@ const dialects = {
       const topLogprobs = (body.top_logprobs_num ?? 0) as number;
       return { request: { prompt, params, topLogprobs, temperedLogprobs: true }, stream: body.stream === true };
     },
-    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, end: number): object {
+    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, end: number, _: SampleRequest): object {
       const entries = Array.from(tokens, (token, index) => [logprobs[index], token, null]);
       const top = topLogprobs?.map((row) =>
         Array.from(row.tokens, (token, index) => [row.logprobs[index], token, null]),

@@ -23,6 +23,8 @@ export interface ServerSamplerOptions {
    * for vLLM with `--logprobs-mode processed_logprobs`, and for SGLang with `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
    */
   logprobs?: Sampler["logprobs"];
+  /** Version of the model's weights; default: the one that the server reports. */
+  version?: number;
 }
 
 /**
@@ -40,17 +42,19 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (options.apiKey !== undefined) headers.authorization = `Bearer ${options.apiKey}`;
   const mode = options.logprobs ?? dialect.logprobs;
-  /** The newest that the server has reported. */
-  let version = 0;
+  /** The newest that the server has reported, if it is asked. */
+  let version = options.version ?? 0;
 
   async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
     const stop = request.signal ?? signal;
     const report = (piece: ServerReply) => {
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };
-    const events = onToken && gatherEvents(dialect.openStream(request), report);
+    // Streams do not hold the prompt's log-probabilities.
+    const streams = onToken !== undefined && !request.promptLogprobs;
+    const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
-      const body = JSON.stringify(dialect.write(request, options.model, events !== undefined));
+      const body = JSON.stringify(dialect.write(request, options.model, streams));
       const answer = await post({ pool, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
@@ -66,12 +70,14 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
   }
 
   function toSample(index: number, request: SampleRequest, reply: ServerReply): Sample {
-    const { tokens, logprobs, topLogprobs, stopReason = "aborted", versions = [] } = reply;
+    const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason = "aborted" } = reply;
+    const versions = options.version === undefined ? (reply.versions ?? []) : [];
     version = versions.at(-1)?.version ?? version;
     const sample: Sample = { request: index, tokens, logprobs, stopReason, policyVersion: version };
     if (mode === "processed" && changesDistribution(request.params)) sample.processed = true;
     if (versions.length > 1) sample.tokenVersions = spread(versions, tokens.length);
     if (topLogprobs !== undefined) sample.topLogprobs = topLogprobs;
+    if (promptLogprobs !== undefined) sample.promptLogprobs = promptLogprobs;
     return sample;
   }
 
@@ -96,7 +102,7 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
     },
     async load({ kind }) {
       throw new UserError(`the inference server at ${options.url} cannot load weights of the kind "${kind}"`, {
-        hint: "train with the engine's own sampler; sampling for training through vLLM or SGLang is not supported yet",
+        hint: "a run loads them through local.sampler.url",
       });
     },
     close: () => pool.destroy(),

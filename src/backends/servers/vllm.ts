@@ -15,7 +15,7 @@ export const vllm: Dialect = {
   path: "/v1/completions",
   // vLLM's default --logprobs-mode is raw_logprobs.
   logprobs: "raw",
-  write({ prompt, params, topLogprobs = 0 }: SampleRequest, model, stream) {
+  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, model, stream) {
     // What is undefined is not sent.
     return {
       model,
@@ -35,6 +35,7 @@ export const vllm: Dialect = {
       seed: params.seed,
       // 0: only those of the sampled tokens.
       logprobs: topLogprobs,
+      prompt_logprobs: promptLogprobs ? 0 : undefined,
       return_token_ids: true,
       return_weight_versions: true,
       // Tokens that are keys are ids: different tokens can have the same text.
@@ -42,14 +43,11 @@ export const vllm: Dialect = {
       stream: stream || undefined,
     };
   },
-  read: (body, { topLogprobs = 0 }) => readChoice(body, topLogprobs),
-  openStream:
-    ({ topLogprobs = 0 }) =>
-    (event) =>
-      readChoice(event, topLogprobs),
+  read: readChoice,
+  openStream: (request) => (event) => readChoice(event, request),
 };
 
-function readChoice(body: Record<string, unknown>, topCount: number): ServerReply {
+function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
   const [choice] = Array.isArray(body.choices) ? body.choices : [];
   if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
   const { token_ids: ids, logprobs, finish_reason: reason } = choice;
@@ -68,7 +66,18 @@ function readChoice(body: Record<string, unknown>, topCount: number): ServerRepl
   if (Array.isArray(top) && top.every(isObject)) {
     reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
   }
+  if (Array.isArray(choice.prompt_logprobs)) reply.promptLogprobs = readPrompt(choice.prompt_logprobs, prompt);
   return reply;
+}
+
+/** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: of each prompt token, besides likelier ones if asked for */
+function readPrompt(given: readonly unknown[], prompt: Int32Array): Float32Array {
+  const logprobs = given.map((entry, index) => {
+    const token = isObject(entry) ? entry[`${prompt[index]}`] : undefined;
+    return isObject(token) ? token.logprob : undefined;
+  });
+  const [, ...rest] = logprobs;
+  return Float32Array.of(Number.NaN, ...toLogprobs(rest, "prompt_logprobs"));
 }
 
 /** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one if it is not among them */

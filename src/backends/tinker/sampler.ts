@@ -1,5 +1,6 @@
 /** A Tinker service as a sampler: of the base model until published weights are loaded. */
 import type { Sampler } from "../engine.ts";
+import { idOf } from "../published.ts";
 import { type SamplingSession, sample, samplingSession } from "./sample.ts";
 import type { TinkerSession } from "./session.ts";
 
@@ -24,9 +25,10 @@ export function createTinkerSampler(session: TinkerSession, model: TinkerModel):
     },
     async load(weights) {
       // Requests are counted per sampling session, so the count must go on when the same one is loaded again.
-      if ((await loaded)?.id === weights.id) return;
+      const id = idOf(weights);
+      if ((await loaded)?.id === id) return;
       version = weights.version;
-      loaded = Promise.resolve(samplingSession(weights.id, version));
+      loaded = Promise.resolve(samplingSession(id, version));
     },
     async close() {},
   };

@@ -1,10 +1,10 @@
 /** `local`: settings of the local engine. */
 import { z } from "zod";
-import { count, off, on, optionalText, positive, section } from "./about.ts";
+import { count, off, on, positive, section } from "./about.ts";
 
 const processesLater = "the local engine runs in a single process so far";
 const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
-const serverLater = "external samplers are not supported yet";
+const startLater = "Hone does not start inference servers so far";
 
 export const local = section({
   device: z.string().default("auto").describe("Device to train and sample on: auto, cpu, cuda, cuda:N or mps."),
@@ -47,21 +47,31 @@ export const local = section({
       .enum(["own", "vllm", "sglang"])
       .default("own")
       .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
-      .meta({ later: { vllm: serverLater, sglang: serverLater }, instead: "local.sampler.type=own" }),
-    url: optionalText.describe("URL of a running inference server; null starts one.").meta({ later: serverLater }),
+      .meta({
+        later: { sglang: "weights cannot be sent to SGLang servers so far" },
+        instead: "local.sampler.type=own",
+      }),
+    url: z
+      .string()
+      .regex(/^https?:\/\/[^/]/, "must begin with http:// or https://")
+      .nullable()
+      .default(null)
+      .describe(
+        "URL of a vLLM server that runs already and serves the same model. It samples; the local engine trains and sends it each new version of the LoRA adapter.",
+      ),
     tensor_parallel: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide processes.")
-      .meta({ later: serverLater }),
+      .meta({ later: startLater }),
     memory_share: z
       .number()
       .gt(0)
       .max(1)
       .default(0.5)
       .describe("Fraction of GPU memory for the inference server.")
-      .meta({ later: serverLater }),
+      .meta({ later: startLater }),
     sleep: on
-      .describe("Free the inference server's memory during training. Has no effect without a server.")
+      .describe("Free the inference server's memory during training. Has no effect so far.")
       .meta({ neutral: [true, false] }),
   }),
 });

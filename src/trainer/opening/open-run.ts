@@ -1,5 +1,5 @@
 /** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
-import { relative } from "node:path";
+import { relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
@@ -195,7 +195,7 @@ async function openOwnEngine(
   closers: Closer[],
 ): Promise<{ engine: Engine; chat: Chat }> {
   const engine = await openEngine(config, {
-    ...(folder ? { logFile: folder.workerLog } : {}),
+    ...(folder ? { logFile: folder.workerLog, folder: resolve(folder.path) } : {}),
     onStatus: (text) => emit({ type: "setup-status", text }),
   });
   closers.push(() => engine.close());

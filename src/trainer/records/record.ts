@@ -157,10 +157,10 @@ function speed(times: Record<string, number>, episodes: readonly Episode[]): Rec
   return metrics;
 }
 
-/** `memory/*` keep their names; the engine's own counters, which restart with the engine, are `engine/*`. */
+/** `memory/*` and `rollout/*` keep their names; the engine's own counters, which restart with the engine, are `engine/*`. */
 function engineMetrics(stats: Record<string, number>): Record<string, number> {
   return Object.fromEntries(
-    Object.entries(stats).map(([name, value]) => [name.startsWith("memory/") ? name : `engine/${name}`, value]),
+    Object.entries(stats).map(([name, value]) => [/^(memory|rollout)\//.test(name) ? name : `engine/${name}`, value]),
   );
 }
 

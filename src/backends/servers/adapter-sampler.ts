@@ -1,0 +1,89 @@
+/** Samples from a server's LoRA adapters, the newest of which it loads. Requests keep the version that they began with. */
+import { rmSync } from "node:fs";
+import { UserError } from "../../errors.ts";
+import type { Sampler } from "../engine.ts";
+import type { Control } from "./control.ts";
+import type { ParityProbe } from "./parity-probe.ts";
+import { serverSampler } from "./server-sampler.ts";
+
+interface Loaded {
+  sampler: Sampler;
+  name: string;
+  path: string;
+  /** Requests that the server samples with it. */
+  running: number;
+}
+
+export interface AdapterSampler extends Sampler {
+  /** Of the last load. */
+  metrics: Record<string, number>;
+}
+
+export function adapterSampler(url: string, control: Control, probe: ParityProbe): AdapterSampler {
+  let current: Loaded | undefined;
+  /** On the server, older than the current one. */
+  let old: Loaded[] = [];
+  /** Folders that the server does not need any more. */
+  let unloaded: string[] = [];
+  const metrics: Record<string, number> = {};
+
+  async function unload(adapters: readonly Loaded[]): Promise<void> {
+    for (const { sampler, name } of adapters) {
+      await sampler.close();
+      await control.unloadAdapter(name);
+    }
+  }
+
+  const remove = (paths: readonly string[]) => {
+    for (const path of paths) rmSync(path, { recursive: true, force: true });
+  };
+
+  return {
+    metrics,
+    logprobs: "raw",
+    separate: true,
+    get version() {
+      return current?.sampler.version ?? 0;
+    },
+    async *sample(requests, options) {
+      const used = current;
+      if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
+      const [first] = requests;
+      if (first) probe.prompt = first.prompt;
+      used.running++;
+      try {
+        yield* used.sampler.sample(requests, options);
+      } finally {
+        used.running--;
+      }
+    },
+    async load(published) {
+      const { kind, version } = published;
+      if (kind !== "adapter")
+        throw new UserError(`the inference server at ${url} cannot load weights of the kind "${kind}"`);
+      const begin = performance.now();
+      const { name, path } = published;
+      await control.loadAdapter(name, path);
+      const next = { sampler: serverSampler({ url, model: name, version }), name, path, running: 0 };
+      try {
+        metrics["rollout/sync_probe_difference"] = await probe.check(next.sampler, version);
+      } catch (error) {
+        old.push(next);
+        throw error;
+      }
+      // A request that was just aborted may still run for a moment, and a server fails that finds an adapter's files gone.
+      remove(unloaded);
+      const idle = old.filter(({ running }) => running === 0);
+      await unload(idle);
+      unloaded = idle.map((adapter) => adapter.path);
+      old = old.filter((adapter) => !idle.includes(adapter));
+      if (current) old.push(current);
+      current = next;
+      metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
+    },
+    async close() {
+      // The server may have ended before the run.
+      await unload(current ? [...old, current] : old).catch(() => {});
+    },
+  };
+}

@@ -1,0 +1,94 @@
+/** An engine whose policies are sampled by an inference server that runs already, while the engine trains them. */
+import { rmSync } from "node:fs";
+import { RunError, UserError } from "../../errors.ts";
+import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import { publishingAdapters, removeLeftAdapters } from "./adapter-folders.ts";
+import { type AdapterSampler, adapterSampler } from "./adapter-sampler.ts";
+import { type ServedModel, vllmControl } from "./control.ts";
+import { parityProbe } from "./parity-probe.ts";
+import { serverSampler } from "./server-sampler.ts";
+
+export interface ServerOptions {
+  /** Of a vLLM server. */
+  url: string;
+  /** For the published adapters, removed in the end; the server can read it by the same path. */
+  folder: string;
+  /** The trainer's tokenizer, without special tokens at its ends. */
+  encode(text: string): ArrayLike<number>;
+}
+
+/** Text whose tokens differ between nearly all tokenizers. */
+const tokenizerProbe =
+  "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
+
+/** The server is asked when a policy is created, not by learners alone. */
+export function withServer(engine: Engine, options: ServerOptions): Engine {
+  const url = options.url.replace(/\/+$/, "").replace(/\/v1$/, "");
+  const control = vllmControl(url);
+  const samplers: AdapterSampler[] = [];
+  let model: ModelInfo = engine.model;
+
+  async function compare(): Promise<ServedModel> {
+    const served = await control.model();
+    const [own, theirs] = [
+      Array.from(options.encode(tokenizerProbe)),
+      await control.tokenize(served.name, tokenizerProbe),
+    ];
+    if (own.join() !== theirs.join()) {
+      throw new UserError(`the inference server at ${url} has another tokenizer than ${engine.model.name}`, {
+        hint: `serve the model of this run: ${engine.model.directory}`,
+      });
+    }
+    model = {
+      ...engine.model,
+      maxLength: Math.min(engine.model.maxLength, served.maxLength ?? Number.POSITIVE_INFINITY),
+    };
+    return served;
+  }
+
+  async function createPolicy(spec: PolicySpec): Promise<Policy> {
+    const { adapter } = spec;
+    if (adapter.kind === "full") {
+      throw new UserError(
+        "model.lora_rank=0 trains all weights; an inference server can load only LoRA adapters so far",
+        {
+          hint: "model.lora_rank=32, or local.sampler.type=own",
+        },
+      );
+    }
+    const served = await compare();
+    const policy = await engine.createPolicy(spec);
+    if (adapter.kind === "none") return { ...policy, sampler: serverSampler({ url, model: served.name, version: 0 }) };
+    if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
+    const { learner, first } = publishingAdapters(policy.learner, options.folder);
+    const prompt = Int32Array.from(options.encode(tokenizerProbe));
+    const sampler = adapterSampler(url, control, parityProbe(learner, url, prompt));
+    samplers.push(sampler);
+    try {
+      await sampler.load(await first());
+    } catch (error) {
+      if (!(error instanceof RunError) || error.code !== "run_failed") throw error;
+      throw new UserError(error.message, {
+        hint: `start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 3 --max-lora-rank ${adapter.rank}, on a machine that can read ${options.folder}`,
+        cause: error,
+      });
+    }
+    return { learner, sampler };
+  }
+
+  return {
+    ...engine,
+    get model() {
+      return model;
+    },
+    createPolicy,
+    async stats() {
+      return Object.assign(await engine.stats(), ...samplers.map(({ metrics }) => metrics));
+    },
+    async close() {
+      for (const sampler of samplers) await sampler.close();
+      rmSync(options.folder, { recursive: true, force: true });
+      await engine.close();
+    },
+  };
+}
