@@ -201,7 +201,7 @@ describe("time and stopping", () => {
     const episodes = await run({
       tasks: tasksOf("one"),
       n: 1,
-      timeoutSeconds: 0.02,
+      timeoutSeconds: 0.2,
       retryLimit: 3,
       raiseOnError: true,
     });
@@ -209,7 +209,7 @@ describe("time and stopping", () => {
       {
         termination: "timeout",
         retries: 0,
-        failure: { boundary: "timeout", message: "the attempt took longer than 0.02 s; it was waiting for the model" },
+        failure: { boundary: "timeout", message: "the attempt took longer than 0.2 s; it was waiting for the model" },
       },
     ]);
     expect(cancelled).toBe(1);
