@@ -14,7 +14,7 @@ export interface Capabilities {
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
   /**
    * `values`: learners with a value head (`LearnerSpec.head`); `targets`: outputs of any token at a position
-   * (`Sequence.targets`); `most_likely`: `Learner.mostLikely`; `draws`: `Learner.draws`.
+   * (`Sequence.targets`); `most_likely`: `Learner.mostLikely`; `draws`: `Learner.draws`; `scores`: `Engine.createScorer`.
    */
   outputs: readonly (
     | "logprobs"
@@ -59,17 +59,14 @@ export interface PolicySpec {
 }
 
 export interface LearnerSpec extends PolicySpec {
-  /** Another model than the engine's, for a critic, a reward model or a reference; requires `Capabilities.otherModels`. */
+  /** Another model than the engine's, for a critic or a reference; requires `Capabilities.otherModels`. */
   model?: string;
   /**
    * `value` makes a critic: over the adapted model one value per position instead of a distribution, 0 everywhere
    * before the first step. Each value is that of the state before the trained token, and the only output: `logprobs` are
    * empty. A critic cannot be exported; its head is trained and saved with the adapter.
-   *
-   * `score` is the classification head of a model that has one, such as a reward model: one value per sequence. No engine
-   * supports it so far.
    */
-  head?: "value" | "score";
+  head?: "value";
 }
 
 /** The smallest temperature besides 0, which is greedy. Dividing logits by less loses too much precision, and overflows. */
@@ -265,6 +262,13 @@ export interface Policy {
   readonly learner: Learner;
 }
 
+/** A frozen model that gives each sequence one number, such as a reward model. */
+export interface Scorer {
+  readonly model: ModelInfo;
+  /** `[S]` a score for each sequence, which is read at its last token. */
+  score(sequences: readonly Int32Array[]): Promise<Float32Array>;
+}
+
 export interface ModelInfo {
   /** The name the user gave. */
   name: string;
@@ -290,6 +294,11 @@ export interface Engine {
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** A learner without a sampler: a critic, or a reference to compare with. */
   createLearner(spec: LearnerSpec): Promise<Learner>;
+  /**
+   * Loads a reward model (see `rllm.reward.model`) beside the engine's model; it is closed with the engine. For engines
+   * whose `outputs` name "scores".
+   */
+  createScorer?(model: string): Promise<Scorer>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
   /** Operations in progress, the longest silent first; for the progress line. */

@@ -22,11 +22,6 @@ export function requireCreatable({ engine, otherModels, outputs }: Capabilities,
       hint: "use the run's own model",
     });
   }
-  if (head === "score" && !outputs.includes("scores")) {
-    throw new UserError(`the ${engine} engine does not support models with a classification head`, {
-      hint: "compute rewards outside of the engine, for example with rllm.reward.remote_url",
-    });
-  }
   if (head === "value" && !outputs.includes("values")) {
     throw new UserError(`the ${engine} engine has no critics: it cannot add a value head`, {
       hint: "rllm/backend=local, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",

@@ -22,3 +22,12 @@ export async function makeTinyModel(directory: string, seed = 0): Promise<string
   await runPython("make_tiny_model.py", [directory, String(seed)]);
   return directory;
 }
+
+/**
+ * Writes a tiny reward model with a tokenizer and a chat template of its own into a new folder.
+ * @param preferred characters that it likes; without them its weights are random
+ */
+export async function makeTinyRewardModel(directory: string, preferred?: string): Promise<string> {
+  await runPython("make_tiny_reward_model.py", [directory, "0", ...(preferred === undefined ? [] : [preferred])]);
+  return directory;
+}

@@ -58,6 +58,11 @@ export const engineNeeds: readonly EngineNeed[] = [
     }),
   ),
   {
+    keys: ["rllm.reward.model"],
+    requires: "reward models",
+    isMet: ({ outputs }) => outputs.includes("scores"),
+  },
+  {
     keys: ["model.lora_rank"],
     requires: "training of all weights (lora_rank=0)",
     isMet: ({ adapters }, value) => value !== 0 || adapters.includes("full"),
@@ -95,6 +100,13 @@ export const settingNeeds: readonly SettingNeed[] = [
   needsValue("rllm.dynamic_sampling.enable", true, ["rllm.dynamic_sampling.max_rounds"]),
   needsValue("rllm.reward.overlong.enable", true, below("rllm.reward.overlong", "enable")),
   refusing(needsValue("rllm.reward.running_norm", true, ["rllm.reward.running_norm_minus_mean"])),
+  refusing(
+    needs(
+      "rllm.reward.model",
+      under("rllm.reward", "model_weights", "own_weight", "use_engine"),
+      ({ rllm }) => rllm.reward.model !== null,
+    ),
+  ),
   needsValue("rllm.episode_logging.log_episodes", true, ["rllm.episode_logging.episode_log_dir"]),
   refusing(needsValue("rllm.rejection_sample.enable", true, ["rllm.rejection_sample.multiplier"])),
   needs(

@@ -3,7 +3,7 @@ tokenizer has other ids than the tiny language model's, and another chat templat
 
     python make_tiny_reward_model.py DIRECTORY [SEED] [PREFERRED]
 
-Its weights are random, or such that the score grows with the share of the character PREFERRED in a
+Its weights are random, or such that the score grows with the share of the characters PREFERRED in a
 conversation."""
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def make_reward_model(tokenizer: PreTrainedTokenizerFast, seed: int, layers: int
 
 
 @torch.no_grad()
-def plant_preference(model: LlamaForSequenceClassification, token: int) -> None:
-    """Attention averages dimension 0, which only the token has, into dimension 1, which the head reads. Dimension 2
+def plant_preference(model: LlamaForSequenceClassification, tokens: list[int]) -> None:
+    """Attention averages dimension 0, which only these tokens have, into dimension 1, which the head reads. Dimension 2
     keeps the norms apart from zero."""
     embedding, layer = model.model.embed_tokens.weight, model.model.layers[0]
     for parameter in (embedding, *layer.self_attn.parameters(), *layer.mlp.parameters(), model.score.weight):
         parameter.zero_()
     embedding[:, 2] = 1
-    embedding[token, 0] = 1
+    embedding[tokens, 0] = 1
     layer.self_attn.v_proj.weight[0, 0] = 1
     layer.self_attn.o_proj.weight[1, 0] = 1
     model.score.weight[0, 1] = 1
@@ -57,7 +57,7 @@ def main() -> None:
     preferred = sys.argv[3] if len(sys.argv) > 3 else None
     model = make_reward_model(tokenizer, seed, layers=1 if preferred else 2)
     if preferred:
-        plant_preference(model, tokenizer.convert_tokens_to_ids(preferred))
+        plant_preference(model, tokenizer.convert_tokens_to_ids(list(preferred)))
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 

@@ -116,7 +116,7 @@ def test_without_enough_memory_batches_are_split(tmp_path, monkeypatch):
 def test_a_planted_preference():
     tokenizer = make_reward_tokenizer()
     model = make_reward_model(tokenizer, 0, layers=1)
-    plant_preference(model, tokenizer.convert_tokens_to_ids("a"))
+    plant_preference(model, tokenizer.convert_tokens_to_ids(["a"]))
     with torch.no_grad():
         scores = [
             float(model.score(model.model(input_ids=torch.tensor([tokenizer.encode(text)])).last_hidden_state[:, -1]))

@@ -58,10 +58,12 @@ async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workf
   });
   // A reward is all that one question and one answer need.
   const unnamed = env.name === "custom" && parts.environments?.custom === undefined;
-  const name = unnamed && parts.reward ? "single_turn_env" : env.name;
+  const onlyModelsGrade = rllm.reward.model !== null && rllm.reward.own_weight === 0 && !parts.reward;
+  const name = unnamed && (parts.reward || onlyModelsGrade) ? "single_turn_env" : env.name;
+  const graded = onlyModelsGrade && name === "single_turn_env" ? { ...parts, reward: () => ({ reward: null }) } : parts;
   return multiTurn<Row>({
     agent: await agentMaker(parts, agent.name, "rllm.agent.name", { ...engineArguments(rllm), ...agent.agent_args }),
-    environment: await environmentMaker(parts, rllm, name, "rllm.env.name", env.env_args),
+    environment: await environmentMaker(graded, rllm, name, "rllm.env.name", env.env_args),
   });
 }
 

@@ -6,7 +6,7 @@ export const capabilities: Capabilities = {
   sampleLogprobs: "raw",
   adapters: ["lora", "full", "none"],
   loraTargets: ["attn", "mlp", "unembed"],
-  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws"],
+  outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws", "scores"],
   sampling: [
     "top_p",
     "top_k",

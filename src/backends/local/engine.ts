@@ -1,15 +1,18 @@
 /** Opens the local engine: prepares Python and the model, and starts the worker. */
 import { join } from "node:path";
+import { RunError } from "../../errors.ts";
 import { preparePython } from "../../python/prepare.ts";
-import type { Engine, ModelInfo } from "../engine.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
+import type { Engine, ModelInfo, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
-import { connect } from "./connection.ts";
+import { type Connection, connect } from "./connection.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { readNumber } from "./frames.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { createPolicy } from "./policy.ts";
+import { concatenate } from "./ragged.ts";
 import { startWorker } from "./worker-process.ts";
 
 /**
@@ -17,6 +20,48 @@ import { startWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
+  const { connection, model, versions, died } = await openWorker(options);
+  const scorers: Connection[] = [];
+  return {
+    capabilities,
+    model,
+    versions,
+    createPolicy: (spec) => createPolicy(connection, spec),
+    async createLearner(spec) {
+      requireCreatable(capabilities, spec);
+      return (await createPolicy(connection, spec)).learner;
+    },
+    async createScorer(name) {
+      const opened = await openWorker({ ...options, model: name }, "score");
+      scorers.push(opened.connection);
+      return scorer(opened.connection, opened.model);
+    },
+    stats: () => stats(connection),
+    waitingFor: () => [connection, ...scorers].flatMap(({ waitingFor }) => waitingFor()),
+    died,
+    async close() {
+      await Promise.all([connection, ...scorers].map(({ close }) => close()));
+    },
+  };
+}
+
+function scorer(connection: Connection, model: ModelInfo): Scorer {
+  return {
+    model,
+    async score(sequences) {
+      const arrays = {
+        tokens: concatenate(sequences),
+        offsets: offsetsOf(sequences.map(({ length }) => length)),
+      };
+      const { scores } = (await connection.request("score", {}, arrays).answer).arrays;
+      if (!(scores?.data instanceof Float32Array)) throw new RunError("the worker answered score without scores");
+      return scores.data;
+    },
+  };
+}
+
+/** Starts a worker with a model. `head`: as in the protocol. */
+async function openWorker(options: LocalEngineOptions, head?: "score") {
   const status = options.onStatus ?? (() => {});
   status("preparing Python and the model");
   const model = await resolveModel(options.model);
@@ -33,6 +78,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       {
         model,
         name: options.model,
+        head,
         device: options.device ?? "auto",
         dtype: options.dtype ?? "auto",
         threads,
@@ -48,18 +94,10 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       },
     ).answer;
     return {
-      capabilities,
+      connection,
       model: modelInfo(options.model, header.model as WorkerModel),
       versions: header.versions as Record<string, string>,
-      createPolicy: (spec) => createPolicy(connection, spec),
-      async createLearner(spec) {
-        requireCreatable(capabilities, spec);
-        return (await createPolicy(connection, spec)).learner;
-      },
-      stats: () => stats(connection),
-      waitingFor: connection.waitingFor,
       died: worker.ended,
-      close: connection.close,
     };
   } catch (error) {
     await connection.close();

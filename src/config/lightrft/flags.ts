@@ -11,9 +11,11 @@ export const flagSections = {
     pretrain: text.describe("Model and tokenizer: a directory, a hub id, a .gguf file or an alias.").meta({
       written: "required",
     }),
-    reward_pretrain: optionalText.describe("Reward model; without it, the script's own reward is used.").meta({
-      note: "The documented default is the value of --pretrain; LightRFT's code has no default, and neither has Hone.",
-    }),
+    reward_pretrain: optionalText
+      .describe("Reward model, in place of the script's own reward; rewards of --remote_rm_url are added.")
+      .meta({
+        note: "The documented default is the value of --pretrain; LightRFT's code has no default, and neither has Hone.",
+      }),
     remote_rm_url: optionalText.describe("URL of a reward server; separate several with commas."),
     max_len: count.min(2).default(4096).describe("Maximum sequence length in tokens, prompt and response together."),
     prompt_max_len: positive.default(2048).describe("Maximum prompt length in tokens."),

@@ -30,7 +30,8 @@ const ifGiven =
 
 const rules: Readonly<Record<FlagName, Rule>> = {
   pretrain: "model.name",
-  reward_pretrain: ifGiven("reward_pretrain", "rllm.reward.model"),
+  reward_pretrain: ({ reward_pretrain: model, remote_rm_url: urls }) =>
+    model === null ? {} : { "rllm.reward.model": model, "rllm.reward.own_weight": urls === null ? 0 : 1 },
   remote_rm_url: ({ remote_rm_url: urls }) =>
     urls === null ? {} : { "rllm.reward.remote_url": urls.split(",").map((url) => url.trim()) },
   max_len: "training.max_length",

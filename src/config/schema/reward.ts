@@ -1,8 +1,6 @@
 /** `rllm.reward`: reward processing, reward servers and reward models. */
 import { z } from "zod";
-import { notNegative, off, optionalText, positive, section, text } from "./about.ts";
-
-const modelLater = "reward models are not supported yet; the script's reward is used";
+import { notNegative, off, positive, section, text } from "./about.ts";
 
 export const reward = section({
   clip: notNegative.default(0).describe("Clip the estimator's output for each reward to +/- this; 0 is off."),
@@ -17,6 +15,24 @@ export const reward = section({
     .array(text)
     .default([])
     .describe("URLs of reward servers: each receives the queries and returns rewards, which are summed."),
-  model: optionalText.describe("Reward model: a Hugging Face directory or hub id.").meta({ later: modelLater }),
-  use_engine: off.describe("Run the reward model in an inference engine.").meta({ later: modelLater }),
+  model: z
+    .union([text, z.array(text).min(1)])
+    .nullable()
+    .default(null)
+    .describe(
+      "Reward models: a Hugging Face directory or hub id of a sequence-classification model with one label or of a model with a value head, or a list of them. Each scores the last conversation of every trajectory, rendered with its own tokenizer and chat template.",
+    ),
+  model_weights: z
+    .array(z.number())
+    .default([])
+    .describe("Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty is 1 each."),
+  own_weight: z
+    .number()
+    .default(1)
+    .describe(
+      "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown.",
+    ),
+  use_engine: off
+    .describe("Run the reward model in an inference engine.")
+    .meta({ later: "reward models run in a worker of their own; inference engines for them are not supported yet" }),
 });

@@ -22,6 +22,7 @@ import { checkSamplerLogprobs } from "../recipe/loss-options.ts";
 import { compileRecipe, type Recipe } from "../recipe/recipe.ts";
 import { createRecorder } from "../records/record.ts";
 import { watchOutage } from "../rollouts/failing-rollouts.ts";
+import { openRewardModels } from "../rollouts/reward-models.ts";
 import { openRollouts, type Rollouts } from "../rollouts/rollouts.ts";
 import type { Run } from "../run.ts";
 import type { Models, Progress, Validation } from "../state.ts";
@@ -121,6 +122,7 @@ async function open(
   if (models.sampler.logprobs !== engine.capabilities.sampleLogprobs) {
     for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, models.sampler.logprobs)) warn(text);
   }
+  const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
   const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
   closers.push(() => gateway.close());
 
@@ -131,7 +133,7 @@ async function open(
   const contextWindow = engine.model.maxLength;
   const { workflow } = experiment;
   rollouts = openRollouts(
-    { workflow, sampler: models.sampler, chat, gateway, contextWindow, signal, emit },
+    { workflow, sampler: models.sampler, chat, gateway, contextWindow, rewardModels, signal, emit },
     recipe.rollouts,
   );
   const checkpoints = folder?.checkpoints;

@@ -100,6 +100,11 @@ function contradictions({ rllm }: Config, judged: string | undefined): [string, 
       "rewards of steps are discounted by rllm.workflow.workflow_args.gamma",
     ],
     [
+      `rllm.reward.model gives one reward per trajectory, which ${precomputed ? "use_precomputed_advantage" : "stepwise_advantage.mode=per_step"} does not read`,
+      (perStep || precomputed) && reward.model !== null,
+      "remove one of the two",
+    ],
+    [
       `${judged} takes the reward at a trajectory's last token and a critic's values before it, which is not possible with use_precomputed_advantage, per_step or normalize_by_steps`,
       judged !== undefined && (precomputed || (stepwise.enable && shaped)),
       "remove one of the two",

@@ -17,6 +17,7 @@ import { asyncOptions, checkAsync } from "./async-options.ts";
 import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
 import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
 import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
+import { rewardModelOptions } from "./reward-model-options.ts";
 import { criticSpec, updateOptions } from "./update-options.ts";
 
 export type Recipe = ReturnType<typeof compileRecipe>;
@@ -52,6 +53,7 @@ export function compileRecipe(
       reference: comparesWithBase ? base : undefined,
       critic: judges ? criticSpec(config) : undefined,
     },
+    rewardModels: rewardModelOptions(config),
     tasks: { batchSize: tasksPerDraw(config), seed: rllm.trainer.seed, shuffle: data.shuffle },
     rollouts: rolloutOptions(config),
     attempts,

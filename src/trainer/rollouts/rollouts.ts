@@ -17,6 +17,7 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";
+import { type RewardModels, scoreEpisodes } from "./reward-models.ts";
 import type { TaskDraw } from "./take-tasks.ts";
 import { summarizeWarnings } from "./warning-summary.ts";
 
@@ -87,6 +88,7 @@ export interface RolloutParts {
   gateway: Gateway;
   /** Of the model, in tokens. */
   contextWindow: number;
+  rewardModels: RewardModels | undefined;
   signal: AbortSignal;
   emit(event: RunEvent): void;
 }
@@ -124,7 +126,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
     const warnings = summarizeWarnings(warn, `step ${step}; its file in episodes/ has the details`);
     live.add(client);
     try {
-      return await runRollouts({
+      const episodes = await runRollouts({
         ...options.attempts,
         tasks,
         n: rollouts,
@@ -159,6 +161,13 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           warn(`tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`);
         },
       });
+      if (parts.rewardModels) {
+        await scoreEpisodes(episodes, parts.rewardModels, (model, { taskId, rollout }, problem) => {
+          const cause = `${model} gave no score, so the reward is unknown: ${problem}`;
+          warnings.add(`rollouts: ${cause}`, `rollout ${rollout} of ${taskId}: ${cause}`);
+        });
+      }
+      return episodes;
     } finally {
       live.delete(client);
       warnings.end();

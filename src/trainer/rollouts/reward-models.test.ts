@@ -1,0 +1,101 @@
+import { expect, test } from "vitest";
+import type { ModelInfo, Scorer } from "../../backends/engine.ts";
+import { EngineDied } from "../../backends/engine-died.ts";
+import { RunError } from "../../errors.ts";
+import type { Episode, Step } from "../../trajectories/types.ts";
+import { type RewardModel, scoreEpisodes } from "./reward-models.ts";
+
+const model = { maxLength: 20 } as ModelInfo;
+
+/** Renders to the characters of the conversation. */
+const chat: RewardModel["chat"] = {
+  async renderLater(messages) {
+    const text = messages.map(({ role, content }) => `${role[0]}${content}`).join(" ");
+    return Int32Array.from(text, (letter) => letter.charCodeAt(0));
+  },
+};
+
+const rewardModel = (name: string, score: Scorer["score"], weight = 1): RewardModel => ({
+  name,
+  weight,
+  scorer: { model, score },
+  chat,
+});
+
+const lengths: Scorer["score"] = async (sequences) => Float32Array.from(sequences, ({ length }) => length);
+const of =
+  (...scores: number[]): Scorer["score"] =>
+  async () =>
+    Float32Array.from(scores);
+
+function step(prompt: string, reply: string): Step {
+  return { messages: [{ role: "user", content: prompt }], text: reply } as unknown as Step;
+}
+
+function episode(rewards: (number | null)[], steps: Step[] = [step("hi", "yes")]): Episode {
+  const trajectories = rewards.map((reward) => ({ name: "agent", steps, reward }));
+  return { taskId: "t", rollout: 0, trajectories, metrics: {} } as unknown as Episode;
+}
+
+async function score(episodes: Episode[], models: RewardModel[], ownWeight = 1) {
+  const problems: string[] = [];
+  await scoreEpisodes(episodes, { models, ownWeight }, (name, _, problem) => problems.push(`${name}: ${problem}`));
+  return {
+    problems,
+    rewards: episodes.map(({ trajectories }) => trajectories.map(({ reward }) => reward)),
+    metrics: episodes.map(({ metrics }) => metrics),
+  };
+}
+
+test("scores and own rewards are added by their weights, and reported by name", async () => {
+  const models = [rewardModel("long", lengths, 0.5), rewardModel("fixed", of(1, 2, 3), -1)];
+  const found = await score([episode([1]), episode([0, 4])], models, 10);
+  // "uhi ayes" has 8 characters.
+  expect(found.rewards).toEqual([[10 + 4 - 1], [4 - 2, 40 + 4 - 3]]);
+  expect(found.metrics).toEqual([
+    { "reward_model/own": 1, "reward_model/long": 8, "reward_model/fixed": 1, "reward_model/failed": 0 },
+    { "reward_model/own": 2, "reward_model/long": 8, "reward_model/fixed": 2.5, "reward_model/failed": 0 },
+  ]);
+  expect(found.problems).toEqual([]);
+});
+
+test("the last model call is scored with its reply", async () => {
+  const steps = [step("first", "a"), step("second", "b")];
+  expect((await score([episode([0], steps)], [rewardModel("long", lengths)])).rewards).toEqual([["usecond ab".length]]);
+});
+
+test("an unknown own reward stays unknown unless its weight is 0", async () => {
+  const models = [rewardModel("long", lengths)];
+  expect((await score([episode([null])], models)).rewards).toEqual([[null]]);
+  expect((await score([episode([null])], models, 0)).rewards).toEqual([[8]]);
+  expect((await score([episode([3])], models, 0)).metrics[0]).toEqual({
+    "reward_model/long": 8,
+    "reward_model/failed": 0,
+  });
+});
+
+test.each<[string, Episode, Scorer["score"], string]>([
+  ["a score that is not finite", episode([1]), of(Number.NaN), "the score is NaN"],
+  ["a failed request", episode([1]), () => Promise.reject(new RunError("out of memory")), "out of memory"],
+  ["a missing score", episode([1]), of(), "the score is NaN"],
+  ["a conversation that is too long", episode([1], [step("x".repeat(30), "y")]), lengths, "reads at most 20"],
+  ["no model call", episode([1], []), lengths, "the model was not called"],
+])("%s makes the reward unknown and is reported", async (_what, one, scores, problem) => {
+  const found = await score([one], [rewardModel("judge", scores)]);
+  expect(found.rewards).toEqual([[null]]);
+  expect(found.problems).toEqual([expect.stringContaining(`judge: `)]);
+  expect(found.problems[0]).toContain(problem);
+  expect(found.metrics[0]).toMatchObject({ "reward_model/failed": 1 });
+});
+
+test("failed rollouts are not scored", async () => {
+  const failed = { ...episode([0.25]), failure: { kind: "agent", message: "x" } } as unknown as Episode;
+  const found = await score([failed, episode([0])], [rewardModel("long", lengths)]);
+  expect(found.rewards).toEqual([[0.25], [8]]);
+  expect(found.metrics[0]).toEqual({});
+});
+
+test("the end of a reward model's process ends the run", async () => {
+  const models = [rewardModel("judge", () => Promise.reject(new EngineDied("the worker ended")))];
+  await expect(score([episode([1])], models)).rejects.toThrow(EngineDied);
+});

@@ -1,0 +1,157 @@
+/** Reward models score the conversations of finished episodes, and their scores enter the rewards. */
+
+import type { Engine, Scorer } from "../../backends/engine.ts";
+import { EngineDied } from "../../backends/engine-died.ts";
+import { loadChat } from "../../chat/chat.ts";
+import { toMessage } from "../../chat/messages.ts";
+import { TextTooLong } from "../../chat/tokens/token-bounds.ts";
+import type { Chat } from "../../chat/types.ts";
+import { HoneError, UserError } from "../../errors.ts";
+import type { Episode, Trajectory } from "../../trajectories/types.ts";
+import type { RewardModelOptions } from "../recipe/reward-model-options.ts";
+
+export interface RewardModel {
+  name: string;
+  weight: number;
+  scorer: Scorer;
+  /** Its own tokenizer and chat template. */
+  chat: Pick<Chat, "renderLater">;
+}
+
+export interface RewardModels {
+  models: readonly RewardModel[];
+  /** Of the workflow's own reward. */
+  ownWeight: number;
+}
+
+type Score = { value: number } | { problem: string };
+
+/** @throws UserError when a model cannot be loaded or has no chat template */
+export async function openRewardModels(
+  engine: Engine,
+  options: RewardModelOptions,
+  warn: (text: string) => void,
+): Promise<RewardModels> {
+  if (!engine.createScorer) {
+    throw new UserError(`the ${engine.capabilities.engine} engine does not support reward models`, {
+      hint: "grade in the script, or with rllm.reward.remote_url",
+    });
+  }
+  const models: RewardModel[] = [];
+  for (const { model, name, weight } of options.models) {
+    const scorer = await engine.createScorer(model);
+    models.push({ name, weight, scorer, chat: openChat(model, scorer, warn) });
+  }
+  return { models, ownWeight: options.ownWeight };
+}
+
+function openChat(model: string, { model: { directory } }: Scorer, warn: (text: string) => void): Chat {
+  try {
+    return loadChat(directory, { log: warn });
+  } catch (error) {
+    if (!(error instanceof UserError)) throw error;
+    throw new UserError(`rllm.reward.model=${model}: ${error.message}`, {
+      hint: "use a reward model with a tokenizer and a chat template, or add them to its folder",
+    });
+  }
+}
+
+/**
+ * Replaces the reward of every trajectory by the weighted sum of its own and of the models' scores, which is unknown if
+ * one of them is. The scores are reported as `reward_model/{name}`, averaged over the trajectories of an episode. Failed
+ * rollouts are not scored.
+ *
+ * @param onProblem called for each score that failed
+ * @throws EngineDied when the process of a reward model has ended
+ */
+export async function scoreEpisodes(
+  episodes: readonly Episode[],
+  { models, ownWeight }: RewardModels,
+  onProblem: (model: string, episode: Episode, problem: string) => void,
+): Promise<void> {
+  const finished = episodes.filter(({ failure }) => failure === undefined);
+  const all = finished.flatMap(({ trajectories }) => trajectories);
+  const columns = await Promise.all(
+    models.map(async ({ name, weight, ...model }) => ({ name, weight, scores: await scoresOf(model, all) })),
+  );
+  let next = 0;
+  for (const episode of finished) {
+    const known = new Map<string, number[]>();
+    let failed = 0;
+    for (const trajectory of episode.trajectories) {
+      const index = next++;
+      let sum: number | null = 0;
+      if (ownWeight !== 0) {
+        sum = trajectory.reward === null ? null : ownWeight * trajectory.reward;
+        if (trajectory.reward !== null) append(known, "own", trajectory.reward);
+      }
+      for (const { name, weight, scores } of columns) {
+        const score = scores[index] ?? { problem: "the reward model gave too few scores" };
+        if ("problem" in score) {
+          sum = null;
+          failed++;
+          onProblem(name, episode, score.problem);
+          continue;
+        }
+        append(known, name, score.value);
+        if (sum !== null) sum += weight * score.value;
+      }
+      trajectory.reward = sum;
+    }
+    for (const [name, values] of known) {
+      episode.metrics[`reward_model/${name}`] = values.reduce((sum, value) => sum + value, 0) / values.length;
+    }
+    episode.metrics["reward_model/failed"] = failed;
+  }
+}
+
+function append(lists: Map<string, number[]>, name: string, value: number): void {
+  lists.set(name, [...(lists.get(name) ?? []), value]);
+}
+
+async function scoresOf(
+  { scorer, chat }: Pick<RewardModel, "scorer" | "chat">,
+  trajectories: readonly Trajectory[],
+): Promise<Score[]> {
+  const rendered = await Promise.all(trajectories.map((trajectory) => renderConversation(trajectory, chat, scorer)));
+  const sequences = rendered.filter((tokens) => typeof tokens !== "string");
+  const scores = sequences.length === 0 ? new Float32Array() : await askScorer(scorer, sequences);
+  let next = 0;
+  return rendered.map((tokens): Score => {
+    if (typeof tokens === "string") return { problem: tokens };
+    if (typeof scores === "string") return { problem: scores };
+    const value = scores[next++] ?? Number.NaN;
+    return Number.isFinite(value) ? { value } : { problem: `the score is ${value}` };
+  });
+}
+
+/** @returns a text: why there are no scores */
+async function askScorer(scorer: Scorer, sequences: readonly Int32Array[]): Promise<Float32Array | string> {
+  try {
+    return await scorer.score(sequences);
+  } catch (error) {
+    if (error instanceof EngineDied || !(error instanceof HoneError)) throw error;
+    return error.message;
+  }
+}
+
+/** The last model call and its reply. @returns a text: why it cannot be scored */
+async function renderConversation(
+  { steps }: Trajectory,
+  chat: Pick<Chat, "renderLater">,
+  { model }: Scorer,
+): Promise<Int32Array | string> {
+  const last = steps.at(-1);
+  if (last === undefined) return "the model was not called";
+  const reply = last.reply ? toMessage(last.reply) : { role: "assistant" as const, content: last.text };
+  try {
+    const options: Parameters<Chat["renderLater"]>[1] = { addGenerationPrompt: false, mostTokens: model.maxLength };
+    if (last.tools) options.tools = last.tools;
+    const tokens = await chat.renderLater([...last.messages, reply], options);
+    if (tokens.length <= model.maxLength) return tokens;
+    return `the conversation has ${tokens.length} tokens, and the reward model reads at most ${model.maxLength}`;
+  } catch (error) {
+    if (error instanceof HoneError || error instanceof TextTooLong) return error.message;
+    throw error;
+  }
+}
