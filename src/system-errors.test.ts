@@ -48,7 +48,7 @@ describe("a checkpoint.json that holds something else is a damaged checkpoint", 
     ["a list", [1], "is not a JSON object"],
     ["a null entry", { ...content, files: { "policy/a": null } }, "does not describe policy/a"],
     ["an entry without a size", { ...content, files: { "policy/a": {} } }, "does not describe policy/a"],
-    ["state that is null", { ...content, state: null, files: {} }, "lacks step, state"],
+    ["state that is null", { ...content, state: null, files: {} }, "has no step, state"],
   ])("%s", async (name, value, message) => {
     const folder = join(root, `checkpoint-${name}`);
     mkdirSync(folder);

@@ -25,7 +25,7 @@ const meanings: ReadonlyMap<string, Meaning> = new Map<string, Meaning>([
   ["ENOTDIR", { what: "a part of this path is a file, not a folder", hint: "remove that file or name another path" }],
   ["EISDIR", { what: "this is a folder, not a file", hint: "remove that folder or name another path" }],
   ["ENOTEMPTY", { what: "the folder is not empty", hint: "remove it or name another one" }],
-  ["EEXIST", { what: "it exists already", hint: "remove it or name another path" }],
+  ["EEXIST", { what: "it already exists", hint: "remove it or name another path" }],
   ["ENAMETOOLONG", { what: "the name is too long for the file system", hint: "use a shorter name" }],
   ["ELOOP", { what: "its symbolic links lead in a circle", hint: "fix the links or name another path" }],
   ["ENOSPC", { what: "the disk is full", hint: `free some space, ${resume}`, run: true }],
@@ -89,7 +89,7 @@ export function readable(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof HoneError) return error;
   const { code, syscall, path, dest } = error as NodeJS.ErrnoException & { dest?: string };
   if (code === "ERR_INVALID_ARG_VALUE" && error.message.includes("null bytes")) {
-    return new UserError("a path holds a null character", { hint: "remove it from the path", cause: error });
+    return new UserError("a path contains a null character", { hint: "remove it from the path", cause: error });
   }
   if (code === undefined || syscall === undefined) return error;
   return describeSystemFailure({ code, path: dest ?? path }, error) ?? error;

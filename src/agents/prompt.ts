@@ -17,17 +17,17 @@ export async function promptMessages<Row>(
 ): Promise<readonly ChatMessage[]> {
   const given: unknown = await prompt(row);
   const messages: unknown[] = Array.isArray(given) ? given : [{ role: "user", content: given }];
-  if (messages.length === 0) throw new UserError("prompt(row) gave no messages");
+  if (messages.length === 0) throw new UserError("prompt(row) returned no messages");
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
     if (typeof content !== "string")
-      throw new UserError(`prompt(row) gave ${String(content)} where a message's text was expected`);
+      throw new UserError(`prompt(row) gave ${String(content)} instead of a message's text`);
   }
   if (messages.every((message) => (message as ChatMessage).content === ""))
-    throw new UserError("prompt(row) gave an empty text");
+    throw new UserError("prompt(row) returned an empty text");
   if (system === undefined) return messages as ChatMessage[];
   if (messages.some((message) => (message as ChatMessage).role === "system")) {
-    throw new UserError("prompt(row) gave a system message although the workflow has a `system` of its own");
+    throw new UserError("prompt(row) returned a system message, but the workflow has a `system` already");
   }
   return [{ role: "system", content: system }, ...(messages as ChatMessage[])];
 }

@@ -49,13 +49,13 @@ test.each<[string | ChatMessage[], string | undefined, ChatMessage[]]>([
 });
 
 test.each<[unknown, string]>([
-  [undefined, "prompt(row) gave undefined where a message's text was expected"],
+  [undefined, "prompt(row) gave undefined instead of a message's text"],
   [7, "prompt(row) gave 7 where"],
-  [[], "prompt(row) gave no messages"],
+  [[], "prompt(row) returned no messages"],
   [[{ role: "user" }], "prompt(row) gave undefined where"],
   [[null], "prompt(row) gave undefined where"],
-  ["", "prompt(row) gave an empty text"],
-  [[system, user], "prompt(row) gave a system message although the workflow has a `system` of its own"],
+  ["", "prompt(row) returned an empty text"],
+  [[system, user], "prompt(row) returned a system message, but the workflow has a `system` already"],
 ])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {
   const workflow = singleTurn({ prompt: () => prompt as string, reward: () => 1, system: "be brief" });
   const run = runWorkflow({ workflow, rows: ["row"], reply: () => "x" });

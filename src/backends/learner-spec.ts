@@ -7,18 +7,18 @@ import type { Capabilities, LearnerSpec } from "./engine.ts";
 export function requireFitting({ head }: LearnerSpec, { entropy, values }: Outputs): void {
   if (head === "value") {
     if (values && !entropy) return;
-    throw new UserError("a critic gives values and nothing else", { hint: "ask for { values: true }" });
+    throw new UserError("a critic computes only values", { hint: "request { values: true }" });
   }
   if (!values) return;
-  throw new UserError("this policy has no value head and gives no values", {
-    hint: 'create a critic beside it: createLearner({ adapter, head: "value" })',
+  throw new UserError("this policy has no value head, so it cannot compute values", {
+    hint: 'create a critic in addition: createLearner({ adapter, head: "value" })',
   });
 }
 
 /** @throws UserError when the engine does not declare such learners */
 export function requireCreatable({ engine, otherModels, outputs }: Capabilities, { model, head }: LearnerSpec): void {
   if (model !== undefined && !otherModels) {
-    throw new UserError(`the ${engine} engine has one model and cannot load "${model}" beside it`, {
+    throw new UserError(`the ${engine} engine has one model and cannot load "${model}" as well`, {
       hint: "use the run's own model",
     });
   }

@@ -51,9 +51,9 @@ export function assembleChat(parts: ChatParts): Chat {
     const text = parts.renderText(messages, options);
     if (options.tools?.length && syntax.calls === undefined) {
       throw new UserError(
-        "this model's chat template takes tools, but its way of calling them is not one that Hone reads",
+        "this model's chat template supports tools, but Hone does not recognize its format of tool calls",
         {
-          hint: "if it is one of another family's, name that: rollout_engine.renderer_name=qwen, llama3 or mistral",
+          hint: "if another model family has the same format, name its renderer: rollout_engine.renderer_name=qwen, llama3 or mistral",
         },
       );
     }

@@ -93,7 +93,7 @@ const writes = ({ plain, tools = "" }: TemplateSources, name: string) => plain.i
 function findRenderer(name: string, { idOf }: Tokenizer, directory: string): Renderer {
   const renderer = own<Renderer>(renderers, name);
   if (renderer === undefined) {
-    throw new UserError(`there is no renderer named ${JSON.stringify(name)}`, {
+    throw new UserError(`the renderer ${JSON.stringify(name)} does not exist`, {
       hint: `the renderers are ${Object.keys(renderers).join(", ")}`,
     });
   }

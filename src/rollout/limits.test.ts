@@ -102,7 +102,10 @@ describe("tear-down", () => {
       ...{ ...one, limits: { tearDownSeconds: 0.02 } },
       onTearDownProblem: ({ message }) => problems.push(message),
     });
-    expect(problems).toEqual(["threw TypeError: not open", "took longer than 0.02 s and was left behind"]);
+    expect(problems).toEqual([
+      "threw TypeError: not open",
+      "took longer than 0.02 s and was not waited for any longer",
+    ]);
     expect(episode).toMatchObject({ metrics: { tear_down_problems: 2 }, trajectories: [{ reward: 1 }] });
   });
 

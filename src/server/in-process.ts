@@ -81,7 +81,7 @@ function stateKeeper(store: Store, baseModel: string): StateKeeper {
     },
     async give(folder, path, adapter) {
       if (!existsSync(join(folder, "policy.json"))) {
-        throw new UserError(`${path} is held by another Tinker service than this process's own`, {
+        throw new UserError(`${path} is stored by another Tinker service, not by this process's own`, {
           hint: "Name the one that it was saved by: tinker_base_url=http://..., or TINKER_API_KEY for the hosted one.",
         });
       }

@@ -56,7 +56,7 @@ export function scriptedSampler(script: Script): { sampler: Sampler; chat: Chara
     logprobs: "raw",
     sample: (requests, options) => sample(script, chat, requests, options),
     async load() {
-      throw new RunError("a script has no weights to replace", { hint: "use tabularEngine, which can be trained" });
+      throw new RunError("a scripted sampler has no weights to load", { hint: "use tabularEngine, which has weights" });
     },
     close: async () => {},
   };

@@ -61,7 +61,7 @@ export function tabularCritic(size: number): Learner {
       return { kind: "engine", version, id: "critic" };
     },
     async export() {
-      throw new UserError("this policy has a value head and no export");
+      throw new UserError("a policy with a value head cannot be exported");
     },
     async close() {},
   };

@@ -234,7 +234,7 @@ describe("state", () => {
     const fresh = await full();
     await fresh.sampler.load(await fresh.learner.loadState(dir, { optimizer: false }));
     expect(await train(fresh)).not.toEqual(next);
-    await expect(policy.learner.saveState(dir)).rejects.toThrow("exists already");
+    await expect(policy.learner.saveState(dir)).rejects.toThrow("already exists");
   });
 
   test("a state of something else is refused", async () => {
@@ -242,7 +242,7 @@ describe("state", () => {
     await other.learner.saveState(join(folder, "other"));
     const policy = await full();
     await expect(policy.learner.loadState(join(folder, "other"), { optimizer: true })).rejects.toThrow(
-      "49 parameters, this policy has 64",
+      "49 parameters, but this policy has 64",
     );
     await expect(policy.learner.loadState(join(folder, "none"), { optimizer: true })).rejects.toThrow("no state.json");
     await expect(policy.learner.export(join(folder, "export"), "merged")).rejects.toThrow("no exports");

@@ -68,7 +68,7 @@ export function tabularEngine({
       requireCreatable(capabilities, spec);
       if (head === undefined) return tabularPolicy(base, chat, adapter).learner;
       if (adapter.kind !== "none") return tabularCritic(size);
-      throw new UserError("the base model as it is has no value head: it is never trained");
+      throw new UserError("the base model cannot have a value head, because it is not trained");
     },
     stats: async () => ({}),
     waitingFor: () => [],

@@ -34,8 +34,7 @@ export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpe
   }
 
   const requireTrained = () => {
-    if (spec.kind === "none")
-      throw new UserError("this policy is the base model as it is (adapter none): it cannot be trained");
+    if (spec.kind === "none") throw new UserError("this policy is the base model (adapter none): it cannot be trained");
   };
 
   const sampler: Sampler = {

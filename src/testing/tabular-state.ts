@@ -24,7 +24,7 @@ export interface TabularState extends AdamState {
 
 /** @throws UserError when `dir` exists */
 export async function saveTabularState(dir: string, state: TabularState): Promise<void> {
-  if (existsSync(dir)) throw new UserError(`${dir} exists already`);
+  if (existsSync(dir)) throw new UserError(`${dir} already exists`);
   const partial = temporaryName(dir);
   await mkdir(partial, { recursive: true });
   const plain = (_key: string, value: unknown) => (value instanceof Float64Array ? [...value] : value);
@@ -39,6 +39,6 @@ export async function loadTabularState(dir: string, count: number): Promise<Tabu
   const parsed = schema.safeParse(JSON.parse(await readFile(file, "utf8")));
   if (!parsed.success) throw new UserError(`${file} is not a tabular policy's state: ${z.prettifyError(parsed.error)}`);
   const { length } = parsed.data.parameters;
-  if (length !== count) throw new UserError(`${file} holds ${length} parameters, this policy has ${count}`);
+  if (length !== count) throw new UserError(`${file} contains ${length} parameters, but this policy has ${count}`);
   return parsed.data;
 }

@@ -188,10 +188,10 @@ test.each<[string[], string]>([
   [["rllm.workflow.warm_queue_size=3"], "preparing sandboxes in advance is not supported yet"],
   [[...lake, "+rllm.workflow.workflow_args.max_steps=3"], "rllm.workflow.use_workflow is false"],
   [[...lake, "rllm.workflow.name=multi_turn_workflow"], "it requires rllm.workflow.use_workflow=true"],
-  [[...named, "+rllm.workflow.workflow_args.max_step=3"], "takes no argument max_step"],
-  [[...named, "+rllm.workflow.workflow_args.max_steps=0"], "it is a whole number of turns"],
+  [[...named, "+rllm.workflow.workflow_args.max_step=3"], "does not have the argument max_step"],
+  [[...named, "+rllm.workflow.workflow_args.max_steps=0"], "the number of turns must be a positive integer"],
   [[...named, "rllm.workflow.workflow_args.env_cls=math"], "so rllm.env.name would not be read"],
-  [["rllm.workflow.use_workflow=true", `rllm.workflow.name=${module}:Echo`], "that is a class"],
+  [["rllm.workflow.use_workflow=true", `rllm.workflow.name=${module}:Echo`], "this is a class"],
   [
     ["rllm.workflow.use_workflow=true", `rllm.workflow.name=${module}:always`, ...lake],
     "rllm.env.name would not be read",
@@ -204,7 +204,7 @@ test.each<[string[], NamedParts<Row> & { workflow?: Workflow<Row> }, string]>([
   [lake, { reward: () => 1 }, "the environment frozenlake gives rewards of its own, so the experiment's reward"],
   [[...lake, "rllm.reward.remote_url=[http://x]"], {}, "so rllm.reward.remote_url would not be read"],
   [["rllm.reward.remote_url=[http://x]"], { reward: () => 1 }, "the script brings a reward of its own"],
-  [[], { workflow: () => 1, reward: () => 1 }, "the script brings a workflow of its own, so the experiment's reward"],
+  [[], { workflow: () => 1, reward: () => 1 }, "the script defines its own workflow, so the experiment's reward"],
   [["+rllm.workflow.workflow_args.max_steps=3"], { workflow: () => 1 }, "workflow_args.max_steps would not be read"],
   [["+rllm.agent.engine_args.mark=1"], { workflow: () => 1 }, "so rllm.agent.engine_args would not be read"],
 ])("%j beside parts that would not be read is refused", async (overrides, parts, message) => {

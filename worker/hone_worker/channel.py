@@ -95,7 +95,7 @@ def decode(text: bytes, payload: bytes) -> Message:
             begin += count * dtype.itemsize
             begin += -begin % ALIGNMENT
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokenStream(f"a message that cannot be read: {error}") from error
+        raise BrokenStream(f"a message cannot be read: {error}") from error
     return Message(header, arrays)
 
 
@@ -156,11 +156,11 @@ class Channel:
             raise BrokenStream("the input ended within a message")
         header_bytes, payload_bytes = struct.unpack("<II", start)
         if header_bytes > MAX_HEADER_BYTES:
-            raise BrokenStream("the input holds something that is not a message")
+            raise BrokenStream("the input contains something that is not a message")
         text, payload = self._source.read(header_bytes), self._source.read(payload_bytes)
         if len(text) < header_bytes or len(payload) < payload_bytes:
             raise BrokenStream("the input ended within a message")
         message = decode(text, payload)
         if not isinstance(message.header.get("id"), int) or not isinstance(message.header.get("op"), str):
-            raise BrokenStream(f"a message without id or op: {message.header}")
+            raise BrokenStream(f"a message has no id or op: {message.header}")
         return message

@@ -19,7 +19,7 @@ from .errors import UserMistake
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Calls `fill` with a temporary folder and renames it to `target`, which must not exist."""
     if target.exists():
-        raise UserMistake(f"{target} exists already", "name a new folder")
+        raise UserMistake(f"{target} already exists", "name a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     # The parent process removes the temporary folders of owners that have ended.
     owner = os.environ.get("HONE_OWNER", str(os.getpid()))

@@ -66,7 +66,7 @@ class Operations:
     def run(self, message: Message) -> Answer | None:
         operation = getattr(self, f"on_{message.op}", None)
         if operation is None:
-            raise ProtocolError(f"there is no operation {message.op!r}")
+            raise ProtocolError(f"the operation {message.op!r} does not exist")
         needed = self._score_model if message.op == "score" else self._model
         if needed is None and message.op not in ("load", "stats"):
             raise ProtocolError(f"{message.op} before load, or after load of another kind of model")

@@ -80,11 +80,11 @@ def _configure(**settings):
         (lambda f: (f / "config.json").write_text("{}"), "has no model_type"),
         (_configure(model_type="nonsuch"), "architecture nonsuch"),
         (_configure(model_type="t5"), "architecture t5"),
-        (lambda f: (f / "model.safetensors").unlink(), "lacks model.safetensors"),
+        (lambda f: (f / "model.safetensors").unlink(), "is missing model.safetensors"),
         (_to_pickle, "pickle"),
         (_cut, "not a complete safetensors file"),
-        (_shrink, "lacks weights .* model.norm.weight"),
-        (_configure(hidden_size=64), "lacks weights|cannot be loaded"),
+        (_shrink, "is missing weights .* model.norm.weight"),
+        (_configure(hidden_size=64), "is missing weights|cannot be loaded"),
     ],
 )
 def test_a_broken_folder_is_named(damage, message, folder):

@@ -215,7 +215,7 @@ def test_wrong_gradients_are_told(client: Client, policy: int) -> None:
 @pytest.mark.parametrize(
     "op, fields, kind, words",
     [
-        ("dance", {}, "internal", "no operation 'dance'"),
+        ("dance", {}, "internal", "operation 'dance' does not exist"),
         ("load", {"model": "x"}, "internal", "loads one model"),
         ("publish", {"policy": 99}, "user", "policy 99 does not exist"),
         ("publish", {}, "internal", "policy"),

@@ -41,7 +41,7 @@ export async function openMcpTools(server: McpServer, options: McpOptions = {}):
   // The client's type of transports is stricter about undefined than its own transports are.
   await client.connect(transport as Parameters<typeof client.connect>[0]).catch((cause: Error) => {
     throw new UserError(`the MCP server ${name} cannot be reached: ${cause.message}`, {
-      hint: "start it by hand with the same command or address, and see what it says",
+      hint: "start it by hand with the same command, or open the same address, and read its output",
       cause,
     });
   });

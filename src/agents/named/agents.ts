@@ -15,7 +15,7 @@ function talking(name: string): AgentFactory {
     checkArguments(name, args, ["system_prompt"]);
     const { system_prompt: system = null } = args;
     if (system !== null && typeof system !== "string") {
-      throw new UserError(`the system_prompt of ${name} is a text, not ${JSON.stringify(system)}`);
+      throw new UserError(`the system_prompt of ${name} must be text, not ${JSON.stringify(system)}`);
     }
     return chatAgent({ system: system ?? undefined });
   };

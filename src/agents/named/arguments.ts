@@ -7,7 +7,7 @@ export function checkArguments(of: string, args: NamedArguments, known: readonly
   const unknown = Object.keys(args).find((name) => !known.includes(name));
   if (unknown === undefined) return;
   const near = nearest(unknown, known, 1)[0];
-  throw new UserError(`${of} takes no argument ${unknown}`, {
-    hint: near === undefined ? `it takes ${known.join(", ") || "none"}` : `did you mean ${near}?`,
+  throw new UserError(`${of} does not have the argument ${unknown}`, {
+    hint: near === undefined ? `its arguments: ${known.join(", ") || "none"}` : `did you mean ${near}?`,
   });
 }

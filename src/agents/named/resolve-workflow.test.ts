@@ -112,7 +112,12 @@ describe("workflow mode", () => {
 
 describe("mistakes", () => {
   test.each<[string[], NamedParts<Row>, string, string]>([
-    [["rllm.env.name=frozen_lake"], {}, "rllm.env.name=frozen_lake: nothing has that name", "did you mean frozenlake?"],
+    [
+      ["rllm.env.name=frozen_lake"],
+      {},
+      "rllm.env.name=frozen_lake: this name does not exist",
+      "did you mean frozenlake?",
+    ],
     [
       ["rllm.agent.name=frozenlake_agent", "rllm.env.name=math"],
       {},
@@ -120,13 +125,13 @@ describe("mistakes", () => {
       "frozenlakeagent",
     ],
     [[], {}, "neither a workflow nor an environment of its own", "frozenlake"],
-    [["rllm.env.name='./none.ts#X'"], {}, "there is no file ./none.ts", ""],
+    [["rllm.env.name='./none.ts#X'"], {}, "the file ./none.ts does not exist", ""],
     [[`rllm.env.name=${module}:Ecko`], {}, "exports no function or class Ecko", "#Echo?"],
     [[`rllm.env.name=${module}`], {}, "which export is meant", "Shouting, Echo, always"],
     [
       ["rllm.workflow.use_workflow=true", "rllm.workflow.name=multiturn_workflow"],
       {},
-      "nothing has that name",
+      "this name does not exist",
       "multi_turn_workflow",
     ],
     [
@@ -136,13 +141,13 @@ describe("mistakes", () => {
         "+rllm.workflow.workflow_args.max_steps=2",
       ],
       {},
-      "takes no argument max_steps",
+      "does not have the argument max_steps",
       "",
     ],
     [
       ["rllm.env.name=math", "+rllm.agent.agent_args.system=x"],
       {},
-      "math_agent takes no argument system",
+      "math_agent does not have the argument system",
       "system_prompt",
     ],
   ])("%j", async (overrides, parts, message, hint) => {
@@ -170,7 +175,7 @@ describe("mistakes", () => {
     [
       ["rllm.env.name=frozenlake", "+rllm.env.env_args.sise=3"],
       {},
-      "the environment frozenlake takes no argument sise",
+      "the environment frozenlake does not have the argument sise",
     ],
     [["rllm.env.name=single_turn_env"], { question: "1?" }, "has no reward to grade with"],
     [["rllm.env.name=tool"], { question: "1?" }, "has no tools"],

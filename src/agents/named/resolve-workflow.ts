@@ -25,7 +25,7 @@ export async function resolveWorkflow<Row>(
 ): Promise<Workflow<Row>> {
   if (parts.workflow) {
     refuseUnread(rllm, {
-      because: "the script brings a workflow of its own",
+      because: "the script defines its own workflow",
       settings: allSettings,
       hint:
         rllm.reward.remote_url.length > 0
@@ -105,7 +105,7 @@ async function ownWorkflow<Row>(
   if (own) return own;
   const loaded = await loadExport(name, "rllm.workflow.name");
   if (isClass(loaded)) {
-    throw new UserError(`rllm.workflow.name=${name}: that is a class, and a workflow is a function`, {
+    throw new UserError(`rllm.workflow.name=${name}: this is a class, but a workflow must be a function`, {
       hint: "export an async function of (task, { model }) that returns the reward",
     });
   }
@@ -133,7 +133,7 @@ function turnsOf(value: unknown): number | undefined {
   if (value === undefined) return undefined;
   if (Number.isInteger(value) && (value as number) >= 1) return value as number;
   throw new UserError(
-    `rllm.workflow.workflow_args.max_steps=${JSON.stringify(value)}: it is a whole number of turns, at least 1`,
+    `rllm.workflow.workflow_args.max_steps=${JSON.stringify(value)}: the number of turns must be a positive integer`,
   );
 }
 
@@ -193,8 +193,8 @@ function unknownName(name: string, key: string, known: readonly string[]): UserE
   const near = nearest(name, known);
   const isDefault = name === "custom";
   const text = isDefault
-    ? "the experiment has neither a workflow nor an environment of its own, and rllm.env.name names none"
-    : `${key}=${name}: nothing has that name`;
+    ? "the experiment has neither a workflow nor an environment of its own, and rllm.env.name is not set"
+    : `${key}=${name}: this name does not exist`;
   const others = `give the experiment a \`workflow\`, name one of ${known.join(", ")}, or a module of yours: ./file.ts#Name`;
   return new UserError(text, { hint: near.length > 0 ? `did you mean ${near.join(", ")}?` : others });
 }

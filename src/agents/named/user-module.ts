@@ -19,7 +19,7 @@ type Callable = (...args: never[]) => unknown;
 export async function loadExport(name: string, key: string): Promise<Callable> {
   const [, file = name, exported] = /^(.*?\.[cm]?[jt]sx?)(?:[#:](.*))?$/.exec(name) ?? [];
   const path = resolve(file);
-  if (!existsSync(path)) throw new UserError(`${key}=${name}: there is no file ${file}`);
+  if (!existsSync(path)) throw new UserError(`${key}=${name}: the file ${file} does not exist`);
   const loaded = await importModule(path);
   const functions = Object.keys(loaded).filter((one) => typeof loaded[one] === "function");
   const chosen = exported ?? (functions.length === 1 ? functions[0] : undefined);

@@ -21,7 +21,7 @@ export function estimatorNamed(name: string, custom: AdvantageOptions["custom"] 
   const known = compare === undefined ? own<EstimatorSpec>(estimators, name) : { compare };
   if (known !== undefined) return known;
   const names = [...Object.keys(estimators), ...Object.keys(custom)];
-  throw new UserError(`no advantage estimator is called ${name}`, {
+  throw new UserError(`the advantage estimator ${name} does not exist`, {
     hint: `${[...new Set([...nearest(name, names, 1), ...names])].join(", ")}, or one in the experiment's \`estimators\``,
   });
 }

@@ -49,8 +49,8 @@ test("a rule rejects tokens or whole sequences, several rules together", () => {
 });
 
 test.each<[string[], (string | number)[], RegExp]>([
-  [["token_k4"], [1], /no rejection rule "token_k4"/],
-  [["seq_max_k1"], [1], /no rejection rule/],
+  [["token_k4"], [1], /rejection rule "token_k4" does not exist/],
+  [["seq_max_k1"], [1], /rejection rule "seq_max_k1" does not exist/],
   [["token_k2"], ["0.1_0.2"], /has no threshold/],
   [["token_k1"], [], /has no threshold/],
   [["token_k1"], [-1], /has no threshold/],

@@ -103,7 +103,7 @@ export function rejectionRules(names: readonly string[], thresholds: readonly (s
   return names.map((name, index) => {
     const [, level, estimator] = /^(token|seq_sum|seq_mean|seq_max)_(k1|k2|k3)$/.exec(name) ?? [];
     if (level === undefined || (level === "seq_max" && estimator === "k1")) {
-      throw new UserError(`there is no rejection rule "${name}"`, {
+      throw new UserError(`the rejection rule "${name}" does not exist`, {
         hint: "token, seq_sum or seq_mean with _k1, _k2 or _k3; seq_max with _k2 or _k3",
       });
     }

@@ -57,7 +57,7 @@ export async function tokensAtEach(
   const { arrays } = await connection.request(op, fields, sequenceArrays(sequences)).answer;
   const [tokens, logprobs] = [arrays.tokens, arrays.logprobs];
   if (!(tokens?.data instanceof Int32Array) || !(logprobs?.data instanceof Float32Array)) {
-    throw new RunError(`the worker answered ${op} without tokens`);
+    throw new RunError(`the worker's answer to ${op} has no tokens`);
   }
   return { tokens: tokens.data, logprobs: logprobs.data, count: tokens.shape[1] ?? 0 };
 }

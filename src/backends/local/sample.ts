@@ -120,5 +120,5 @@ function reportTokens({ arrays }: Frame, onToken: SampleOptions["onToken"]): voi
 
 function expectArray<T>(array: FrameArray | undefined, kind: new (...parts: never[]) => T, name: string): T {
   if (array?.data instanceof kind) return array.data;
-  throw new RunError(`the worker sent a sample without its ${name}`);
+  throw new RunError(`the worker's sample has no ${name}`);
 }

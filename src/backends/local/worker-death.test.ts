@@ -13,7 +13,7 @@ describe("describeDeath", () => {
     ],
     ["137 is SIGKILL seen through a shell", { code: 137 }, [/exit code 137: .*memory ran out/], /micro_batch_tokens/],
     ["SIGSEGV", { signal: "SIGSEGV" }, [/native code/], /hone doctor/],
-    ["SIGILL", { signal: "SIGILL" }, [/processor lacks/], /HONE_PYTHON/],
+    ["SIGILL", { signal: "SIGILL" }, [/processor does not support/], /HONE_PYTHON/],
     [
       "a plain failure",
       { code: 1, lastLines: ["Traceback", "ModuleNotFoundError: torch"] },

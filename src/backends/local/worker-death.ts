@@ -30,7 +30,7 @@ const meanings: Partial<Record<NodeJS.Signals, Meaning>> = {
     hint: "Check free disk space, and do not change the model's files during a run.",
   },
   SIGILL: {
-    meaning: "this processor lacks an instruction that torch was built with",
+    meaning: "this processor does not support an instruction that torch uses",
     hint: "Run on another machine, or point HONE_PYTHON at a Python whose torch was built for this one.",
   },
   SIGABRT: { meaning: "native code aborted; its message is above", hint: "Run `hone doctor`." },

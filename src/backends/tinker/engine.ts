@@ -61,8 +61,8 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
   const names = served.flatMap(({ model_name }) => model_name ?? []);
   const found = served.find(({ model_name }) => model_name === options.model);
   if (!found) {
-    throw new UserError(`model.name: the Tinker service at ${baseUrl} does not have "${options.model}"`, {
-      hint: `It has ${names.join(", ")}.`,
+    throw new UserError(`model.name: the Tinker service at ${baseUrl} does not serve "${options.model}"`, {
+      hint: `It serves ${names.join(", ")}.`,
     });
   }
   const model = await modelInfo(options, found.max_context_length ?? 32_768, found.hone);
@@ -77,7 +77,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     if (adapter.kind === "none") return createBasePolicy(session, servedModel);
     if (adapter.kind === "lora") return createTinkerPolicy(session, servedModel, adapter, options);
     throw new UserError("Tinker trains LoRA adapters, not all weights", {
-      hint: "model.lora_rank=32, or rllm.backend=local.",
+      hint: "model.lora_rank=32, or rllm/backend=local.",
     });
   }
   return {

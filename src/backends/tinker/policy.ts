@@ -21,7 +21,7 @@ const tinkerAlpha = 32;
 function refuseOutputs(outputs: Outputs): void {
   if (!outputs.entropy && !outputs.values) return;
   throw new UserError("Tinker returns only log-probabilities, no entropies and no values", {
-    hint: "Leave the entropy bonus and critics off, or train with rllm.backend=local.",
+    hint: "Turn off the entropy bonus and critics, or train with rllm/backend=local.",
   });
 }
 
@@ -117,15 +117,15 @@ export async function createTinkerPolicy(
     async zeroGrad() {
       if (!gradient) return;
       if (!session.isHone) {
-        throw new RunError("Tinker cannot drop a gradient that was added up", {
-          hint: "Go on from the last checkpoint with --resume.",
+        throw new RunError("Tinker cannot discard an accumulated gradient", {
+          hint: "Continue from the last checkpoint with --resume.",
         });
       }
       await operation("zero_grad");
       gradient = false;
     },
     async saveState(dir) {
-      if (existsSync(dir)) throw new UserError(`${dir} exists already`);
+      if (existsSync(dir)) throw new UserError(`${dir} already exists`);
       const { path } = await operation("save_weights", { path: `hone-${version}-${seq}`, overwrite: false });
       const partial = temporaryName(dir);
       const saved: SavedState = { path: String(path), version, model: model.name };
@@ -164,11 +164,11 @@ export async function createTinkerPolicy(
     },
     async export(dir, as) {
       if (as !== "adapter") {
-        throw new UserError("Tinker exports adapters only", {
-          hint: "--as adapter; merge it into the base model with PEFT.",
+        throw new UserError("Tinker exports only adapters", {
+          hint: "Use --as adapter, and merge it into the base model with PEFT.",
         });
       }
-      if (existsSync(dir)) throw new UserError(`${dir} exists already`);
+      if (existsSync(dir)) throw new UserError(`${dir} already exists`);
       // The files are fetched now, so the service need not keep them longer than it must.
       const { path } = await operation("save_weights_external", { path: `hone-export-${seq}`, ttl_seconds: 3600 });
       const { urls } = await connection.get(`${addressOf(String(path))}/external_weights_urls`);
@@ -227,8 +227,8 @@ function requireSameAdapter(
   const [first] = different;
   if (!first) return;
   const [key, theirs, ours] = first;
-  throw new UserError(`${path} has another adapter than this run: ${key} is ${theirs} there and ${ours} here`, {
-    hint: `Train on with ${different.map(([name, value]) => `${name}=${value}`).join(" ")}.`,
+  throw new UserError(`${path} has a different adapter: its ${key} is ${theirs}, this run's is ${ours}`, {
+    hint: `Continue with ${different.map(([name, value]) => `${name}=${value}`).join(" ")}.`,
   });
 }
 
@@ -242,7 +242,7 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
     async forward(sequences, outputs) {
       refuseOutputs(outputs);
       if (sequences.some(({ targets }) => targets))
-        throw new UserError("the base model of Tinker scores no chosen tokens");
+        throw new UserError("Tinker cannot score given tokens with the base model");
       const plan = planDatums(sequences);
       const plain = { temperature: 1, topP: 1, topK: -1, minP: 0 };
       const params = { ...plain, maxTokens: 1, stopIds: [], stopStrings: [], seed: 0 };
@@ -253,7 +253,7 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
       }));
       const answers: DatumOutput[] = [];
       for await (const { request, promptLogprobs } of sampler.sample(requests)) {
-        if (!promptLogprobs) throw new RunError("the Tinker service gave no log-probabilities of a prompt");
+        if (!promptLogprobs) throw new RunError("the Tinker service did not return the log-probabilities of a prompt");
         answers[request] = { logprobs: promptLogprobs.subarray(1), trailingShape: [] };
       }
       return gatherOutputs(sequences.length, plan, answers);

@@ -149,7 +149,7 @@ function encode(
 ): Record<string, unknown> {
   const { params, prompt, promptLogprobs, topLogprobs, temperedLogprobs } = asks[0]!.request;
   if (params.minP > 0)
-    throw new UserError("Tinker does not support min_p", { hint: "Leave min_p at 0; top_p and top_k are supported." });
+    throw new UserError("Tinker does not support min_p", { hint: "Set min_p to 0; top_p and top_k are supported." });
   return {
     type: "sample",
     sampling_session_id: sampler.id,
@@ -175,11 +175,11 @@ function encode(
 /** One list of tokens or texts. It includes the model's end tokens, because a service may stop only at the list. */
 function stopOf({ stopIds, stopStrings, ignoreEos }: SamplingParams, eosTokenIds: readonly number[], isHone: boolean) {
   if (stopIds.length > 0 && stopStrings.length > 0) {
-    throw new UserError("Tinker stops at tokens or at texts, not at both in one request");
+    throw new UserError("Tinker does not support stop tokens and stop strings in one request");
   }
   const own = [...stopIds, ...stopStrings];
   if (ignoreEos && !isHone && own.length > 0) {
-    throw new UserError("Tinker cannot ignore the model's own end and stop at something else");
+    throw new UserError("Tinker does not support ignore_eos together with other stop tokens or strings");
   }
   if (ignoreEos || stopStrings.length > 0) return own;
   return own.length > 0 ? [...new Set([...stopIds, ...eosTokenIds])] : undefined;

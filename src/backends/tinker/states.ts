@@ -33,11 +33,12 @@ export function readState(folder: string, model: string): SavedState {
   if (isTinkerPath(folder)) return { path: folder, version: 0, model };
   const saved = findState(folder);
   if (saved === undefined) {
-    throw new UserError(`${folder} holds no checkpoint of a Tinker service`, {
-      hint: "It is another engine's; train on with the rllm.backend that made it.",
+    throw new UserError(`${folder} is not a checkpoint of a Tinker service`, {
+      hint: "Another engine wrote it: use the rllm.backend of that run.",
     });
   }
-  if (saved.model !== model) throw new UserError(`${folder} is of the model ${saved.model}, this run of ${model}`);
+  if (saved.model !== model)
+    throw new UserError(`${folder} belongs to the model ${saved.model}, but this run trains ${model}`);
   return saved;
 }
 

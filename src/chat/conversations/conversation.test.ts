@@ -105,7 +105,7 @@ test("equal replies to one prompt are told apart by the ids of their calls", () 
 test("content that is no text is refused", () => {
   const parts = [{ type: "text", text: "hi" }] as unknown as string;
   expect(() => openConversation(chat).begin([user("a"), { role: "user", content: parts }])).toThrow(
-    "message 2 (user) has a list for content",
+    "message 2 (user) has a list as content",
   );
 });
 

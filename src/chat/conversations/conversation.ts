@@ -139,7 +139,7 @@ function requireText(messages: readonly ChatMessage[]): void {
   for (const [index, { role, content }] of messages.entries()) {
     if (typeof content === "string") continue;
     const given = Array.isArray(content) ? "a list" : content;
-    throw new UserError(`message ${index + 1} (${role}) has ${given} for content`, {
+    throw new UserError(`message ${index + 1} (${role}) has ${given} as content`, {
       hint: 'content must be text; images are not supported, and an assistant that only calls tools has ""',
     });
   }

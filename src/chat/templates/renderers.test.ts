@@ -33,7 +33,10 @@ test("the configuration knows the renderers", () => {
 
 test("an unknown renderer, and one that the model has no tokens for, say what there is", () => {
   expect(() => loadChat(fixture("qwen"), { rendererName: "qwen9" })).toThrow(
-    expect.objectContaining({ message: 'there is no renderer named "qwen9"', hint: expect.stringContaining("hermes") }),
+    expect.objectContaining({
+      message: 'the renderer "qwen9" does not exist',
+      hint: expect.stringContaining("hermes"),
+    }),
   );
   expect(() => loadChat(fixture("llama"), { rendererName: "hermes" })).toThrow(
     "writes <|im_start|>, which is not a token",
@@ -96,7 +99,7 @@ describe("tools", () => {
 
   test("calls that nobody could read are not asked for", () => {
     const folder = withTemplate("chatml", "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
-    expect(() => loadChat(folder).render(hello, { tools })).toThrow("is not one that Hone reads");
+    expect(() => loadChat(folder).render(hello, { tools })).toThrow("does not recognize its format of tool calls");
     expect(loadChat(folder, { rendererName: "qwen" }).render(hello, { tools }).length).toBeGreaterThan(0);
   });
 

@@ -28,7 +28,9 @@ export function register(command: Command): void {
     .argument(...overrides)
     .addOption(checkpoint())
     .option("--upstream <url>", "sample on this inference server; model.name is then a folder with the tokenizer")
-    .addOption(new Option("--upstream-kind <kind>", "its software (default: vllm)").choices(["vllm", "sglang"]))
+    .addOption(
+      new Option("--upstream-kind <kind>", "the server's software (default: vllm)").choices(["vllm", "sglang"]),
+    )
     .option("--upstream-model <name>", "the model's name at the inference server")
     .addHelpText("after", help)
     .action(gatewayCommand);

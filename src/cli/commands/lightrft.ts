@@ -41,7 +41,7 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
     return;
   }
   if (!dryRun) {
-    throw new UserError("the script of an experiment is missing: it has the tasks and the reward", {
+    throw new UserError("the experiment's script is missing; it defines the tasks and the reward", {
       hint: "name it first: hone lightrft ./train.ts --pretrain ...; or add --dry-run to print the configuration",
     });
   }

@@ -71,7 +71,7 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
   setFlagsFromString("--heap-growing-percent=40");
   const { apiKey = null } = flags;
   if (apiKey !== null && !/^tml-\S+$/.test(apiKey)) {
-    throw new UserError("the API key must begin with tml-, since Tinker's clients send no other", {
+    throw new UserError("the API key must begin with tml-, because Tinker's clients send only such keys", {
       hint: "for example --api-key tml-$(openssl rand -hex 16)",
     });
   }

@@ -35,7 +35,7 @@ export function register(traces: Command): void {
       .option("--session <name>", "one session")
       .option("--since <time>", "a date, or a time ago: 30m, 2h, 7d", parseTime)
       .option("--min-reward <number>", "only sessions with at least this reward", parseNumber)
-      .option("--limit <count>", "only the newest sessions, this many", wholeNumber(0));
+      .option("--limit <count>", "only this many sessions, the newest", wholeNumber(0));
   filtered(subcommand("list", "List sessions with their calls and rewards: the newest 50 without --limit."))
     .option("--json", "print one JSON object per line")
     .action(listCommand);

@@ -33,7 +33,7 @@ function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
   const at = nodeAt(tree, path);
   if (kind === "add" && node.kind === "value" && isTaken(tree, path)) {
     const without = text.replace(/^\+/, "");
-    throw new OverrideMistake(`${key} exists already; write ${without} to change it, or +${text} to do either`);
+    throw new OverrideMistake(`${key} already exists; write ${without} to change it, or +${text} to do either`);
   }
   if (kind === "change") requireKnown(tree, path, node);
   requireIndex(tree, path);

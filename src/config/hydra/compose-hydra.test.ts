@@ -69,7 +69,7 @@ describe("mistakes are located", () => {
     [["lrr=1"], "lrr=1: unknown key lrr; did you mean lr?"],
     [["db.prt=1"], "db.prt=1: unknown key db.prt; did you mean db.port"],
     [["optimizer.zeta=1"], "A new key is added by +optimizer.zeta="],
-    [["+lr=1"], "+lr=1: lr exists already; write lr=1 to change it, or ++lr=1 to do either"],
+    [["+lr=1"], "+lr=1: lr already exists; write lr=1 to change it, or ++lr=1 to do either"],
     [["db=pgg"], "db=pgg: there is no configuration db/pgg; did you mean pg?"],
     [["model=big"], "model=big: unknown key model"],
     [["db={port: 1}", "db.port.x=1"], "unknown key db.port.x"],

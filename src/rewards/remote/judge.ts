@@ -84,7 +84,7 @@ function rubricPrompt<Row>(
 function readAnswer(url: string, value: unknown): string {
   const content = (value as { choices?: { message?: { content?: unknown } }[] } | null)?.choices?.[0]?.message?.content;
   if (typeof content === "string") return content;
-  throw new RunError(`${url} answered ${JSON.stringify(value).slice(0, 200)} where a chat completion was expected`);
+  throw new RunError(`${url} answered ${JSON.stringify(value).slice(0, 200)} instead of a chat completion`);
 }
 
 export function readScore(answer: string, threshold: number): Outcome | null {

@@ -131,7 +131,7 @@ function readRewards(url: string, value: unknown, count: number): number[] {
     Array.isArray(rewards) && rewards.length === count && rewards.every((reward) => Number.isFinite(reward));
   if (!sound) {
     const got = JSON.stringify(value).slice(0, 200);
-    throw new RunError(`${url} answered ${got} where {"rewards": [${count} numbers]} was expected`);
+    throw new RunError(`${url} answered ${got} instead of {"rewards": [${count} numbers]}`);
   }
   return rewards as number[];
 }

@@ -89,8 +89,8 @@ describe("remoteReward", () => {
   test.each<[string, (body: Body) => unknown, string]>([
     ["refuses", () => 400, "answered 400"],
     ["stays down", () => 500, "in 2 attempts"],
-    ["gives too few", () => ({ rewards: [1] }), 'where {"rewards": [3 numbers]} was expected'],
-    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]} was expected"],
+    ["gives too few", () => ({ rewards: [1] }), 'instead of {"rewards": [3 numbers]}'],
+    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]}"],
     ["gives no JSON", () => "<html>", "did not answer with JSON"],
     ["never answers", () => undefined, "in 2 attempts"],
   ])("a server that %s leaves rewards unknown, as a failure of the reward", async (_name, answer, message) => {

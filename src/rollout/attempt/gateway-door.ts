@@ -56,7 +56,7 @@ export function openDoor(
     access(session) {
       const ask = (): GatewayAccess => {
         if (gateway === undefined) {
-          throw new UserError("this run has no gateway for its workflow to call", {
+          throw new UserError("the workflow calls a gateway, but this run has none", {
             hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
           });
         }

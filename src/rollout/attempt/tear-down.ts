@@ -30,7 +30,10 @@ export function createTearDown(seconds: number): TearDown {
 async function attempt(clean: () => void | Promise<void>, seconds: number): Promise<string | undefined> {
   let timer: NodeJS.Timeout | undefined;
   const timeIsUp = new Promise<string>((resolve) => {
-    timer = setTimeout(() => resolve(`took longer than ${seconds} s and was left behind`), seconds * 1000);
+    timer = setTimeout(
+      () => resolve(`took longer than ${seconds} s and was not waited for any longer`),
+      seconds * 1000,
+    );
   });
   try {
     return await Promise.race([(async () => void (await clean()))(), timeIsUp]);

@@ -50,7 +50,7 @@ export async function sample(
 }
 
 function toldOf(first: Sample | undefined, firstTold: number): Float32Array {
-  if (!first?.promptLogprobs) throw new RunError("the engine gave no log-probabilities of the prompt");
+  if (!first?.promptLogprobs) throw new RunError("the engine did not return the log-probabilities of the prompt");
   return first.promptLogprobs.map((logprob, position) => (position < firstTold ? Number.NaN : logprob));
 }
 

@@ -112,7 +112,7 @@ test("a name is taken once, unless it is to be overwritten", async () => {
   const again = { model_id: id, seq_id: 2, path: "x" };
   expect(await client.failure("save_weights", again)).toMatchObject({
     category: "user",
-    error: expect.stringMatching(/exists already/),
+    error: expect.stringMatching(/already exists/),
   });
   await step(id, 3);
   await save(id, 5, "x", { overwrite: true });

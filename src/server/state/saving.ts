@@ -59,7 +59,7 @@ async function save(
   const path = formatTinkerPath({ run: model.id, kind, name: checkName(name) });
   if (!overwrite && findCheckpoint(context, path)) {
     throw new UserError(
-      `${path} exists already; choose another name, or overwrite it (overwrite=True, save_state only)`,
+      `${path} already exists; choose another name, or overwrite it (overwrite=True, save_state only)`,
     );
   }
   const expiresAt = expiry(context, ttl_seconds ?? null);

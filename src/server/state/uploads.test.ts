@@ -73,7 +73,7 @@ test("an upload that is incomplete or does not fit is refused, and may be correc
   const { upload_id, urls } = await start();
   expect(await finish(upload_id)).toMatchObject([
     400,
-    { detail: expect.stringMatching(/lacks adapter_config.json and/) },
+    { detail: expect.stringMatching(/is missing adapter_config.json and/) },
   ]);
   await put(urls["adapter_model.safetensors"]!, "weights");
   for (const [text, words] of [

@@ -57,7 +57,7 @@ export function createUploads(context: ServerContext, sessions: Sessions) {
     const folder = store.folderOf(data);
     const missing = uploadFiles.filter((file) => !existsSync(join(folder, file)));
     if (missing.length > 0)
-      throw new UserError(`the upload lacks ${missing.join(" and ")}: PUT every file to its address first`);
+      throw new UserError(`the upload is missing ${missing.join(" and ")}: PUT every file to its address first`);
     const { r, lora_alpha: alpha } = readBody(configSchema, readConfig(folder));
     if (r !== adapter.rank) throw new UserError(`adapter_config.json has rank ${r}, lora_config ${adapter.rank}`);
     const base = findBaseModel(context.models, baseModel);

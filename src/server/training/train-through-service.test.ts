@@ -72,8 +72,8 @@ it("refuses to go on from a checkpoint with another adapter, and names both", as
     ]);
   await expect(goOn("model.lora_rank=8")).rejects.toMatchObject({
     exitCode: 2,
-    message: expect.stringMatching(/model\.lora_rank is 4 there and 8 here/),
-    hint: "Train on with model.lora_rank=4.",
+    message: expect.stringMatching(/model\.lora_rank is 4, this run's is 8/),
+    hint: "Continue with model.lora_rank=4.",
   });
   await expect(goOn("model.lora_rank=4", "model.train_mlp=false")).rejects.toThrow(
     /train_mlp is true there and false here/,

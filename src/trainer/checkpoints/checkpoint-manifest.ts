@@ -58,13 +58,13 @@ export async function readManifest(folder: string): Promise<Manifest> {
   const parsed = parseManifest(folder, await readManifestText(folder));
   if (typeof parsed.format === "number" && parsed.format > format) {
     throw new UserError(
-      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, but this version knows ${format}`,
+      `${folder} was written by a newer version of Hone: its format is ${parsed.format}, but this version supports only ${format}`,
       { hint: "update Hone, or use a checkpoint of this version" },
     );
   }
   const { step, state, metrics, score, files } = parsed as Partial<Manifest>;
   if (typeof step !== "number" || !isObject(state) || !isObject(metrics) || !isObject(files)) {
-    throw torn(folder, `${manifestFile} lacks step, state, metrics or files`);
+    throw torn(folder, `${manifestFile} has no step, state, metrics or files`);
   }
   for (const [name, entry] of Object.entries(files)) {
     if (typeof (entry as FileEntry | null)?.bytes !== "number")

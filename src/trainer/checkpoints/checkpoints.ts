@@ -225,7 +225,7 @@ async function checkRoom(folder: string, needed: number, step: number): Promise<
   const free = bavail * bsize;
   if (free > needed * 1.05) return;
   throw new RunError(
-    `no room for the checkpoint of step ${step} in ${folder}: it needs about ${formatBytes(needed)}, and ${formatBytes(free)} are free`,
+    `not enough disk space for the checkpoint of step ${step} in ${folder}: it needs about ${formatBytes(needed)}, and ${formatBytes(free)} are free`,
     { hint: "free some space (a lower training.max_ckpt_num keeps fewer checkpoints), then continue with --resume" },
   );
 }

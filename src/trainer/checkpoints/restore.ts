@@ -26,7 +26,7 @@ export function resumeOptions({ training, rllm }: Config): ResumeOptions {
   const holder = backendHolding(path);
   if (holder === undefined) return { mode, path };
   if (holder === rllm.backend) return { mode: "service", path };
-  throw new UserError(`training.resume_from_path=${path} is held by a service of the ${holder} backend`, {
+  throw new UserError(`training.resume_from_path=${path} is stored by a service of the ${holder} backend`, {
     hint: `train with rllm/backend=${holder}, or name a checkpoint's folder`,
   });
 }
@@ -123,6 +123,6 @@ function warnOfChanges(
     const before = at(state.config, key);
     const now = at(storedConfig, key);
     if (before === now) continue;
-    warn(`${key} was ${before} in the checkpoint and is ${now} now: the run continues with other draws`);
+    warn(`${key} was ${before} in the checkpoint and is ${now} now: the run continues with different random draws`);
   }
 }

@@ -11,7 +11,7 @@ test.each<[object, string, string | undefined]>([
   [{ validation: train }, "the experiment has no train dataset", "fromRows"],
   [{ train, validation: {} }, "the experiment's validation is a dataset, not an object", "fromRows"],
   [{ train, workflow: { run: () => 1 } }, "the experiment's workflow is a function, not an object", "singleTurn"],
-  [{ train, rewards: () => 1 }, 'the experiment has an unknown part "rewards"', "did you mean reward?"],
+  [{ train, rewards: () => 1 }, 'the experiment has an unknown property "rewards"', "did you mean reward?"],
   [{ train, tools: {} }, "the experiment's tools is a list, not an object", undefined],
   [{ train, config: "gpu.yaml" }, "the experiment's config is an object, not gpu.yaml", undefined],
 ])("%# is refused", (experiment, message, hint) => {

@@ -29,7 +29,7 @@ export function checkExperiment(experiment: object): void {
     const kind = own<string>(parts, name);
     if (kind === undefined) {
       const near = nearest(name, names, 1)[0];
-      throw new UserError(`the experiment has an unknown part "${name}"`, {
+      throw new UserError(`the experiment has an unknown property "${name}"`, {
         hint: near === undefined ? `an experiment can have ${names.join(", ")}` : `did you mean ${near}?`,
       });
     }
@@ -38,7 +38,7 @@ export function checkExperiment(experiment: object): void {
       kind === "dataset"
         ? `${Array.isArray(value) ? "fromRows" : "generated, fromRows or openDataset"}(...) makes one, e.g. fromRows("my-tasks", rows)`
         : name === "workflow"
-          ? "a workflow is a function (task, { model }) => reward, or what singleTurn, multiTurn or useTools make"
+          ? "a workflow is a function (task, { model }) => reward, or the result of singleTurn, multiTurn or useTools"
           : undefined;
     throw new UserError(`the experiment's ${name} is ${article(kind)}, not ${describe(value)}`, hint ? { hint } : {});
   }

@@ -68,7 +68,7 @@ export function checkCredit(config: Config, custom: CustomEstimators, { engine, 
     const { needs } = estimatorNamed(name, custom);
     if ((needs !== "values" && needs !== "concentration") || outputs.includes(needs)) continue;
     const what = needs === "values" ? "a critic's values" : "the sum of the squared probabilities at each token";
-    throw new UserError(`the advantage estimator ${name} needs ${what}, which the engine ${engine} does not provide`, {
+    throw new UserError(`the advantage estimator ${name} needs ${what}, which the engine ${engine} does not compute`, {
       hint: "grpo, rloo, reinforce_plus_plus and others work without a critic",
     });
   }

@@ -122,7 +122,7 @@ export function requireOutputs(
       : algorithm.high_entropy_token_ratio
         ? "rllm.algorithm.high_entropy_token_ratio"
         : "rllm.algorithm.loss_fn";
-  throw new UserError(`${key} needs entropies, which the engine "${capabilities.engine}" does not provide`, {
+  throw new UserError(`${key} needs entropies, which the engine ${capabilities.engine} does not compute`, {
     hint: "Train with the local engine: rllm/backend=local.",
   });
 }

@@ -158,7 +158,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           emit({ type: "rollout-log", text: `rollout ${rollout} of ${taskId}: ${text}` });
         },
         onTearDownProblem: ({ taskId, rollout, message }) => {
-          warn(`tearing down rollout ${rollout} of ${taskId}: what it registered ${message}`);
+          warn(`tearing down rollout ${rollout} of ${taskId}: a function that it registered ${message}`);
         },
       });
       if (parts.rewardModels) {

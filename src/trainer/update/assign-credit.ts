@@ -82,7 +82,7 @@ function workflowAdvantages(groups: readonly TrajectoryGroup[]): Credit["advanta
   const steps = groups.flatMap(({ members }) => members.flatMap(({ trajectory }) => trajectory.steps));
   if (groups.length > 0 && steps.every(({ advantage }) => advantage === undefined)) {
     throw new UserError(
-      "rllm.algorithm.use_precomputed_advantage is set, but no rollout of this step gave advantages",
+      "rllm.algorithm.use_precomputed_advantage is set, but no rollout of this step returned advantages",
       { hint: "return `advantages` from the workflow, e.g. { reward: 1, advantages: { agent: [0.5] } }" },
     );
   }

@@ -32,7 +32,7 @@ export async function compareByTokens(
   if (compared.length === 0) return batch;
   const part = selectSequences(batch, compared);
   const { logprobs, concentration, offsets } = await learner.forward(part.sequences, { concentration: true });
-  if (concentration === undefined) throw new RunError("the engine gave no concentration");
+  if (concentration === undefined) throw new RunError("the engine did not return concentrations");
   const advantages = batch.advantages.slice();
   for (const group of new Set(part.groups)) {
     const members = [...part.groups.keys()].filter((index) => part.groups[index] === group);

@@ -191,7 +191,7 @@ describe("credit", () => {
     };
     const precomputed: ConfigInput = { rllm: { algorithm: { use_precomputed_advantage: true } } };
     await learns(toy(precomputed, graded, own));
-    await expect(run(toy(precomputed))).rejects.toThrow("no rollout of this step gave advantages");
+    await expect(run(toy(precomputed))).rejects.toThrow("no rollout of this step returned advantages");
   });
 
   it("leaves out episodes, groups and sequences as asked, and counts them by cause", async () => {
@@ -228,7 +228,7 @@ describe("credit", () => {
     [
       "an unknown estimator for a role",
       { algorithm: { estimator_map: { agent: "gropo" } } },
-      /no advantage estimator is called gropo/,
+      /the advantage estimator gropo does not exist/,
     ],
   ])("refuses %s before the first step", async (_, rllm, message) => {
     const refused = run(toy({ rllm: rllm! }));
@@ -238,10 +238,10 @@ describe("credit", () => {
 });
 
 it.each([
-  ["gae", /gae needs a critic's values, which the engine tinker does not provide/],
+  ["gae", /gae needs a critic's values, which the engine tinker does not compute/],
   [
     "optimal_token_baseline",
-    /needs the sum of the squared probabilities at each token, which the engine tinker does not provide/,
+    /needs the sum of the squared probabilities at each token, which the engine tinker does not compute/,
   ],
 ])("refuses %s where the engine does not give what it needs", (name, message) => {
   const { config } = composeConfig({ overrides: [`rllm.algorithm.adv_estimator=${name}`] });

@@ -40,7 +40,7 @@ export async function askCritic(
   if (judged.length > 0) {
     const part = selectSequences(batch, judged);
     const { values } = await critic.forward(part.sequences, { values: true });
-    if (values === undefined) throw new RunError("the engine gave no values");
+    if (values === undefined) throw new RunError("the engine did not return values");
     judged.forEach((sequence, index) => {
       oldValues.set(values.subarray(part.offsets[index], part.offsets[index + 1]), batch.offsets[sequence]);
     });

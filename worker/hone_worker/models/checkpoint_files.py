@@ -57,7 +57,7 @@ def check_model_folder(directory: Path) -> WeightFiles:
                 f"{directory} has its weights only as {pickles[0]}, a pickle, which can run code",
                 "convert it to safetensors with a tool you trust, or use a copy that has safetensors",
             )
-        raise UserMistake(f"{directory} lacks {', '.join(missing) or 'model.safetensors'}", _COPY_AGAIN)
+        raise UserMistake(f"{directory} is missing {', '.join(missing) or 'model.safetensors'}", _COPY_AGAIN)
     shapes = [shape for path in paths for shape in _shapes(path)]
     return WeightFiles(tuple(paths), sum(map(prod, shapes)), len(shapes))
 

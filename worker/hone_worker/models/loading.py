@@ -76,7 +76,7 @@ def load_pretrained(
     if free is not None and needed > free:
         raise UserMistake(
             f"{directory.name} needs {needed / 1e9:.1f} GB on {device}, which has {free / 1e9:.1f} GB free",
-            "use a smaller model, dtype bfloat16, or end other programs",
+            "use a smaller model or dtype bfloat16, or close other programs",
         )
     transformers_logging.disable_progress_bar()
     try:
@@ -98,7 +98,7 @@ def load_pretrained(
     if absent:
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserMistake(
-            f"{directory} lacks weights that the model needs: {', '.join(absent[:3])}{more}",
+            f"{directory} is missing weights of the model: {', '.join(absent[:3])}{more}",
             "use a complete copy of the model",
         )
     _switch_off_dropout(model)
@@ -174,7 +174,7 @@ def _download(name: str, cache_dir: Path) -> Path:
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise UserMistake(
-            f"{name} has no safetensors on the hub", "choose a model that has them; pickles are never read"
+            f"{name} has no safetensors on the hub", "choose a model that has them; Hone does not read pickle files"
         )
     return folder
 

@@ -52,7 +52,7 @@ def test_resume(service: tinker.ServiceClient, trainer: tinker.TrainingClient):
 
 def test_names(trainer: tinker.TrainingClient):
     trainer.save_state("x").result()
-    with pytest.raises(tinker.RequestFailedError, match="exists already"):
+    with pytest.raises(tinker.RequestFailedError, match="already exists"):
         trainer.save_state("x").result()
     before = trainer.save_state("y", user_metadata={"step": "1"}).result().path
     step(trainer)
@@ -63,7 +63,7 @@ def test_names(trainer: tinker.TrainingClient):
     with pytest.raises(tinker.RequestFailedError, match="ttl_seconds"):
         trainer.save_state("z", ttl_seconds=5).result()
     trainer.save_weights_for_sampler("x").result()
-    with pytest.raises(tinker.RequestFailedError, match="exists already"):
+    with pytest.raises(tinker.RequestFailedError, match="already exists"):
         trainer.save_weights_for_sampler("x").result()
     step(trainer)
 
