@@ -76,7 +76,7 @@ it("refuses to go on from a checkpoint with another adapter, and names both", as
     hint: "Continue with model.lora_rank=4.",
   });
   await expect(goOn("model.lora_rank=4", "model.train_mlp=false")).rejects.toThrow(
-    /train_mlp is true there and false here/,
+    /train_mlp is true, this run's is false/,
   );
   expect((await goOn("model.lora_rank=4")).step).toBe(1);
 });
