@@ -48,6 +48,7 @@ export const local = section({
       .default("own")
       .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
       .meta({
+        backends: ["local"],
         later: { sglang: "weights cannot be sent to SGLang servers so far" },
         instead: "local.sampler.type=own",
       }),
@@ -58,7 +59,8 @@ export const local = section({
       .default(null)
       .describe(
         "URL of a vLLM server that runs already and serves the same model. It samples; the local engine trains and sends it each new version of the LoRA adapter.",
-      ),
+      )
+      .meta({ backends: ["local"] }),
     tensor_parallel: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide processes.")
