@@ -43,7 +43,7 @@ const ofTheBackend: ConfigInput = {
 const overridden = (key: string, ...overrides: string[]) => valueAt(composeConfig({ overrides }).config, key);
 
 describe("layers", () => {
-  test("without any, the schema's defaults and the backend's", () => {
+  test("without layers, the defaults of the schema and the backend apply", () => {
     const { config, origins } = composeConfig();
     expect(config).toEqual(configSchema.parse(ofTheBackend));
     expect([...origins.keys()].sort()).toEqual([...configKeys.keys()].sort());
@@ -51,7 +51,7 @@ describe("layers", () => {
     expect(originText(origins.get("rllm.backend")!)).toBe("default (config/rllm/backend/local.yaml:4)");
   });
 
-  test("each wins over the one before, and says where its value came from", () => {
+  test("later layers win, and each value has its origin", () => {
     const first = yaml("training:\n  beta1: 0.3\n  beta2: 0.3\n  eps: 0.3\n");
     const second = yaml("training: {beta2: 0.4, eps: 0.4}\n");
     const { config, origins } = composeConfig({
@@ -93,7 +93,7 @@ describe("overrides", () => {
     expect(overridden(key, override)).toEqual(value);
   });
 
-  test("later ones win; ~key goes back to the default, of a key or a section", () => {
+  test("later overrides win; ~key restores the default of a key or a section", () => {
     expect(overridden("training.eps", "training.eps=1", "training.eps=2")).toBe(2);
     expect(overridden("training.eps", "training.eps=1", "~training.eps")).toBe(1e-8);
     expect(overridden("training.eps", "~training.eps", "training.eps=1")).toBe(1);
@@ -185,14 +185,14 @@ describe("YAML files", () => {
     expect(complaint({ files: [many] })).toMatch(/^40 mistakes[\s\S]*\n {2}\.\.\. and 10 more$/);
   });
 
-  test("files that are none", () => {
+  test("files that cannot be read", () => {
     expect(complaint({ files: ["/nowhere/f.yaml"] })).toBe("/nowhere/f.yaml: file not found");
     expect(complaint({ files: [folder] })).toBe(`${folder}: is a folder, not a YAML file`);
     expect(complaint({ files: [yaml(new Uint8Array([0xff, 0xfe, 0x00]))] })).toBe("f.yaml: is not UTF-8 text");
     expect(complaint({ files: [yaml("#".repeat(1_000_001))] })).toContain("has 1000001 bytes");
   });
 
-  test("nesting beyond reason is an error with a place", () => {
+  test("too deep nesting is an error with a location", () => {
     expect(complaint({ files: [yaml("[".repeat(100_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
     expect(complaint({ files: [yaml("{a: ".repeat(20_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
   });
@@ -235,7 +235,7 @@ describe("references", () => {
     expect(complaint({ overrides: [override] })).toContain(expected);
   });
 
-  test("a bomb of references stays small", () => {
+  test("references that multiply are refused", () => {
     const times = (key: string) => `\${${key}}`.repeat(100);
     const overrides = [
       `rllm.trainer.run_dir=${times("model.name")}`,

@@ -232,7 +232,8 @@ function asTyped(origin: Origin, original: ReadonlyMap<string, string>): Origin 
   if (origin.kind === "synced") return { ...origin, of: asTyped(origin.of, original) };
   if (origin.kind === "reference") {
     const from = origin.from && asTyped(origin.from, original);
-    return { ...origin, at: asTyped(origin.at, original), ...(from && { from }) };
+    const at = asTyped(origin.at, original);
+    return from === undefined ? { ...origin, at } : { ...origin, at, from };
   }
   return origin;
 }

@@ -15,7 +15,7 @@ import { explainConfig } from "./explain.ts";
 
 const folder = temporaryFolder("explain");
 
-test("every key is described: a type in words, a default that passes its own check, a sentence", () => {
+test("every key has a type in words, a valid default and a description", () => {
   for (const { key, type, default: value, description, schema } of configKeys.values()) {
     expect(`${key}: ${description}`).toMatch(/: [A-Za-z].*\.$/);
     expect(type).not.toMatch(/anything|undefined|9007199254740991/);
@@ -58,7 +58,7 @@ test("explains all, a section or one key", () => {
   expect(() => explainConfig(composed, "eps")).toThrow("unknown key eps; did you mean training.eps");
 });
 
-test("the YAML says on each line where the value came from", () => {
+test("each line of the YAML has the origin of its value", () => {
   const { config, origins } = composeConfig({
     overrides: ["rllm.trainer.logger=[console,wandb]", "training.eps=1e-7"],
   });
@@ -70,7 +70,7 @@ test("the YAML says on each line where the value came from", () => {
   expect(lines.filter((line) => line.includes("#"))).toHaveLength(configKeys.size);
 });
 
-test("the YAML reads back as the same configuration, whatever its text values hold", () => {
+test("the YAML reads back as the same configuration for any text values", () => {
   const file = join(folder, "resolved.yaml");
   const tricky = fc.constantFrom(
     "null",
@@ -107,7 +107,7 @@ test("the YAML reads back as the same configuration, whatever its text values ho
   );
 });
 
-test("the JSON Schema is closed, describes every key and asks for none", () => {
+test("the JSON Schema is closed, describes every key and requires none", () => {
   interface Schema {
     properties?: Record<string, Schema>;
     additionalProperties?: unknown;

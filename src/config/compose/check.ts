@@ -98,8 +98,8 @@ function complain({ mistakes }: Check, origin: Origin, message: string): void {
 
 /** An override contains the whole path, so any part of the path may be mistyped. */
 function writtenPath(path: string, node: Node): { path: string; node: Node } {
-  const only = node.kind === "map" && node.entries.length === 1 ? node.entries[0]! : undefined;
-  if (only === undefined || node.origin.kind !== "override") return { path, node };
+  const [only, ...others] = node.kind === "map" ? node.entries : [];
+  if (only === undefined || others.length > 0 || node.origin.kind !== "override") return { path, node };
   return writtenPath(`${path}.${only.name}`, only.node);
 }
 

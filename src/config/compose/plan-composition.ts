@@ -94,8 +94,8 @@ function rewriteKnownKeys(typed: readonly string[], overrides: readonly (Overrid
   const original = new Map<string, string>();
   const deletes = overrides.some((one) => !isMistake(one) && one.kind === "delete");
   const texts = typed.map((text, index) => {
-    const one = overrides[index]!;
-    if (isMistake(one) || !(configKeys.has(one.key) || configSections.has(one.key))) return text;
+    const one = overrides[index];
+    if (one === undefined || isMistake(one) || !(configKeys.has(one.key) || configSections.has(one.key))) return text;
     if (!(one.kind === "add" || (one.kind === "change" && deletes))) return text;
     const forced = `++${text.replace(/^\+/, "")}`;
     original.set(forced, text);

@@ -8,17 +8,16 @@ export function baseYaml(): string {
   ];
   let open: string[] = [];
   for (const { key, default: value, about, description } of configKeys.values()) {
-    const [root, ...names] = key.split(".");
-    if (root !== "rllm") continue;
-    const sections = names.slice(0, -1);
+    const [root, ...sections] = key.split(".");
+    const name = sections.pop();
+    if (root !== "rllm" || name === undefined) continue;
     let depth = 0;
     while (depth < sections.length && open[depth] === sections[depth]) depth++;
-    if (open.length > 0 || sections.length > 0)
-      if (depth < sections.length || open.length > depth) if (depth === 0) lines.push("");
+    if (depth === 0 && open.length + sections.length > 0) lines.push("");
     for (; depth < sections.length; depth++) lines.push(`${"  ".repeat(depth)}${sections[depth]}:`);
     open = sections;
     const indent = "  ".repeat(sections.length);
-    lines.push(`${indent}# ${description}`, `${indent}${names.at(-1)}: ${written(about.written ?? value)}`);
+    lines.push(`${indent}# ${description}`, `${indent}${name}: ${written(about.written ?? value)}`);
   }
   return `${lines.join("\n")}\n`;
 }

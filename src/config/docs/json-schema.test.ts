@@ -34,21 +34,21 @@ function marks(text: string, validate = whole): string[] {
 }
 
 test.each(["unified.yaml", ...readdirSync(join(shippedFolder, "rllm/backend")).map((name) => `rllm/backend/${name}`)])(
-  "config/%s is as the schema says",
+  "config/%s matches the schema",
   (name) => {
     expect(marks(read(join(shippedFolder, name)))).toEqual([]);
   },
 );
 
-test("config/rllm/base.yaml is as the schema of rllm says", () => {
+test("config/rllm/base.yaml matches the schema of rllm", () => {
   expect(marks(read(join(shippedFolder, "rllm/base.yaml")), ofRllm)).toEqual([]);
 });
 
-test("the committed schema is the one that is tested here", () => {
+test("the committed schema is up to date", () => {
   expect(JSON.parse(read(fileURLToPath(new URL("../../../config/hone.schema.json", import.meta.url))))).toEqual(schema);
 });
 
-test("a mistyped key is marked at its line, a wrong value too", () => {
+test("a mistyped key and a wrong value are reported at their lines", () => {
   const text = [
     "rllm:",
     "  rollout:",
@@ -70,7 +70,7 @@ test("a mistyped key is marked at its line, a wrong value too", () => {
   );
 });
 
-test("references, ??? and empty sections pass wherever a value does", () => {
+test("references, ??? and empty sections are allowed in place of any value", () => {
   const text = [
     "defaults: [/ppo_trainer, _self_]",
     "hydra: {searchpath: ['pkg://verl.trainer.config']}",
@@ -83,7 +83,7 @@ test("references, ??? and empty sections pass wherever a value does", () => {
   expect(marks(text)).toEqual([]);
 });
 
-test("hover text says the meaning, what does not act yet, and where documents disagree", () => {
+test("hover text has the meaning, the reason if a key has no effect, and differences between documents", () => {
   const at = (...names: string[]) =>
     names.reduce<{ properties?: Record<string, object>; description?: string }>(
       (section, name) => section.properties![name]!,

@@ -63,19 +63,19 @@ function forEditors(json: JsonSchema): JsonSchema {
     typeof later === "string" && `Has no effect: ${later}.`,
     note,
   ];
-  return {
-    description: words.filter(Boolean).join(" "),
-    ...(fallback === undefined ? {} : { default: fallback }),
-    ...(options === undefined ? {} : { examples: options }),
-    anyOf: [...(type.anyOf ?? [type]), ...(aliases ? [{ enum: Object.keys(aliases) }] : []), reference],
-  };
+  const leaf: JsonSchema = { description: words.filter(Boolean).join(" ") };
+  if (fallback !== undefined) leaf.default = fallback;
+  if (options !== undefined) leaf.examples = options;
+  leaf.anyOf = [...(type.anyOf ?? [type]), reference];
+  if (aliases) leaf.anyOf.splice(-1, 0, { enum: Object.keys(aliases) });
+  return leaf;
 }
 
-function addKey(section: JsonSchema, [name, ...rest]: string[], leaf: JsonSchema): void {
+function addKey(section: JsonSchema, [name = "", ...rest]: string[], leaf: JsonSchema): void {
   section.properties ??= {};
-  if (rest.length === 0) section.properties[name!] = leaf;
+  if (rest.length === 0) section.properties[name] = leaf;
   else {
-    section.properties[name!] ??= {};
-    addKey(section.properties[name!]!, rest, leaf);
+    section.properties[name] ??= {};
+    addKey(section.properties[name], rest, leaf);
   }
 }

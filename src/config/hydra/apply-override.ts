@@ -70,11 +70,11 @@ function requireKnown(tree: MapNode, path: readonly string[], node: Node): void 
 }
 
 function requireIndex(tree: MapNode, path: readonly string[]): void {
-  for (let length = 1; length < path.length; length++) {
+  for (const [length, index] of path.entries()) {
     const list = nodeAt(tree, path.slice(0, length));
-    if (list?.kind === "list" && childOf(list, path[length]!) === undefined) {
+    if (list?.kind === "list" && childOf(list, index) === undefined) {
       const name = path.slice(0, length).join(".");
-      throw new OverrideMistake(`${name} is a list of ${list.items.length}; it has no item ${oneLine(path[length]!)}`);
+      throw new OverrideMistake(`${name} is a list of ${list.items.length}; it has no item ${oneLine(index)}`);
     }
   }
 }

@@ -56,7 +56,7 @@ describe("where a value came from", () => {
     ["url", "config.yaml:5:1 (x-${db.port})"],
     ["copy.port", "config.yaml:6:1 (${db}, from db/pg.yaml:1:1)"],
   ])("%s: %s", (path, expected) => expect(origin(path)).toBe(expected));
-  test("which option each group has", () => expect([...choices]).toEqual([["db", "pg"]]));
+  test("reports the option of each group", () => expect([...choices]).toEqual([["db", "pg"]]));
   test("references stay until they are resolved", () => {
     expect(plain(nodeAt(tree, ["url"])!)).toBe("x-${db.port}");
     expect(plain(select(tree, "url")!)).toBe("x-5432");
@@ -148,13 +148,13 @@ describe("what differs from Hydra on purpose", () => {
   test("a key that holds null can be removed", () => {
     expect(values({ "config.yaml": "a: null\nb: 1\n" }, "~a")).toEqual({ b: 1 });
   });
-  test("quotes within choice() keep text what it is", () => {
+  test("text in quotes stays text within choice()", () => {
     expect(expandSweep(["a=choice('1',2)"])).toEqual([["a='1'"], ["a=2"]]);
   });
   test("json_str() writes JSON", () => {
     expect(values({ "config.yaml": "a: 1\n" }, "a=json_str({b: [1, x]})")).toEqual({ a: '{"b":[1,"x"]}' });
   });
-  test("mul refuses what it would have to cut", () => {
+  test("mul refuses fractions", () => {
     expect(complaint(() => compose({ "config.yaml": "a: ${mul:2,1.5}\n" }))).toContain(
       "mul takes whole numbers, not 1.5",
     );
@@ -173,7 +173,7 @@ describe("search path", () => {
     });
   });
 
-  test("a Python package that is not installed: the command that installs it, once something is looked for in it", () => {
+  test("names the install command when a missing Python package is searched", () => {
     const overrides = ["hydra.searchpath=[pkg://hone_no_such_package.config]"];
     expect(values(grouped, ...overrides)).toEqual({ db: { port: 3306, host: "a" }, lr: 0.001 });
     try {
@@ -210,9 +210,9 @@ describe("sweeps", () => {
   });
 
   test.each([
-    ["a=interval(0,1)", "interval() has endless values"],
+    ["a=interval(0,1)", "interval() has infinitely many values"],
     ["a=range(0,1,0)", "steps of 0"],
-    ["a=range(1e9)", "at most 10000 are run"],
+    ["a=range(1e9)", "the limit is 10000"],
     ["db=glob(x*)", "glob() matches no option; its options are mysql, pg"],
   ])("%s: %s", (override, expected) => {
     expect(complaint(() => expandSweep([override], { groupOptions: () => ["mysql", "pg"] }))).toContain(expected);

@@ -206,10 +206,10 @@ function expand(
 
 /** Without `_self_`, a file is merged after the items of its defaults list. */
 function addSelf(entries: DefaultEntry[], item: Item, hasMore: boolean): void {
-  const selves = entries.filter(({ kind }) => kind === "self");
-  if (selves.length > 1)
-    throw located(selves[1]!.origin, `_self_ appears twice in the defaults list of ${configPath(item)}`);
-  if (selves.length === 1 || (entries.length > 0 && !hasMore && entries.every(({ override }) => override))) return;
+  const [self, second] = entries.filter(({ kind }) => kind === "self");
+  if (second !== undefined)
+    throw located(second.origin, `_self_ appears twice in the defaults list of ${configPath(item)}`);
+  if (self !== undefined || (entries.length > 0 && !hasMore && entries.every(({ override }) => override))) return;
   entries.push(plainEntry("self", "", "_self_", item.origin));
 }
 
@@ -242,7 +242,7 @@ function optionItems(item: Item, parent: Item): Item[] {
     if (option.includes("${"))
       throw located(item.origin, `a list of options cannot hold references: ${oneLine(option)}`);
     const parts = `${item.group}/${option}`.split("/");
-    const name = parts.pop()!;
+    const name = parts.pop() ?? "";
     return {
       ...item,
       kind: "config",
@@ -263,7 +263,7 @@ function resolveReference(item: Item, { known }: Context): void {
     return;
   }
   const parts = resolved.split("/");
-  item.option = parts.pop()!;
+  item.option = parts.pop() ?? "";
   item.group = parts.join("/");
   item.absolute = true;
 

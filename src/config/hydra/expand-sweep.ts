@@ -18,7 +18,7 @@ const mostRuns = 10_000;
 
 /**
  * @example expandSweep(["a=1,2", "b=x"]); // [["a=1", "b=x"], ["a=2", "b=x"]]
- * @throws UserError that lists every mistaken override
+ * @throws UserError listing every invalid override
  */
 export function expandSweep(texts: readonly string[], options: SweepOptions = {}): string[][] {
   const mistakes: Mistake[] = [];
@@ -49,7 +49,7 @@ export function expandSweep(texts: readonly string[], options: SweepOptions = {}
   );
 }
 
-/** The part before `=`, by which a later override replaces an earlier one. */
+/** The part before `=`; a later override with the same part replaces an earlier one. */
 function targetOf({ kind, key, package: place }: Override): string {
   const mark = { change: "", add: "+", "force-add": "++", delete: "~" }[kind];
   return `${mark}${key}${place === undefined ? "" : `@${place}`}`;
@@ -70,7 +70,7 @@ function sweepTexts(sweep: Sweep, { key }: Override, options: SweepOptions): str
       throw new ValueMistake(`glob() matches no option; ${found}`);
     }
     case "interval":
-      throw new ValueMistake("interval() has endless values; sweep over range(start,stop,step) or choice(a,b)");
+      throw new ValueMistake("interval() has infinitely many values; use range(start,stop,step) or choice(a,b)");
   }
 }
 
@@ -81,7 +81,7 @@ function rangeTexts({ start, stop, step }: Sweep & { type: "range" }): string[] 
   const [from, to, by] = numbers as [number, number, number];
   if (by === 0) throw new ValueMistake("range() cannot take steps of 0");
   const count = Math.ceil((to - from) / by);
-  if (count > mostRuns) throw new ValueMistake(`range() holds ${count} values; at most ${mostRuns} are run`);
+  if (count > mostRuns) throw new ValueMistake(`range() has ${count} values; the limit is ${mostRuns}`);
   if (!bounds.some(isFloatElement)) {
     return Array.from({ length: Math.max(0, count) }, (_, index) => String(from + index * by));
   }
@@ -98,7 +98,7 @@ function rangeTexts({ start, stop, step }: Sweep & { type: "range" }): string[] 
   return texts;
 }
 
-/** How many decimals a number's shortest spelling has. */
+/** The number of decimals in the shortest spelling of a number. */
 function decimals(value: number): number {
   const [mantissa, exponent] = value.toExponential().split("e") as [string, string];
   return Math.max(0, mantissa.replace(/^-?\d\.?/, "").length - Number(exponent));

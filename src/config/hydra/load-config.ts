@@ -109,13 +109,14 @@ function readDefaults(node: Node, complain: Complain): DefaultEntry[] {
 function readDefault(item: Node, complain: Complain): DefaultEntry | undefined {
   const { origin } = item;
   if (item.kind === "value" && typeof item.value === "string") return configEntry(item.value, origin, complain);
-  if (item.kind !== "map" || item.entries.length !== 1) {
+  const [entry, ...others] = item.kind === "map" ? item.entries : [];
+  if (entry === undefined || others.length > 0) {
     complain(origin, "an item of the defaults list is a file's name, or one `group: option`");
     return undefined;
   }
-  const { name, node } = item.entries[0]!;
+  const { name, node } = entry;
   const words = name.split(" ");
-  const [written, place] = splitPackage(words.pop()!);
+  const [written, place] = splitPackage(words.pop() ?? "");
   const unknown = words.find((word) => word !== "optional" && word !== "override");
   if (unknown !== undefined || written.replace(/^\//, "") === "") {
     complain(origin, `${oneLine(name)} is not a config group; only optional and override may precede its name`);

@@ -28,7 +28,7 @@ const functions: Readonly<Record<string, Call>> = {
   choice: (positional) => {
     if (positional.length === 0) throw new ValueMistake("choice() needs at least one value");
     const [first] = positional;
-    if (positional.length === 1 && first!.type === "choice") {
+    if (positional.length === 1 && first?.type === "choice") {
       if (!first.simple) throw new ValueMistake("choice() within choice() is not supported");
       return { ...first, simple: false };
     }
@@ -73,7 +73,7 @@ const functions: Readonly<Record<string, Call>> = {
     const given = named.get("list") ?? named.get("sweep");
     const values = given === undefined ? positional : [given];
     const [only] = values;
-    if (values.length === 1 && (only!.type === "choice" || only!.type === "range")) return { ...only!, shuffle: true };
+    if (values.length === 1 && (only?.type === "choice" || only?.type === "range")) return { ...only, shuffle: true };
     if (values.length === 1) {
       throw new ValueMistake("shuffle() of one value would draw anew in each run; shuffle a sweep instead");
     }

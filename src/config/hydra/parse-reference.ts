@@ -164,7 +164,7 @@ class Reader extends TextReader {
     if (quote !== "'" && quote !== '"') return undefined;
     this.at++;
     const parts = this.partsUntil(quote);
-    // A lone reference in quotes is itself text.
+    // A single reference in quotes becomes text.
     return { type: "parts", parts: parts.length === 1 && typeof parts[0] === "object" ? ["", ...parts] : parts };
   }
 

@@ -247,7 +247,7 @@ class Resolution {
 
   /** The value of a key for a resolver; null and missing differ from absent, which is undefined. */
   private selected(key: string, located: Located): Node | undefined {
-    const up = /^\.*/.exec(key)![0].length;
+    const up = key.length - key.replace(/^\.+/, "").length;
     const names = key
       .slice(up)
       .replace(/\[([^\]]*)\]/g, ".$1")

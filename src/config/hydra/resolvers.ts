@@ -32,12 +32,12 @@ const resolvers: Readonly<Record<string, Resolver>> = {
     const name = textOf(given, 0, "oc.env:NAME,default");
     const value = settings.environment[name];
     if (value !== undefined) return { kind: "value", origin, value };
-    if (given.length < 2) {
+    if (given[1] === undefined) {
       throw new ReferenceMistake(
         `the environment variable ${oneLine(name)} is not set; a default reads \${oc.env:${oneLine(name)},default}`,
       );
     }
-    const fallback = scalar(given[1]!, "oc.env's default");
+    const fallback = scalar(given[1], "oc.env's default");
     return fallback.value === null ? fallback : { kind: "value", origin, value: pythonText(fallback) };
   },
   "oc.select": (given, { origin, select }) =>

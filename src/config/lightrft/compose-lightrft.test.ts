@@ -46,7 +46,7 @@ describe("the documentation's examples", () => {
 });
 
 describe("composeLightRft", () => {
-  it("tells flags, LightRFT's defaults and overrides apart", () => {
+  it("distinguishes the origins of flags, LightRFT's defaults and overrides", () => {
     const { config, origins } = compose(`${least} --max_len 512 training.weight_decay=0.1`);
     const origin = (key: string) => originText(origins.get(key)!);
     expect(origin("training.max_length")).toBe("command line: --max_len 512");
@@ -56,7 +56,7 @@ describe("composeLightRft", () => {
     expect(config.rllm.data.max_response_length).toBe(512);
   });
 
-  it("is weaker than the script where a flag is not given, and stronger where it is", () => {
+  it("a given flag wins over the script, LightRFT's default does not", () => {
     const command = readLightRft(`${least} --max_epochs 2`.split(" "), { environment: {} });
     const input = { rllm: { rollout: { n: 6 } }, training: { ppo_epochs: 3 } };
     const { config } = composeLightRft(command, { input });

@@ -76,13 +76,13 @@ describe("parseFlags", () => {
     expect(parse(...args).mistakes).toEqual([expect.stringContaining(message)]);
   });
 
-  it("misses what is required, all at once", () => {
+  it("lists all missing required flags at once", () => {
     const mistakes: Mistake[] = [];
     parseFlags([], [], mistakes);
     expect(mistakes.map(({ where }) => where)).toEqual(["--pretrain", "--train_batch_size", "--rollout_batch_size"]);
   });
 
-  it("keeps words that are no flags apart", () => {
+  it("separates other words from flags", () => {
     expect(parse("./train.ts", "--fsdp", "rllm.rollout.n=4").positional).toEqual(["./train.ts", "rllm.rollout.n=4"]);
   });
 

@@ -1,6 +1,7 @@
 /** Parses a LightRFT command line to typed values, like LightRFT's own parser. */
 import { z } from "zod";
 import { nearest } from "../../nearest.ts";
+import { own } from "../../own.ts";
 import { checkValue } from "../compose/check.ts";
 import { describeKey, type KeyDescription } from "../describe.ts";
 import type { Mistake } from "../tree/node.ts";
@@ -34,11 +35,11 @@ export function parseFlags(args: readonly string[], positional: string[], mistak
       continue;
     }
     const [spelled = "", inline] = splitAt(typed.slice(2), "=");
-    const name = Object.hasOwn(aliases, spelled) ? aliases[spelled]! : spelled;
+    const name = own(aliases, spelled) ?? spelled;
     const known = flagDescriptions.get(name);
     if (known === undefined) {
       mistakes.push({ where: oneLine(typed), message: `unknown flag${suggestion(spelled)}` });
-      if (inline === undefined && at < args.length && !args[at]!.startsWith("--")) at++;
+      if (inline === undefined && args[at]?.startsWith("--") === false) at++;
       continue;
     }
     const words = inline === undefined ? [] : [inline];

@@ -65,7 +65,7 @@ test.each(Object.entries(forms))("what is stored reads back as the same configur
   }
 });
 
-test("a reference is resolved anew: a resumed run takes the variable's present value", () => {
+test("a reference is resolved again when a run resumes, with the variable's current value", () => {
   const { stored, origins } = compose([`${key}=\${oc.env:HONE_TEST_TOKEN}`]);
   const file = join(temporaryFolder("secrets"), "config.yaml");
   writeFileSync(file, toYaml(stored, origins, { unresolved: true }));
@@ -98,7 +98,7 @@ test("a mistake in a secret does not repeat it", () => {
   }
 });
 
-test("a masked token is asked for again when the gateway needs it", () => {
+test("a masked token must be set again if the gateway needs it", () => {
   const check = (override: string) => checkRunGateway(compose([override]).config);
   expect(() => check(`${key}="${maskedSecret}"`)).toThrow(UserError);
   expect(() => check(`${key}="${maskedSecret}"`)).toThrow(/admin_token was not saved/);

@@ -76,7 +76,7 @@ export function shownValue(value: unknown, masks: ReadonlyMap<string, string>, k
 export function maskLiterals(tree: Record<string, unknown>): Record<string, unknown> {
   for (const { key } of secretKeys) {
     const names = key.split(".");
-    const last = names.pop()!;
+    const last = names.pop() ?? "";
     const section = names.reduce<unknown>((at, name) => (at as Record<string, unknown> | undefined)?.[name], tree);
     const at = section as Record<string, unknown> | undefined;
     if (at !== undefined && Object.hasOwn(at, last) && isGivenValue(key, at[last])) at[last] = maskedSecret;

@@ -17,7 +17,7 @@ export function nodeOf(tree: MapNode, path: string): Node | undefined {
 /** Puts a node at a path and creates missing sections; a value in place of a section is replaced. */
 export function putNode(tree: MapNode, path: string, node: Node): void {
   const names = path.split(".");
-  const last = names.pop()!;
+  const last = names.pop() ?? "";
   let section = tree;
   for (const name of names) {
     const found = section.entries.find((entry) => entry.name === name);

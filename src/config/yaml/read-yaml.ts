@@ -179,7 +179,9 @@ function withoutAnchor(yaml: YamlNode, reader: Reader, depth: number): Node {
 
 function plainScalar(text: string, origin: Origin): Node {
   const value = readScalar(text);
-  return { kind: "value", origin, value, ...(typeof value === "string" || value === null ? {} : { text }) };
+  return typeof value === "string" || value === null
+    ? { kind: "value", origin, value }
+    : { kind: "value", origin, value, text };
 }
 
 function aliased(name: string, offset: number, reader: Reader): Node {

@@ -82,10 +82,10 @@ function syncClipRatio(tree: SyncTree, options: SyncOptions): void {
   if (tree.node(both) === undefined) return;
   const common = layerAt(tree, eps);
   const given = [low, both].filter((path) => isExplicit(tree, path));
-  const native = given.filter((path) => layerAt(tree, path) > common);
-  if (native.length > 0) {
+  const native = given.find((path) => layerAt(tree, path) > common);
+  if (native !== undefined) {
     for (const path of given) warnOfNative(tree, path, eps, false, options);
-    copyKey(tree, eps, native[0]!);
+    copyKey(tree, eps, native);
     // clip_ratio alone means both bounds.
     if (!given.includes(low)) copyKey(tree, low, both);
   } else if (common > 0 || (tree.value(eps) ?? null) !== null) {
