@@ -14,7 +14,7 @@ export interface ServerContext {
   futures: FutureStore;
   metrics: Metrics;
   log: Log;
-  /** Of this start of the server: ids of futures carry it, so that one from before a restart is known as such. */
+  /** Identifies this start of the server. Ids of futures contain it, so ids from before a restart are recognized. */
   boot: string;
   /** How long a missing sequence id is waited for. */
   gapMs: number;
@@ -24,7 +24,7 @@ export interface ServerContext {
   sessionTimeoutMs: number;
   /** Models that stay in memory although no request comes for them. */
   maxIdleModels: number;
-  /** Operations of one model that may stand by. */
+  /** The most waiting operations of one model. */
   maxWaitingOperations: number;
   now: () => Date;
 }

@@ -1,6 +1,6 @@
 /**
- * Hone's own Tinker service without a port, for a run that names no service: the local engine behind it. It lives as
- * long as its engine, so checkpoints are taken out of it whole, into the folders that ask for them.
+ * Hone's own Tinker service without a port, in front of the local engine, for a run that names no service. It ends with
+ * its engine, so whole checkpoints are moved out of it into the run's folders.
  */
 import { existsSync } from "node:fs";
 import { cp, mkdir, rm } from "node:fs/promises";

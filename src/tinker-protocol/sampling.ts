@@ -24,7 +24,7 @@ export interface SampleResponse {
   /** `[P]`, NaN where there is none. */
   promptLogprobs?: Float32Array | undefined;
   topPromptLogprobs?: TopLogprobs | undefined;
-  /** `[P - 1, K]`, laid out as it was asked for. */
+  /** `[P - 1, K]`, in the layout of the request. */
   targetPromptLogprobs?: TensorMessage | undefined;
   /** `[P - 1, K]` each. */
   promptAltTokens?: { tokens: TensorMessage; logprobs: TensorMessage } | undefined;
@@ -80,7 +80,7 @@ const decodeTop = ({ token_ids, logprobs, k = 0, length = 0 }: TopMessage): TopL
   length,
 });
 
-/** Of what an engine asks for: sequences and the prompt's log-probabilities. */
+/** Decodes the parts that an engine requests: sequences and the prompt's log-probabilities. */
 export function decodeSampleResponse(bytes: Uint8Array): SampleResponse {
   const plain = responseType.toObject(responseType.decode(bytes), toPlain) as ResponseMessage;
   return {

@@ -20,7 +20,7 @@ export interface McpOptions {
  * Connects to a server. Close what it gives: `useTools({ tools: () => openMcpTools(server), ... })` does so after each
  * attempt; to share one server among all rollouts open it once, give `box.tools`, and close it when the run has ended.
  *
- * @throws UserError when the official client is not installed, the server cannot be reached, or lacks a tool asked for
+ * @throws UserError when the official client is not installed, the server cannot be reached, or lacks a requested tool
  * @example
  * const box = await openMcpTools({ command: "node", args: ["./calculator-server.js"] });
  */

@@ -1,4 +1,4 @@
-/** What a script gives to agents, environments and workflows that the configuration names. */
+/** The parts of a script that named agents, environments and workflows use. */
 
 import type { Task } from "../../data/task.ts";
 import type { PromptOptions } from "../prompt.ts";
@@ -11,11 +11,11 @@ export type AgentFactory = (args: NamedArguments) => Agent;
 export type EnvironmentFactory<Row> = (task: Task<Row>, args: NamedArguments) => Environment | Promise<Environment>;
 
 export interface NamedParts<Row> {
-  /** Agents of one's own, by the names that `rllm.agent.name` may then have. */
+  /** Your own agents, by the names for `rllm.agent.name`. */
   agents?: Readonly<Record<string, AgentFactory>>;
-  /** Environments of one's own, by the names that `rllm.env.name` may then have. */
+  /** Your own environments, by the names for `rllm.env.name`. */
   environments?: Readonly<Record<string, EnvironmentFactory<Row>>>;
-  /** Workflows of one's own, by the names that `rllm.workflow.name` may then have. */
+  /** Your own workflows, by the names for `rllm.workflow.name`. */
   workflows?: Readonly<Record<string, Workflow<Row>>>;
   /** What named environments ask. Default: the row's `question`, `prompt`, `problem` or `instruction`. */
   prompt?: PromptOptions<Row>["prompt"];

@@ -21,7 +21,7 @@ export function tinkerEngineOptions(
   };
 }
 
-/** The small files of a model by its folder or hub id. @throws UserError when they cannot be had */
+/** The folder with the small files of a model, by its path or hub id. @throws UserError when they cannot be fetched */
 async function tokenizerFolder(model: string): Promise<string> {
   const local = resolve(model);
   if (existsSync(join(local, "tokenizer.json"))) return local;

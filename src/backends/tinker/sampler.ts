@@ -24,7 +24,7 @@ export function createTinkerSampler(session: TinkerSession, model: TinkerModel):
       yield* sample(session, await loaded, requests, model.eosTokenIds, options);
     },
     async load(weights) {
-      // Requests are counted per sampling session, so the count must go on when the same one is loaded again.
+      // Requests are counted per sampling session, so the count continues when the same one is loaded again.
       const id = idOf(weights);
       if ((await loaded)?.id === id) return;
       version = weights.version;

@@ -1,4 +1,4 @@
-/** The errors that a Tinker service's answers stand for. */
+/** Turns the answers of a Tinker service into errors. */
 import { RunError, UserError } from "../../errors.ts";
 import { failureSchema, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
 import { NonFiniteLossError } from "../check-loss-value.ts";

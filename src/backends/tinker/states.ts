@@ -1,4 +1,4 @@
-/** What a saved policy is in front of a Tinker service: a folder with the name of a checkpoint that the service holds. */
+/** A saved policy: a folder with the name of a checkpoint that the service stores. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
@@ -13,9 +13,9 @@ export type SavedState = z.output<typeof savedSchema>;
 
 /** Takes checkpoints out of a service that does not outlive its client. */
 export interface StateKeeper {
-  /** Moves a checkpoint into a folder that is there. */
+  /** Moves a checkpoint into an existing folder. */
   take(path: string, folder: string): Promise<void>;
-  /** Puts it back for a while; gives the function that takes it away again. */
+  /** Puts it back temporarily. Returns the function that removes it again. */
   give(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
 }
 

@@ -10,7 +10,7 @@ export interface KeeperOptions {
   now?: () => number;
 }
 
-/** An engine that has died so often, each time this soon after it was there, dies of what it is asked for. */
+/** An engine that dies this often, each time this soon after its start, is not reopened: the requests kill it. */
 const most = { deaths: 4, withinMs: 60_000 };
 
 export type EngineKeeper = ReturnType<typeof keepEngine>;

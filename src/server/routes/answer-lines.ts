@@ -3,17 +3,15 @@ import { setMaxListeners } from "node:events";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import type { FutureResult, FutureStore } from "../queue/futures.ts";
 
-export interface AnswerLineOptions {
-  futures: FutureStore;
-  waitMs: number;
-  /** Aborted when the client disconnects. */
-  signal: AbortSignal;
-}
-
-/** Yields lines of JSON: first the ids, then `index` and result of each future that ends in time. */
+/**
+ * Yields lines of JSON: first the ids, then `index` and result of each future that ends in time.
+ * @param signal aborted when the client disconnects
+ */
 export async function* answerLines(
   ids: readonly string[],
-  { futures, waitMs, signal }: AnswerLineOptions,
+  futures: FutureStore,
+  waitMs: number,
+  signal: AbortSignal,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const ready = new AsyncQueue<object>();
   ready.push({ request_ids: ids });

@@ -41,7 +41,7 @@ export function futureRoutes({ context, completions, samplers, pauseOf }: Servic
         return c.json({ ...body, queue_state: "paused_capacity", queue_state_reason: result.pause });
       }
       if (result === "unknown" || result.kind === "gone") {
-        // 410 makes a sampling client ask anew, and a training client say so.
+        // After a 410 a sampling client sends the request again, and a training client reports it.
         const ofThisBoot = String(id).endsWith(`@${context.boot}`);
         const forgotten = ofThisBoot ? "it was collected long ago" : "the server was restarted since";
         const why = result === "unknown" ? forgotten : result.why;

@@ -13,8 +13,8 @@ const finishSchema = z.looseObject({
 });
 
 /**
- * What Hone's own client wants to know beyond the protocol; others do not look at it. That it is there also says that
- * this server has `lora_config.alpha`, the setting `masked` of every loss, `raw_logprobs` of samples, and `zero_grad`.
+ * Facts for Hone's own client, which other clients ignore. Their presence also means that
+ * this server supports `lora_config.alpha`, the setting `masked` of every loss, `raw_logprobs` of samples, and `zero_grad`.
  */
 function describeForHone(model: ModelInfo, { loraTargets }: Capabilities) {
   const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;

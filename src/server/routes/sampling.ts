@@ -8,8 +8,8 @@ import { answerLines } from "./answer-lines.ts";
 import { integerField, jsonBody, jsonText } from "./bodies.ts";
 
 /**
- * Not of the protocol: many requests to sample as one, with their results in its answer. What had no result in it is asked
- * for by the same request again, which starts nothing anew.
+ * Not in Tinker's protocol: many sample requests in one, whose answer has their results. The client repeats those without
+ * a result; a repeated request starts nothing.
  */
 const manySchema = z.looseObject({
   requests: z
@@ -46,7 +46,7 @@ export function samplingRoutes(service: Service): Hono {
     .post("/asample_many", async (c) => {
       const { requests } = readBody(manySchema, await jsonBody(c));
       const ids = requests.map((body) => String(service.sample(body, String(body.seq_id)).request_id));
-      const lines = answerLines(ids, { futures, waitMs: pollMs, signal: c.req.raw.signal });
+      const lines = answerLines(ids, futures, pollMs, c.req.raw.signal);
       return c.body(ReadableStream.from(lines), 200, { "content-type": "application/x-ndjson" });
     });
 }

@@ -1,6 +1,6 @@
 /**
- * Makes one engine call of what one client asks for at the same time: the batch begins whole then, as it would in the
- * client's own process, where it would begin with a part of it and let the others join at later tokens.
+ * Turns the simultaneous requests of one client into one engine call, so that the whole batch begins together, as it does
+ * in the client's own process. Otherwise it would begin with a part, and the others would join at later tokens.
  */
 import { setMaxListeners } from "node:events";
 import type { Sample, SampleRequest, Sampler } from "../../backends/engine.ts";
@@ -17,7 +17,7 @@ interface Call {
 export type SampleGatherer = ReturnType<typeof createSampleGatherer>;
 
 export function createSampleGatherer() {
-  /** What was asked for in this turn of the event loop. */
+  /** The requests of this turn of the event loop. */
   const open = new Map<Sampler, Map<string, Call[]>>();
 
   return {

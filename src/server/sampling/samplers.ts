@@ -92,7 +92,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
       const snapshot = weights !== "gone" && "inflight" in weights ? session.inflight[weights.inflight] : weights;
       if (!snapshot || snapshot === "gone") {
         throw new UserError(
-          `the weights of ${id} were dropped: unnamed ones go when newer ones are there and they were not used for an hour, or for a minute where there are many, or when their session is over. Name what must stay: save_weights_for_sampler(name)`,
+          `the weights of ${id} were dropped: unnamed weights are dropped when newer ones exist and they were not used for an hour (a minute if there are many), or when their session is over. Name weights that must stay: save_weights_for_sampler(name)`,
         );
       }
       return pool.use(base, snapshot, how, use);

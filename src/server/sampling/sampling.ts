@@ -20,9 +20,9 @@ export async function sample(
   signal: AbortSignal,
 ): Promise<FutureResult & { kind: "protobuf"; sampledTokens: number }> {
   const { prompt, targets, draws, topPrompt, topSample, promptLogprobs } = call;
-  const firstTold = prompt.length - (promptLogprobs ?? prompt.length - 1);
+  const firstReported = prompt.length - (promptLogprobs ?? prompt.length - 1);
   const scores = <T>(job: () => Promise<T>) => scheduler.train(`scores of ${owner}`, job);
-  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, prompt, topPrompt, firstTold)) : undefined;
+  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, prompt, topPrompt, firstReported)) : undefined;
   const scored = targets ? await scores(() => scoreTargets(learner, prompt, targets)) : undefined;
 
   const drawn = draws ? await scores(() => drawAtEach(learner, prompt, draws)) : undefined;
@@ -41,7 +41,7 @@ export async function sample(
       logprobs,
       top: topSample > 0 && topLogprobs ? rowsOf(topLogprobs, topSample) : undefined,
     })),
-    promptLogprobs: promptLogprobs === null ? undefined : toldOf(samples[0], firstTold),
+    promptLogprobs: promptLogprobs === null ? undefined : reportedOf(samples[0], firstReported),
     topPromptLogprobs: top,
     targetPromptLogprobs: scored,
     promptAltTokens: drawn,
@@ -49,9 +49,9 @@ export async function sample(
   return { kind: "protobuf", body, sampledTokens: samples.reduce((sum, { tokens }) => sum + tokens.length, 0) };
 }
 
-function toldOf(first: Sample | undefined, firstTold: number): Float32Array {
+function reportedOf(first: Sample | undefined, firstReported: number): Float32Array {
   if (!first?.promptLogprobs) throw new RunError("the engine did not return the log-probabilities of the prompt");
-  return first.promptLogprobs.map((logprob, position) => (position < firstTold ? Number.NaN : logprob));
+  return first.promptLogprobs.map((logprob, position) => (position < firstReported ? Number.NaN : logprob));
 }
 
 /** Rows of fixed width; what a row lacks are empty cells. */
@@ -65,11 +65,16 @@ function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[],
   return { tokens, logprobs, k, length: rows.length };
 }
 
-/** `[P, k]`: position 0 and those before `firstTold` are empty. */
-async function topOfPrompt(learner: Learner, prompt: Int32Array, k: number, firstTold: number): Promise<TopLogprobs> {
+/** `[P, k]`: position 0 and those before `firstReported` are empty. */
+async function topOfPrompt(
+  learner: Learner,
+  prompt: Int32Array,
+  k: number,
+  firstReported: number,
+): Promise<TopLogprobs> {
   const tokens = new Int32Array(prompt.length * k);
   const logprobs = new Float32Array(prompt.length * k).fill(emptyLogprob);
-  const from = Math.max(1, firstTold);
+  const from = Math.max(1, firstReported);
   if (from < prompt.length) {
     const trained = new Uint8Array(prompt.length - 1).fill(1, from - 1);
     const found = await learner.mostLikely!([{ tokens: prompt, trained }], k);

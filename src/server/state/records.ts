@@ -25,7 +25,7 @@ export const modelRecord = z.strictObject({
   userMetadata: metadata,
   createdAt: z.string(),
   lastRequestAt: z.string(),
-  /** The state that the model has, or had before `dirty`: null is a fresh one. `data` names a folder of the store. */
+  /** The state of the model before it became `dirty`; null is a fresh one. `data` names a folder of the store. */
   state: z.strictObject({ data: z.string(), optimizer: z.boolean() }).nullable().default(null),
   /** The sequence id that comes after that state. */
   nextSeq: z.int().min(0).default(1),

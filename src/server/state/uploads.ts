@@ -1,4 +1,4 @@
-/** Adapters that a client uploads: files in the form that exports have, which become a checkpoint once all are there. */
+/** Uploaded adapters: files in the format of exports, which become a checkpoint when all have arrived. */
 import { randomUUID } from "node:crypto";
 import { createWriteStream, existsSync, mkdirSync, readFileSync } from "node:fs";
 import { rename, rm } from "node:fs/promises";

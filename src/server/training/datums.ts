@@ -22,8 +22,8 @@ const mostTargets = 255;
 
 /**
  * Position i of a datum's input predicts `target_tokens[i]`, so the sequence is the input with one token more, and
- * every position is an output. Not of the protocol: with the setting `masked` 1 each datum has a `mask`, and positions
- * where it is 0 are left out: of the loss, and of what is computed; their log-probabilities are answered as 0.
+ * every position is an output. Not in Tinker's protocol: with the setting `masked` 1 each datum has a `mask`. Positions
+ * where it is 0 are not computed and not part of the loss; their log-probabilities are returned as 0.
  * @throws UserError that names the datum, when anything of it does not fit
  */
 export function readTrainingCall(
