@@ -32,7 +32,7 @@ export function parseTinkerPath(path: string): TinkerPath {
   return { run, kind, name };
 }
 
-export const isPathKind = (text: string | undefined): text is PathKind =>
+const isPathKind = (text: string | undefined): text is PathKind =>
   text !== undefined && Object.hasOwn(checkpointKinds, text);
 
 /** @throws UserError when a checkpoint cannot have the name */

@@ -14,8 +14,6 @@ export interface SequencerOptions {
   capacity: number;
 }
 
-export type Sequencer = ReturnType<typeof createSequencer>;
-
 export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: SequencerOptions) {
   const waiting = new Map<number, () => Promise<void>>();
   let next = first;

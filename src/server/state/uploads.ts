@@ -41,8 +41,6 @@ interface Upload {
   path?: Promise<string>;
 }
 
-export type Uploads = ReturnType<typeof createUploads>;
-
 export function createUploads(context: ServerContext, sessions: Sessions) {
   const { store, log } = context;
   const uploads = new Map<string, Upload>();
