@@ -50,10 +50,10 @@ test.each<[string | ChatMessage[], string | undefined, ChatMessage[]]>([
 
 test.each<[unknown, string]>([
   [undefined, "prompt(row) gave undefined instead of a message's text"],
-  [7, "prompt(row) gave 7 where"],
+  [7, "prompt(row) gave 7 instead of a message's text"],
   [[], "prompt(row) returned no messages"],
-  [[{ role: "user" }], "prompt(row) gave undefined where"],
-  [[null], "prompt(row) gave undefined where"],
+  [[{ role: "user" }], "prompt(row) gave undefined instead of a message's text"],
+  [[null], "prompt(row) gave undefined instead of a message's text"],
   ["", "prompt(row) returned an empty text"],
   [[system, user], "prompt(row) returned a system message, but the workflow has a `system` already"],
 ])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {
