@@ -55,13 +55,14 @@ export function refuseUnread<Row>(rllm: Rllm, { because, settings: keys, hint, .
     if (names.length === 0) return;
     throw new UserError(`${because}, so ${what}${names.join(", ")} would not be read`, { hint: advice });
   };
-  const given = more.parts?.unread.filter((name) => more.parts?.given[name] !== undefined) ?? [];
-  refuse(given, "the experiment's ", `leave ${given.length === 1 ? "it" : "them"} out of defineExperiment`);
   const set = keys.filter((key) => {
     const [read, unset] = settings[key];
     return JSON.stringify(read(rllm)) !== JSON.stringify(unset);
   });
   refuse(set, "", hint);
+  // After the settings: a reward may come from one of them.
+  const given = more.parts?.unread.filter((name) => more.parts?.given[name] !== undefined) ?? [];
+  refuse(given, "the experiment's ", `leave ${given.length === 1 ? "it" : "them"} out of defineExperiment`);
   const further = more.furtherArguments ? furtherArguments(rllm) : [];
   refuse(
     further.map((name) => `rllm.workflow.workflow_args.${name}`),
