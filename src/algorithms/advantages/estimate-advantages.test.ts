@@ -120,5 +120,5 @@ test("an estimator of one's own is found by its name, and sees everything of the
     /role solver returned \[1\] for group a:solver, which needs 2 finite numbers/,
   );
   expect(() => estimateAdvantages(groups, { ...options, estimator: "broken", custom })).toThrow(UserError);
-  expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow("no advantage estimator");
+  expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow("advantage estimator gropo does not exist");
 });
