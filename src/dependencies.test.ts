@@ -9,7 +9,7 @@ const { dependencies, peerDependencies } = JSON.parse(readFileSync(join(source, 
   Record<string, string>
 >;
 
-test("whoever installs the package has all that its code imports", () => {
+test("package.json declares every package that the code imports", () => {
   const known = new Set([...Object.keys(dependencies!), ...Object.keys(peerDependencies!)]);
   const files = readdirSync(source, { recursive: true, encoding: "utf8" });
   const shipped = files.filter((file) => file.endsWith(".ts") && !/\.(test|e2e|fixture)\.ts$/.test(file));

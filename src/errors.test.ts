@@ -2,8 +2,8 @@ import { expect, test } from "vitest";
 import { EngineDied } from "./backends/engine-died.ts";
 import { HoneError, RunError, UserError } from "./errors.ts";
 
-test("user errors and failed runs are siblings; those of another copy of the package are recognized", async () => {
-  // @ts-expect-error: the query makes it a module of its own
+test("UserError and RunError are unrelated; errors of another copy of the package are recognized", async () => {
+  // @ts-expect-error: the query makes it a separate module
   const other = (await import("./errors.ts?copy")) as typeof import("./errors.ts");
   expect(other.UserError).not.toBe(UserError);
   const kinds = (error: unknown) => [HoneError, UserError, RunError, EngineDied].map((kind) => error instanceof kind);

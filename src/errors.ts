@@ -6,7 +6,7 @@ import { maskUrls } from "./mask-urls.ts";
 const brand = Symbol.for("hone.error");
 
 export interface HoneErrorOptions {
-  /** What programs compare instead of the message, such as "engine_died". */
+  /** Identifies the error for programs, such as "engine_died"; unlike the message, it does not change. */
   code?: string;
   /** What to do next, as a sentence or a command; printed on its own line. */
   hint?: string | undefined;

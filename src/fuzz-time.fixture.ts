@@ -1,7 +1,7 @@
 /**
- * How long a fuzz test runs: a fixed number of cases, or as long as HONE_FUZZ_SECONDS says. Case i is the same in both.
+ * The cases of a fuzz test: a fixed number, or as many as fit into HONE_FUZZ_SECONDS. Case i is the same either way.
  *
- * @param share of the time, where a file has several tests
+ * @param share this test's fraction of the time, if a file has several tests
  * @example for (const index of fuzzCases(2000)) check(uniforms(deriveSeed(1, index)));
  */
 export function* fuzzCases(usual: number, share = 1): Generator<number> {

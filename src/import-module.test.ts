@@ -8,7 +8,7 @@ import { temporaryFolder } from "./temporary-folder.fixture.ts";
 const here = (file: string) => new URL(file, import.meta.url).href;
 const root = temporaryFolder("import");
 
-/** What the command line does with a script, in a process of its own: hooks stay for as long as one lives. */
+/** Loads a script like the command line, in its own process, because module hooks stay until a process ends. */
 const program = `import { importModule } from ${JSON.stringify(here("import-module.ts"))};
 import { reportError } from ${JSON.stringify(here("cli/report-error.ts"))};
 try {
@@ -17,7 +17,7 @@ try {
   process.exitCode = reportError(error);
 }`;
 
-/** Loads the first of these files, which lie in a folder of their own as a user's project has them. */
+/** Writes the files to a new folder, like a user's project, and loads the first one. */
 function load(name: string, files: Readonly<Record<string, string>>): Promise<{ code: number; output: string }> {
   const folder = join(root, name);
   mkdirSync(folder);
@@ -37,9 +37,9 @@ export default await setTimeout<string>(1, "waited");`;
 describe("a script may await at its top level", () => {
   test.each([
     ["no package.json", {}],
-    ["one that npm made", { "package.json": '{ "type": "commonjs" }' }],
-    ["one of modules", { "package.json": '{ "type": "module" }' }],
-  ])("beside %s", async (name, more) => {
+    ["a CommonJS package.json", { "package.json": '{ "type": "commonjs" }' }],
+    ["an ES module package.json", { "package.json": '{ "type": "module" }' }],
+  ])("with %s", async (name, more) => {
     const { code, output } = await load(name, { "train.ts": waits, ...more });
     expect([code, output]).toEqual([0, expect.stringContaining("waited")]);
   });
@@ -47,19 +47,19 @@ describe("a script may await at its top level", () => {
 
 test.each<[string, Record<string, string>, string, string]>([
   [
-    "an import that waits although it is no module",
+    "an import of a CommonJS file with top-level await",
     { "train.ts": 'import "./side";\nexport default {};', "side.ts": "await null; export {};", "package.json": "{}" },
     "train.ts imports a file that awaits at its top level but is not an ES module",
     '"type": "module" to the package.json',
   ],
   [
-    "a package that is not there",
+    "a missing package",
     { "train.ts": 'import "hone-is-not-a-package";' },
     "Cannot find package 'hone-is-not-a-package'",
     "npm install hone-is-not-a-package",
   ],
-  ["a file that is not there", { "train.ts": 'import "./none.ts";' }, "Cannot find module", "relative to the file"],
-  ["words that are no program", { "train.ts": "export default = 1" }, "train.ts could not be loaded", 'Unexpected "="'],
+  ["a missing file", { "train.ts": 'import "./none.ts";' }, "Cannot find module", "relative to the file"],
+  ["a syntax error", { "train.ts": "export default = 1" }, "train.ts could not be loaded", 'Unexpected "="'],
   [
     "a string that is thrown",
     { "train.ts": 'throw "boom";' },
@@ -67,7 +67,7 @@ test.each<[string, Record<string, string>, string, string]>([
     "throw an Error",
   ],
   [
-    "a wait at the top level that never ends",
+    "a top-level await that never settles",
     { "train.ts": "await new Promise(() => {});" },
     "train.ts awaits a promise at its top level that never settles",
     "never resolved",
@@ -79,18 +79,18 @@ test.each<[string, Record<string, string>, string, string]>([
     "did you mean defineExperiment?",
   ],
   [
-    "a wrong name in an import of its own",
+    "a wrong name in an import from the user's own file",
     { "train.ts": 'import { other } from "./side.mjs";\nexport default other;', "side.mjs": "export {};" },
     "does not provide an export named 'other'",
     "train.ts:1",
   ],
   [
-    "a program that fails",
+    "code that throws",
     { "train.ts": "const rows: any = undefined;\nrows.map(String);" },
     "train.ts could not be loaded: TypeError",
     "train.ts:2:",
   ],
-])("%s is told as the user's own mistake", async (name, files, message, help) => {
+])("%s is reported as the user's mistake", async (name, files, message, help) => {
   const { code, output } = await load(name, files);
   expect([code, output]).toEqual([2, expect.stringContaining(message)]);
   expect(output).toContain(help);

@@ -12,7 +12,7 @@ import type { Episode } from "./trajectories/types.ts";
 
 const words = ["toString", "constructor", "__proto__", "hasOwnProperty", "valueOf"];
 
-test.each(words)("%s is a word like any other, not something of every object", async (word) => {
+test.each(words)("%s is an ordinary name, not a property of Object.prototype", async (word) => {
   expect(own<unknown>({}, word)).toBeUndefined();
   expect(toFailure(new Error("no"), word).boundary).toBe("workflow");
   const experiment = Object.defineProperty({ ...toy() }, word, { value: () => {}, enumerable: true });

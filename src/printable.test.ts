@@ -14,7 +14,7 @@ test.each([
   expect(printable(text)).toBe(shown);
 });
 
-test("whatever the text, nothing that acts on a terminal is left", () => {
+test("escaped text never contains characters that control a terminal", () => {
   const acts = /[^\P{Cc}\n\t]|[\u2028\u2029\u202a-\u202e\u2066-\u2069]/u;
   fc.assert(
     fc.property(fc.string({ unit: "binary" }), (text) => {

@@ -41,7 +41,7 @@ function importsOf(room: string): string[] {
 }
 
 describe("the rooms of docs/architecture.md", () => {
-  test("hold every source file", () => {
+  test("contain every source file", () => {
     const files = readdirSync(join(root, "src"), { withFileTypes: true });
     const folders = files.filter((file) => file.isDirectory()).map((folder) => `src/${folder.name}`);
     expect(folders.filter((folder) => !rooms.some(({ name }) => name === folder))).toEqual([]);

@@ -11,14 +11,14 @@ const others = [
 ];
 const stack = (...frames: string[]) => ["Error: no", ...frames].join("\n");
 
-test("the frames of a user's files, or Hone's where there are none", () => {
+test("returns the frames of the user's files, or Hone's if there are none", () => {
   expect(userFrames(stack(hone, user, ...others))).toBe(user);
   expect(userFrames(stack(hone, ...others))).toBe(hone);
   expect([userFrames(stack(...others)), userFrames(undefined)]).toEqual(["", ""]);
   expect(userFrames(stack(...Array.from({ length: 9 }, () => user))).split("\n").length).toBe(8);
 });
 
-test("whose fault it is depends on who threw, not on who called", () => {
+test("the code that threw is to blame, not its caller", () => {
   expect([stack(hone, user), stack(user, hone), stack(others[1]!, hone), undefined].map(isThrownByHone)).toEqual([
     true,
     false,

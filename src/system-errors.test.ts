@@ -20,7 +20,7 @@ function spoiled(name: string, kind: "file" | "folder"): string {
   return run;
 }
 
-describe("a run folder that cannot be used is one sentence with its path, not a stack that blames Hone", () => {
+describe("an unusable run folder is reported as one sentence with its path, without a stack trace", () => {
   test.each([
     ["below a file", () => join(spoiled("file", "file"), "file/run"), "ENOTDIR"],
     ["with a name too long", () => join(root, "n".repeat(300)), "ENAMETOOLONG"],
@@ -41,7 +41,7 @@ describe("a run folder that cannot be used is one sentence with its path, not a 
   });
 });
 
-describe("a checkpoint.json that holds something else is a damaged checkpoint", () => {
+describe("a checkpoint.json with other content is reported as damaged", () => {
   const content = { format: 1, step: 2, state: {}, metrics: {} };
   test.each<[string, unknown, string]>([
     ["null", null, "is not a JSON object"],
@@ -58,7 +58,7 @@ describe("a checkpoint.json that holds something else is a damaged checkpoint", 
   });
 });
 
-test("what a sound run can meet exits with 1, the user's mistakes with 2", () => {
+test("failures that a valid run can have exit with 1, the user's mistakes with 2", () => {
   const exitCode = (code: string) => describeSystemFailure({ code, path: "/a" })?.exitCode;
   expect(["ENOSPC", "EDQUOT", "EROFS", "EFBIG", "EMFILE", "EIO"].map(exitCode)).toEqual([1, 1, 1, 1, 1, 1]);
   expect(["EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR"].map(exitCode)).toEqual([2, 2, 2, 2, 2]);

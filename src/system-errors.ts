@@ -11,7 +11,7 @@ interface Meaning {
   /** A clause that follows the path. */
   what: string;
   hint: string;
-  /** Whether a sound run can meet it; otherwise it is the user's mistake. */
+  /** Whether it can happen in a valid run; otherwise it is the user's mistake. */
   run?: true;
 }
 
@@ -21,13 +21,13 @@ const resume = "then continue a run with --resume";
 const meanings: ReadonlyMap<string, Meaning> = new Map<string, Meaning>([
   ["EACCES", { what: "permission denied", hint: permissions }],
   ["EPERM", { what: "the operation is not permitted", hint: permissions }],
-  ["ENOENT", { what: "there is no such file or folder", hint: "check the path" }],
+  ["ENOENT", { what: "the file or folder does not exist", hint: "check the path" }],
   ["ENOTDIR", { what: "a part of this path is a file, not a folder", hint: "remove that file or name another path" }],
   ["EISDIR", { what: "this is a folder, not a file", hint: "remove that folder or name another path" }],
   ["ENOTEMPTY", { what: "the folder is not empty", hint: "remove it or name another one" }],
   ["EEXIST", { what: "it already exists", hint: "remove it or name another path" }],
   ["ENAMETOOLONG", { what: "the name is too long for the file system", hint: "use a shorter name" }],
-  ["ELOOP", { what: "its symbolic links lead in a circle", hint: "fix the links or name another path" }],
+  ["ELOOP", { what: "its symbolic links form a cycle", hint: "fix the links or name another path" }],
   ["ENOSPC", { what: "the disk is full", hint: `free some space, ${resume}`, run: true }],
   ["EDQUOT", { what: "the disk quota is used up", hint: `free some space, ${resume}`, run: true }],
   [
@@ -68,7 +68,7 @@ export function describeSystemFailure({ code, path }: SystemFailure, cause?: unk
 
 const shorten = (path: string) => (path.length <= 300 ? path : `${path.slice(0, 140)}...${path.slice(-140)}`);
 
-/** Does what names no path in its errors, such as reading from an open file. */
+/** Runs an operation whose errors do not contain the path, such as reading from an open file, and adds it. */
 export function atPath<Result>(path: string, work: () => Result): Result {
   try {
     return work();
@@ -84,7 +84,7 @@ export function withPath(error: unknown, path: string): unknown {
   return error;
 }
 
-/** An error as a person reads it: what the file system threw becomes a sentence, everything else stays as it is. */
+/** Converts an error of the file system to one with a readable message; returns other errors unchanged. */
 export function readable(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof HoneError) return error;
   const { code, syscall, path, dest } = error as NodeJS.ErrnoException & { dest?: string };

@@ -20,7 +20,7 @@ function yaml(text: string | Uint8Array): string {
   return file;
 }
 
-/** The message of the UserError that composing ends in, with the test's folder left out. */
+/** The message of the UserError that composing throws, without the test's folder. */
 function complaint(sources: ConfigSources): string {
   try {
     composeConfig(sources);
@@ -28,10 +28,10 @@ function complaint(sources: ConfigSources): string {
     expect(error).toBeInstanceOf(UserError);
     return (error as UserError).message.replaceAll(/\S*\/\d+\.yaml/g, "f.yaml");
   }
-  throw new Error("nothing was wrong");
+  throw new Error("no error was thrown");
 }
 
-/** What config/rllm/backend/local.yaml says, and the references among the defaults once they are resolved. */
+/** The values in config/rllm/backend/local.yaml, and the resolved references of the schema's defaults. */
 const ofTheBackend: ConfigInput = {
   rllm: {
     algorithm: { rollout_correction: { bypass_mode: false } },
@@ -105,7 +105,7 @@ describe("overrides", () => {
   });
 
   test.each([
-    ["training.learning_rate", "an override reads key=value, e.g. training.learning_rate=1e-4"],
+    ["training.learning_rate", "an override has the form key=value, e.g. training.learning_rate=1e-4"],
     ["=3", "the key before = is missing"],
     ["~training.epps", "unknown key training.epps; did you mean training.eps?"],
     ["learning_rate=1", "unknown key learning_rate; did you mean rllm.critic.learning_rate or training.learning_rate?"],
@@ -192,7 +192,7 @@ describe("YAML files", () => {
     expect(complaint({ files: [yaml("#".repeat(1_000_001))] })).toContain("has 1000001 bytes");
   });
 
-  test("too deep nesting is an error with a location", () => {
+  test("nesting that is too deep is an error with a location", () => {
     expect(complaint({ files: [yaml("[".repeat(100_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
     expect(complaint({ files: [yaml("{a: ".repeat(20_000))] })).toMatch(/^(f\.yaml|\d+ mistakes)/);
   });
@@ -213,7 +213,7 @@ describe("references", () => {
     expect(overridden(key, override)).toEqual(value);
   });
 
-  test("chains resolve, through any layer", () => {
+  test("chains of references are resolved across layers", () => {
     const file = yaml('rllm:\n  trainer:\n    run_dir: "${rllm.trainer.experiment_name}"\n');
     const { config, origins } = composeConfig({
       input: { rllm: { trainer: { experiment_name: "x-${model.name}" } } },
@@ -225,7 +225,7 @@ describe("references", () => {
   });
 
   test.each([
-    ["model.name=${model.nam}", "model.nam} refers to no key; did you mean model.name"],
+    ["model.name=${model.nam}", "model.nam} refers to a key that does not exist; did you mean model.name"],
     ["model.name=${model.name}", "model.name refers to itself: model.name -> model.name"],
     ["rllm.trainer.logger=['${training.resume_mode}']", 'expects list of console | tensorboard | wandb, got ["auto"]'],
     ["model.name=${model.name", "is not understood"],
@@ -235,7 +235,7 @@ describe("references", () => {
     expect(complaint({ overrides: [override] })).toContain(expected);
   });
 
-  test("references that multiply are refused", () => {
+  test("references that grow exponentially are refused", () => {
     const times = (key: string) => `\${${key}}`.repeat(100);
     const overrides = [
       `rllm.trainer.run_dir=${times("model.name")}`,
@@ -246,7 +246,7 @@ describe("references", () => {
   });
 });
 
-describe("whatever comes in, an answer or a UserError", () => {
+describe("any input gives a configuration or a UserError", () => {
   const answers = (sources: ConfigSources) => {
     try {
       composeConfig(sources);

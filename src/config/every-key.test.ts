@@ -1,4 +1,4 @@
-/** Every key of the schema acts or is refused: no setting is taken and forgotten. */
+/** Every key of the schema takes effect or is refused; no setting is silently ignored. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,7 +9,7 @@ import { configKeys, type KeyDescription } from "./describe.ts";
 
 const source = fileURLToPath(new URL("..", import.meta.url));
 
-/** Keys read in ways that the syntax does not show, with the file that reads them and a word of it that proves it. */
+/** Keys that the syntax tree does not show as read, with the file that reads them and the text that does so. */
 const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = {
   ...Object.fromEntries(
     [...configKeys.keys()]
@@ -24,7 +24,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
   ),
 };
 
-/** Read by composition itself, not by what runs. */
+/** Read during composition, not by the code that runs later. */
 const readByComposition = ["rllm.on_unsupported", "training.resume_from_tinker_id", "training.default_local_dir"];
 
 test.each([
@@ -45,14 +45,14 @@ test.each([
   "function f(trainer: Trainer) { return trainer.seed; }",
   "for (const trainer of trainers) trainer.seed;",
   "const { seed } = other();",
-])("%s reads no key", (code) => {
+])("%s does not read a key", (code) => {
   expect([...configReads(code)].filter((read) => isReadOf("rllm.trainer.seed", read))).toEqual([]);
 });
 
 test("every key is read by some code, or refused by its `later`", () => {
   const reads = new Set(sourceFiles().flatMap((file) => [...configReads(readFileSync(file, "utf8"))]));
   const isRead = (key: string) => [...reads].some((read) => isReadOf(key, read));
-  // One of two names is enough: composition brings both to one value.
+  // One of two names is enough, because composition synchronizes them.
   const twins = new Map(
     [...sharedKeys, ...forwardedKeys].flatMap(([left, right]) => [
       [left, right],
@@ -67,14 +67,14 @@ test("every key is read by some code, or refused by its `later`", () => {
   expect(forgotten).toEqual([]);
 });
 
-test("what is read in other ways is read where this test says", () => {
+test("keys read in other ways are read in the listed files", () => {
   for (const [key, { file, word }] of Object.entries(readOtherwise)) {
     expect(configKeys.has(key), key).toBe(true);
     expect(readFileSync(join(source, file), "utf8"), `${key} in ${file}`).toContain(word);
   }
 });
 
-/** All its values but the default are refused. */
+/** Whether all values except the default are refused. */
 function isRefused({ about: { later }, options, default: fallback }: KeyDescription): boolean {
   if (typeof later === "string") return true;
   return later !== undefined && options.length > 0 && options.every((one) => one === fallback || one in later);

@@ -20,7 +20,7 @@ test.each([
     ["rllm.remote_runtime.enabled=true"],
     "rllm.remote_runtime.enabled=true: agents in remote runtimes are not supported yet",
   ],
-  [["local.sampler.type=vllm"], "it requires local.sampler.url, the address of a vLLM server that runs already"],
+  [["local.sampler.type=vllm"], "it requires local.sampler.url, the address of a running vLLM server"],
   [["local.sampler.type=sglang"], "weights cannot be sent to SGLang servers so far"],
   [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm"],
   [

@@ -59,7 +59,7 @@ interface Reason {
   severity: "warn" | "refuse" | "refuse always" | "refuse unread";
 }
 
-/** @param value undefined for a neutral value: why no value of the key would act */
+/** @param value undefined for a neutral value: why no value of the key would take effect */
 function reasonAgainst(
   composed: ComposedConfig,
   known: KeyDescription,
@@ -115,7 +115,7 @@ function missingAbility(key: string, value: unknown, config: Config, own?: Capab
   return `it requires ${need.requires}${able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`}`;
 }
 
-/** The built backends that support a key, whatever its other settings are. */
+/** The built backends that support a key, regardless of other settings. */
 export function supportingBackends({ key, about }: KeyDescription, config: Config): readonly Backend[] {
   if (typeof about.later === "string") return [];
   return builtBackends.filter((backend) => {

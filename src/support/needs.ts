@@ -217,14 +217,14 @@ export const settingNeeds: readonly SettingNeed[] = [
   refusing(needsValue("local.sampler.type", "vllm", ["local.sampler.url"])),
   refusing(
     needs(
-      "local.sampler.url, the address of a vLLM server that runs already",
+      "local.sampler.url, the address of a running vLLM server",
       ["local.sampler.type"],
       ({ local: { sampler } }) => sampler.type !== "vllm" || sampler.url !== null,
     ),
   ),
   {
     keys: ["training.default_local_dir"],
-    requires: "being set, with rllm.trainer.run_dir unset",
+    requires: "an explicit value, with rllm.trainer.run_dir unset",
     isMet: ({ origins }) => {
       const origin = origins.get("rllm.trainer.run_dir");
       return origin?.kind === "synced" && origin.from === "training.default_local_dir";
@@ -246,7 +246,7 @@ function needsValue(key: string, value: string | boolean | null, keys: readonly 
   return needs(`${key}=${value}`, keys, (config) => isDeepStrictEqual(valueAt(config, key), value));
 }
 
-/** A loss of the user's own may use any constant. */
+/** A user's own loss may use any constant. */
 function needsLoss(requires: string, keys: readonly string[], losses: readonly string[]): SettingNeed {
   return needs(requires, keys, (config) =>
     lossNames(config).some((name) => losses.includes(name) || !Object.hasOwn(policyLosses, name)),

@@ -14,7 +14,7 @@ interface BackendSettings {
   ownSections: readonly string[];
   /** Finds the backend's own tree: an entry of the search path, and a note if it is incomplete. */
   ownTree?: () => { entry: string; note?: string };
-  /** Why a run is refused, as one sentence; the keys are composed and checked all the same. */
+  /** Why a run is refused, as one sentence. The keys are still composed and checked. */
   notBuilt?: string;
   /** The setting for higher precision, if the backend has one. */
   precision?: { key: string; highest: string };

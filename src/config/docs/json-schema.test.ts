@@ -15,7 +15,7 @@ const ofRllm = ajv.compile((schema.properties as Record<string, object>).rllm!);
 
 const read = (file: string) => readFileSync(file, "utf8");
 
-/** What an editor would mark: the line of each mistake in a YAML text, and what it says. */
+/** The mistakes that an editor would mark in a YAML text: line and message. */
 function marks(text: string, validate = whole): string[] {
   const lines = new LineCounter();
   const document = parseDocument(text, { lineCounter: lines });

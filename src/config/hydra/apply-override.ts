@@ -17,7 +17,7 @@ class OverrideMistake extends Error {}
 export function applyOverride(tree: MapNode, override: Override, mistakes: Mistake[]): MapNode {
   try {
     const { kind, key, package: place } = override;
-    if (place !== undefined) throw new OverrideMistake(`there is not a config group ${key} that could go to @${place}`);
+    if (place !== undefined) throw new OverrideMistake(`${key} is not a config group, so @${place} does not apply`);
     return kind === "delete" ? remove(tree, override) : set(tree, override);
   } catch (error) {
     if (!(error instanceof OverrideMistake)) throw error;
@@ -33,7 +33,7 @@ function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
   const at = nodeAt(tree, path);
   if (kind === "add" && node.kind === "value" && isTaken(tree, path)) {
     const without = text.replace(/^\+/, "");
-    throw new OverrideMistake(`${key} already exists; write ${without} to change it, or +${text} to do either`);
+    throw new OverrideMistake(`${key} already exists; write ${without} to change it, or +${text} to add or change it`);
   }
   if (kind === "change") requireKnown(tree, path, node);
   requireIndex(tree, path);
@@ -48,7 +48,7 @@ function set(tree: MapNode, { kind, key, value, text }: Override): MapNode {
   return replaceAt(tree, path, childOf(merged, "_"));
 }
 
-/** A key that holds null or `???` is free. */
+/** Whether `+key=` is refused. A key whose value is null or `???` may be added. */
 function isTaken(tree: MapNode, path: readonly string[]): boolean {
   const node = nodeAt(tree, path);
   if (node === undefined || isMissing(node)) return false;
@@ -74,7 +74,9 @@ function requireIndex(tree: MapNode, path: readonly string[]): void {
     const list = nodeAt(tree, path.slice(0, length));
     if (list?.kind === "list" && childOf(list, index) === undefined) {
       const name = path.slice(0, length).join(".");
-      throw new OverrideMistake(`${name} is a list of ${list.items.length}; it has no item ${oneLine(index)}`);
+      throw new OverrideMistake(
+        `${name} is a list of length ${list.items.length}; item ${oneLine(index)} does not exist`,
+      );
     }
   }
 }
@@ -108,5 +110,5 @@ function keyHelp(tree: MapNode, path: readonly string[]): string {
   const section = nodeAt(tree, path.slice(0, length));
   const names = section?.kind === "map" ? section.entries.map(({ name }) => name) : [];
   const holder = length === 0 ? "the configuration" : path.slice(0, length).join(".");
-  return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. A new key is added by +${key}=`;
+  return `; ${holder} has ${names.length === 0 ? "no keys" : oneLine(names.join(", "), 200)}. To add a new key, write +${key}=`;
 }

@@ -36,7 +36,7 @@ function complaint(act: () => unknown): string {
     expect(error).toBeInstanceOf(UserError);
     return (error as UserError).message.replaceAll(/[^\s(]*\/\d+\/(?=[\w/]+\.yaml)/g, "");
   }
-  throw new Error("nothing was wrong");
+  throw new Error("no error was thrown");
 }
 
 const grouped = {
@@ -57,7 +57,7 @@ describe("where a value came from", () => {
     ["copy.port", "config.yaml:6:1 (${db}, from db/pg.yaml:1:1)"],
   ])("%s: %s", (path, expected) => expect(origin(path)).toBe(expected));
   test("reports the option of each group", () => expect([...choices]).toEqual([["db", "pg"]]));
-  test("references stay until they are resolved", () => {
+  test("references are kept until they are resolved", () => {
     expect(plain(nodeAt(tree, ["url"])!)).toBe("x-${db.port}");
     expect(plain(select(tree, "url")!)).toBe("x-5432");
     expect(select(tree, "nothing.here")).toBeUndefined();
@@ -68,15 +68,15 @@ describe("mistakes are located", () => {
   test.each([
     [["lrr=1"], "lrr=1: unknown key lrr; did you mean lr?"],
     [["db.prt=1"], "db.prt=1: unknown key db.prt; did you mean db.port"],
-    [["optimizer.zeta=1"], "A new key is added by +optimizer.zeta="],
-    [["+lr=1"], "+lr=1: lr already exists; write lr=1 to change it, or ++lr=1 to do either"],
+    [["optimizer.zeta=1"], "To add a new key, write +optimizer.zeta="],
+    [["+lr=1"], "+lr=1: lr already exists; write lr=1 to change it, or ++lr=1 to add or change it"],
     [["db=pgg"], "db=pgg: there is no configuration db/pgg; did you mean pg?"],
     [["model=big"], "model=big: unknown key model"],
     [["db={port: 1}", "db.port.x=1"], "unknown key db.port.x"],
     [["lr=1,2"], "write lr=[1,2] for a list"],
     [["lr=range(1,3)"], "add --multirun (-m)"],
     [["lr=interval(0,1)"], "add --multirun (-m)"],
-    [["lr"], "an override reads key=value"],
+    [["lr"], "an override has the form key=value"],
     [["lr=(1)"], '"(" at character 1 of the value is not understood'],
     [["lr='a"], "has no match"],
     [["lr=chioce(1,2)"], "did you mean choice?"],
@@ -86,7 +86,7 @@ describe("mistakes are located", () => {
     [["~nothing"], "unknown key nothing"],
     [["~lr=2"], "lr is 0.001, not 2"],
     [["lr=9007199254740993"], "beyond 2^53"],
-    [["+ref=${lrr}"], "+ref=${lrr}: ref ${lrr} refers to no key; did you mean lr?"],
+    [["+ref=${lrr}"], "+ref=${lrr}: ref ${lrr} refers to a key that does not exist; did you mean lr?"],
     [["+ref=${oc.env:HONE_NOT_SET}"], "the environment variable HONE_NOT_SET is not set"],
     [["+ref=${oc.envv:X}"], "oc.envv is not a resolver; did you mean oc.env"],
     [["+p=${q}", "+q=${p}"], "p refers to itself: p -> q -> p"],
@@ -101,7 +101,7 @@ describe("mistakes are located", () => {
       { "config.yaml": "defaults:\n  - nothing\n" },
       "config.yaml:2:5: there is no configuration nothing (in the defaults list of config)",
     ],
-    [{ "config.yaml": "defaults: x\n" }, "config.yaml:1:1: defaults is a list"],
+    [{ "config.yaml": "defaults: x\n" }, "config.yaml:1:1: defaults must be a list"],
     [{ "config.yaml": "defaults: [_self_, _self_]\n" }, "_self_ appears twice"],
     [
       { "config.yaml": "defaults:\n  - a\na: 1\n", "a.yaml": "defaults:\n  - config\n" },
@@ -110,14 +110,14 @@ describe("mistakes are located", () => {
     [{ "config.yaml": "a: 1\na: 2\n" }, "config.yaml:2:1: this key appears twice"],
     [{ "config.yaml": "a: !py x\n" }, "config.yaml:1:4: tags (!...)"],
     [{ "config.yaml": "a: *b\n" }, "config.yaml:1:4: the anchor &b is not defined"],
-    [{ "config.yaml": "x: {y: '${z}'}\n" }, "x.y ${z} refers to no key"],
+    [{ "config.yaml": "x: {y: '${z}'}\n" }, "x.y ${z} refers to a key that does not exist"],
     [{ "config.yaml": "a: {b: 1}\nc: x-${a}\n" }, "config.yaml:2:1: c ${a} is a section, which cannot be part of text"],
     [{ "config.yaml": "a: {b: '${a}'}\n" }, "a.b refers to a, a section that it is part of"],
     [
       { "config.yaml": "hydra: {job: {name: x}}\n" },
       "config.yaml:1:15: hydra.job.name is a setting of Hydra's own machinery",
     ],
-    [{ "config.yaml": "hydra: {searchpath: x}\n" }, "config.yaml:1:9: hydra.searchpath is a list of text"],
+    [{ "config.yaml": "hydra: {searchpath: x}\n" }, "config.yaml:1:9: hydra.searchpath must be a list of text"],
     [
       { "config.yaml": "defaults: [a]\n", "a.yaml": "# @package _global_\nhydra: {searchpath: []}\n" },
       "a.yaml:2:9: hydra.searchpath is allowed only in the primary configuration",
@@ -144,7 +144,7 @@ describe("mistakes are located", () => {
   });
 });
 
-describe("what differs from Hydra on purpose", () => {
+describe("deliberate differences from Hydra", () => {
   test("a key that holds null can be removed", () => {
     expect(values({ "config.yaml": "a: null\nb: 1\n" }, "~a")).toEqual({ b: 1 });
   });

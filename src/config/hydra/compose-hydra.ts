@@ -109,7 +109,7 @@ export function composeHydra({
   const section = childOf(tree, "hydra");
   const resolved = section === undefined ? undefined : select(tree, "hydra", resolvers);
   if (resolved !== undefined && resolved.kind !== "map") {
-    mistakes.push({ where: positionText(resolved.origin), message: "hydra is a section of settings" });
+    mistakes.push({ where: positionText(resolved.origin), message: "hydra must be a section of settings" });
   }
   const hydra = readHydraSettings(resolved?.kind === "map" ? resolved : undefined, mistakes);
   if (mistakes.length > 0) throw mistakesError(mistakes);
@@ -143,7 +143,7 @@ function searchEntries(override: Override | undefined, primary: MapNode | undefi
   const entries = plain(given);
   if (Array.isArray(entries) && entries.every((entry) => typeof entry === "string")) return entries;
   throw new UserError(
-    `${positionText(given.origin)}: hydra.searchpath is a list of text, e.g. [file://conf,pkg://verl.trainer.config]`,
+    `${positionText(given.origin)}: hydra.searchpath must be a list of text, e.g. [file://conf,pkg://verl.trainer.config]`,
   );
 }
 

@@ -1,5 +1,5 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-/** Whatever is typed or lies in a file: an answer, or a UserError that says where. `HONE_FUZZ=100000` tries more. */
+/** Random overrides and files give a configuration or a UserError with a location. `HONE_FUZZ=100000` runs more cases. */
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -26,7 +26,7 @@ function write(files: Record<string, string>): void {
   for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
 }
 
-/** The error's first line names a file and a line, the override, or the key that it is about. */
+/** Whether the error's first line names a file and a line, the override, or the key. */
 function answers(overrides: readonly string[], act: () => unknown): void {
   try {
     act();

@@ -60,6 +60,6 @@ function checkKeys(node: Node, key: string, mistakes: Mistake[]): void {
 export function hasNoMeaning(key: string): string {
   const known = [...meaningful, ...unchanged.keys()];
   const near = nearest(key, known);
-  const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `it understands ${known.join(", ")}`;
+  const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `Hone supports ${known.join(", ")}`;
   return `is a setting of Hydra's own machinery, which Hone does not have; ${help}`;
 }

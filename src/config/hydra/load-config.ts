@@ -21,9 +21,9 @@ export interface DefaultEntry {
   kind: "self" | "config" | "group";
   /** Whether the path starts at the search path's root instead of the file's folder. */
   absolute: boolean;
-  /** Of `a/b/c`, or of `a/b: c`: `a/b`. */
+  /** `a/b` for both `a/b/c` and `a/b: c`. */
   group: string;
-  /** The option or options; null picks none. Of `a/b/c`: `c`. */
+  /** The option or options: `c` for `a/b/c`; null selects no option. */
   option: string | string[] | null;
   package: string | undefined;
   optional: boolean;
@@ -90,7 +90,7 @@ function packageHeader(text: string, complain: (line: number, message: string) =
       .trim()
       .replace(/^#+\s*/, "")
       .split(/ +/);
-    if (value === undefined || more.length > 0) complain(index + 1, "a header reads `# @package name`");
+    if (value === undefined || more.length > 0) complain(index + 1, "a header has the form `# @package name`");
     else if (key === "@package") header = value;
   }
   return header;
@@ -100,7 +100,7 @@ type Complain = (at: Origin, message: string) => void;
 
 function readDefaults(node: Node, complain: Complain): DefaultEntry[] {
   if (node.kind !== "list") {
-    complain(node.origin, "defaults is a list: one `- group: option` a line");
+    complain(node.origin, "defaults must be a list: one `- group: option` per line");
     return [];
   }
   return node.items.flatMap((item) => readDefault(item, complain) ?? []);
@@ -111,7 +111,7 @@ function readDefault(item: Node, complain: Complain): DefaultEntry | undefined {
   if (item.kind === "value" && typeof item.value === "string") return configEntry(item.value, origin, complain);
   const [entry, ...others] = item.kind === "map" ? item.entries : [];
   if (entry === undefined || others.length > 0) {
-    complain(origin, "an item of the defaults list is a file's name, or one `group: option`");
+    complain(origin, "an item of the defaults list must be a file name or one `group: option`");
     return undefined;
   }
   const { name, node } = entry;
@@ -124,7 +124,7 @@ function readDefault(item: Node, complain: Complain): DefaultEntry | undefined {
   }
   const option = optionOf(node);
   if (option === undefined) {
-    complain(origin, `the option of ${oneLine(name)} is a name, a list of names, or null`);
+    complain(origin, `the option of ${oneLine(name)} must be a name, a list of names, or null`);
     return undefined;
   }
   return {

@@ -75,7 +75,7 @@ const functions: Readonly<Record<string, Call>> = {
     const [only] = values;
     if (values.length === 1 && (only?.type === "choice" || only?.type === "range")) return { ...only, shuffle: true };
     if (values.length === 1) {
-      throw new ValueMistake("shuffle() of one value would draw anew in each run; shuffle a sweep instead");
+      throw new ValueMistake("shuffle() of one value would differ in each run; shuffle a sweep instead");
     }
     const items = values.map((item) => element("shuffle", item));
     return { type: "choice", items, simple: true, shuffle: true };
@@ -87,8 +87,8 @@ export function callFunction(name: string, positional: Value[], named: ReadonlyM
   const known = Object.keys(functions);
   if (!Object.hasOwn(functions, name)) {
     const near = nearest(name, known);
-    const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `there are ${known.join(", ")}`;
-    throw new ValueMistake(`${name}() is not a function; ${help} Text with brackets goes in quotes.`);
+    const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `use one of ${known.join(", ")}`;
+    throw new ValueMistake(`${name}() is not a function; ${help} Put text with brackets in quotes.`);
   }
   return functions[name]!(positional, named);
 }
@@ -107,7 +107,7 @@ function bind(
 }
 
 function element(name: string, value: Value): Element {
-  if (isSweep(value)) throw new ValueMistake(`${name}() cannot hold another sweep`);
+  if (isSweep(value)) throw new ValueMistake(`${name}() cannot contain another sweep`);
   return value;
 }
 

@@ -9,7 +9,7 @@ export interface Override {
   kind: "change" | "add" | "force-add" | "delete";
   /** A dotted key, or a config group: `rllm/backend`. */
   key: string;
-  /** Of `group@package=option`. */
+  /** The package in `group@package=option`. */
   package: string | undefined;
   /** Undefined for a bare `~key`. */
   value: Value | undefined;
@@ -36,7 +36,7 @@ export function parseOverride(text: string): Override | Mistake {
   const spelled = left.slice(mark.length);
   const kind = kinds[mark];
   if (equals < 0 && kind !== "delete") {
-    return { where, message: "an override reads key=value, e.g. training.learning_rate=1e-4" };
+    return { where, message: "an override has the form key=value, e.g. training.learning_rate=1e-4" };
   }
   if (spelled === "") return { where, message: "the key before = is missing" };
   const match = keyPattern.exec(spelled);
@@ -56,7 +56,7 @@ export const isMistake = (parsed: Override | Mistake): parsed is Mistake => "mes
 function keyMessage(spelled: string): string {
   const shown = oneLine(spelled, 60);
   if (/\s/.test(spelled))
-    return `the key ${JSON.stringify(shown)} contains spaces; write key=value without any before =`;
+    return `the key ${JSON.stringify(shown)} contains spaces; write key=value without spaces before =`;
   if (spelled.includes("[")) {
     return `the key ${shown} contains brackets; items of a list are spelled key.0, and a list is set as a whole: key=[1,2]`;
   }

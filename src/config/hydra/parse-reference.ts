@@ -63,7 +63,7 @@ class Reader extends TextReader {
     for (;;) {
       stop.lastIndex = this.at;
       const match = stop.exec(this.text);
-      if (match === null) throw new ReferenceMistake(`a quote (${quote}) is not closed in it`);
+      if (match === null) throw new ReferenceMistake(`a quote (${quote}) is not closed`);
       const [whole, slashes, mark] = match as unknown as [string, string, string];
       add(this.text.slice(this.at, match.index));
       this.at = match.index + whole.length;
@@ -215,7 +215,7 @@ class Reader extends TextReader {
     if (character === undefined) throw new ReferenceMistake("a reference is not closed: } is missing");
     const shown = this.text.slice(Math.max(0, this.at - 20), this.at);
     throw new ReferenceMistake(
-      `a reference is not understood at ${JSON.stringify(character)} after ${JSON.stringify(shown)}; it reads \${section.key}, \${.key} or \${resolver:argument}`,
+      `a reference is not understood at ${JSON.stringify(character)} after ${JSON.stringify(shown)}; write \${section.key}, \${.key} or \${resolver:argument}`,
     );
   }
 }

@@ -87,7 +87,7 @@ class Reader extends TextReader {
       throw new ValueMistake(`a quote ${column} has no match, or is inside unquoted text`);
     }
     const help = /[()[\]{}:=,\\]/.test(character!)
-      ? `precede it by a backslash or put the text in quotes`
+      ? `put a backslash before it or put the text in quotes`
       : "put the text in quotes";
     throw new ValueMistake(`${JSON.stringify(character)} ${column} is not understood; ${help}`);
   }

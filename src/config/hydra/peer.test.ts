@@ -1,4 +1,4 @@
-/** Recorded compositions and sweeps of Hydra 1.3 (scripts/proofs/recorders/hydra-compositions.py), each composed here again. */
+/** Recorded compositions and sweeps of Hydra 1.3 (scripts/proofs/recorders/hydra-compositions.py), compared with Hone's. */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { gunzipSync } from "node:zlib";
@@ -31,7 +31,7 @@ beforeAll(() => {
   return () => delete process.env.HYDRA_PEER;
 });
 
-/** What JSON cannot hold, as the recording spells it. */
+/** Values that JSON cannot represent, as the recording spells them. */
 function recordable(value: unknown): unknown {
   if (typeof value === "number" && !Number.isFinite(value)) {
     return `float:${Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf"}`;

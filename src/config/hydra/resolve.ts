@@ -200,7 +200,9 @@ class Resolution {
         located,
       );
       if (found !== undefined) return this.followed(found);
-      throw new ReferenceMistake(`${oneLine(reference.text)} refers to no key${this.keyHelp(names)}`);
+      throw new ReferenceMistake(
+        `${oneLine(reference.text)} refers to a key that does not exist${this.keyHelp(names)}`,
+      );
     }
     const name = reference.name.map((part) => (typeof part === "string" ? part : this.nameOf(part, located))).join(".");
     const given = reference.arguments.map((argument) => this.evaluateArgument(argument, located));
@@ -284,7 +286,7 @@ class Resolution {
 
 const keyOf = (path: readonly string[]) => path.join(".");
 
-/** Records in every value of a referenced section by which reference it came. */
+/** Sets the origin of every value in a referenced section to the reference that copied it. */
 function relocate(node: Node, at: Origin & { kind: "reference" }): Node {
   const origin: Origin = { ...at, from: node.origin };
   if (node.kind === "list") return { ...node, origin, items: node.items.map((item) => relocate(item, at)) };

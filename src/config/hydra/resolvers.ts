@@ -34,7 +34,7 @@ const resolvers: Readonly<Record<string, Resolver>> = {
     if (value !== undefined) return { kind: "value", origin, value };
     if (given[1] === undefined) {
       throw new ReferenceMistake(
-        `the environment variable ${oneLine(name)} is not set; a default reads \${oc.env:${oneLine(name)},default}`,
+        `the environment variable ${oneLine(name)} is not set; to give a default, write \${oc.env:${oneLine(name)},default}`,
       );
     }
     const fallback = scalar(given[1], "oc.env's default");
@@ -94,7 +94,7 @@ const resolvers: Readonly<Record<string, Resolver>> = {
     const value = key === "runtime.cwd" ? process.cwd() : key === "job.config_name" ? configName : choice;
     if (value === undefined) {
       throw new ReferenceMistake(
-        `\${hydra:${oneLine(key)}} is not known here; there are runtime.cwd, runtime.choices.GROUP and job.config_name`,
+        `\${hydra:${oneLine(key)}} is not supported; use runtime.cwd, runtime.choices.GROUP or job.config_name`,
       );
     }
     return { kind: "value", origin, value };
@@ -106,7 +106,7 @@ export function callResolver(name: string, given: Node[], call: ResolverCall): N
   const known = Object.keys(resolvers);
   if (!Object.hasOwn(resolvers, name)) {
     const near = nearest(name, known);
-    const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `there are ${known.join(", ")}`;
+    const help = near.length > 0 ? `did you mean ${near.join(" or ")}?` : `use one of ${known.join(", ")}`;
     throw new ReferenceMistake(`${oneLine(name)} is not a resolver; ${help}`);
   }
   return resolvers[name]!(given, call);
@@ -115,7 +115,7 @@ export function callResolver(name: string, given: Node[], call: ResolverCall): N
 function textOf(given: readonly Node[], index: number, form: string): string {
   const node = given[index];
   if (node?.kind === "value" && typeof node.value === "string") return node.value;
-  throw new ReferenceMistake(`\${${form}} takes text there`);
+  throw new ReferenceMistake(`\${${form}} needs text at that position`);
 }
 
 function scalar(node: Node, what: string): ValueNode {
@@ -153,7 +153,7 @@ function formatTime(format: string, time: Date): string {
   };
   return format.replace(/%(.?)/gs, (whole, code: string) => {
     const text = codes[code];
-    if (text === undefined) throw new ReferenceMistake(`now knows %Y %y %m %d %H %M %S %f, not ${oneLine(whole)}`);
+    if (text === undefined) throw new ReferenceMistake(`now supports %Y %y %m %d %H %M %S %f, not ${oneLine(whole)}`);
     return text;
   });
 }

@@ -115,13 +115,13 @@ function findPackage(name: string): string | UserError {
   } catch (error) {
     const reason = (error as NodeJS.ErrnoException).code === "ENOENT" ? "was not found" : "failed to run";
     return new UserError(`pkg://${name} is a Python package, but the Python ${python} ${reason}`, {
-      hint: "Set HONE_PYTHON to the Python that holds the package.",
+      hint: "Set HONE_PYTHON to a Python in which the package is installed.",
     });
   }
   const path = output.trim();
   if (path !== "") return path;
   return new UserError(`pkg://${name}: the Python package ${top} is not installed in ${python}`, {
-    hint: `Install it (its configuration files are enough), or set HONE_PYTHON to a Python that has it:\n  ${install}`,
+    hint: `Install it (its configuration files are enough), or set HONE_PYTHON to a Python in which it is installed:\n  ${install}`,
   });
 }
 

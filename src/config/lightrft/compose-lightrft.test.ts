@@ -9,7 +9,7 @@ function compose(line: string, environment: NodeJS.ProcessEnv = {}) {
   return composeLightRft(readLightRft(line.split(" "), { environment }));
 }
 
-/** The documentation's two complete examples, as they are after `python train.py`. */
+/** The arguments of `python train.py` in the documentation's two complete examples. */
 const examples = {
   "mathematical reasoning":
     "--pretrain /path/to/Qwen2.5-7B-Instruct --reward_pretrain /path/to/reward-model --max_len 4096 --prompt_max_len 2048 --num_episodes 20 --max_epochs 1 --actor_learning_rate 5e-7 --critic_learning_rate 9e-6 --train_batch_size 128 --micro_train_batch_size 1 --rollout_batch_size 64 --micro_rollout_batch_size 2 --advantage_estimator group_norm --n_samples_per_prompt 8 --kl_estimator k3 --init_kl_coef 0.001 --temperature 0.6 --zero_stage 2 --bf16 --gradient_checkpointing --engine_type vllm --engine_tp_size 1 --engine_mem_util 0.85 --enable_engine_sleep --adam_offload --fused_linear_logprob --use_tensorboard ./tb_logs --plot_every 10 --save_path ./checkpoints --save_interval 1 --max_ckpt_num 3 --reward_running_norm --advantages_norm",
@@ -111,7 +111,7 @@ it.each(["--adam_offload", "--fsdp --fsdp_cpu_offload"])(
   },
 );
 
-it("cpgd without a KL has no KL target that nobody set", () => {
+it("cpgd without a KL does not get the default KL target", () => {
   const { config } = compose(`${least} --advantage_estimator cpgd --init_kl_coef 0`);
   expect(config.rllm.algorithm).toMatchObject({ kl_beta: 0, kl_target: null });
   expect(compose(`${least} --advantage_estimator cpgd`).config.rllm.algorithm.kl_target).toBe(0.01);

@@ -14,7 +14,7 @@ export const flagSections = {
     reward_pretrain: optionalText
       .describe("Reward model, in place of the script's own reward; rewards of --remote_rm_url are added.")
       .meta({
-        note: "The documented default is the value of --pretrain; LightRFT's code has no default, and neither has Hone.",
+        note: "The documented default is the value of --pretrain; LightRFT's code has no default, and neither does Hone.",
       }),
     remote_rm_url: optionalText.describe("URL of a reward server; separate several with commas."),
     max_len: count.min(2).default(4096).describe("Maximum sequence length in tokens, prompt and response together."),

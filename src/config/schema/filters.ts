@@ -3,7 +3,7 @@ import { z } from "zod";
 import { off, on, positive, section } from "./about.ts";
 
 export const processingFlags = {
-  disable_thinking: off.describe("Tell the chat template to request replies without thinking."),
+  disable_thinking: off.describe("Request replies without thinking, through the chat template."),
   accumulate_reasoning: off.describe(
     "Keep the thinking of earlier replies in later prompts, even if the chat template drops it.",
   ),

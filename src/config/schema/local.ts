@@ -58,7 +58,7 @@ export const local = section({
       .nullable()
       .default(null)
       .describe(
-        "URL of a vLLM server that runs already and serves the same model. It samples; the local engine trains and sends it each new version of the LoRA adapter.",
+        "URL of a running vLLM server that serves the same model. It samples; the local engine trains and sends it each new version of the LoRA adapter.",
       )
       .meta({ backends: ["local"] }),
     tensor_parallel: positive

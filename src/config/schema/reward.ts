@@ -34,5 +34,5 @@ export const reward = section({
     ),
   use_engine: off
     .describe("Run the reward model in an inference engine.")
-    .meta({ later: "reward models run in a worker of their own; inference engines for them are not supported yet" }),
+    .meta({ later: "reward models run in their own worker; inference engines for them are not supported yet" }),
 });

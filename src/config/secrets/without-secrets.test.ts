@@ -18,7 +18,7 @@ afterEach(() => vi.unstubAllEnvs());
 
 const compose = (overrides: string[], more: ConfigSources = {}) => composeConfig({ ...more, overrides });
 
-/** All that is stored or shown of a configuration. */
+/** Everything that is stored or shown of a configuration. */
 const shownOf = (overrides: string[]) => {
   const composed = compose(overrides);
   return [

@@ -39,7 +39,7 @@ const tables = [
 for (const [backend, keys] of tables) {
   const compose = (...overrides: string[]) => composeConfig({ overrides: [`rllm/backend=${backend}`, ...overrides] });
 
-  test.each(keys)(`${backend}: %s and %s are one value, whichever was set`, (native, rllm) => {
+  test.each(keys)(`${backend}: %s and %s get the same value, whichever was set`, (native, rllm) => {
     const [one, other] = values([native, rllm]);
     const both = (composed: ComposedConfig) => [native, rllm].map((path) => valueAt(composed.tree, path));
     const common = compose(`${rllm}=${one}`);
@@ -62,7 +62,7 @@ for (const [backend, keys] of tables) {
   });
 }
 
-test.each(forwardedKeys)("%s is forwarded to %s, which wins where it is set", (from, to) => {
+test.each(forwardedKeys)("%s is forwarded to %s, which wins if it is set", (from, to) => {
   const overrides = ["rllm/backend=tinker", `${from}=4`];
   const forwarded = composeConfig({ overrides });
   expect([from, to].map((path) => valueAt(forwarded.tree, path))).toEqual([4, 4]);
@@ -72,7 +72,7 @@ test.each(forwardedKeys)("%s is forwarded to %s, which wins where it is set", (f
   expect(said(both)).toEqual([["conflict", from, to]]);
 });
 
-test("a later layer wins, whichever name it uses", () => {
+test("a later layer wins under either name", () => {
   const input = { data: { train_batch_size: 16 }, rllm: { trainer: { total_epochs: 2 } } };
   const composed = composeConfig({ input, overrides: ["rllm.data.train_batch_size=8"] });
   expect(composed.config.data.train_batch_size).toBe(8);
@@ -92,12 +92,12 @@ test.each([
     { "actor_rollout_ref.actor.use_kl_loss": false },
   ],
   [
-    "eps_clip is both bounds",
+    "eps_clip sets both bounds",
     ["rllm.algorithm.eps_clip=0.1"],
     { "actor_rollout_ref.actor.clip_ratio_low": 0.1, "actor_rollout_ref.actor.clip_ratio_high": 0.1 },
   ],
   [
-    "clip_ratio alone too",
+    "clip_ratio alone sets both bounds",
     ["actor_rollout_ref.actor.clip_ratio=0.1"],
     { "actor_rollout_ref.actor.clip_ratio_low": 0.1, "rllm.algorithm.eps_clip": 0.1 },
   ],
@@ -117,7 +117,7 @@ test.each([
   expect(Object.fromEntries(Object.keys(expected).map((path) => [path, valueAt(tree, path)]))).toEqual(expected);
 });
 
-test("older names of ways to resume, and Tinker's name of the checkpoint to resume from", () => {
+test("older values of resume_mode, and resume_from_tinker_id", () => {
   const of = (...overrides: string[]) => composeConfig({ overrides }).config.training;
   expect(() => of("training.resume_from_tinker_id=abc")).toThrow(
     'training.resume_from_tinker_id expects tinker://RUN/weights/NAME or null, got "abc"',
