@@ -1,10 +1,11 @@
-/** One run from its configuration to its summary. What it opens is open-run.ts's, what it repeats loop.ts's. */
+/** One run from its configuration to its summary. `opening/open-run.ts` opens it, `loop.ts` repeats its steps. */
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import { builtBackends, capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
+import { UserError } from "../errors.ts";
 import { checkSettings } from "../support/check-support.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
@@ -68,9 +69,9 @@ async function runExperiment(experiment: Experiment<unknown>, options: TrainOpti
     process.stdout.write(toYaml(unresolved ? composed.unresolved : composed.stored, new Map(), { unresolved: true }));
     return nothing;
   }
-  check(experiment, composed, options);
+  const isRefused = check(experiment, composed, options);
   if (options.dryRun) {
-    const { plan, warnings } = dryRecipe(experiment, composed, options);
+    const { plan, warnings } = dryRun(experiment, composed, { ...options, isRefused });
     for (const text of warnings) process.stderr.write(`warning: ${text}\n`);
     process.stdout.write(`${toYaml(composed.stored, composed.origins, { unresolved: true })}\n# ${plan.arithmetic}\n`);
     return nothing;
@@ -131,8 +132,11 @@ function prepareMeasurement(
   };
 }
 
-/** Refuses what cannot work, and reports what has no effect. */
-function check(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): void {
+/**
+ * Refuses what cannot work, and reports what has no effect.
+ * @returns whether a dry run has a setting that would be refused
+ */
+function check(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): boolean {
   const { engine, dryRun = false } = options;
   const { estimators = {}, losses = {} } = experiment;
   const warnings = checkSettings(composed, {
@@ -149,6 +153,7 @@ function check(experiment: Experiment<unknown>, composed: ComposedConfig, option
   }
   for (const note of dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
   for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
+  return dryRun && warnings.some(({ category }) => category === "unsupported");
 }
 
 function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Checked {
@@ -156,15 +161,21 @@ function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { en
   return { composed, recipe: compileRecipe(composed, capabilities, experiment) };
 }
 
-/** For a backend that is not built, there is only a plan. */
-function dryRecipe(
+/** The plan of a dry run, and why a run would stop if that is not known so far. A backend that is not built has no recipe. */
+function dryRun(
   experiment: Experiment<unknown>,
   composed: ComposedConfig,
-  options: TrainOptions,
+  options: TrainOptions & { isRefused: boolean },
 ): Pick<Recipe, "plan" | "warnings"> {
   const { config } = composed;
-  if (builtBackends.includes(config.rllm.backend)) return compile(experiment, composed, options).recipe;
-  return { plan: planOf(experiment, config), warnings: [] };
+  const plan = planOf(experiment, config);
+  if (options.isRefused || !builtBackends.includes(config.rllm.backend)) return { plan, warnings: [] };
+  try {
+    return compile(experiment, composed, options).recipe;
+  } catch (error) {
+    if (!(error instanceof UserError)) throw error;
+    return { plan, warnings: [`${error.message}; a run would stop here`] };
+  }
 }
 
 interface Checked {

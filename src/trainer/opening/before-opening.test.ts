@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterAll, beforeAll, expect, it } from "vitest";
+import { afterAll, beforeAll, expect, it, vi } from "vitest";
 import { temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
@@ -40,4 +40,23 @@ it.each([
   const settings = ["rllm/backend=tinker", service, "model.lora_rank=32", `rllm.trainer.run_dir=${folder}`];
   await expect(train(toy(), { overrides: [...settings, ...overrides] })).rejects.toThrow(message);
   expect([requests, existsSync(folder)]).toEqual([0, false]);
+});
+
+it.each([
+  [
+    "by the start-up check",
+    ["rllm/backend=tinker", "model.lora_rank=32", "rllm.algorithm.adv_estimator=gae"],
+    /requires a critic/,
+  ],
+  ["by the recipe", ["rllm.algorithm.estimator_map.solver=gropo"], /estimator gropo does not exist/],
+])("a dry run says once what a run refuses %s, and prints the configuration", async (_, overrides, reason) => {
+  const written: Record<"stdout" | "stderr", string[]> = { stdout: [], stderr: [] };
+  for (const stream of ["stdout", "stderr"] as const) {
+    vi.spyOn(process[stream], "write").mockImplementation((text) => written[stream].push(String(text)) > 0);
+  }
+  await train(toy(), { overrides, dryRun: true });
+  vi.restoreAllMocks();
+  const stops = written.stderr.filter((line) => line.includes("a run would stop here"));
+  expect(stops).toEqual([expect.stringMatching(reason)]);
+  expect(written.stdout.join("")).toContain("rllm:");
 });
