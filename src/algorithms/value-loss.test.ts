@@ -31,7 +31,7 @@ function make(rows: readonly (readonly Token[])[]) {
   return { batch, outputs, all: Int32Array.from(rows.keys()) };
 }
 
-/** Far from the kinks: the edges of the clip, and where both branches are as far from the target. */
+/** Values far from the kinks, which are the clip's bounds and the points where both branches are equal. */
 const token = fc.record({
   value: fc.constantFrom(-1.3, -0.45, 0.1, 0.33, 0.9, 2.2),
   old: fc.constantFrom(-0.6, 0.2, 0.7),
@@ -71,7 +71,7 @@ test.each(modes)("under %s the gradient is the central difference, and parts add
   );
 });
 
-test("what a batch lacks is said", () => {
+test("missing values are reported", () => {
   const { batch, outputs, all } = make([[{ value: 0, old: 0, target: 1 }]]);
   const { returns: _, ...without } = batch;
   expect(() => valueLoss(without, { aggMode: "token-mean", clip: null })).toThrow(/returns/);

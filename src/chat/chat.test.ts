@@ -30,11 +30,11 @@ const edit = (file: string, change: (content: Record<string, unknown>) => void) 
   writeFileSync(path, JSON.stringify(content));
 };
 
-describe("where the template comes from", () => {
+describe("the source of the template", () => {
   const config = (change: Record<string, unknown>) =>
     edit("tokenizer_config.json", (content) => Object.assign(content, change));
 
-  test("chat_template.jinja wins over tokenizer_config.json, which may hold one or several", () => {
+  test("chat_template.jinja wins over tokenizer_config.json, which may contain one or several", () => {
     config({ chat_template: "old {{ messages[0].content }}" });
     expect(loadChat(folder).renderText(hello)).toMatch(/^<\|begin_of_text\|>/);
     rmSync(join(folder, "chat_template.jinja"));
@@ -47,7 +47,7 @@ describe("where the template comes from", () => {
     expect(loadChat(folder).renderText(hello)).toBe("<|eot_id|>false");
   });
 
-  test("without one, a base model is refused, or its messages are put one below the other where that is wanted", () => {
+  test("a base model without a template is refused, unless the plain renderer writes one message per line", () => {
     rmSync(join(folder, "chat_template.jinja"));
     expect(() => loadChat(folder)).toThrow(UserError);
     expect(() => loadChat(folder)).toThrow("has no chat template; it is probably a base model");
@@ -81,7 +81,7 @@ describe("bad folders", () => {
     expect(open).toThrow(folder);
   });
 
-  test("a template that refuses says whom and why", () => {
+  test("an error thrown by a template names the model's folder and the reason", () => {
     const system = [{ role: "system", content: "x" }, ...hello] as const;
     expect(() => loadChat(fixture("gemma")).render(system)).toThrow(
       /the chat template of .*gemma refuses these messages \(system, user\): System role not supported/,
@@ -98,15 +98,15 @@ describe("bad folders", () => {
 describe("decoding", () => {
   const chat = loadChat(fixture("chatml"));
 
-  test("ids beyond the tokenizer's, as a padded vocabulary has, decode to nothing", () => {
+  test("ids of a padded vocabulary decode to nothing", () => {
     const known = chat.encode("hi");
     expect(chat.decode([99_999, ...known, 100_000])).toBe("hi");
     expect(chat.decode([99_999])).toBe("");
     expect(chat.decode([])).toBe("");
   });
 
-  test("any text comes back from its tokens, whole and piece by piece", () => {
-    // White space before a carriage return and such must survive; only lone surrogates, which are no text, may not.
+  test("decoding restores any text, whole and piece by piece", () => {
+    // Even white space before a carriage return; only lone surrogates, which are not text, may change.
     fc.assert(
       fc.property(fc.string({ unit: "grapheme", maxLength: 40 }), (text) => {
         const tokens = chat.encode(text);
@@ -123,7 +123,7 @@ describe("decoding", () => {
     );
   });
 
-  test("an incomplete character is held back, then told as such", () => {
+  test("an incomplete character is held back, then replaced at the end", () => {
     const party = [...chat.encode("🎉")];
     expect(party.length).toBeGreaterThan(1);
     const decoder = chat.incrementalDecoder();
@@ -140,7 +140,7 @@ describe("decoding", () => {
   });
 });
 
-test("the prompt that a group's rollouts begin with is kept once; a template that writes the date is asked each time", () => {
+test("the first prompt of a group is cached, unless the template writes the date", () => {
   const chat = loadChat(fixture("qwen"));
   const prompt = chat.render(hello);
   expect(chat.render(structuredClone(hello))).toBe(prompt);
@@ -184,7 +184,7 @@ describe("a long text", () => {
     }
   });
 
-  test("is encoded once for a group whose rollouts begin together; a short one is encoded here", async () => {
+  test("is encoded once for the rollouts of a group; a short text is encoded on this thread", async () => {
     const { encode, decode, specials } = openTokenizer(fixture("qwen"));
     const sent: string[] = [];
     const chat = assembleChat({
@@ -204,7 +204,7 @@ describe("a long text", () => {
     expect(sent).toEqual([long(6000)]);
   });
 
-  test("fails as it would here where the model's folder is broken", async () => {
+  test("fails with the same error as on this thread if the model's folder is broken", async () => {
     const chat = loadChat(folder);
     rmSync(join(folder, "tokenizer.json"));
     const encoded = chat.encodeLater(long(6000));

@@ -1,4 +1,4 @@
-/** Tokens and text against what transformers made of the same files (worker/tests/make_chat_goldens.py). */
+/** Compares tokens and text with those of transformers for the same files (worker/tests/make_chat_goldens.py). */
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";

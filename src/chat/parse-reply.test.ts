@@ -68,7 +68,7 @@ describe.each<[string, ToolCallFormat, [string, string, WrittenCall[], ReplyProb
     expect(found.problems.map(({ kind }) => kind)).toEqual(problems);
   });
 
-  test("never throws, and loses no text but that of calls", () => {
+  test("never throws, and removes only the text of calls", () => {
     const piece = fc.constantFrom(
       "<tool_call>",
       "</tool_call>",
@@ -113,7 +113,7 @@ describe("thinking", () => {
     expect(toolCalls).toEqual([]);
   });
 
-  test("a call that was only thought of is no call; one that follows is, where tools were offered", () => {
+  test("a call inside thinking is not parsed; a call after it is, if tools were offered", () => {
     const call = `<tool_call>${json}</tool_call>`;
     const text = `<think>${call}?</think>Now. ${call}`;
     expect(parse(text, false, true)).toEqual({

@@ -1,4 +1,4 @@
-/** The tokenizer and template of the first example's model, as the worker converts them, against transformers. */
+/** Compares the first example's tokenizer and template, as the worker converts them, with transformers. */
 import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -7,7 +7,7 @@ import { openLocalEngine } from "../backends/local/engine.ts";
 import { removeFolder } from "../temporary-folder.fixture.ts";
 import { loadChat } from "./chat.ts";
 
-test("SmolLM2 is read as transformers reads it", async () => {
+test("SmolLM2 gives the same tokens and text as transformers", async () => {
   const logs = mkdtempSync(join(tmpdir(), "hone-smollm2-"));
   const engine = await openLocalEngine({
     model: "smollm2-135m-instruct",

@@ -25,7 +25,7 @@ const fixture = (name: string) => join(import.meta.dirname, "fixtures", name);
 const tasksOf = <Row>({ size, task }: Dataset<Row>) => Array.from({ length: size }, (_, index) => task(index));
 const rowsOf = <Row>(dataset: Dataset<Row>) => tasksOf(dataset).map(({ row }) => row);
 
-/** Message and hint of the UserError, the test's folder left out. */
+/** Message and hint of the UserError, without the test's folder. */
 async function complaint(run: () => unknown): Promise<string> {
   try {
     await run();
@@ -34,7 +34,7 @@ async function complaint(run: () => unknown): Promise<string> {
     const { message, hint } = error as UserError;
     return `${message} | ${hint}`.replaceAll(/\S*\/(\d+\.\w+)/g, "f");
   }
-  throw new Error("nothing was wrong");
+  throw new Error("no error was thrown");
 }
 
 describe("fromRows", () => {
@@ -47,7 +47,7 @@ describe("fromRows", () => {
     expect(tasksOf(fromRows("sums", rows, { id: ({ n }) => `n${n}` })).map(({ id }) => id)).toEqual(["n1", "n2"]);
   });
 
-  test("needs rows, and ids that differ", async () => {
+  test("requires rows and unique ids", async () => {
     expect(await complaint(() => fromRows("none", []))).toContain("the dataset none has no rows");
     const same = () => fromRows("sums", [1, 2, 1], { id: (row) => `x${row}` });
     expect(await complaint(same)).toContain('sums: rows 0 and 2 have the same id "x1"');
@@ -57,7 +57,7 @@ describe("fromRows", () => {
 describe("generated", () => {
   const make = (_index: number, random: () => number) => [random(), random()];
 
-  test("a row depends on name, seed and index alone, not on what was asked before", () => {
+  test("a row depends on name, seed and index alone, not on earlier calls", () => {
     const dataset = generated("draws", 1e9, make);
     const late = dataset.task(999_999_999);
     expect(tasksOf({ ...dataset, size: 3 }).map(({ id }) => id)).toEqual(["draws/0", "draws/1", "draws/2"]);
@@ -67,7 +67,7 @@ describe("generated", () => {
     expect(dataset.task(0).row).not.toEqual(dataset.task(1).row);
   });
 
-  test("a function that throws is named, a size that is none refused", async () => {
+  test("reports the row whose function throws, and refuses an invalid size", async () => {
     const broken = generated("broken", 3, () => {
       throw new Error("no dice");
     });
@@ -90,7 +90,7 @@ describe("JSON Lines", () => {
     expect(dataset.task(0).id).toBe(`${dataset.name}/0`);
   });
 
-  test("ids name tasks when all rows have one of their own", async () => {
+  test("the column id gives the task ids if it is unique in all rows", async () => {
     const ids = async (text: string) =>
       tasksOf(await openDataset(file(text))).map(({ id }) => id.replace(/^\d+\//, "#"));
     expect(await ids('{"id":"x"}\n{"id":2}\n')).toEqual(["x", "2"]);
@@ -139,14 +139,14 @@ describe("JSON Lines", () => {
     expect(await complaint(() => openDataset(file(text)))).toContain(expected);
   });
 
-  test("a file that changes under a run is an error, not other rows", async () => {
+  test("a file that changes during a run is an error", async () => {
     const path = file('{"a":1}\n{"a":2}\n');
     const dataset = await openDataset(path);
     appendFileSync(path, '{"a":3}\n');
     expect(await complaint(() => dataset.task(1))).toContain("f has changed since it was opened");
   });
 
-  test("a hundred thousand rows open in a moment", async () => {
+  test("a hundred thousand rows open quickly", async () => {
     const path = file(
       Array.from({ length: 100_000 }, (_, index) => `{"question":"what is ${index}?","answer":"${index}"}`).join("\n"),
     );
@@ -226,7 +226,7 @@ describe("openDataset", () => {
     expect(await complaint(() => openDataset(spec))).toContain(expected);
   });
 
-  test("a folder is none", async () => {
+  test("a folder is refused", async () => {
     for (const ending of ["jsonl", "parquet"]) {
       const path = join(folder, `folder.${ending}`);
       mkdirSync(path);
@@ -235,7 +235,7 @@ describe("openDataset", () => {
   });
 });
 
-test("sources one after another keep their origins", () => {
+test("concatenated sources keep their origins", () => {
   const sources = ['{"n":0}\n{"n":1}\n', '{"n":2}', '{"n":3}\n\n{"n":4}'].map((text, index) =>
     openJsonl(file(text), `part${index}`),
   );
@@ -251,7 +251,7 @@ describe("columns", () => {
     { question: "2+2", answer: "4" },
   ]);
 
-  test("types rows and drops what was not asked for", () => {
+  test("types rows and drops all other columns", () => {
     const typed: Dataset<{ question: string; answer: number }> = columns(dataset, {
       question: z.string(),
       answer: z.coerce.number(),
@@ -289,7 +289,7 @@ describe("columns", () => {
     expect(await complaint(() => columns(opened, shape))).toContain(expected);
   });
 
-  test("the first bad row is found on opening, not when it is drawn", async () => {
+  test("the first bad row is reported on opening, not when it is drawn", async () => {
     const opened = await openDataset(file('{"a":"x"}\n\n{"a":"y"}\n{"b":"z"}\n'));
     expect(await complaint(() => columns(opened, { a: z.string() }))).toContain(
       'f:4: the row has no column "a"; its columns are "b"',

@@ -54,7 +54,7 @@ describe("which files make up a split", () => {
       ["b.jsonl"],
     ],
     ["a list of files", "configs:\n- {config_name: a, data_files: [a.jsonl, b.jsonl]}", ["a.jsonl", "b.jsonl"]],
-    ["formats not read", "configs:\n- {config_name: a, data_files: c.csv}", []],
+    ["unsupported formats", "configs:\n- {config_name: a, data_files: c.csv}", []],
     ["broken YAML", "configs: [", ["a.jsonl", "b.jsonl"]],
     ["odd YAML", "configs: [null, 3, {data_files: 7}]", ["a.jsonl", "b.jsonl"]],
   ])("the card's configs: %s", (_, yaml, expected) => {

@@ -1,4 +1,4 @@
-/** The hub's own client and ours against a server that answers like the hub. */
+/** Tests Hone with the hub's own client against a server that answers like the hub. */
 import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -49,7 +49,7 @@ afterEach(() => {
 
 async function complaint(promise: Promise<unknown>): Promise<string> {
   const error = await promise.then(
-    () => expect.fail("nothing was wrong"),
+    () => expect.fail("no error was thrown"),
     (thrown: unknown) => thrown,
   );
   expect(error).toBeInstanceOf(HoneError);
@@ -69,7 +69,7 @@ describe("hub", () => {
     const folder = join(cacheDir, "datasets--org--card");
     expect(readFileSync(join(folder, "snapshots", commit, "main/train-00000-of-00002.parquet"))).toEqual(parquet);
     expect(readFileSync(join(folder, "refs/main"), "utf8")).toBe(commit);
-    // The shards hold the same bytes, so one blob serves both; the card is the other.
+    // The shards have the same bytes and share a blob; the other blob is the card.
     expect(readdirSync(join(folder, "blobs")).sort()).toEqual([gitOid(Buffer.from(card)), sha256(parquet)].sort());
     expect(said.filter((text) => text.includes("downloading main/"))).toHaveLength(1);
 
@@ -139,14 +139,14 @@ describe("hub", () => {
     expect(existsSync(join(cacheDir, "datasets--org--plain", "hone"))).toBe(false);
   });
 
-  test("a server that ignores ranges costs time, not truth", async () => {
+  test("a server that ignores ranges is slower, but the file is right", async () => {
     Object.assign(fault, { cutAfter: 60_000, cuts: 1000, ignoreRange: true });
     expect(await complaint(hub("org/big", options()))).toContain("checksum");
     Object.assign(fault, { cutAfter: 60_000, cuts: 1, ignoreRange: true });
     expect((await hub("org/big", options())).size).toBe(4000);
   });
 
-  test("without a connection: the files last seen, and a note; or an error that names the way out", async () => {
+  test("without a connection: the cached files with a note, or an error with a hint", async () => {
     const offline = options({ hubUrl: "http://127.0.0.1:9" });
     expect(await complaint(hub("org/plain", offline))).toMatch(
       /^failure: org\/plain: the hub 127\.0\.0\.1 cannot be reached \(.*\) \| .*openDataset\("train\.parquet"\)\.$/,
@@ -167,7 +167,7 @@ describe("hub", () => {
     expect(asked).toEqual([]);
   });
 
-  test("a hub in trouble counts as unreachable", async () => {
+  test("a hub with server errors counts as unreachable", async () => {
     await hub("org/plain", options());
     fault.status = 503;
     expect((await hub("org/plain", options())).notes?.[0]).toContain("the hub cannot be reached");
@@ -176,7 +176,7 @@ describe("hub", () => {
     );
   });
 
-  test("a damaged cache is no crash", async () => {
+  test("a damaged cache does not crash", async () => {
     await hub("org/plain", options());
     const folder = join(cacheDir, "datasets--org--plain", "hone");
     for (const name of readdirSync(folder)) writeFileSync(join(folder, name), "{");

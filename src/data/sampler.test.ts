@@ -30,7 +30,7 @@ describe("taskIndices", () => {
     );
   });
 
-  test("is a function of the step alone, whatever was asked before", () => {
+  test("depends on the step alone, not on earlier calls", () => {
     fc.assert(
       fc.property(options, fc.array(fc.nat(40), { minLength: 1 }), (given, steps) => {
         const forward = steps.map((step) => taskIndices(given, step));
@@ -78,7 +78,7 @@ test.each([
   expect(stepsPerEpoch(size, batchSize)).toBe(steps);
 });
 
-test("a batch larger than the dataset is an error that tells the numbers", () => {
+test("a batch larger than the dataset is an error that names both sizes", () => {
   expect(() => stepsPerEpoch(40, 64)).toThrow(UserError);
   expect(() => stepsPerEpoch(40, 64)).toThrow("data.train_batch_size is 64, but the dataset has only 40 tasks");
   expect(() => taskIndices({ size: 0, batchSize: 1, seed: 0, shuffle: true }, 0)).toThrow("only 0 tasks");

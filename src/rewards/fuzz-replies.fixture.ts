@@ -1,4 +1,4 @@
-/** Random replies that try graders: what models write, broken, and repeated until a slow pattern shows. */
+/** Random replies for testing graders: typical text, broken text, and repetitions that expose slow patterns. */
 import { randomInteger } from "../random.ts";
 
 type Random = () => number;
@@ -44,7 +44,7 @@ export function randomReply(random: Random): string {
   return some(random, 3) + pumped.repeat(Math.ceil((random() * characters) / pumped.length)) + some(random, 3);
 }
 
-/** With pieces put in and characters left out. */
+/** Inserts pieces and removes characters. */
 function mistyped(random: Random, text: string): string {
   let result = text;
   for (let count = randomInteger(random, 1, 3); count > 0; count--) {
@@ -57,7 +57,7 @@ function mistyped(random: Random, text: string): string {
   return random() < 0.5 ? result : `\\boxed{${result}}`;
 }
 
-/** An expression and its value, worked out beside the parser. */
+/** An expression and its value, which is computed without the parser. */
 interface Spelled {
   text: string;
   top: bigint;
@@ -65,7 +65,7 @@ interface Spelled {
 }
 
 interface Part extends Spelled {
-  /** Whether it may stand beside an operator without brackets. */
+  /** Whether it can be an operand without brackets. */
   atom: boolean;
 }
 

@@ -56,7 +56,7 @@ const readers: Record<string, (reply: string, other: string) => unknown> = {
   ),
 };
 
-test("no reply makes a grader throw, leave its range or take long", { timeout: fuzzTimeout }, async () => {
+test("graders never throw, leave their range or take long", { timeout: fuzzTimeout }, async () => {
   const slowest = { name: "", milliseconds: 0, characters: 0 };
   let cases = 0;
   let calls = 0;
@@ -103,7 +103,7 @@ function checkGrade(graded: unknown, where: string): void {
   }
 }
 
-test("an expression equals its value and no other", { timeout: fuzzTimeout }, async () => {
+test("an expression equals its value and no other value", { timeout: fuzzTimeout }, async () => {
   let cases = 0;
   for (const index of fuzzCases(1000, 0.3)) {
     const random = uniforms(deriveSeed(2026, "expressions", index));
@@ -114,7 +114,7 @@ test("an expression equals its value and no other", { timeout: fuzzTimeout }, as
     expect(graders.mathEquivalent(one.text, value), `case ${index}: ${one.text} is ${value}`).toBe(true);
     expect(graders.mathEquivalent(one.text, wrong), `case ${index}: ${one.text} is not ${wrong}`).toBe(false);
     expect(graders.mathEquivalent(one.text, two.text), `case ${index}: ${one.text}, ${two.text}`).toBe(same);
-    // The test runner expects to hear from a long test.
+    // Yields, because the test runner expects a response during a long test.
     if (index % 1000 === 0) await setImmediate();
     cases++;
   }

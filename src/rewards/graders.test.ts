@@ -29,7 +29,7 @@ describe("multipleChoice", () => {
     if (reply === "The answer is E") expect(multipleChoice(reply, "D", 4).reward).toBe(0);
     else expect(multipleChoice(reply, expected, choices)).toMatchObject({ reward });
   });
-  test("a truth that is no letter is a mistake in the data", () => {
+  test("an expected answer that is not a letter is a mistake in the data", () => {
     expect(() => multipleChoice("A", "Paris")).toThrow("one letter of");
     expect(() => multipleChoice("A", "E", 4)).toThrow("one letter of ABCD");
   });
@@ -77,7 +77,7 @@ describe("matchesSchema", () => {
   test("an invalid schema is a mistake of the experiment", async () => {
     await expect(matchesSchema("1", { type: "nothing" })).rejects.toThrow("schema is invalid");
   });
-  test("a schema that recurses, or that tries every alternative twice, gives a 0", async () => {
+  test("a schema that recurses, or that tries every alternative twice, gives 0", async () => {
     const list = { anyOf: [{ type: "array", items: { $ref: "#" }, minItems: 1 }, { type: "null" }] };
     const nested = `${"[".repeat(100_000)}${"]".repeat(100_000)}`;
     expect(await matchesSchema(nested, list)).toMatchObject({

@@ -1,4 +1,4 @@
-/** Replies that took graders seconds, minutes or for ever while nothing else ran. */
+/** Replies that once blocked a grader, and everything else, for seconds, minutes or without end. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { hermes } from "../chat/formats/hermes.ts";
@@ -41,14 +41,14 @@ test("linear time: a judge's answer of many objects", () => {
   expect(readScore(`${"{}".repeat(many)}{"score": 1}`, 0.5)).toMatchObject({ reward: 1 });
 });
 
-test("a reply over a million characters gets 0 unread", () => {
+test("a reply over a million characters gets 0 without being graded", () => {
   expect(mathAnswer(`${" ".repeat(1_000_000)}\\boxed{1}`, "1")).toMatchObject({
     reward: 0,
     explanation: expect.stringContaining("1000009 characters"),
   });
 });
 
-test("matchesFormat: a pattern that backtracks without end gives a 0, and this thread goes on", async () => {
+test("matchesFormat: a pattern that backtracks without end gives 0 and does not block this thread", async () => {
   const graded = matchesFormat(`${"a".repeat(60)}b`, /^(a+)+$/);
   let ticks = 0;
   const timer = setInterval(() => ticks++, 50);
@@ -63,7 +63,7 @@ test.each([
   ["llama3", llama3, `{"name": "add", "parameters": `, ""],
   ["mistral", mistral, `[TOOL_CALLS][{"name": "add", "arguments": `, "]"],
 ] as const)(
-  "%s: a call nested too deeply to be written again is malformed, not a crash",
+  "%s: a call nested too deeply to be serialized is malformed and does not crash",
   (_name, format, open, close) => {
     for (const depth of [101, 100_000]) {
       const nested = `${open}${'{"a":'.repeat(depth)}1${"}".repeat(depth)}}${close}`;
@@ -80,7 +80,7 @@ describe("countdown", () => {
       expect(countdown(`<answer>${expression}</answer>`, { numbers: [5, 8], target }).reward).toBe(0);
     }
   });
-  test("a point before a number makes it another number", () => {
+  test("a leading decimal point changes the number", () => {
     fc.assert(
       fc.property(numbers, ([left, right]) => {
         const game = { numbers: [left!, right!], target: left! * right! };
@@ -107,7 +107,7 @@ describe("combine", () => {
     [() => 1, "a value of type function"],
     [{ reward: true }, "a value of type boolean"],
     [{ reward: 5n }, "a value of type bigint"],
-  ])("a part that returns %s fails by its name", async (given, shown) => {
+  ])("a part that returns %s fails with its name", async (given, shown) => {
     const reward = combine({ first: { weight: 1, reward: () => given as number } });
     await expect(reward({}, {} as never, {} as never)).rejects.toThrow(`the reward "first" returned ${shown}`);
   });

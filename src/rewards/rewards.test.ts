@@ -81,7 +81,7 @@ test.each<[string, string, number, string]>([
   expect(graded.explanation).toContain(where);
 });
 
-test("a broken reference is an error, not a zero", () => {
+test("a broken reference is an error, not a reward of 0", () => {
   expect(() => gsm8kAnswer("42", "#### none")).toThrow("does not contain a number");
   expect(() => firstInteger("42", Number.NaN)).toThrow("got NaN");
   expect(() => integersInOrder("42", [])).toThrow("list of integers");

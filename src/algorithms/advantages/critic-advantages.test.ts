@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { estimatorPresets } from "../estimators/estimator.ts";
 import { criticAdvantages, judgedSequences } from "./critic-advantages.ts";
 
-test("a judged sequence has its reward on its last token, less each token's penalty; others keep their advantages", () => {
+test("the last token of a judged sequence gets its reward, each token pays its penalty; others keep their advantages", () => {
   const options = { ...estimatorPresets.rllm, estimator: "grpo", byRole: { solver: "gae" } };
   const judged = judgedSequences(["solver", "judge", "solver"], options);
   expect([...judged]).toEqual([1, 0, 1]);

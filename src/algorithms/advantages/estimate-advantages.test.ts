@@ -30,7 +30,7 @@ const groupsOf = (rewards: fc.Arbitrary<number>): fc.Arbitrary<RewardGroup[]> =>
   );
 
 describe.each(specs)("%s", (_, { compare }) => {
-  test("gives a finite figure to every trajectory of any groups, whatever their rewards", () => {
+  test("gives every trajectory a finite advantage, regardless of the rewards", () => {
     const any = fc.oneof(groupsOf(reward), groupsOf(tame), groupsOf(fc.constantFrom(0, 1, 1e-300, 0.1)));
     fc.assert(
       fc.property(any, fc.constantFrom(...presets), fc.boolean(), (groups, options, std) => {
@@ -44,7 +44,7 @@ describe.each(specs)("%s", (_, { compare }) => {
   test("permuting a group permutes its advantages", () => {
     fc.assert(
       fc.property(
-        // Different rewards, since the first of equally good ones is the best for pass@k.
+        // All rewards differ, because pass@k breaks ties by position.
         fc.uniqueArray(tame, { minLength: 2, maxLength: 6 }),
         fc.array(fc.nat(), { minLength: 6, maxLength: 6 }),
         fc.constantFrom(...presets),
@@ -58,8 +58,8 @@ describe.each(specs)("%s", (_, { compare }) => {
             [{ rewards: pick(rewards), lengths: pick(lengths), baselines: [0.5] }, other],
             options,
           );
-          pick(straight!).forEach((figure, index) => {
-            expect(permuted![index]).toBeCloseTo(figure, 9);
+          pick(straight!).forEach((value, index) => {
+            expect(permuted![index]).toBeCloseTo(value, 9);
           });
         },
       ),
@@ -67,7 +67,7 @@ describe.each(specs)("%s", (_, { compare }) => {
   });
 });
 
-test("against a mean, equal rewards give exactly zero, whatever rounding does to it", () => {
+test("against a mean, equal rewards give exactly zero despite rounding", () => {
   const against = specs.filter(([name]) => !/^(reinforce|reinforce_plus_plus|gae|remax|optimal_.*)$/.test(name));
   fc.assert(
     fc.property(
@@ -97,7 +97,7 @@ test.each([
 
 const options: AdvantageOptions = { ...estimatorPresets.rllm, std: false, estimator: "grpo" };
 
-test("roles are estimated apart, each by its estimator, and come back in the order of the groups", () => {
+test("each role is estimated separately, by its own estimator; results are in the order of the groups", () => {
   const groups = [rewardGroup("a:solver", [0, 1]), rewardGroup("a:judge", [5, 5]), rewardGroup("b:solver", [1, 1, 0])];
   const advantages = estimateAdvantages(groups, options);
   expect(advantages[0]).toEqual([-0.5, 0.5]);
@@ -108,7 +108,7 @@ test("roles are estimated apart, each by its estimator, and come back in the ord
   expect({ ...rewardMetrics([]), ...advantageMetrics([], []) }).toEqual({});
 });
 
-test("an estimator of one's own is found by its name, and sees everything of the trajectories", () => {
+test("a custom estimator is found by its name and receives the whole trajectories", () => {
   const shortest = (groups: readonly RewardGroup[]) =>
     groups.map(({ rewards, lengths, members }) =>
       rewards.map((own, index) => own / lengths![index]! + members![index]!.trajectory.steps.length),
@@ -120,5 +120,7 @@ test("an estimator of one's own is found by its name, and sees everything of the
     /role solver returned \[1\] for group a:solver, which needs 2 finite numbers/,
   );
   expect(() => estimateAdvantages(groups, { ...options, estimator: "broken", custom })).toThrow(UserError);
-  expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow("advantage estimator gropo does not exist");
+  expect(() => estimateAdvantages(groups, { ...options, estimator: "gropo" })).toThrow(
+    "advantage estimator gropo does not exist",
+  );
 });

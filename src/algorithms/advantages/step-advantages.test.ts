@@ -28,7 +28,7 @@ test("the same step of each rollout is compared, by its own reward", () => {
   ]);
 });
 
-test("one reward a trajectory is that of its last step, which a discount carries back", () => {
+test("a single reward per trajectory counts for its last step and, discounted, for earlier steps", () => {
   const group = groupOf("a:solver", { reward: 1, steps: [null, null] }, { reward: 0, steps: [null, null] });
   expect(estimateStepAdvantages([group], options, 0).advantages[0]).toEqual([
     [0, 0.5],
@@ -40,7 +40,7 @@ test("one reward a trajectory is that of its last step, which a discount carries
   ]);
 });
 
-test("what has nothing to be compared with has the advantage 0 and is counted", () => {
+test("steps without a comparison get the advantage 0 and are counted", () => {
   const group = groupOf(
     "a:solver",
     { reward: 1, steps: [1, 1] },

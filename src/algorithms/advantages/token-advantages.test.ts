@@ -14,17 +14,17 @@ const batch = {
 };
 const sum = (values: Float32Array) => values.reduce((total, value) => total + value, 0);
 
-test("nothing asked for changes nothing", () => {
+test("without options, advantages do not change", () => {
   const shaped = normalizeAdvantages(batch, options);
   expect(shaped).toEqual({ advantages: batch.advantages, metrics: {} });
 });
 
-test("a discount leaves the last token of each sequence as it is", () => {
+test("a discount does not change the last token of each sequence", () => {
   expect([...discountAdvantages(batch, 0.5)]).toEqual([0.25, 0.5, 1, -1, -2, 4]);
   expect(discountAdvantages(batch, 1)).toEqual(batch.advantages);
 });
 
-test("an estimator that whitens does so over the tokens of its roles, and leaves the others alone", () => {
+test("an estimator's whitening covers only the tokens of its roles", () => {
   const { advantages } = normalizeAdvantages(batch, { ...options, byRole: { solver: "reinforce_plus_plus" } });
   expect(sum(advantages.slice(0, 5))).toBeCloseTo(0, 6);
   expect(advantages[5]).toBe(4);
@@ -35,7 +35,7 @@ test("an estimator that whitens does so over the tokens of its roles, and leaves
   expect(byVerl[5]).toBe(0);
 });
 
-test("a KL in the reward is part of what tokens return before they are whitened, as in verl", () => {
+test("a KL in the reward is part of the returns before whitening, as in verl", () => {
   const penalties = Float32Array.of(0.1, 0.2, 0.3, 0, -0.4, 0.5);
   const gamma = 0.5;
   const penalised = penalizeAdvantages(discountAdvantages(batch, gamma), penalties, batch.offsets, { gamma });

@@ -12,7 +12,7 @@ const close = (got: ArrayLike<number>, wanted: ArrayLike<number>) => {
   });
 };
 
-test("a critic that expects nothing leaves the returns, and a perfect one nothing", () => {
+test("advantages are the returns if the critic predicts 0, and 0 if it predicts perfectly", () => {
   fc.assert(
     fc.property(values, fc.constantFrom(1, 0.9, 0), (rewards, gamma) => {
       const returns = returnsToGo(rewards, gamma);
@@ -24,7 +24,7 @@ test("a critic that expects nothing leaves the returns, and a perfect one nothin
   );
 });
 
-test("tokens that the policy did not say are as if they were not there", () => {
+test("tokens that the policy did not sample are skipped", () => {
   const token = fc.record({
     reward: fc.integer({ min: -4, max: 4 }),
     value: fc.integer({ min: -4, max: 4 }),
@@ -44,7 +44,7 @@ test("tokens that the policy did not say are as if they were not there", () => {
   );
 });
 
-test("whitened values have mean 0 and deviation 1; one, none and equal ones are 0, never NaN", () => {
+test("whitened values have mean 0 and deviation 1; a single value and equal values give 0, never NaN", () => {
   for (const options of Object.values(whitenings)) {
     const whitened = whiten(Float64Array.of(1, 2, 4, 7), options);
     expect(whitened.reduce((sum, value) => sum + value, 0)).toBeCloseTo(0, 6);
@@ -59,7 +59,7 @@ test("whitened values have mean 0 and deviation 1; one, none and equal ones are 
   }
 });
 
-test("the optimal baseline of replies alike is their mean return, and a lone reply keeps its returns", () => {
+test("the optimal baseline of identical replies is their mean return; a single reply keeps its returns", () => {
   const row = (reward: number, length: number) => ({
     returns: Float64Array.from({ length }, () => reward),
     logprobs: Float64Array.from({ length }, () => -1),

@@ -4,7 +4,7 @@ import { klPenalty, penalizeAdvantages } from "./kl-penalty.ts";
 
 const offsets = Int32Array.of(0, 2, 3);
 
-test("a penalty is the weighted KL of each token, and its mean that of the sequences' means", () => {
+test("a penalty is the weighted KL of each token; the mean is taken over the sequences' means", () => {
   const { penalties, kl } = klPenalty(Float32Array.of(-1, -2, -3), Float32Array.of(-2, -2, -1), offsets, {
     weight: 0.5,
     estimator: "k1",
@@ -16,7 +16,7 @@ test("a penalty is the weighted KL of each token, and its mean that of the seque
   );
 });
 
-test("penalties lower the advantages of what led to them", () => {
+test("penalties lower the advantages of earlier tokens", () => {
   const advantages = penalizeAdvantages(Float32Array.of(1, 1, 1), Float32Array.of(0.5, 0.25, 0), offsets, { gamma: 1 });
   expect([...advantages]).toEqual([0.25, 0.75, 1]);
   const alone = penalizeAdvantages(new Float32Array(3), Float32Array.of(3, 1, 2), offsets, { gamma: 0 });

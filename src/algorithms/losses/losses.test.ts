@@ -47,15 +47,15 @@ const tokens = fc.array(
 );
 
 describe.each(names)("%s", (name) => {
-  test("the slopes are central differences, also where advantages differ within a sequence", () => {
+  test("the slopes equal central differences, also if advantages differ within a sequence", () => {
     const step = 1e-6;
     fc.assert(
       fc.property(tokens, (drawn) => {
-        // gspo's other gradient is meant not to be the derivative, unless a sequence has one advantage.
+        // gspo's token gradient deliberately differs from the derivative, unless a sequence has one advantage.
         const row = evaluate(name, drawn, { ...settings, gspoGradient: "sequence" });
         drawn.forEach((token, index) => {
           const at = (shift: number) => {
-            // cispo's ratio is detached: it stays where it is.
+            // cispo's ratio is detached, so it stays constant.
             const logRatio = token.logRatio + (name === "cispo" ? 0 : shift);
             const moved = { ...token, logprob: token.logprob + shift, logRatio };
             return evaluate(name, drawn.with(index, moved)).loss;
@@ -67,7 +67,7 @@ describe.each(names)("%s", (name) => {
     );
   });
 
-  test("no ratio and no advantage, however extreme, gives a value that is not finite", () => {
+  test("extreme ratios and advantages give finite values", () => {
     const extreme = fc.array(
       fc.record({
         logprob: fc.constantFrom(-1e4, -800, -1, 0),
@@ -86,7 +86,7 @@ describe.each(names)("%s", (name) => {
   });
 });
 
-test("gspo's two gradients are the same for one advantage a sequence", () => {
+test("gspo's two gradients are equal if each sequence has one advantage", () => {
   const drawn = [0.1, 0.3, -0.1].map((logRatio) => ({ logprob: -1, logRatio, advantage: 0.7, marked: 0 }));
   const slopes = (gspoGradient: "token" | "sequence") =>
     [...evaluate("gspo", drawn, { ...settings, gspoGradient }).slopes].map((slope) => slope.toFixed(12));
@@ -99,7 +99,7 @@ test("NaN does not hang the selection", () => {
   expect(markForKlCov({ logprobs: nan, old: nan, advantages: nan }, { ...settings, klCovRatio: 0.5 })).toHaveLength(3);
 });
 
-test("high entropy keeps a share of each sequence, at least one token, and of equal ones the first", () => {
+test("the high-entropy selection keeps a share of each sequence, at least one token; on ties the first", () => {
   expect([0, 1, 3, 10].map((count) => highEntropyCount(count, 0.25))).toEqual([0, 1, 1, 2]);
   const entropies = Float64Array.of(0.5, 2, 0.5, 1, 0.5);
   expect([1, 2, 4, 5].map((kept) => [...largestPositions(entropies, kept)])).toEqual([
@@ -118,7 +118,7 @@ const batchOf = (logprobs: number[], old: number[], advantages: number[]) => ({
 });
 const batch = batchOf([-3, -1, -0.1, -2], [-3, -1.1, -0.6, -1], [-1, 0.5, 1, -1.5]);
 
-test("kl_cov marks the largest covariances, never more than there are", () => {
+test("kl_cov marks the largest covariances, at most all tokens", () => {
   // A - mean = -0.75, 0.75, 1.25, -1.25; lp - mean = -1.475, 0.525, 1.425, -0.475
   expect([...markForKlCov(batch, { ...settings, klCovRatio: 0.5 })]).toEqual([1, 0, 1, 0]);
   expect([...markForKlCov(batch, settings)]).toEqual([0, 0, 1, 0]);
@@ -128,7 +128,7 @@ test("kl_cov marks the largest covariances, never more than there are", () => {
   expect(markForKlCov(batchOf([], [], []), settings)).toHaveLength(0);
 });
 
-test("clip_cov draws among covariances between the bounds that the clip leaves alone, the same for a seed", () => {
+test("clip_cov draws unclipped tokens whose covariance is between the bounds; a seed repeats the draw", () => {
   const wide = { ...settings, clipCovRatio: 1, clipCovLow: 0, clipCovHigh: 5 };
   // The third is clipped above, the fourth below.
   expect([...markForClipCov(batch, wide)]).toEqual([1, 1, 0, 0]);
@@ -138,7 +138,7 @@ test("clip_cov draws among covariances between the bounds that the clip leaves a
   expect(markForClipCov(batchOf([], [], []), settings)).toHaveLength(0);
 });
 
-test("a geometric mean of weights stands on all tokens of its sequence", () => {
+test("all tokens of a sequence get the geometric mean of its weights", () => {
   const means = geometricMeans(Float32Array.of(4, 1, 0.5), Int32Array.of(0, 2, 2, 3));
   expect(means[0]).toBeCloseTo(2, 5);
   expect(means[1]).toBeCloseTo(2, 5);

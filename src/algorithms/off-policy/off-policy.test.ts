@@ -8,7 +8,7 @@ const trainer = Float32Array.of(-1, -1, -2, -0.5);
 const sampler = Float32Array.of(-1, -2, -1, -0.5);
 const offsets = Int32Array.of(0, 2, 2, 4);
 
-test("weights are ratios, cut off at the cap, by token or by sequence", () => {
+test("weights are ratios, truncated at the cap, by token or by sequence", () => {
   const token = importanceWeights(trainer, sampler, offsets, { level: "token", cap: 2 });
   expect([...token.weights].map((weight) => weight.toFixed(4))).toEqual(["1.0000", "2.0000", "0.3679", "1.0000"]);
   expect(token.metrics.rollout_is_max).toBeCloseTo(Math.E, 4);
@@ -24,7 +24,7 @@ test("weights are ratios, cut off at the cap, by token or by sequence", () => {
   expect(normal.weights.reduce((sum, weight) => sum + weight, 0) / 4).toBeCloseTo(1, 5);
 });
 
-test("policies that agree weigh 1, reject nothing and have no distance", () => {
+test("equal policies give weights of 1, no rejections and a distance of 0", () => {
   const { weights, metrics } = importanceWeights(trainer, trainer, offsets, { level: "token", cap: 2 });
   expect([...weights]).toEqual([1, 1, 1, 1]);
   expect(metrics.rollout_is_eff_sample_size).toBeCloseTo(1);
@@ -34,7 +34,7 @@ test("policies that agree weigh 1, reject nothing and have no distance", () => {
   for (const name of ["kl", "k3_kl", "log_ppl_abs_diff"]) expect(figures[name]).toBeCloseTo(0);
 });
 
-test("a rule rejects tokens or whole sequences, several rules together", () => {
+test("a rule rejects tokens or whole sequences; several rules apply together", () => {
   const mask = (names: string[], thresholds: (string | number)[]) =>
     [...rejectionMask(trainer, sampler, offsets, rejectionRules(names, thresholds)).keep].join("");
   expect(mask(["token_k1"], [2])).toBe("1001");
@@ -59,7 +59,7 @@ test.each<[string[], (string | number)[], RegExp]>([
   expect(() => rejectionRules(names, thresholds)).toThrow(message);
 });
 
-test("no distance, however extreme, gives anything but finite figures", () => {
+test("extreme distances give finite metrics", () => {
   const logprob = fc.constantFrom(-1e4, -800, -30, -1, 0);
   const rows = fc.array(fc.array(fc.tuple(logprob, logprob), { maxLength: 3 }), { minLength: 1, maxLength: 4 });
   fc.assert(

@@ -41,7 +41,7 @@ const row = fc.record({
 });
 const rows = fc.array(row, { minLength: 1, maxLength: 5 });
 
-/** Losses do not care about the width of their numbers; central differences do. */
+/** Losses also accept float64 values, whose precision central differences need. */
 const floats = (values: Float64Array) => values as unknown as Float32Array;
 
 function make(drawn: readonly { advantage: number; tokens: readonly Token[] }[]) {
@@ -137,7 +137,7 @@ describe.each(combinations)("%s", (_, options) => {
     const detached = options.lossFn === "cispo";
     fc.assert(
       fc.property(rows, (drawn) => {
-        // Which tokens are marked may turn on a hair; losses.test.ts holds the marks.
+        // A tiny change of a value may change the marked tokens; losses.test.ts tests the marks.
         if (coupled.has(options.lossFn)) return;
         const { batch, outputs } = make(drawn);
         const { gradient } = policyLoss(batch, options).evaluate(outputs, all(batch));
@@ -174,7 +174,7 @@ describe.each(combinations)("%s", (_, options) => {
         const whole = policyLoss(batch, options).evaluate(outputs, all(batch));
         const kept = informativeSequences(batch, options);
         const selected = policyLoss(lossPart(batch, options), options);
-        // A loss that looks at the whole batch is evaluated on it at once.
+        // A loss that needs the whole batch is evaluated on it at once.
         const split = coupled.has(options.lossFn) ? parts.map(() => 0) : parts;
         const gradient = new Float64Array(outputs.logprobs.length);
         const values = (split === parts ? [0, 1, 2] : [0]).map((part) => {
@@ -195,9 +195,9 @@ describe.each(combinations)("%s", (_, options) => {
         });
         if (kept.length === 0) return;
         const reported = report(values);
-        for (const [name, figure] of Object.entries(report([whole]))) {
-          // The mean log-ratio is over what was evaluated; the others are the batch's whatever was left out.
-          if (name !== "actor/ppo_kl") expect(reported[name]).toBeCloseTo(figure, 9);
+        for (const [name, value] of Object.entries(report([whole]))) {
+          // ppo_kl covers only the evaluated tokens; the other metrics cover the whole batch.
+          if (name !== "actor/ppo_kl") expect(reported[name]).toBeCloseTo(value, 9);
         }
       }),
       { numRuns: 20 },
@@ -234,7 +234,7 @@ test("without old log-probabilities the ratio is 1 and the gradient of a token i
   }
 });
 
-test("the metrics are verl's", () => {
+test("the metrics have verl's names and values", () => {
   const { batch, outputs } = make(two);
   const options = { ...base, dualClip: 3, klBeta: 0.5, klEstimator: "k1" as const, entropyCoeff: 0.1 };
   const value = policyLoss(batch, options).evaluate(outputs, all(batch));

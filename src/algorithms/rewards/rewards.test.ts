@@ -20,7 +20,7 @@ test("moments of parts are the moments of the whole, and survive JSON", () => {
   );
 });
 
-test("rewards are divided by what all rewards so far vary by, never by nothing", () => {
+test("rewards are divided by the deviation of all rewards so far, never by 0", () => {
   expect(normalizeRewards(noMoments, [], { center: true }).rewards).toEqual([]);
   expect(normalizeRewards(noMoments, [3], { center: false }).rewards).toEqual([3]);
   expect(normalizeRewards(noMoments, [3, 3], { center: true }).rewards).toEqual([0, 0]);
@@ -31,20 +31,20 @@ test("rewards are divided by what all rewards so far vary by, never by nothing",
   expect(second).toEqual([0]);
 });
 
-test("bounds hold on both sides, and the share outside them is told; 0 is no bound", () => {
+test("values are clipped on both sides and the clipped share is returned; a bound of 0 is ignored", () => {
   expect(clipSymmetric([-2, -1, 0.5, 3], 1)).toEqual({ values: [-1, -1, 0.5, 1], fraction: 0.5 });
   expect(clipSymmetric([-2, 3], 0)).toEqual({ values: [-2, 3], fraction: 0 });
   expect(clipSymmetric([], 1)).toEqual({ values: [], fraction: 0 });
   expect(clipSymmetric(Float32Array.of(5), 2).values).toEqual(Float32Array.of(2));
 });
 
-test("the overlong penalty grows over the buffer, from nothing to its factor at the limit", () => {
+test("the overlong penalty grows over the buffer, from 0 to its factor at the limit", () => {
   const penalty = { maxLength: 10, buffer: 4, factor: 2 };
   expect([0, 6, 7, 8, 10].map((length) => overlongPenalty(length, penalty))).toEqual([0, 0, -0.5, -1, -2]);
   expect(overlongPenalty(10, { ...penalty, buffer: 0 })).toBe(0);
 });
 
-test("a reply's reward lies on its last token; KL is paid on each, and never paid out", () => {
+test("a reply's reward is paid at its last token; each token pays for its KL, and never gains from it", () => {
   expect([...tokenRewards(3, 1, [0.5, 0, 2], 0.1)]).toEqual([-0.05, 0, 0.8]);
   expect([...tokenRewards(2, 1, [1, 1], -1)]).toEqual([0, 1]);
   expect([...tokenRewards(0, 1)]).toEqual([]);

@@ -18,12 +18,12 @@ test.each<Schedule>(["constant", "linear", "cosine"])(
   },
 );
 
-test("warm-up rises by equal parts to the peak", () => {
+test("warm-up rises in equal steps to the peak", () => {
   const at = (step: number) => learningRate(step, 10, { schedule: "constant", warmupRatio: 0.4, base: 1 });
   expect([1, 2, 3, 4, 5].map(at)).toEqual([0.25, 0.5, 0.75, 1, 1]);
 });
 
-test("warm-up by steps wins over its share, and the floor is where the decay ends", () => {
+test("warmup_steps wins over warmup_steps_ratio, and the decay ends at the minimum", () => {
   const rates = (minRatio: number) =>
     [1, 2, 6, 10].map((step) =>
       learningRate(step, 10, { schedule: "linear", warmupSteps: 2, warmupRatio: 0.9, base: 1, minRatio }),

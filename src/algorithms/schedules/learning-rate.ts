@@ -11,7 +11,7 @@ export interface ScheduleOptions {
   minRatio?: number;
 }
 
-/** The factor after the warm-up, of which a share `done` (0..1) has passed. */
+/** The factor after the warm-up; `done` is the share of the decay that has passed, 0..1. */
 const decays: Record<Schedule, (done: number) => number> = {
   constant: () => 1,
   linear: (done) => 1 - done,

@@ -17,7 +17,7 @@ function begun(reply: string, options = {}) {
 }
 const text = (tokens: Int32Array) => chat.decode(tokens);
 
-test("the first call is rendered; the next continues its very tokens", () => {
+test("the first call is rendered; the next call continues its exact tokens", () => {
   const { conversation, first, reply } = begun("  hello ");
   expect([text(first.prompt), first.starts]).toEqual(["<|user|>hi<|end|><|assistant|>", "new_conversation"]);
   const next = conversation.begin([user("hi"), { role: "assistant", content: "hello" }, user("more")]);
@@ -35,7 +35,7 @@ test("a reply that was cut off is closed by the template's end of turn", () => {
   expect(text(next.prompt)).toContain("<|assistant|>hel<|end|><|user|>go on");
 });
 
-test("a client that was given a reply without its stop string goes on from the whole of it", () => {
+test("a client that received a reply without its stop string continues from the whole reply", () => {
   const reply = "I look.\nObservation:";
   for (const [given, starts] of [
     ["I look.", undefined],
@@ -46,14 +46,14 @@ test("a client that was given a reply without its stop string goes on from the w
     const next = conversation.begin([user("hi"), { role: "assistant", content: given }, user("rain")]);
     expect(next.starts).toBe(starts);
     if (starts === undefined) expect(text(next.prompt)).toContain(`${reply}<|end|><|user|>rain<|end|>`);
-    // And so it stays in the turns after that.
+    // Later turns continue from the whole reply too.
     next.record(sample("wet"));
     const third = [{ role: "assistant", content: given }, user("rain"), { role: "assistant", content: "wet" }] as const;
     expect(conversation.begin([user("hi"), ...third, user("and?")]).starts).toBe(undefined);
   }
 });
 
-describe("what a client does to a tool call", () => {
+describe("a client's changes to a tool call", () => {
   const written = '{"name": "add",  "arguments": {"b": 2, "a": {"x": 1}}}';
   const { conversation, reply } = begun(`let me<think>${call(written)}`, { tools });
   const { id } = reply.toolCalls[0]!;
@@ -80,13 +80,13 @@ describe("what a client does to a tool call", () => {
     ["another tool", { toolCalls: [{ id, name: "sub", arguments: { a: { x: 1 }, b: 2 } }] }],
     ["no call", {}],
     ["another text", { ...toMessage(reply), content: "let us" }],
-    ["thinking that was not thought", { ...toMessage(reply), reasoning: "hm" }],
+    ["thinking that the model did not write", { ...toMessage(reply), reasoning: "hm" }],
   ])("%s: another history", (_, message) => {
     expect(back(message).starts).toBe("history_rewritten");
   });
 });
 
-test("equal replies to one prompt are told apart by the ids of their calls", () => {
+test("equal replies to one prompt are distinguished by the ids of their calls", () => {
   const conversation = openConversation(chat);
   const [first, second] = [conversation.begin([user("hi")], { tools }), conversation.begin([user("hi")], { tools })];
   const replies = [
@@ -102,14 +102,14 @@ test("equal replies to one prompt are told apart by the ids of their calls", () 
   expect(text(two!.prompt)).toContain('{"name":"add","arguments":{"a":1}}');
 });
 
-test("content that is no text is refused", () => {
+test("content that is not text is refused", () => {
   const parts = [{ type: "text", text: "hi" }] as unknown as string;
   expect(() => openConversation(chat).begin([user("a"), { role: "user", content: parts }])).toThrow(
     "message 2 (user) has a list as content",
   );
 });
 
-test("what begins a sequence of its own is told by its cause", () => {
+test("a call that starts a new sequence reports the cause", () => {
   const { conversation } = begun("hello");
   const reply: ChatMessage = { role: "assistant", content: "hello" };
   const starts = (messages: ChatMessage[], options = {}) => conversation.begin(messages, options).starts;

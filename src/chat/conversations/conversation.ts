@@ -130,7 +130,7 @@ export function openConversation(chat: Chat): Conversation {
 
 /**
  * Number of calls that can be continued. In an endless conversation (a gateway's default session) the oldest are dropped;
- * continuing a dropped one starts a new sequence, which is as exact.
+ * continuing a dropped one starts a new sequence, which is equally exact.
  */
 const mostRemembered = 256;
 

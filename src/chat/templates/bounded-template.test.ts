@@ -20,13 +20,13 @@ test.each([
     "a list that doubles",
     "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
   ],
-])("a chat template with %s is one clear error, not the end of the process", (_, template) => {
+])("a chat template with %s gives one clear error and does not end the process", (_, template) => {
   expect(() => render(template)).toThrow(
     /^the chat template of the-model refuses these messages.*(its loops run over|it creates a)/,
   );
 });
 
-test("a template may loop over ten thousand messages, also after one that did not end", () => {
+test("a template may loop over ten thousand messages, also after an endless one", () => {
   expect(() => render("{% for i in range(1000000000) %}{% endfor %}")).toThrow(UserError);
   const text = render(
     "{% for m in messages %}{% for i in range(9) %}{{ m.content[i] }}{% endfor %}{% endfor %}",

@@ -27,11 +27,11 @@ function withTemplate(family: string, template: string): string {
   return folder;
 }
 
-test("the configuration knows the renderers", () => {
+test("the configuration lists the renderers", () => {
   expect(Object.keys(renderers)).toEqual(rendererNames);
 });
 
-test("an unknown renderer, and one that the model has no tokens for, say what there is", () => {
+test("an unknown renderer is refused with the known names, and one whose tokens are missing with the token", () => {
   expect(() => loadChat(fixture("qwen"), { rendererName: "qwen9" })).toThrow(
     expect.objectContaining({
       message: 'the renderer "qwen9" does not exist',
@@ -97,13 +97,13 @@ describe("tools", () => {
     });
   });
 
-  test("calls that nobody could read are not asked for", () => {
+  test("tools are refused if the format of calls is unknown", () => {
     const folder = withTemplate("chatml", "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}");
     expect(() => loadChat(folder).render(hello, { tools })).toThrow("does not recognize its format of tool calls");
     expect(loadChat(folder, { rendererName: "qwen" }).render(hello, { tools }).length).toBeGreaterThan(0);
   });
 
-  test("a template that wants arguments as text gets them so", () => {
+  test("a template that expects arguments as text gets text", () => {
     const template =
       "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments + '!' }}{% endfor %}{% endfor %}";
     const call = { id: "x", name: "add", arguments: { argument: 1 } };
@@ -135,7 +135,7 @@ describe("thinking", () => {
     expect(silent.parse("yes")).toMatchObject({ content: "yes" });
   });
 
-  test("settings that change nothing are told", () => {
+  test("settings without an effect are logged", () => {
     const said: string[] = [];
     const log = (line: string) => said.push(line);
     loadChat(fixture("qwen"), { disableThinking: true, reasoningEffort: "high", log });
@@ -147,7 +147,7 @@ describe("thinking", () => {
   });
 });
 
-test("what ends a turn is found in the template and in generation_config.json", () => {
+test("the end of a turn is found in the template and in generation_config.json", () => {
   const gemma = loadChat(fixture("gemma"));
   expect(gemma.stopIds.map((id) => gemma.decode([id]))).toEqual(["<end_of_turn>", "<eos>"]);
   cpSync(fixture("llama"), folder, { recursive: true });
@@ -173,7 +173,7 @@ test.each<[string, object, Partial<ReturnType<typeof checkTemplate>>]>([
   expect(describeTemplate(found, chat)).toHaveLength(Object.keys(expected).length);
 });
 
-test("a template that writes the beginning anew, or hides replies, is found out", () => {
+test("a template that rewrites the beginning or hides replies is detected", () => {
   const counts = withTemplate(
     "chatml",
     "{{ messages|length }}{% for m in messages %}{{ m.content + eos_token }}{% endfor %}",

@@ -1,7 +1,7 @@
 /**
  * Rewrites two pre-tokenizers for which the tokenizer library differs from the reference implementation (transformers'
  * Rust tokenizers) into an equivalent `Split`: the library's `Digits` knows only ASCII digits, and its `ByteLevel` treats
- * U+FEFF as a space and U+0085 as none.
+ * U+FEFF, but not U+0085, as a space.
  */
 
 interface PreTokenizer {

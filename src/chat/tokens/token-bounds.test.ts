@@ -33,7 +33,7 @@ describe.each(families)("the least number of tokens with the tokenizer of %s", (
   });
 });
 
-test("composing characters makes no text shorter than a third", () => {
+test("composing characters never shortens a text below a third", () => {
   for (let code = 0; code < 0x110000; code++) {
     if (code >= 0xd800 && code < 0xe000) continue;
     const composed = String.fromCodePoint(code).normalize("NFC");
@@ -74,7 +74,7 @@ test("a text that is far too long is refused without encoding it", async () => {
   expect(performance.now() - started).toBeLessThan(20_000);
 });
 
-test("encoding on another thread ends when its caller goes, and the next one is answered", async () => {
+test("encoding on another thread ends when its caller aborts, and the next request is answered", async () => {
   const chat = loadChat(folder("qwen"));
   const messages = [{ role: "user" as const, content: "some words ".repeat(300_000) }];
   const stop = new AbortController();
@@ -88,7 +88,7 @@ test("encoding on another thread ends when its caller goes, and the next one is 
   expect(await chat.encodeLater(text)).toEqual(chat.encode(text));
 });
 
-test("shared work goes on while anybody waits for it, and ends with the last", async () => {
+test("shared work continues while a caller waits for it, and is aborted with the last caller", async () => {
   const share = shareWork<number>();
   const started: AbortSignal[] = [];
   let finish = (_: number) => {};

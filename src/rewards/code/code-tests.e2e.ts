@@ -13,10 +13,10 @@ describe("python", () => {
     ["prints a float", py("print(1/4)"), { stdin: "", stdout: "0.250" }, 1, "1 of 1"],
     ["prints another", py("print(6)"), { stdin: "", stdout: "5" }, 0, 'printed "6\\n", expected "5"'],
     ["throws", py("raise ValueError('no')"), { stdin: "", stdout: "5" }, 0, 'exit code 1: "ValueError: no"'],
-    ["is none", "print(5)", { stdin: "", stdout: "5" }, 0, "no fenced block"],
+    ["is missing", "print(5)", { stdin: "", stdout: "5" }, 0, "no fenced block"],
     ["returns", add, { call: "add", arguments: [1, 2], returns: 3 }, 1, "1 of 1"],
     ["returns another", add, { call: "add", arguments: [1, 2], returns: 4 }, 0, 'returned "3", expected "4"'],
-    ["lacks the function", add, { call: "sub", arguments: [1, 2], returns: 4 }, 0, "NameError"],
+    ["does not define the function", add, { call: "sub", arguments: [1, 2], returns: 4 }, 0, "NameError"],
     ["passes asserts", add, { code: "assert add(1, 1) == 2" }, 1, "1 of 1"],
     ["fails asserts", add, { code: "assert add(1, 1) == 3" }, 0, "AssertionError"],
     [
@@ -41,7 +41,7 @@ describe("python", () => {
   });
 });
 
-test("all or a share; all stops at the first that fails", async () => {
+test("reward all or share; all stops at the first failing test", async () => {
   const tests: CodeTest[] = [1, 2, 3].map((returns) => ({ call: "add", arguments: [1, 1], returns }));
   expect(await run(add, tests)).toMatchObject({
     reward: 0,
@@ -67,6 +67,6 @@ test("the last closed block counts", async () => {
   ).toMatchObject({ reward: 1 });
 });
 
-test("no tests is a mistake, not a zero", async () => {
+test("an empty list of tests is an error, not a reward of 0", async () => {
   await expect(run(add, [])).rejects.toThrow("at least one test");
 });

@@ -84,7 +84,7 @@ const forgeries: [string, string, string][] = [
   ["prints without end", "def square(x):\n  while True: print('passed' * 1000)", "exceeded the limit of"],
 ];
 
-/** Those that use what only a namespace hides. */
+/** Attacks that only namespaces prevent. */
 const reaching = /source|descriptor|process|threads/;
 
 describe.each<[string, Sandbox, typeof forgeries]>([
@@ -116,10 +116,13 @@ test.each<[string, string, "python" | "javascript", string]>([
   ["undefined", "const square = () => {};", "javascript", "returned"],
   ["a big integer", "const square = () => 4n;", "javascript", "BigInt"],
   ["itself as JSON", "const square = () => ({ toJSON: () => undefined });", "javascript", "returned"],
-])("a program that returns %s gets zero and a reason, and the run goes on", async (_name, code, language, why) => {
-  const { reward, explanation } = await grade(code, calls, language);
-  expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
-});
+])(
+  "a program that returns %s gets 0 with an explanation, and the run continues",
+  async (_name, code, language, why) => {
+    const { reward, explanation } = await grade(code, calls, language);
+    expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
+  },
+);
 
 test.each<[string, string, string]>([
   [
@@ -146,7 +149,7 @@ test.each<[string, string, string]>([
   expect([reward, explanation]).toEqual([0, expect.stringContaining(why)]);
 });
 
-test("what a test checks with is never the program's", async () => {
+test("a program cannot replace the functions that a test uses", async () => {
   const own =
     "def abs(x): return 0\ndef sorted(x): return [1, 2]\nclass math:\n  def isclose(*a): return True\ndef square(x): return 5\ndef order(x): return [2, 1]";
   for (const code of [

@@ -5,13 +5,13 @@ import recorded from "./math-verify.fixture.json" with { type: "json" };
 
 /** Answer, expected answer, Hone's verdict. docs/decisions/math-answers.md says why. */
 const deliberate: [string, string, boolean][] = [
-  // A rounded decimal is not the number that it stands for, also with 12 digits.
+  // A rounded decimal does not equal the exact number, even with 12 digits.
   ["1.41421356237", "\\sqrt{2}", false],
   ["\\sqrt{2}", "1.41421356237", false],
   ["1/3", "0.333333333333", false],
   ["0.1", "0.10000000001", false],
   ["\\pi", "3.14159265359", false],
-  // Capital letters are other variables; units are compared.
+  // Capital letters are different variables; units are compared.
   ["x", "X", false],
   ["AB", "ab", false],
   ["5 cm", "5 m", false],

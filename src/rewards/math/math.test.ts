@@ -91,7 +91,7 @@ test.each<[string, string]>([
   expect(mathEquivalent(right, left)).toBe(false);
 });
 
-test("a fraction equals itself extended, and no other", () => {
+test("a fraction equals its expanded form and no other fraction", () => {
   const whole = fc.integer({ min: -999, max: 999 });
   const positive = fc.integer({ min: 1, max: 99 });
   fc.assert(
@@ -103,7 +103,7 @@ test("a fraction equals itself extended, and no other", () => {
   );
 });
 
-test("no text is too strange or too large to be answered at once", () => {
+test("strange and large texts are answered at once", () => {
   fc.assert(
     fc.property(fc.string({ maxLength: 60 }), fc.string({ maxLength: 60 }), (left, right) => {
       const verdict = mathEquivalent(left, right);
@@ -143,7 +143,7 @@ describe("the answer in a reply", () => {
     expect(mathAnswer(reply, expected)).toMatchObject({ reward, correct: reward === 1 });
   });
 
-  test("says what it read and where; a box can be demanded", () => {
+  test("explains what it found and where; a box can be required", () => {
     expect(mathAnswer("\\boxed{3}", 4).explanation).toBe('"3" in \\boxed{} does not equal "4"');
     expect(mathAnswer("The answer is 4", 4, { boxed: true })).toMatchObject({ reward: 0 });
     expect(mathAnswer("\\boxed{4}", 4, { boxed: true })).toMatchObject({ reward: 1 });

@@ -1,4 +1,4 @@
-/** Wrong answers that were paid because spaces, braces, units or signs were dropped before the comparison. */
+/** Wrong answers that were once rewarded because spaces, braces, units or signs were dropped before the comparison. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { mathEquivalent } from "./equivalent.ts";
@@ -84,7 +84,7 @@ test.each<[string, string]>([
   expect(mathEquivalent(right, left)).toBe(true);
 });
 
-/** Both are the same once spaces and braces are dropped. Texts of the parts, and the value as a number. */
+/** Pairs that are the same text without spaces and braces: the parts as text, and the value as a number. */
 const squeezed: [string, (a: string, b: string) => [string, number], (a: string, b: string) => [string, number]][] = [
   ["\\frac{a}{bc}", (a, b) => [`\\frac{${a}}{${b}7}`, +a / +`${b}7`], (a, b) => [`\\frac{${a}${b}}{7}`, +(a + b) / 7]],
   ["a^{b}c", (a, b) => [`${a}^{${b}}3`, (+a) ** +b * 3], (a, b) => [`${a}^{${b}3}`, (+a) ** +`${b}3`]],
@@ -158,7 +158,7 @@ describe("spellings of fractions", () => {
     return wrap[around]!(forms[form]!);
   }
 
-  test("of one value are equal, of two values never are", () => {
+  test("are equal if and only if their values are equal", () => {
     fc.assert(
       fc.property(whole, positive, whole, positive, style, style, (top, bottom, other, below, one, two) => {
         const [left, right] = [spell(top, bottom, one), spell(other, below, two)];

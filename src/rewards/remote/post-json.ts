@@ -4,16 +4,16 @@ import { RunError, UserError } from "../../errors.ts";
 
 export interface PostOptions {
   headers?: Readonly<Record<string, string>> | undefined;
-  /** Attempts after the first. */
+  /** Retries after the first attempt. */
   retries: number;
-  /** Before the first retry; doubled each time. */
+  /** Delay before the first retry; doubles with each retry. */
   pauseSeconds: number;
-  /** Of one attempt. */
+  /** Time limit of one attempt. */
   timeoutSeconds: number;
   signal: AbortSignal;
 }
 
-/** Client errors that a later attempt may not meet. */
+/** Client errors that may not occur on a retry. */
 const temporary = [408, 409, 425, 429];
 
 /**

@@ -19,7 +19,7 @@ afterEach(() => {
   for (const server of open.splice(0)) server.closeAllConnections();
 });
 
-/** A server that answers by a function of the request's body; a number is a state without a body. */
+/** A server whose answer is a function of the request's body; a number is a status without a body. */
 async function serve(answer: (body: never, call: number, request: IncomingMessage) => unknown): Promise<string> {
   let calls = 0;
   const server = createServer(async (request: IncomingMessage, response: ServerResponse) => {
@@ -46,7 +46,7 @@ const run = (reward: Parameters<typeof singleTurn<Row>>[0]["reward"], more = {})
 describe("remoteReward", () => {
   type Body = { queries: string[]; prompts: string[]; references: string[] };
 
-  test("asks once for all that is graded together, in LightRFT's words, and keeps the order", async () => {
+  test("replies that are graded together share a request in LightRFT's format and keep their order", async () => {
     const bodies: Body[] = [];
     const url = await serve((body: Body) => {
       bodies.push(body);
@@ -72,7 +72,7 @@ describe("remoteReward", () => {
     expect(episodes[0]).toMatchObject({ explanation: `graded 1 by ${url}`, metrics: { remote_reward_retries: 0 } });
   });
 
-  test("several servers are added up, small batches are kept small, tries again are counted", async () => {
+  test("sums several servers, respects the batch size and counts retries", async () => {
     const sizes: number[] = [];
     const one = await serve((body: Body, call) => {
       sizes.push(body.queries.length);
@@ -89,19 +89,22 @@ describe("remoteReward", () => {
   test.each<[string, (body: Body) => unknown, string]>([
     ["refuses", () => 400, "answered 400"],
     ["stays down", () => 500, "in 2 attempts"],
-    ["gives too few", () => ({ rewards: [1] }), 'instead of {"rewards": [3 numbers]}'],
-    ["gives no numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]}"],
-    ["gives no JSON", () => "<html>", "did not answer with JSON"],
+    ["returns too few rewards", () => ({ rewards: [1] }), 'instead of {"rewards": [3 numbers]}'],
+    ["returns text instead of numbers", (body) => ({ rewards: body.queries.map(() => "1") }), "numbers]}"],
+    ["does not return JSON", () => "<html>", "did not answer with JSON"],
     ["never answers", () => undefined, "in 2 attempts"],
-  ])("a server that %s leaves rewards unknown, as a failure of the reward", async (_name, answer, message) => {
-    const url = await serve(answer as never);
-    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
-    const episodes = await run(reward, { raiseOnError: false });
-    for (const episode of episodes) {
-      expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });
-      expect(episode.trajectories[0]!.reward).toBeNull();
-    }
-  });
+  ])(
+    "a server that %s leaves rewards unknown and counts as a failure of the reward",
+    async (_name, answer, message) => {
+      const url = await serve(answer as never);
+      const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, timeoutSeconds: 0.1 });
+      const episodes = await run(reward, { raiseOnError: false });
+      for (const episode of episodes) {
+        expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining(message) } });
+        expect(episode.trajectories[0]!.reward).toBeNull();
+      }
+    },
+  );
 
   test.each([400, 401, 404, 422])(
     "neither the request nor the rollout is retried after the status %i",
@@ -124,7 +127,7 @@ describe("remoteReward", () => {
     expect(episode).toMatchObject({ metrics: { remote_reward_retries: 1 }, trajectories: [{ reward: 1 }] });
   });
 
-  test("a rollout whose time is up waits no longer", async () => {
+  test("a rollout that has timed out stops waiting", async () => {
     const url = await serve(() => undefined);
     const episodes = await run(remoteReward<Row>({ url }), { raiseOnError: false, timeoutSeconds: 0.1 });
     expect(episodes.map(({ termination }) => termination)).toEqual(["timeout", "timeout", "timeout"]);
@@ -135,7 +138,7 @@ describe("judge", () => {
   const completion = (content: string) => ({ choices: [{ message: { role: "assistant", content } }] });
   type Body = { model: string; temperature: number; messages: { content: string }[] };
 
-  test("is asked by the rubric and believed", async () => {
+  test("the judge gets the rubric, and its score is the reward", async () => {
     const bodies: Body[] = [];
     const keys: unknown[] = [];
     const url = await serve((body: Body, _call, request) => {
@@ -158,7 +161,7 @@ describe("judge", () => {
   });
 
   test.each(["no JSON", '{"score": 7}', '{"score": "1"}', '{"reason": "x"}', ""])(
-    "the answer %j is no grade",
+    "the answer %j is not a grade",
     async (said) => {
       const url = await serve(() => completion(said));
       const [episode] = await run(judge<Row>({ url, model: "m", rubric: "good" }));
@@ -171,7 +174,7 @@ describe("judge", () => {
     },
   );
 
-  test("a judge that is gone is a failure, never a grade", async () => {
+  test("an unreachable judge is a failure, never a grade", async () => {
     const url = await serve(() => 401);
     const [episode] = await run(judge<Row>({ url, model: "m", rubric: "good" }), { raiseOnError: false });
     expect(episode).toMatchObject({ failure: { boundary: "reward", message: expect.stringContaining("401") } });
@@ -180,7 +183,7 @@ describe("judge", () => {
 });
 
 describe("combine", () => {
-  test("adds up by weight, tells of each, and knows nothing where one knows nothing", async () => {
+  test("sums by weight and reports each reward; the sum is unknown if one reward is", async () => {
     const answer = { weight: 0.75, reward: (row: Row, reply: { text: string }) => exactMatch(reply.text, row.answer) };
     const short = { weight: 0.5, reward: () => 0.5 };
     const [episode] = await run(combine<Row>({ answer, short }));

@@ -83,7 +83,7 @@ export function openCgroup(name: string, limits: SandboxLimits): Cgroup | undefi
 
 export const hasCgroups = () => Boolean(home);
 
-/** For the rest of this process, if programs cannot enter the cgroups. */
+/** Disables cgroups for the rest of this process, because programs cannot enter them. */
 export function giveUpCgroups(): void {
   home = undefined;
 }

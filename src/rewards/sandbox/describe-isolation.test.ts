@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { describeIsolation } from "./describe-isolation.ts";
 
-test("what is held and what is not", () => {
+test("describes what is enforced and what is not", () => {
   const all = { network: true, files: true, processes: true, secrets: true, lifetime: true, resources: true };
   expect(describeIsolation({ level: "namespaces", ...all, memory: "cgroup" })).toBe(
     "level namespaces: programs cannot reach the network, other files, other processes, variables and memory of other processes; " +

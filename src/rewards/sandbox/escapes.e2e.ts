@@ -1,4 +1,4 @@
-/** Ways out of the sandbox that worked once. */
+/** Escapes from the sandbox that once worked. */
 import { spawn } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -72,7 +72,7 @@ for family in range(1, 46):
     expect([...new Set(stdout.trim().split("\n"))]).toEqual(["1"]);
   });
 
-  linux("a program held to its memory by the kernel ends with `memory`", async () => {
+  linux("a program that exceeds the kernel's memory limit ends with `memory`", async () => {
     const code =
       "import os, time\nfor i in range(8):\n  if os.fork() == 0: x = bytearray(40_000_000); time.sleep(9)\ntime.sleep(9)";
     const { ended, seconds } = await python(sandbox, code, memory);
@@ -80,7 +80,7 @@ for family in range(1, 46):
     expect(seconds).toBeLessThan(8);
   });
 
-  test("a double-forked child that keeps stdout open does not hold the run up", async () => {
+  test("a double-forked child that keeps stdout open does not delay the run", async () => {
     const code =
       "import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    os.execve('/bin/sleep', ['sleep', '81357'], {})\n  os._exit(0)\nos.wait()\nprint('done')";
     const { stdout, ended, seconds } = await python(sandbox, code, { seconds: 20 });
@@ -103,7 +103,7 @@ for pid in (os.getppid(), ${process.pid}, 1):
   );
 
   test.runIf(process.platform === "linux" && level === "process")(
-    "it cannot signal, limit or slow down what started it",
+    "a program cannot signal, limit or slow down the process that started it",
     async () => {
       const code = `import os, signal, resource, fcntl
 for target in (${process.pid}, os.getppid()):
@@ -123,7 +123,7 @@ for target in (${process.pid}, os.getppid()):
     },
   );
 
-  test("too many files end it, and closed or very deep folders are removed", async () => {
+  test("too many files end a program, and closed or very deep folders are removed", async () => {
     const many = "import time\nfor i in range(40): open(f'{i}', 'wb').write(bytes(1_000_000))\ntime.sleep(20)";
     const { ended, stderr } = await python(sandbox, many, { fileBytes: 20_000_000, seconds: 20 });
     expect(`${ended} ${stderr}`).toMatch(/files|No space left/);
@@ -134,7 +134,7 @@ for target in (${process.pid}, os.getppid()):
   });
 
   test.runIf(sandbox.isolation.lifetime)(
-    "what a killed process leaves is gone: processes at once, folders at the next start",
+    "leftovers of a killed process are removed: processes at once, folders at the next start",
     async () => {
       const module = new URL("./open-sandbox.ts", import.meta.url).href;
       const code = `const { openSandbox } = await import(${JSON.stringify(module)});
@@ -161,7 +161,7 @@ for target in (${process.pid}, os.getppid()):
 });
 
 test.runIf(best.isolation.memory === "cgroup")(
-  "memory is also held by watching, where there are no cgroups",
+  "without cgroups, memory is limited by watching the processes",
   async () => {
     const folder = "/sys/fs/cgroup";
     expect(existsSync(folder)).toBe(true);

@@ -1,4 +1,4 @@
-/** Random programs that attack what runs them and claim to square a number. None of them does. */
+/** Random programs that attack the sandbox and pretend to square a number. */
 
 export interface HostileProgram {
   language: "python" | "javascript";
@@ -76,7 +76,7 @@ const attacks = {
   ],
 };
 
-/** Bodies and results that are wrong for 3, at least. */
+/** Bodies and results that are wrong at least for 3. */
 const answers = {
   python: [
     "return 5",

@@ -18,7 +18,7 @@ const limits = {
   ...{ cpuSeconds: 1, seconds: 3, processes: 24 },
   ...{ memoryBytes: 160 * 2 ** 20, fileBytes: 20 * 2 ** 20, outputBytes: 200_000 },
 };
-/** Two programs may follow each other, each with its set-up, on a machine that does much else. */
+/** Covers two programs in sequence, each with its set-up, on a busy machine. */
 const mostSeconds = 60;
 
 const tests: Record<"python" | "javascript", CodeTest[]> = {
@@ -34,7 +34,7 @@ const tests: Record<"python" | "javascript", CodeTest[]> = {
   ],
 };
 
-/** Processes of this process's sandboxes: children, what carries their mark, what is in their cgroups. */
+/** Processes of this process's sandboxes: children, processes with their marker, processes in their cgroups. */
 function processesLeft(): string[] {
   const mark = `hone-sandbox-${ownerMark}`;
   const left = listProcesses().filter(({ pid, parent, command }) => {
@@ -55,7 +55,7 @@ function read(path: string): string {
 const foldersLeft = () => readdirSync(tmpdir()).filter((name) => name.startsWith(`hone-sandbox-${ownerMark}`));
 
 test(
-  "no hostile program passes a test, holds up a run, or leaves anything behind",
+  "hostile programs never pass a test, block a run or leave anything behind",
   async () => {
     const best = await openSandbox({ atLeast: "process" });
     const sandboxes = [best, await openSandbox({ only: "process" })];
@@ -78,7 +78,7 @@ test(
       expect(seconds, what).toBeLessThan(mostSeconds);
       if (sandbox.isolation.lifetime) {
         let left = processesLeft();
-        // The kernel ends what is in a namespace after its first process is seen to have ended.
+        // The kernel ends the other processes of a namespace a moment after its first process.
         for (let look = 0; look < 40 && left.length > 0; look++, left = processesLeft()) await sleep(50);
         expect(left, what).toEqual([]);
       }

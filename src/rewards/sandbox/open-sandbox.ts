@@ -1,4 +1,4 @@
-/** Finds out how well this machine can isolate a program, once, by trying it. */
+/** Tries once how well this machine can isolate a program. */
 import { availableParallelism } from "node:os";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { UserError } from "../../errors.ts";
@@ -10,19 +10,19 @@ import type { Isolation, Sandbox } from "./types.ts";
 
 export interface SandboxOptions {
   /**
-   * The least isolation to make do with. Default `"namespaces"`. `"process"` also runs where namespaces cannot be had
-   * (macOS, most containers), and holds less: `isolation` of the sandbox says what, docs/decisions/sandbox.md why.
+   * The weakest isolation to accept. Default `"namespaces"`. `"process"` also works where namespaces are not available
+   * (macOS, most containers), but protects less: see the sandbox's `isolation` and docs/decisions/sandbox.md.
    */
   atLeast?: Isolation["level"];
-  /** Leaves namespaces unused even where they can be had, for tests of the weaker level. */
+  /** Uses this level even if a stronger one is available; for tests. */
   only?: Isolation["level"];
-  /** Programs at one time. Default: the number of cores. */
+  /** Maximum number of concurrent programs. Default: the number of cores. */
   concurrency?: number;
 }
 
 const tried = new Map<Isolation["level"], Promise<Isolation | Error>>();
 
-/** What holds at a level on this machine, or why it cannot be had; found out once. */
+/** What a level enforces on this machine, or why it is not available; tried once. */
 function tryLevel(level: Isolation["level"]): Promise<Isolation | Error> {
   const known = tried.get(level) ?? (level === "namespaces" ? tryNamespaces() : tryProcess());
   tried.set(level, known);
@@ -30,7 +30,7 @@ function tryLevel(level: Isolation["level"]): Promise<Isolation | Error> {
 }
 
 async function tryNamespaces(): Promise<Isolation | Error> {
-  if (process.platform !== "linux") return new Error(`${process.platform} has none`);
+  if (process.platform !== "linux") return new Error(`${process.platform} does not have them`);
   const output = await trial("namespaces", "true & wait; echo inside");
   if (output instanceof Error) return output;
   if (output !== "inside\n") return new Error(`a trial printed ${JSON.stringify(output)}`);

@@ -34,7 +34,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     ["processor time", "while True: pass", { cpuSeconds: 1 }, "time"],
     ["waiting", "import time\ntime.sleep(60)", { seconds: 0.3 }, "time"],
     ["output", "while True: print('x' * 1000)", { outputBytes: 10_000 }, "output"],
-  ])("too much %s ends it", async (_what, code, limits, ended) => {
+  ])("too much %s ends the program", async (_what, code, limits, ended) => {
     expect(await runPython(sandbox, code, { limits })).toMatchObject({ ended, exitCode: null });
   });
 
@@ -49,7 +49,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     expect(many.ended).toBe("memory");
   });
 
-  claims("resources")("a fork bomb ends, and nothing of it is left", async () => {
+  claims("resources")("a fork bomb ends and leaves no process", async () => {
     const bomb = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.01)";
     const { ended } = await runPython(sandbox, bomb, { limits: { seconds: 1, processes: 40 } });
     expect(["time", "processes", "memory"]).toContain(ended);
@@ -76,7 +76,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     expect(sleepers()).toBe(0);
   });
 
-  claims("processes")("neither does one that also throws its environment away", async () => {
+  claims("processes")("a process that also clears its environment is ended too", async () => {
     const code =
       "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: os.execve('/bin/sleep', ['sleep', '91357'], {})\n  os._exit(0)\nos.wait()";
     await runPython(sandbox, code);
@@ -84,14 +84,14 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     expect(sleepers()).toBe(0);
   });
 
-  claims("processes")("it sees no other process and cannot signal this one", async () => {
+  claims("processes")("a program cannot see other processes or signal this one", async () => {
     const code = `import os\nprint(len([p for p in os.listdir('/proc') if p.isdigit()]))\nos.kill(${process.pid}, 9)`;
     const { stdout, stderr } = await runPython(sandbox, code);
     expect(Number(stdout)).toBeLessThan(5);
     expect(stderr).toContain("ProcessLookupError");
   });
 
-  test("an abort ends it", async () => {
+  test("an abort ends the program", async () => {
     const abort = new AbortController();
     const running = sandbox.run({ command: ["sleep", "91357"], signal: abort.signal });
     setTimeout(() => abort.abort(new Error("enough")), 200);
@@ -115,7 +115,7 @@ describe("claims of files and network", () => {
     removeFolder(outside);
   });
 
-  test.runIf(best.isolation.files)("the user's home cannot be read, nor any other file", async () => {
+  test.runIf(best.isolation.files)("the user's home and other files cannot be read", async () => {
     for (const path of [secret, "/etc/shadow", "/etc/hostname", "/proc/1/environ", "/proc/1/root/etc"]) {
       const { stderr } = await runPython(
         best,
@@ -125,17 +125,20 @@ describe("claims of files and network", () => {
     }
   });
 
-  test.runIf(best.isolation.files)("nothing outside can be written, and the work folder has a size", async () => {
-    for (const path of [join(outside, "x"), "/usr/x", "/etc/x2", "/dev/x", "/proc/sys/kernel/hostname"]) {
-      await runPython(best, `open(${JSON.stringify(path)}, 'w').write('x')`);
-      expect(existsSync(path) && path !== "/proc/sys/kernel/hostname", path).toBe(false);
-    }
-    const fill = "for i in range(100): open(str(i), 'wb').write(bytes(1_000_000))";
-    const { stderr } = await runPython(best, fill, { limits: { fileBytes: 20_000_000 } });
-    expect(stderr).toContain("No space left");
-  });
+  test.runIf(best.isolation.files)(
+    "files outside cannot be written, and the work folder has a size limit",
+    async () => {
+      for (const path of [join(outside, "x"), "/usr/x", "/etc/x2", "/dev/x", "/proc/sys/kernel/hostname"]) {
+        await runPython(best, `open(${JSON.stringify(path)}, 'w').write('x')`);
+        expect(existsSync(path) && path !== "/proc/sys/kernel/hostname", path).toBe(false);
+      }
+      const fill = "for i in range(100): open(str(i), 'wb').write(bytes(1_000_000))";
+      const { stderr } = await runPython(best, fill, { limits: { fileBytes: 20_000_000 } });
+      expect(stderr).toContain("No space left");
+    },
+  );
 
-  test.runIf(best.isolation.files)("it cannot mount, nor become more than it is", async () => {
+  test.runIf(best.isolation.files)("a program cannot mount or gain privileges", async () => {
     const { stdout } = await best.run({
       command: ["sh", "-c", "mount -t tmpfs x /usr; umount /usr; chroot / true && echo rooted; cat /proc/self/status"],
     });
@@ -144,7 +147,7 @@ describe("claims of files and network", () => {
     expect(stdout).toMatch(/NoNewPrivs:\s+1/);
   });
 
-  test.runIf(best.isolation.network)("no network is there, not even this machine's own", async () => {
+  test.runIf(best.isolation.network)("no network can be reached, not even this machine's own", async () => {
     const { port } = server.address() as { port: number };
     const code = `import socket\nprint(socket.create_connection(("127.0.0.1", ${port}), 2).recv(9))`;
     const { stdout, stderr } = await runPython(best, code);
@@ -153,7 +156,7 @@ describe("claims of files and network", () => {
 });
 
 test.runIf(best.isolation.processes)(
-  "a program does not outlive the process that runs it, however that ends",
+  "a program ends with the process that runs it, even if that process is killed",
   async () => {
     const module = new URL("./open-sandbox.ts", import.meta.url).href;
     const code = `const { openSandbox } = await import(${JSON.stringify(module)});
