@@ -14,7 +14,7 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.dispose();
 });
 
-test("a key is required where there is one, in either header", async () => {
+test("if the server has a key, either header must carry it", async () => {
   await testServer();
   const app = createApp(client.service, "tml-secret");
   const status = async (headers: Record<string, string>, path = "/api/v1/get_server_capabilities") =>
@@ -27,13 +27,13 @@ test("a key is required where there is one, in either header", async () => {
   expect(await status({}, "/api/v1/healthz")).toBe(200);
 });
 
-test("web pages are not answered, and mistakes are JSON with a reason", async () => {
+test("requests of web pages are refused, and errors are JSON with a reason", async () => {
   await testServer();
   expect((await client.request("GET", "/api/v1/healthz", undefined, { origin: "http://evil.example" })).status).toBe(
     403,
   );
   const cases: [string, string, unknown, number, RegExp][] = [
-    ["GET", "/api/v1/nothing", undefined, 404, /there is no GET/],
+    ["GET", "/api/v1/nothing", undefined, 404, /GET \/api\/v1\/nothing does not exist/],
     ["POST", "/api/v1/create_session", [], 400, /not a JSON object/],
     ["POST", "/api/v1/create_session", { tags: 3 }, 400, /tags/],
     ["POST", "/api/v1/session_heartbeat", { session_id: "x" }, 404, /no session/],
@@ -50,7 +50,7 @@ test("web pages are not answered, and mistakes are JSON with a reason", async ()
   }
 });
 
-test("a foreign Host is not answered without a key, and bodies are what their type says", async () => {
+test("a foreign Host is refused without a key, and a body must match its Content-Type", async () => {
   await testServer();
   const ask = async (path: string, headers: Record<string, string>, method = "GET") =>
     (await client.request(method, `/api/v1/${path}`, method === "POST" ? { tags: [] } : undefined, headers)).status;
@@ -67,7 +67,7 @@ test("a foreign Host is not answered without a key, and bodies are what their ty
   expect(keyed.status).toBe(200);
 });
 
-test("a finished session takes no more requests; the first reason stays", async () => {
+test("a finished session refuses requests and keeps its first reason", async () => {
   await testServer();
   const { session, id } = await client.model();
   const finish = (type: string) =>
@@ -125,7 +125,7 @@ test("metrics are in Prometheus' text format", async () => {
     expect(line).toMatch(/^(# (HELP|TYPE) \w+ .+|\w+(\{(\w+="[^"]*",?)+\})? [\d.e+-]+)$/);
 });
 
-test("silent sessions give their memory back and say what is lost", async () => {
+test("silent sessions free their memory and log what is lost", async () => {
   let now = new Date("2030-01-01T00:00:00Z");
   const lines: string[] = [];
   await testServer({ now: () => now, sessionMinutes: 10, write: (line) => lines.push(line) });
@@ -143,7 +143,7 @@ test("silent sessions give their memory back and say what is lost", async () => 
   );
 });
 
-test("an address that others can reach needs a key; a port that is taken says so", async () => {
+test("an address that others can reach requires a key; a port in use is an error", async () => {
   const folder = temporaryFolder();
   const options = { engines: [{ names: ["tabular"], engine: tinyEngine() }], stateFolder: folder };
   await expect(startServer({ ...options, host: "0.0.0.0", port: 0 })).rejects.toThrow(/needs an API key/);

@@ -1,4 +1,4 @@
-/** The HTTP face of the service: routes, keys, errors as answers, counts. */
+/** The HTTP interface of the service: routes, API key, error responses, request counts. */
 import { createHash, timingSafeEqual } from "node:crypto";
 import { Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
@@ -17,10 +17,10 @@ import { receiveRoutes, uploadRoutes } from "./routes/uploads.ts";
 import { usageRoutes } from "./routes/usage.ts";
 import type { Service } from "./service.ts";
 
-/** Well above what a client sends at once (5 MB of estimated tensors), a long prompt as JSON included. */
+/** Well above what a client sends in one request: 5 MB of estimated tensors, or a long prompt as JSON. */
 const mostBytes = 256 * 1024 * 1024;
 
-/** @param apiKey null lets everybody in */
+/** @param apiKey null: requests need no key */
 export function createApp(service: Service, apiKey: string | null): Hono {
   const { metrics, log } = service.context;
   const api = new Hono();
@@ -63,16 +63,13 @@ export function createApp(service: Service, apiKey: string | null): Hono {
     const bearer = c.req.header("authorization")?.replace(/^Bearer /i, "");
     const given = c.req.header("x-api-key") ?? bearer ?? "";
     if (apiKey !== null && c.req.path !== "/api/v1/healthz" && !sameKey(given, apiKey)) {
-      throw new HttpError(
-        401,
-        "the API key is not this server's: set TINKER_API_KEY to the one that it was started with",
-      );
+      throw new HttpError(401, "the API key is wrong: set TINKER_API_KEY to the key that this server was started with");
     }
     await next();
   });
   app.get("/metrics", (c) => c.text(metrics.text()));
   app.route("/api/v1", api);
-  app.notFound((c) => c.json({ detail: clipped(`there is no ${c.req.method} ${c.req.path} here`) }, 404));
+  app.notFound((c) => c.json({ detail: clipped(`${c.req.method} ${c.req.path} does not exist on this server`) }, 404));
   app.onError((error, c) => {
     if (error instanceof HttpError) return c.json({ detail: clipped(error.message) }, error.status);
     if (error instanceof UserError) {
@@ -84,7 +81,7 @@ export function createApp(service: Service, apiKey: string | null): Hono {
   return app;
 }
 
-/** Compared in a time that does not depend on where they differ. */
+/** Compares in a time that does not depend on the keys. */
 function sameKey(given: string, expected: string): boolean {
   const digest = (text: string) => createHash("sha256").update(text).digest();
   return timingSafeEqual(digest(given), digest(expected));

@@ -2,7 +2,7 @@
 import { z } from "zod";
 
 export const clientName = z.string().max(512);
-/** What a client says of its end, which may be an error of its own. */
+/** The reason that a client gives for its end, which may be an error of its own. */
 export const clientNote = z.string().max(65_536);
 
 const mostMetadata = 65_536;
@@ -13,7 +13,7 @@ export const clientMetadata = z
 
 export const clientTags = z.array(clientName).max(64);
 
-/** A time as the server records it; clients may write it otherwise. */
+/** A time in the format of the server's records; clients may send other formats. */
 export const clientTime = z.string().transform((text, context) => {
   const time = new Date(text);
   if (!Number.isNaN(time.getTime())) return time.toISOString();

@@ -12,7 +12,7 @@ afterEach(() => client?.dispose());
 
 const json = (response: Response) => response.json() as Promise<{ detail: string }>;
 
-test("a client's name with terminal escapes and newlines is one harmless line of the log", async () => {
+test("a client's name with terminal escapes and newlines is logged as one harmless line", async () => {
   const lines: string[] = [];
   client = await testClient({ write: (line) => lines.push(line) });
   await client.post("create_session", { tags: [], display_name: "x\x1b[2J\n00:00:00 fake line\u202e\x9b1m" });
@@ -36,7 +36,7 @@ test("each line of a stack is a line of the log, and long text is cut", () => {
   expect(lines[3]!.length).toBeLessThan(1100);
 });
 
-test("a display name of megabytes fills neither log nor state", async () => {
+test("a display name of megabytes is neither logged nor stored in full", async () => {
   const lines: string[] = [];
   const folder = temporaryFolder();
   client = await testClient({ folder, write: (line) => lines.push(line) });
@@ -82,7 +82,7 @@ test("a garbage cursor is the client's mistake", async () => {
   }
 });
 
-test("a temperature that no engine can divide by is refused, and a traceback is kept from clients", async () => {
+test("a temperature that is too close to 0 is refused, and clients do not see a traceback", async () => {
   client = await testClient();
   const session_id = (await client.post("create_session", { tags: [] })).session_id;
   const sampler = { session_id, sampling_session_seq_id: 0, base_model: "tabular" };
@@ -102,7 +102,7 @@ test("a temperature that no engine can divide by is refused, and a traceback is 
   expect(describeFailure(died)).toEqual(failure);
 });
 
-test("the server's state is for its owner alone", async () => {
+test("only the owner can read the server's state", async () => {
   const folder = join(temporaryFolder(), "state");
   client = await testClient({ folder });
   await client.model();

@@ -1,4 +1,4 @@
-/** A server over the tabular engine and the few calls that tests make of it, without a port. */
+/** A server without a port over the tabular engine, and the few calls that tests make. */
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -38,7 +38,7 @@ export interface TestClient extends RunningService {
     forwardOnly?: boolean,
     tokens?: number[],
   ): Promise<{ loss: number; logprobs: number[] }>;
-  /** The failure of an operation as its future tells it. */
+  /** The failure of an operation as its future reports it. */
   failure(path: string, body: Json | Uint8Array): Promise<{ error: string; category: string }>;
   dispose(): Promise<void>;
 }

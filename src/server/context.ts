@@ -16,13 +16,13 @@ export interface ServerContext {
   log: Log;
   /** Identifies this start of the server. Ids of futures contain it, so ids from before a restart are recognized. */
   boot: string;
-  /** How long a missing sequence id is waited for. */
+  /** How long to wait for a missing sequence id. */
   gapMs: number;
   /** How long a poll is held open. */
   pollMs: number;
-  /** Sessions without a sign of life for so long give their memory back. */
+  /** Sessions without a request for this long free their memory. */
   sessionTimeoutMs: number;
-  /** Models that stay in memory although no request comes for them. */
+  /** How many unused models stay in memory. */
   maxIdleModels: number;
   /** The most waiting operations of one model. */
   maxWaitingOperations: number;

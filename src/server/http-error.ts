@@ -1,9 +1,9 @@
-/** An answer that is not a success, with the text that the client shows its user. */
+/** An error response with the text that the client shows its user. */
 import { UserError } from "../errors.ts";
 
 /**
- * Statuses that Tinker's clients retry for minutes are never used for lasting conditions: 409 not at all, 429 where
- * trying again helps.
+ * Tinker's clients retry some statuses for minutes, so lasting conditions do not use them: 409 is never sent, and 429
+ * only if a retry helps.
  */
 const longestMessage = 4000;
 

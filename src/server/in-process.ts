@@ -62,7 +62,7 @@ export async function openOwnTinkerEngine(
   }
 }
 
-/** In the run's folder, whose disk holds the checkpoints too; what a killed run left there goes. */
+/** A folder in the run's folder, on the same disk as its checkpoints. Removes what a killed run left there. */
 async function emptyFolder(logFile: string | undefined): Promise<string> {
   if (logFile === undefined) return temporaryFolder("hone-tinker-");
   const folder = join(dirname(logFile), "tinker");
@@ -71,7 +71,7 @@ async function emptyFolder(logFile: string | undefined): Promise<string> {
   return folder;
 }
 
-/** The files of a state are the local engine's. `tinker.json` beside them holds their name in the service. */
+/** A state consists of the local engine's files and `tinker.json`, which holds its name in the service. */
 function stateKeeper(store: Store, baseModel: string): StateKeeper {
   return {
     async take(path, folder) {

@@ -1,14 +1,14 @@
-/** What a person reads while the server runs: one line an event, with the time and whose it is. */
+/** The server's log for people: one line per event, with its time and its session or model. */
 import { outColors } from "../colors.ts";
 import { printable } from "../printable.ts";
 
 export interface Log {
   info(who: string, text: string): void;
-  /** Something to look at. `details` (a stack) gets a line for each of its own. */
+  /** A problem to look at. Each line of `details` (a stack) becomes a line of the log. */
   warn(who: string, text: string, details?: string): void;
 }
 
-/** Ids are long and mostly alike: the first part of the session, then model or sampler. */
+/** Shortens an id to the first part of the session's, then the model or sampler. */
 const shortId = (id: string): string => id.replace(/^([0-9a-f]{8})[0-9a-f-]{28}/, "$1");
 
 const longestLine = 1000;

@@ -48,7 +48,7 @@ export function createService(context: ServerContext) {
     sample: sampling.accept,
     logSampling: sampling.log,
 
-    /** Why an operation does not run so far, for its client; null if nothing unusual delays it. */
+    /** Why an operation is waiting, as text for its client; null if nothing unusual delays it. */
     pauseOf(request: string): string | null {
       const [, id = "", seq] = /^(.+):(\d+)@/.exec(request) ?? [];
       const gap = sessions.liveModel(id)?.sequencer.gap;

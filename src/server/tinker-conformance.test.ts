@@ -7,7 +7,7 @@ import { type OpenedTinker, openTinker } from "./tinker-engine.fixture.ts";
 
 const root = temporaryFolder("tinker");
 
-/** The promises of every engine, asked of the Tinker client in front of Hone's own server. */
+/** The conformance tests of every engine, for the Tinker client in front of Hone's own server. */
 describe.each([
   ["one after another", false],
   ["with steps that do not wait", true],

@@ -1,4 +1,4 @@
-/** The Tinker client in front of Hone's own service over an engine of Python's, or of none, without a port. */
+/** The Tinker client in front of Hone's own service, without a port, over an engine with or without Python. */
 import type { Engine } from "../backends/engine.ts";
 import { openTinkerEngine, type TinkerEngineOptions } from "../backends/tinker/engine.ts";
 import { deriveSeed, uniforms } from "../random.ts";

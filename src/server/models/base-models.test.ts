@@ -51,7 +51,7 @@ test("several base models are served side by side, each with its own models and 
   );
 });
 
-test("a model is called as one says, or by its source and the last part of its folder", () => {
+test("a model has the given name, or the names of its source and the last part of its folder", () => {
   const folder = mkdtempSync(join(root, "model-"));
   expect(namesOf(readServedModel(`Org/name=${folder}`))).toEqual(["Org/name", folder, basename(folder)]);
   expect(namesOf(readServedModel("smollm2-135m-instruct"))).toEqual(["smollm2-135m-instruct"]);

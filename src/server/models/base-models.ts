@@ -11,7 +11,7 @@ import { type EngineKeeper, type KeeperOptions, keepEngine, type LazyPolicy, laz
 import { createStandIns, type StandIns } from "./stand-ins.ts";
 
 export interface BaseModel {
-  /** As it is listed. */
+  /** The name that is listed. */
   name: string;
   /** All names that clients may use. */
   names: readonly string[];
@@ -20,14 +20,14 @@ export interface BaseModel {
   keeper: EngineKeeper;
   scheduler: Scheduler;
   gatherer: SampleGatherer;
-  /** The model as it is, for sampling. */
+  /** The untrained base model, for sampling. */
   base: LazyPolicy;
   /** Its live models' policies, as the snapshots that they sample as. */
   standIns: StandIns;
 }
 
 export interface ServedModel {
-  /** `name=source`: what it is called. Without it the source's own name, and for a folder also its last part. */
+  /** The name in `name=source`. Default: the source's own name, and for a folder also its last part. */
   alias?: string;
   source: string;
 }
@@ -38,11 +38,11 @@ export function readServedModel(text: string): ServedModel {
   return at > 0 ? { alias: text.slice(0, at), source: text.slice(at + 1) } : { source: text };
 }
 
-/** The names of a model, the one that is listed first. */
+/** The names of a model, beginning with the listed one. */
 export function namesOf({ alias, source }: ServedModel): string[] {
   const path = resolve(source);
   const isPath = existsSync(path);
-  // An absolute path is one that a client on this machine can load the tokenizer from.
+  // A client on this machine can load the tokenizer from an absolute path.
   const own = isPath ? [path, source, basename(path)] : [source];
   return [...new Set(alias === undefined ? own : [alias, ...own])];
 }
@@ -54,7 +54,7 @@ export function createBaseModel(
   options: KeeperOptions = {},
 ): BaseModel {
   const keeper = keepEngine(engine, options);
-  // By its folder a client on this machine also finds the tokenizer.
+  // A client on this machine can also load the tokenizer from the folder.
   const { directory } = engine.model;
   return {
     name: names[0]!,
@@ -68,7 +68,7 @@ export function createBaseModel(
   };
 }
 
-/** What every request to a model gets whose engine is not started again. */
+/** The error of every request to a model whose engine is not restarted. */
 export const engineDown = ({ name }: Pick<BaseModel, "name">, cause?: unknown): RunError =>
   new RunError(
     `the engine of ${name} is down and is not started again, so no request to it can succeed until the server is restarted. ${cause instanceof HoneError ? [cause.message, cause.hint].filter(Boolean).join(". ") : "Its log has the cause."}`,

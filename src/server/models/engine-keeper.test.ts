@@ -42,7 +42,7 @@ const request = (sampling_session_id: string, seq_id: number) => ({
 });
 
 describe("after the engine has died", () => {
-  test("a model is as it was saved, and goes on by itself", async () => {
+  test("a model is restored as it was saved, without a request of its client", async () => {
     const { session, id } = await client.model();
     await step(id, 1);
     await client.finish("save_weights", { model_id: id, seq_id: 3, path: "one" });
@@ -59,7 +59,7 @@ describe("after the engine has died", () => {
     );
   });
 
-  test("a gradient is lost, which the step says, and the weights are not", async () => {
+  test("a gradient is lost, which the step reports, and the weights are kept", async () => {
     const { id } = await client.model();
     const before = await client.cross(id, 1);
     present.die();
@@ -81,7 +81,7 @@ describe("after the engine has died", () => {
     }
   });
 
-  test("a request that was under way fails as the server's fault, and says what is left", async () => {
+  test("a request in progress fails as a server error, and says what is left", async () => {
     const { id } = await client.model();
     present.stall();
     const { request_id } = await client.post("optim_step", { model_id: id, seq_id: 1, ...adam() });
@@ -92,7 +92,7 @@ describe("after the engine has died", () => {
     });
   });
 
-  test("a sample that was under way is gone, so that its client asks anew and gets it", async () => {
+  test("a sample in progress is reported as gone, so its client sends the request again", async () => {
     const { session } = await client.model();
     const id = await sampler(session);
     const expected = await samplesOf(await client.result("asample", request(id, 0)));
@@ -103,7 +103,7 @@ describe("after the engine has died", () => {
     expect(await samplesOf(await client.result("asample", request(id, 2)))).toEqual(expected);
   });
 
-  test("again and again, it is not started again for ever, and its clients are told", async () => {
+  test("too often, it is not restarted any more, and clients get the reason", async () => {
     const { session } = await client.model();
     const id = await sampler(session);
     for (let death = 1; death <= 3; death++) {

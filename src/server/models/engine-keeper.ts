@@ -1,4 +1,4 @@
-/** Reopens an engine that has died. Its policies died with it: their holders see another `life`, and open new ones. */
+/** Reopens an engine that has died. Its policies are gone: their owners see another `life` and open new ones. */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 
@@ -75,9 +75,9 @@ export function keepEngine(first: Engine, options: KeeperOptions = {}) {
 export type LazyPolicy = ReturnType<typeof lazyPolicy>;
 
 interface LazyPolicyOptions {
-  /** Called before it is opened again: what it held beyond `open` is gone. */
+  /** Called before the policy is opened again; state that `open` does not restore is lost. */
   onLost?: () => void;
-  /** Closes it, for one that others may use too. */
+  /** Closes a policy that others may use too. */
   close?: (policy: Policy) => Promise<void>;
 }
 
@@ -99,7 +99,7 @@ export function lazyPolicy(
       try {
         return await mine.policy;
       } catch (error) {
-        // The next that asks may find more memory.
+        // The next request may find more memory.
         if (held === mine) held = undefined;
         throw error;
       }

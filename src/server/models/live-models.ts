@@ -95,7 +95,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
     markGradient(gradient: "none" | "some" | "lost"): void {
       model.gradient = gradient;
       const unstepped = gradient !== "none";
-      // Where the weights are lost in any case, nothing has to be written.
+      // If the weights are lost anyway, nothing has to be written.
       if (record.dirty || record.unstepped === unstepped) return;
       record.unstepped = unstepped;
       context.store.saveSession(session);
@@ -110,7 +110,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
     },
     /** Frees the policy's memory; what was not saved is lost. */
     close: policy.close,
-    /** The same without a loss: unsaved weights go to disk, and are loaded when they are next used. False: it is in use. */
+    /** Frees the memory without a loss: unsaved weights wait on disk for their next use. False if the model is in use. */
     async evict(): Promise<boolean> {
       if (record.dirty) {
         const { data, folder } = context.store.newData();

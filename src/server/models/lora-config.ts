@@ -5,11 +5,11 @@ import type { Capabilities } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
 import type { LoraAdapter } from "../state/records.ts";
 
-/** Tinker's own clients give no alpha: the scale is then 32 / rank at every rank. */
+/** Tinker's own clients do not send alpha; the scale is then 32 / rank. */
 const defaultAlpha = 32;
 
 export const loraSchema = z.looseObject({
-  /** A larger one only exhausts memory: no model has matrices of a higher rank. */
+  /** A larger rank only exhausts memory: no model has matrices of a higher rank. */
   rank: z.int().min(1).max(16_384).default(32),
   alpha: z.number().gt(0).default(defaultAlpha),
   seed: z.int().nullish(),
@@ -25,6 +25,6 @@ export function adapterOf(config: z.output<typeof loraSchema>, { loraTargets }: 
   const targets = (["attn", "mlp", "unembed"] as const).filter((target) => wanted[target]);
   if (targets.length === 0) throw new UserError("at least one of train_attn, train_mlp and train_unembed must be true");
   const missing = targets.filter((target) => !loraTargets.includes(target));
-  if (missing.length > 0) throw new UserError(`this engine has no LoRA on ${missing.join(", ")}`);
+  if (missing.length > 0) throw new UserError(`this engine does not support LoRA on ${missing.join(", ")}`);
   return { kind: "lora", rank, alpha, targets, seed: seed ?? randomInt(2 ** 47) };
 }

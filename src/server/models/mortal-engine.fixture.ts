@@ -2,7 +2,7 @@
 import type { Engine, Sampler } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 
-/** The engine, with policies that never answer again once it has died; after `stall` they answer by its death alone. */
+/** The engine, with policies that do not answer after it has died. After `stall`, a call ends only when the engine dies. */
 export function mortalEngine(engine: Engine): { engine: Engine; die(): void; stall(): void } {
   const reason = new EngineDied("the worker ended by SIGKILL");
   let die = (): void => {};

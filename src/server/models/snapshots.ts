@@ -1,6 +1,6 @@
 /**
- * Frozen weights as policies to sample from: the live one that they came from while it still samples with them, else one
- * of their own, opened when a sampler first needs it, closed when others need the room.
+ * Policies that sample from frozen weights. The live policy that published the weights serves them until it publishes
+ * others. After that they get a policy of their own, opened on first use and closed when others need the room.
  */
 import type { Engine, Policy } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
@@ -9,7 +9,7 @@ import type { Store } from "../state/store.ts";
 import type { BaseModel } from "./base-models.ts";
 import { type LazyPolicy, lazyPolicy } from "./engine-keeper.ts";
 
-/** `scores` also calls for `forward`, `mostLikely` and `draws`, whose weights are those that a live policy is being trained to. */
+/** `scores` also calls `forward`, `mostLikely` and `draws`, which on a live policy use the weights in training. */
 export type SnapshotUse = "samples" | "scores";
 
 interface Entry {

@@ -1,4 +1,4 @@
-/** Snapshots that a live model samples as give exactly what a policy of their own would, whatever becomes of the model. */
+/** A snapshot that a live model stands in for gives exactly what a policy of its own would. */
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { Sampler } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
@@ -16,7 +16,7 @@ function watchedEngine() {
   });
   return {
     open,
-    /** Samples wait until the function that this gives is called. */
+    /** Samples wait until the returned function is called. */
     hold(): () => void {
       let release = (): void => {};
       gate = new Promise((resolve) => {
@@ -35,7 +35,7 @@ function watchedEngine() {
         return {
           sampler: Object.assign(Object.create(policy.sampler) as Sampler, {
             async *sample(...args: Parameters<Sampler["sample"]>) {
-              // As a worker does: the weights are those at the time of sampling, and a closed policy gives no more.
+              // Like a worker: samples use the weights of that moment, and a closed policy fails.
               await gate;
               if (!open.has(number)) throw new Error("a closed policy was sampled from");
               yield* policy.sampler.sample(...args);
@@ -86,11 +86,11 @@ const request = (sampler: string, more: Record<string, unknown> = {}) => ({
   ...more,
 });
 const sample = async (sampler: string, more = {}) => samplesOf(await client.result("asample", request(sampler, more)));
-/** What the likeliest tokens of the prompt are and what a chosen one scores: by `mostLikely` and `forward`. */
+/** The likeliest tokens of the prompt and the score of a chosen one, by `mostLikely` and `forward`. */
 const scores = (sampler: string) =>
   sample(sampler, { topk_prompt_logprobs: 3, target_prompt_logprobs: { data: [6, 7], dtype: "int64", shape: [2, 1] } });
 
-test("a snapshot is frozen while the model is trained, while newer ones are made, and when the model is put back", async () => {
+test("a snapshot is frozen while the model is trained, while newer ones are made, and when the model is restored", async () => {
   await step();
   const first = await snapshot();
   const expected = await sample(first);
@@ -112,7 +112,7 @@ test("a snapshot is frozen while the model is trained, while newer ones are made
   expect([await sample(first), await sample(second)]).toEqual([expected, later]);
 });
 
-test("what is scored is scored by the snapshot's weights, not by those that the model is being trained to", async () => {
+test("scores come from the snapshot's weights, not from the weights in training", async () => {
   await step();
   const first = await snapshot();
   const before = await scores(first);
@@ -122,7 +122,7 @@ test("what is scored is scored by the snapshot's weights, not by those that the 
   expect(await scores(second)).not.toEqual(before);
 });
 
-/** A snapshot, what it samples, and a request for the same that has begun and goes on when released. */
+/** A snapshot, its samples, and a request for the same samples that waits until it is released. */
 async function samplingUnderWay() {
   await step();
   const first = await snapshot();
@@ -133,7 +133,7 @@ async function samplingUnderWay() {
   return { first, expected, release, request_id };
 }
 
-test("samples under way go on with the weights that they began with", async () => {
+test("samples in progress continue with the weights that they began with", async () => {
   const { first, expected, release, request_id } = await samplingUnderWay();
   await step();
   const second = await snapshot();
@@ -143,7 +143,7 @@ test("samples under way go on with the weights that they began with", async () =
   expect(await sample(first)).toEqual(expected);
 });
 
-test("a model that is closed is freed when the last who samples from it has ended", async () => {
+test("a closed model is freed when the last request that samples from it has ended", async () => {
   const { expected, release, request_id } = await samplingUnderWay();
   const reason = { reason: { type: "success" }, detail: null };
   await client.request("POST", `/api/v1/sessions/${model.session}/finish`, reason);
@@ -154,7 +154,7 @@ test("a model that is closed is freed when the last who samples from it has ende
   expect(present.open.size).toBe(0);
 });
 
-test("a snapshot outlives the engine, and is not looked for in the dead one", async () => {
+test("a snapshot survives the engine's death and does not use the dead engine", async () => {
   await step();
   const first = await snapshot();
   const expected = await sample(first);
@@ -163,7 +163,7 @@ test("a snapshot outlives the engine, and is not looked for in the dead one", as
   expect(await sample(first)).toEqual(expected);
 });
 
-test("a model that is trained for long keeps one policy", async () => {
+test("a model that is trained for a long time keeps one policy", async () => {
   let last = "";
   for (let round = 0; round < 6; round++) {
     await step();

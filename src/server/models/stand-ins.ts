@@ -1,7 +1,7 @@
 /**
- * Live models' policies that sample as the newest snapshot of their weights. A policy samples with what it last
- * published, whatever it is trained to meanwhile, so that snapshot needs no policy of its own: not until the live one
- * publishes others, or is closed.
+ * Lets a live model's policy stand in for the newest snapshot of its weights. A policy samples with the weights that it
+ * last published, also while it is trained. That snapshot needs a policy of its own only after the live one publishes
+ * other weights or is closed.
  */
 import type { Policy } from "../../backends/engine.ts";
 import type { EngineKeeper } from "./engine-keeper.ts";
@@ -9,7 +9,7 @@ import type { EngineKeeper } from "./engine-keeper.ts";
 interface StandIn {
   policy: Policy;
   data: string;
-  /** The engine's when it was published: with an engine that died its policies are gone. */
+  /** The engine's life at the time of publishing: a dead engine's policies are gone. */
   life: number;
   users: number;
   retired: boolean;
@@ -22,8 +22,8 @@ export function createStandIns(keeper: EngineKeeper) {
 
   return {
     /**
-     * Publishes the policy's weights, which the folder `data` holds, so that it stands in for them. Not while others sample
-     * from it: they continue with the weights that they began with, and the new ones get a policy of their own.
+     * Publishes the policy's weights, saved in the folder `data`, so that it stands in for them. Does nothing while others
+     * sample from the policy: they keep their weights, and the new weights get a policy of their own.
      */
     async publish(policy: Policy, data: string): Promise<void> {
       if (!keeper.facts.capabilities.frozenSampler.lora) return;
@@ -48,7 +48,7 @@ export function createStandIns(keeper: EngineKeeper) {
         },
       };
     },
-    /** Closes the policy, after those who sample from it. */
+    /** Closes the policy when the last request that samples from it has ended. */
     async close(policy: Policy): Promise<void> {
       const standIn = standIns.get(policy);
       standIns.delete(policy);

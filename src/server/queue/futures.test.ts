@@ -4,7 +4,7 @@ import { createFutureStore, type FutureResult } from "./futures.ts";
 
 const done: FutureResult = { kind: "json", body: { answer: 1 } };
 
-test("a repeated id runs nothing, and a result is collected as often as asked", async () => {
+test("a repeated id starts nothing, and a result can be collected repeatedly", async () => {
   const store = createFutureStore();
   let runs = 0;
   const work = async () => {
@@ -19,7 +19,7 @@ test("a repeated id runs nothing, and a result is collected as often as asked", 
   expect(runs).toBe(1);
 });
 
-test("polls wait, end with their time or their caller, and say what is not known", async () => {
+test("polls wait, end with their time limit or their caller, and report unknown ids", async () => {
   const store = createFutureStore();
   let finish = (_: FutureResult): void => {};
   store.start("a", () => new Promise((resolve) => (finish = resolve)));
@@ -34,7 +34,7 @@ test("polls wait, end with their time or their caller, and say what is not known
   expect(await Promise.all(waiting)).toEqual([done, done]);
 });
 
-test("a failure says whose it is, with the code of its error", async () => {
+test("a failure has a category and the code of its error", async () => {
   const store = createFutureStore();
   const cases: [string, Error, object][] = [
     [
@@ -63,7 +63,7 @@ test("a failure says whose it is, with the code of its error", async () => {
   }
 });
 
-test("results are kept for a while, those that were collected for a shorter one", async () => {
+test("results are kept for a while, collected ones for a shorter time", async () => {
   let time = 0;
   const store = createFutureStore({ keepMs: 100, keepCollectedMs: 10, now: () => time });
   for (const id of ["collected", "left"]) store.start(id, async () => done);
@@ -77,7 +77,7 @@ test("results are kept for a while, those that were collected for a shorter one"
   expect(store.size).toEqual({ pending: 0, settled: 0 });
 });
 
-test("cancelling tells the work, once", async () => {
+test("cancelling aborts the work once", async () => {
   const store = createFutureStore();
   store.start(
     "a",

@@ -75,7 +75,7 @@ export function createFutureStore(options: FutureStoreOptions = {}) {
       const future: Future = { expires: Number.POSITIVE_INFINITY, open: { settled: new Notifier(), cancel } };
       futures.set(id, future);
       pending++;
-      // Not in this turn of the loop: the id is answered before anything is computed.
+      // Starts in a later turn of the event loop, so that the id is answered first.
       void Promise.resolve()
         .then(() => work(cancel.signal))
         .then(

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { createScheduler } from "./scheduler.ts";
 
 const limits = { maxRows: 4, maxWaitingRows: 8 };
-/** A job that ends when it is told to. */
+/** A job that ends when the test releases it. */
 function held() {
   let end = (): void => {};
   const ended = new Promise<void>((resolve) => {
@@ -30,7 +30,7 @@ test("training jobs run one at a time, models in turns", async () => {
   expect(order).toEqual(["a1", "a2", "b1", "c1", "a3", "b2"]);
 });
 
-test("a failed job is told to its owner and holds up nobody", async () => {
+test("a failed job rejects for its owner and delays nobody", async () => {
   const scheduler = createScheduler(limits);
   const failed = scheduler.train("a", async () => {
     throw new Error("no");
@@ -66,7 +66,7 @@ test("samples share the engine up to its rows, clients in turns", async () => {
   expect(scheduler.state).toMatchObject({ rows: 0, rowsWaiting: 0 });
 });
 
-test("a request of more sequences than there are places goes alone", async () => {
+test("a request of more sequences than there are places runs alone", async () => {
   const scheduler = createScheduler(limits);
   const [big, small] = [held(), held()];
   const started: string[] = [];
@@ -82,7 +82,7 @@ test("a request of more sequences than there are places goes alone", async () =>
   expect(started).toEqual(["big", "small"]);
 });
 
-test("training stands back for samples under way, and goes on when they have ended", async () => {
+test("training pauses for samples in progress and continues when they have ended", async () => {
   let clock = 0;
   const scheduler = createScheduler({ ...limits, now: () => clock });
   const sampling = held();

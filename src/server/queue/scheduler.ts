@@ -59,7 +59,7 @@ export function createScheduler({ maxRows, maxWaitingRows, now = () => performan
   let idle = (): void => {};
 
   /** Training and sampling get equal time: after a job of d ms, samples in progress have d ms for themselves. */
-  async function standBack(ms: number): Promise<void> {
+  async function pauseForSamples(ms: number): Promise<void> {
     if (rows === 0) return;
     const done = new AbortController();
     idle = () => done.abort();
@@ -73,7 +73,7 @@ export function createScheduler({ maxRows, maxWaitingRows, now = () => performan
     for (let job = training.take(() => true); job; job = training.take(() => true)) {
       const begin = now();
       await job.run();
-      await standBack(now() - begin);
+      await pauseForSamples(now() - begin);
     }
     busy = false;
   }

@@ -4,7 +4,7 @@ import { createSequencer } from "./sequencer.ts";
 
 const options = { first: 1, gapMs: 20, capacity: 100 };
 
-test("operations run in the order of their ids, one at a time, however they arrive", async () => {
+test("operations run in the order of their ids, one at a time, in any order of arrival", async () => {
   await fc.assert(
     fc.asyncProperty(fc.shuffledSubarray([1, 2, 3, 4, 5, 6, 7], { minLength: 7 }), async (arrivals) => {
       const sequencer = createSequencer(options);
@@ -26,7 +26,7 @@ test("operations run in the order of their ids, one at a time, however they arri
   );
 });
 
-test("a failed operation does not hold up the next", async () => {
+test("a failed operation does not block the next", async () => {
   const sequencer = createSequencer(options);
   const failed = sequencer.run(1, async () => {
     throw new Error("no");
@@ -35,7 +35,7 @@ test("a failed operation does not hold up the next", async () => {
   expect(await sequencer.run(2, async () => "yes")).toBe("yes");
 });
 
-test("an id that never comes is skipped after a while, and too late after that", async () => {
+test("an id that does not arrive is skipped after a while and refused later", async () => {
   vi.useFakeTimers();
   const skipped: [number, number][] = [];
   const sequencer = createSequencer({ ...options, onSkip: (from, to) => skipped.push([from, to]) });
@@ -51,7 +51,7 @@ test("an id that never comes is skipped after a while, and too late after that",
   await expect(sequencer.run(2, async () => {})).rejects.toThrow(/too late/);
 });
 
-test("the id whose turn it is gets in where later ones find no room", () => {
+test("a full queue accepts only the id whose turn it is", () => {
   const sequencer = createSequencer({ ...options, capacity: 2 });
   for (const seq of [2, 3]) void sequencer.run(seq, async () => {});
   expect([sequencer.hasRoom(4), sequencer.hasRoom(1)]).toEqual([false, true]);

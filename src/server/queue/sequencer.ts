@@ -10,7 +10,7 @@ export interface SequencerOptions {
   onGap?: (missing: number) => void;
   /** Called on each skip. */
   onSkip?: (from: number, to: number) => void;
-  /** The most waiting operations. When they are reached, only the next id is accepted. */
+  /** The most waiting operations. At the limit, only the next id is accepted. */
   capacity: number;
 }
 

@@ -14,13 +14,13 @@ const manySchema = z.looseObject({
   timeout: z.number().min(0).nullish(),
 });
 
-/** How often a poll that is held open looks whether its operation is held up. */
+/** How often an open poll checks whether its operation is delayed. */
 const lookMs = 5_000;
 
 export function futureRoutes({ context, completions, samplers, pauseOf }: Service): Hono {
   const { futures, pollMs } = context;
 
-  /** Ends early when the operation is held up: its client then sees why. */
+  /** Ends early if the operation is delayed, so that its client sees why. */
   async function poll(id: string, signal: AbortSignal): Promise<FutureResult | "unknown" | { pause: string | null }> {
     for (let left = pollMs; ; left -= lookMs) {
       const result = await futures.collect(id, Math.min(left, lookMs), signal);

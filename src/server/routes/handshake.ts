@@ -1,4 +1,4 @@
-/** How a client begins: what the server is like, sessions, signs of life. */
+/** How a client begins: the server's capabilities, sessions, heartbeats. */
 import { Hono } from "hono";
 import { z } from "zod";
 import type { Capabilities, ModelInfo } from "../../backends/engine.ts";

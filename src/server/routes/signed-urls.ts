@@ -30,6 +30,6 @@ export function requireSigned(c: Context, now: Date): string {
   const expected = Buffer.from(sign(c.req.method, c.req.path, file, Number(expires)));
   const given = Buffer.from(signature);
   const valid = given.length === expected.length && timingSafeEqual(given, expected);
-  if (!valid || Number(expires) < now.getTime()) throw new HttpError(403, "this address is not valid, or no longer");
+  if (!valid || Number(expires) < now.getTime()) throw new HttpError(403, "this address is invalid or has expired");
   return file;
 }

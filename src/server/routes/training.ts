@@ -4,7 +4,7 @@ import { HttpError } from "../http-error.ts";
 import type { Service } from "../service.ts";
 import { jsonBody, protobufBody } from "./bodies.ts";
 
-/** Versions of the SDK that were tried send data as protobuf from this one on. */
+/** The first tested SDK version that sends training data as protobuf. */
 const firstSdk = "0.25.0";
 
 function refuseOldSdk(c: Context): never {

@@ -19,7 +19,7 @@ export function createSampleAcceptor(
   const sinceLog = { sequences: 0, tokens: 0 };
 
   return {
-    /** @param seq as digits: these ids exceed exact numbers */
+    /** @param seq as digits: these ids can exceed 2^53 */
     accept(body: Record<string, unknown>, seq: string): Record<string, unknown> {
       const id = String(body.sampling_session_id);
       const { session, base } = samplers.require(body.sampling_session_id);

@@ -8,7 +8,7 @@ interface Completion {
   body: Record<string, unknown>;
 }
 
-/** Copies of a sampling client count their requests from k times this. */
+/** Copy k of a sampling client numbers its requests from k times this. */
 const idsPerClient = 1_000_000_000n;
 
 /** Names a sampling session and which copy of its client asks. */

@@ -25,8 +25,8 @@ function samplerOf(fails: (seeds: readonly number[]) => boolean = () => false) {
 const tokens = (samples: readonly Sample[]) => samples.map((sample) => sample.tokens[0]);
 const { signal } = new AbortController();
 
-describe("what is asked for in one turn", () => {
-  it("is one engine call for each client and policy, and each gets its own", async () => {
+describe("requests of one turn of the event loop", () => {
+  it("are one engine call for each client and policy, and each gets its own samples", async () => {
     const gatherer = createSampleGatherer();
     const [one, two] = [samplerOf(), samplerOf()];
     const found = await Promise.all([
@@ -40,7 +40,7 @@ describe("what is asked for in one turn", () => {
     expect(tokens(await gatherer.sample(one.sampler, "a", requestsOf(6), signal))).toEqual([6]);
   });
 
-  it("fails together, and no other client's", async () => {
+  it("fail together, without failing another client's", async () => {
     const gatherer = createSampleGatherer();
     const { sampler } = samplerOf((seeds) => seeds.includes(2));
     const asked = [

@@ -32,7 +32,7 @@ export function createSampleGatherer() {
       signal: AbortSignal,
     ): Promise<readonly Sample[]> =>
       new Promise((resolve, reject) => {
-        // The engine listens once for each sequence.
+        // The engine adds a listener for each sequence.
         setMaxListeners(0, signal);
         const own = requests.map((request) => ({ ...request, signal }));
         const call: Call = { requests: own, ended: [], missing: own.length, resolve, reject };

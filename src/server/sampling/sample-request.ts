@@ -17,7 +17,7 @@ const tensor = z.looseObject({
 
 const chunk = z.looseObject({ type: z.string().default("encoded_text"), tokens: z.array(z.int()).optional() });
 
-/** Fields that this server does not know are refused: one that is not heard would change what the answer means. */
+/** Unknown fields are refused: ignoring one could change what the answer means. */
 const schema = z.strictObject({
   type: z.literal("sample").optional(),
   sampling_session_id: z.string(),
@@ -51,7 +51,7 @@ const schema = z.strictObject({
   model_path: z.string().nullish(),
 });
 
-/** Tokens that are drawn at the places of one prompt together: some 50 MB in the answer. */
+/** The most tokens that are drawn for one prompt: about 50 MB in the answer. */
 const mostDraws = 1 << 22;
 
 export interface SampleCall {
@@ -102,14 +102,14 @@ export function readSampleCall(
   );
   refuse(
     request.record_stability_info === true,
-    "record_stability_info serves the loss stable_reinforce alone, which this server does not offer",
+    "record_stability_info is only for the loss stable_reinforce, which this server does not support",
   );
   for (const [name, value] of Object.entries({ topk_prompt_logprobs: topPrompt, topk_sample_logprobs: topSample })) {
-    refuse(value > model.vocabularySize, `${name} is ${value}, the vocabulary ${model.vocabularySize}`);
+    refuse(value > model.vocabularySize, `${name} is ${value}, but the vocabulary has ${model.vocabularySize} tokens`);
   }
   refuse(
     (topPrompt > 0 || Boolean(request.target_prompt_logprobs)) && !outputs.includes("targets"),
-    "this engine scores no other tokens than the prompt's own",
+    "this engine scores only the prompt's own tokens",
   );
   const lastN = request.prompt_logprobs_last_n ?? null;
   if (lastN !== null && (!request.prompt_logprobs || lastN > prompt.length - 1)) {
@@ -158,7 +158,7 @@ function toChunk({ type, tokens }: z.output<typeof chunk>) {
   return { kind: type === "dmel" ? ("dmel" as const) : ("image" as const) };
 }
 
-/** Absent: the model's own end tokens. An empty list: nothing ends a sequence. Anything else counts besides those. */
+/** Absent: the model's own end tokens. An empty list: nothing ends a sequence. Anything else ends a sequence in addition to those. */
 function stops(stop: string | string[] | number[] | null, ignoreEos: boolean) {
   if (stop === null) return { stopIds: [], stopStrings: [] };
   const list = typeof stop === "string" ? [stop] : stop;
@@ -168,7 +168,7 @@ function stops(stop: string | string[] | number[] | null, ignoreEos: boolean) {
   return { stopIds, stopStrings, ignoreEos: ignoreEos || list.length === 0 };
 }
 
-/** The sequences of a request differ, and each depends on the request's seed and its place alone. */
+/** The sequences of a request differ, and each depends only on the request's seed and its place. */
 const seedOf = (seed: number, index: number): number =>
   index === 0 && seed >= 0 ? seed : createHash("sha256").update(`${seed}/${index}`).digest().readUIntLE(0, 6);
 

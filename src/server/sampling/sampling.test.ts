@@ -40,7 +40,7 @@ const mistake = async (sampler: string, more: Json) => {
   return error;
 };
 
-test("samples of a request differ, and a seed gives them again", async () => {
+test("samples of a request differ, and a seed reproduces them", async () => {
   const { id } = await baseSampler();
   const first = await sample(id, { num_samples: 6 });
   expect(new Set(first.sequences.map(({ tokens }) => tokens.join())).size).toBeGreaterThan(3);
@@ -64,7 +64,7 @@ test("a seed for each sequence draws as requests of one sequence would", async (
   expect(await mistake(id, { num_samples: 3, seeds })).toBe("4 seeds for num_samples 3");
 });
 
-test("each sequence has an id, and a repeated request is the same one, also with ids that no number is exact for", async () => {
+test("each sequence has an id, and a repeated id is the same request, also beyond 2^53", async () => {
   const { id } = await baseSampler();
   const text = (digits: string) =>
     JSON.stringify({ ...body(id, { num_samples: 2, sampling_params: { seed: null } }), seq_id: "S" }).replace(
@@ -128,7 +128,7 @@ test("log-probabilities are at the sampling temperature and without filters", as
   expect(await at(0)).toEqual(plain);
 });
 
-test("what is asked about the prompt: its own tokens, the likeliest ones, and chosen ones", async () => {
+test("log-probabilities of the prompt: its own tokens, the likeliest ones, and chosen ones", async () => {
   const { id } = await baseSampler();
   const tokens = [5, 6, 7, 8];
   const whole = await sample(id, { prompt: prompt(tokens), prompt_logprobs: true, topk_prompt_logprobs: 3 });
@@ -225,7 +225,7 @@ test("requests that are wrong are the user's mistakes", async () => {
   }
 });
 
-test("a sampler keeps the weights that it was made with, also over a restart; in flight it takes the newest", async () => {
+test("a sampler keeps the weights that it was made with, also over a restart; in flight it uses the newest", async () => {
   const { session, id } = await client.model();
   const step = async (at: number) => {
     await client.cross(id, at);
@@ -272,7 +272,7 @@ test("the trained model and its sampler agree on log-probabilities", async () =>
   expect([...promptLogprobs!.slice(1)]).toEqual(logprobs.slice(0, 3));
 });
 
-test("unnamed weights go when they are old and not the newest; named ones stay", async () => {
+test("old unnamed weights are dropped, except for the newest; named ones stay", async () => {
   let now = new Date("2030-01-01T00:00:00Z");
   await client.close();
   client = await testClient({ folder, now: () => now });
@@ -313,7 +313,7 @@ test("a request that is cancelled ends", async () => {
   expect(await (await client.collect(request_id)).json()).toMatchObject({ error: "the request was cancelled" });
 });
 
-test("what has ended is listed with a cursor, for each copy of the client", async () => {
+test("ended requests are listed with a cursor, for each copy of the client", async () => {
   const { id } = await baseSampler();
   const [first, second] = [
     await client.post("asample", body(id)),

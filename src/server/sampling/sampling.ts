@@ -9,7 +9,7 @@ import type { FutureResult } from "../queue/futures.ts";
 import type { SampleCall, TargetCells } from "./sample-request.ts";
 
 /**
- * @param owner whose turn this takes among those who share the engine
+ * @param owner the client whose turn on the engine this uses
  * @throws UserError when the signal ended it
  */
 export async function sample(
@@ -54,7 +54,7 @@ function reportedOf(first: Sample | undefined, firstReported: number): Float32Ar
   return first.promptLogprobs.map((logprob, position) => (position < firstReported ? Number.NaN : logprob));
 }
 
-/** Rows of fixed width; what a row lacks are empty cells. */
+/** Rows of fixed width; short rows are padded with empty cells. */
 function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[], k: number): TopLogprobs {
   const tokens = new Int32Array(rows.length * k);
   const logprobs = new Float32Array(rows.length * k).fill(emptyLogprob);

@@ -4,7 +4,7 @@ import { z } from "zod";
 const metadata = z.record(z.string(), z.unknown()).nullable().default(null);
 const targets = z.enum(["attn", "mlp", "unembed"]);
 
-/** LoRA as an engine takes it, all of it drawn or given: the same spec makes the same fresh model. */
+/** LoRA as an engine takes it, with every value set: the same spec creates the same fresh model. */
 const adapter = z.strictObject({
   kind: z.literal("lora"),
   rank: z.int().min(1),

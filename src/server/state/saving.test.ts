@@ -33,7 +33,7 @@ const save = (id: string, seq_id: number, path: string, more = {}) =>
 const load = (session: string, model_seq_id: number, path: unknown, optimizer: boolean) =>
   client.finish("load_weights", { session_id: session, model_seq_id, path, optimizer });
 
-test("a saved model goes on as it would have, with its optimizer and after a restart", async () => {
+test("a saved model continues exactly, with its optimizer and after a restart", async () => {
   const { session, id } = await client.model();
   await step(id, 1);
   await step(id, 3);
@@ -45,13 +45,13 @@ test("a saved model goes on as it would have, with its optimizer and after a res
   expect(resumed.model_id).toBe(`${session}:train:1`);
   const again = String(resumed.model_id);
   expect([await step(again, 1), await step(again, 3), await step(again, 5)]).toEqual(expected);
-  // Without its moments the optimizer's first step is another.
+  // Without its moments the optimizer's first step differs.
   const fresh = String((await load(session, 2, path, false)).model_id);
   expect(await step(fresh, 1)).toBe(expected[0]);
   expect(await step(fresh, 3)).not.toBe(expected[1]);
 });
 
-test("a model that was not changed since it was saved, or made, goes on after a restart by itself", async () => {
+test("a model that has not changed since it was saved or created survives a restart", async () => {
   const [trained, fresh] = [await client.model({ seed: 3 }), await client.model({ seed: 4 })];
   await step(trained.id, 1);
   await save(trained.id, 3, "one");
@@ -61,7 +61,7 @@ test("a model that was not changed since it was saved, or made, goes on after a 
   expect(await client.cross(fresh.id, 2, true)).toEqual(two);
 });
 
-test("what was not saved is lost with the server, which the model's requests say", async () => {
+test("unsaved changes are lost with the server, and the model's requests say so", async () => {
   const { session, id } = await client.model();
   await step(id, 1);
   const { path } = await save(id, 3, "one");
@@ -74,7 +74,7 @@ test("what was not saved is lost with the server, which the model's requests say
   expect(await step(again, 1)).toBe(expected);
 });
 
-test("a gradient that was not stepped with is lost with the server, and the weights are not", async () => {
+test("a gradient without a step is lost with the server, and the weights are kept", async () => {
   const { id } = await client.model();
   await step(id, 1);
   await save(id, 3, "one");
@@ -86,7 +86,7 @@ test("a gradient that was not stepped with is lost with the server, and the weig
   await client.finish("optim_step", { model_id: id, seq_id: 7, ...adam() });
 });
 
-test("what a killed server was writing is gone after its restart, and what it had written is there", async () => {
+test("a restart removes what a killed server was writing and keeps what it had written", async () => {
   const { id } = await client.model();
   const { path } = await save(id, 1, "one");
   await client.close();
@@ -97,7 +97,7 @@ test("what a killed server was writing is gone after its restart, and what it ha
   expect(await client.post("weights_info", { tinker_path: path as string })).toMatchObject({ lora_rank: 2 });
 });
 
-test("a future from before a restart is gone, not pending for ever", async () => {
+test("a future from before a restart is gone, not pending", async () => {
   const { id } = await client.model();
   const { request_id } = await client.post("optim_step", { model_id: id, seq_id: 1, ...adam() });
   await client.collect(request_id);
@@ -106,7 +106,7 @@ test("a future from before a restart is gone, not pending for ever", async () =>
   expect([response.status, await response.text()]).toEqual([410, expect.stringMatching(/restarted/)]);
 });
 
-test("a name is taken once, unless it is to be overwritten", async () => {
+test("a name can be used once, unless the request allows overwriting", async () => {
   const { id } = await client.model();
   await save(id, 1, "x");
   const again = { model_id: id, seq_id: 2, path: "x" };
@@ -131,7 +131,7 @@ test("a name is taken once, unless it is to be overwritten", async () => {
   expect(short.error).toMatch(/between 3600/);
 });
 
-test("a checkpoint that there is not, or not of this kind, is the user's mistake", async () => {
+test("a missing checkpoint, or one of another kind, is the user's mistake", async () => {
   const { session, id } = await client.model();
   await save(id, 1, "here");
   const missing = { session_id: session, model_seq_id: 5, path: `tinker://${id}/weights/there`, optimizer: true };
@@ -147,7 +147,7 @@ test("a checkpoint that there is not, or not of this kind, is the user's mistake
   expect((await load(session, 8, `tinker://${id}/weights/here`, true)).model_id).toBe(`${session}:train:8`);
 });
 
-test("a live model can be put back to a checkpoint", async () => {
+test("a live model can be restored from a checkpoint", async () => {
   const { id } = await client.model();
   await step(id, 1);
   const { path } = await save(id, 3, "one");
@@ -221,7 +221,7 @@ test("checkpoints are listed, described, published, copied, deleted and expire",
   );
 });
 
-test("idle models beyond the limit wait on disk, and go on as if they had stayed", async () => {
+test("idle models beyond the limit move to disk and continue as if they had stayed in memory", async () => {
   let now = new Date();
   const own = await testClient({ now: () => now, maxIdleModels: 1 });
   const step = async (id: string, seq: number) => {
@@ -237,7 +237,7 @@ test("idle models beyond the limit wait on disk, and go on as if they had stayed
     losses.push([await step(id, 1), await step(id, 3)]);
     now = new Date(now.getTime() + 1000);
   }
-  // One that is in the middle of a step stays.
+  // A model in the middle of a step stays.
   await own.cross(ids[1]!, 5);
   const metric = async (name: string) =>
     Number(new RegExp(`^${name} (\\d+)$`, "m").exec(await (await own.request("GET", "/metrics")).text())?.[1] ?? 0);

@@ -1,7 +1,7 @@
 /**
  * The server's folder: `sessions/*.json`, `checkpoints/*.json` and `data/*`, one folder of weights each. A record is
- * replaced as a whole, and weights are written before the record that names them, so whatever instant the server is
- * killed at, what the records name is complete.
+ * replaced as a whole, and weights are written before the record that names them, so after a
+ * kill at any instant, everything that the records name is complete.
  */
 import { createHash, randomUUID } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
@@ -31,7 +31,7 @@ export function openStore(root: string) {
   for (const folder of Object.values(folders)) makeFolder(folder, 0o700);
   makePrivate(root, 0o700);
   const unlock = lockFolder(root);
-  // A record that a killed server was writing, beside the one that it was to replace.
+  // A record that a killed server was writing, next to the one that it would replace.
   for (const folder of [folders.sessions, folders.checkpoints]) removeLeftovers(folder, () => true);
   const sessions = new Map(readAll(folders.sessions, sessionRecord).map((session) => [session.id, session]));
   const checkpoints = new Map(

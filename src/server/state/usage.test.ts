@@ -75,7 +75,7 @@ test("usage is counted in tokens, checkpoints and byte-hours by hour, session an
   }
 });
 
-test("current storage is told by project, each folder of weights once", async () => {
+test("current storage is reported by project, each folder of weights once", async () => {
   client = await testClient();
   const { session, id } = await client.model();
   const { path } = await client.finish("save_weights", { model_id: id, seq_id: 1, path: "one" });
@@ -103,7 +103,7 @@ test("calls of the SDK that are not supported are refused with a sentence", asyn
     ["POST", "create_custom_loss", /runs no custom losses/],
   ] as const) {
     const response = await client.request(method, `/api/v1/${path}`, method === "POST" ? {} : undefined);
-    // 400: the SDK retries what is 408, 409, 429 or from 500 on for minutes.
+    // 400, because the SDK retries 408, 409, 429 and every status from 500 for minutes.
     expect(response.status).toBe(400);
     expect(((await response.json()) as Json).detail).toMatch(words);
   }

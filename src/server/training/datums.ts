@@ -1,4 +1,4 @@
-/** What a training request holds, checked, as an engine takes it: sequences, and the inputs of the loss. */
+/** Checks a training request and converts it to what an engine takes: sequences, and the inputs of the loss. */
 
 import type { Loss } from "../../algorithms/types.ts";
 import type { Capabilities, ModelInfo } from "../../backends/engine.ts";

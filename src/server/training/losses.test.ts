@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
 
-/** The worked numbers of the protocol's description, in float64; here in float32. */
+/** The worked examples of the protocol's description, in float64; the code computes in float32. */
 const p = Float32Array.of(-0.5, -1.2, -0.1, -2);
 const inputs = {
   logprobs: Float32Array.of(-0.7, -1, -0.6, -1.5),
@@ -48,9 +48,9 @@ test("a weight of zero leaves out a token that is impossible", () => {
 });
 
 test("an unknown loss or setting names the known ones", () => {
-  expect(() => tinkerLoss("pp")).toThrow(/did you mean ppo/);
+  expect(() => tinkerLoss("pp")).toThrow(/Did you mean ppo/);
   expect(() => tinkerLoss("stable_reinforce")).toThrow(/not published/);
-  expect(() => tinkerLoss("toString")).toThrow(/no loss_fn/);
+  expect(() => tinkerLoss("toString")).toThrow(/"toString" does not exist/);
   expect(() => lossConfig("ppo", { clip_low: 0.9 })).toThrow(/it has clip_low_threshold, clip_high_threshold/);
   expect(() => lossConfig("importance_sampling", { beta: 1 })).toThrow(/it has no settings/);
   expect(() => lossConfig("dro", {})).toThrow(/beta must be given/);

@@ -34,7 +34,7 @@ interface TinkerLoss {
   datum: DatumLoss;
 }
 
-/** One of Hone's own losses, with log-ratios that no limit holds; `average` of them, where a sequence has one ratio. */
+/** One of Hone's own losses, without a limit on log-ratios; `average` of them, where a sequence has one ratio. */
 const ownLoss =
   (loss: SequenceLoss, average?: (logRatios: Float64Array, inputs: Values) => number): DatumLoss =>
   (
@@ -112,11 +112,11 @@ export function tinkerLoss(name: string): TinkerLoss {
   if (loss) return loss;
   const names = Object.keys(tinkerLosses);
   if (Object.hasOwn(notOffered, name)) {
-    throw new UserError(`loss_fn "${name}" is not supported: ${notOffered[name]}. There are ${names.join(", ")}`);
+    throw new UserError(`loss_fn "${name}" is not supported: ${notOffered[name]}. The losses are ${names.join(", ")}`);
   }
   const near = nearest(name, names);
-  const meant = near.length > 0 ? `; did you mean ${near.join(" or ")}` : "";
-  throw new UserError(`there is no loss_fn "${name}"${meant}? There are ${names.join(", ")}`);
+  const meant = near.length > 0 ? `. Did you mean ${near.join(" or ")}?` : ".";
+  throw new UserError(`the loss_fn "${name}" does not exist${meant} The losses are ${names.join(", ")}`);
 }
 
 /** @throws UserError for a setting that is unknown, not a number, or missing */

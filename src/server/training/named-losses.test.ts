@@ -108,7 +108,7 @@ describe.each([
   test.each([
     ["a KL term", { klBeta: 0.1 }],
     ["dual clip", { dualClip: 3 }],
-    ["a loss that the service lacks", { lossFn: "sapo" as const }],
+    ["a loss that the service does not support", { lossFn: "sapo" as const }],
     ["dro with weights of its own for each sequence", { lossFn: "dro" as const, aggMode: modes[2] }],
   ])("%s takes two passes", async (_name, more) => {
     const options = { ...base, ...more };
@@ -127,7 +127,7 @@ describe.each([
 });
 
 test.each([
-  // The first reaches the service, where its gradient overflows; the second is seen before.
+  // The first reaches the service, where its gradient overflows; the second is noticed before it is sent.
   ["a gradient", 3.3e38, 1],
   ["an advantage", 3.3e38, 0.01],
 ])("%s of a named loss that is not finite drops the step, not the run", async (_, advantage, lossScale) => {

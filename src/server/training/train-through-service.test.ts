@@ -44,7 +44,7 @@ async function trainThrough(
   }
 }
 
-it("learns, keeps its folder where default_local_dir says, and goes on from a path of the service", async () => {
+it("learns, keeps its folder where default_local_dir says, and continues from a path of the service", async () => {
   const folder = join(root, "run");
   const { rewards } = await trainThrough([`training.default_local_dir=${folder}`]);
   expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
@@ -59,7 +59,7 @@ it("learns, keeps its folder where default_local_dir says, and goes on from a pa
   expect(later.rewards[0]! - rewards[0]!).toBeGreaterThan(0.3);
 });
 
-it("refuses to go on from a checkpoint with another adapter, and names both", async () => {
+it("refuses to continue from a checkpoint with another adapter, and names both", async () => {
   const folder = join(root, "rank");
   await trainThrough([`rllm.trainer.run_dir=${folder}`, "model.lora_rank=4", "rllm.trainer.total_batches=1"]);
   const saved = readFileSync(join(folder, "checkpoints", "step-000001", "policy", "tinker.json"), "utf8");
@@ -81,7 +81,7 @@ it("refuses to go on from a checkpoint with another adapter, and names both", as
   expect((await goOn("model.lora_rank=4")).step).toBe(1);
 });
 
-it("asks the service for what the configuration says: group sizes, minibatches, schedules, one round trip", async () => {
+it("sends the service what the configuration says: group sizes, minibatches, schedules, one round trip", async () => {
   const posted: { path: string; body: Record<string, unknown> }[] = [];
   const note = (path: string, { body }: RequestInit) => {
     if (typeof body === "string") posted.push({ path, body: JSON.parse(body) });
@@ -116,7 +116,7 @@ it("asks the service for what the configuration says: group sizes, minibatches, 
   expect([...new Set(steps.map(({ learning_rate }) => learning_rate))]).toEqual([...new Set(figures("actor/lr"))]);
   expect(new Set(figures("actor/lr")).size).toBeGreaterThan(2);
   expect(steps[0]).toMatchObject({ beta1: 0.9, beta2: 0.9, eps: 1e-8, weight_decay: 0, grad_clip_norm: 1 });
-  // The step is asked for before the gradient's answer is.
+  // The step is requested before the gradient's result is.
   const calls = requests.map((request) => request.replace("POST ", ""));
   const first = calls.indexOf("forward_backward");
   expect(calls.slice(first, first + 4)).toEqual([
@@ -142,7 +142,7 @@ it("samples while it trains, and sends each share of a step under the loss's nam
   expect(figures("engine/tinker/two_pass_losses").at(-1)).toBe(0);
 });
 
-it("asks again for samples that the service has lost, and draws the same", async () => {
+it("requests samples again that the service has lost, and draws the same", async () => {
   const whole = await trainThrough([`rllm.trainer.run_dir=${join(root, "kept")}`], {
     stateFolder: join(root, "kept-state"),
   });
@@ -179,7 +179,7 @@ it("deletes from the service what the run's own retention deletes, and nothing e
   expect(figures("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
 });
 
-it("goes on where the service does not delete, and says so", async () => {
+it("continues if the service does not support deletion, with a warning", async () => {
   const folder = join(root, "undeleted");
   const few = ["training.max_ckpt_num=1", "rllm.trainer.save_freq=1"];
   const refuse = (_path: string, { method }: RequestInit) =>
@@ -192,7 +192,7 @@ it("goes on where the service does not delete, and says so", async () => {
   expect(readFileSync(join(folder, "log.txt"), "utf8")).toMatch(/could not be deleted: .*not yours/);
 });
 
-describe("a run goes on by itself from its last checkpoint", () => {
+describe("a run continues by itself from its last checkpoint", () => {
   const saving = [
     "rllm.trainer.save_freq=2",
     "rllm.trainer.test_freq=0",
@@ -212,7 +212,7 @@ describe("a run goes on by itself from its last checkpoint", () => {
   };
 
   it.each([
-    ["where nothing was saved yet", 1],
+    ["before anything was saved", 1],
     ["with steps that were not saved", 4],
     ["right after a checkpoint", 3],
   ])("after the engine has died %s", async (_, number) => {
@@ -241,7 +241,7 @@ describe("a run goes on by itself from its last checkpoint", () => {
     expect([found.rewards, found.figures("run/recoveries").at(-1)]).toEqual([whole.rewards, 1]);
   });
 
-  it("and otherwise ends with exit code 1 and the command to go on with", async () => {
+  it("and otherwise ends with exit code 1 and the command to continue", async () => {
     const gone = () => Response.json({ detail: "the server was restarted since" }, { status: 410 });
     let calls = 0;
     const always = (path: string) => (path === "retrieve_future" && ++calls > 12 ? gone() : undefined);
@@ -287,19 +287,19 @@ describe("log-probabilities at another temperature than 1", () => {
         expect(value ?? 0).toBeCloseTo(raw.figures(name)[step] ?? 0, 5);
       });
     }
-    // Nothing of the sampler's is left that the trainer could be held against.
+    // The sampler's log-probabilities are gone, so there is nothing to compare the trainer's with.
     expect(tempered.figures("rollout/logprob_diff_max")).toEqual(recomputed.map(() => undefined));
   });
 
   const correction = "rllm.algorithm.rollout_correction.bypass_mode=false";
   const weighs = "rllm.algorithm.rollout_correction.tis_mode=token";
 
-  it("refuse to be corrected by, before anything is sampled", async () => {
+  it("are refused for off-policy correction before anything is sampled", async () => {
     await expect(ran(true, correction, weighs)).rejects.toThrow(/reports them after temperature, top_p and top_k/);
     expect((await ran(false, correction, weighs)).step).toBe(5);
   });
 
-  it("are known as such where a call has its own temperature", async () => {
+  it("are recognized if a call sets its own temperature", async () => {
     const calls: Experiment<unknown> = {
       ...experiment,
       workflow: async (_task, { model }) => {

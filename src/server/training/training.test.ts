@@ -81,7 +81,7 @@ test("models do not touch each other", async () => {
   expect(await client.cross(two.id, 2, true)).toEqual(before);
 });
 
-test("a lost request is skipped after a while, so that the client goes on", async () => {
+test("a lost request is skipped after a while, so that the client continues", async () => {
   const { id } = await client.model();
   expect((await client.cross(id, 2, true)).loss).toBeGreaterThan(0);
   const late = await client.failure("forward_backward", backward(id, 1, true));
@@ -89,8 +89,8 @@ test("a lost request is skipped after a while, so that the client goes on", asyn
 });
 
 const mistakes: [name: string, change: (request: ReturnType<typeof crossEntropy>) => object, text: RegExp][] = [
-  ["an unknown loss", () => ({ lossFn: "pppo" }), /did you mean ppo/],
-  ["a setting that the loss lacks", () => ({ lossConfig: { epsilon: 0.2 } }), /has no setting epsilon/],
+  ["an unknown loss", () => ({ lossFn: "pppo" }), /Did you mean ppo/],
+  ["a setting that the loss does not have", () => ({ lossConfig: { epsilon: 0.2 } }), /has no setting epsilon/],
   [
     "an unknown token",
     ({ data: [datum] }) => ({ data: [{ ...datum, input: [{ kind: "text", tokens: Int32Array.of(5, 6, 99, 8) }] }] }),
@@ -120,7 +120,7 @@ const mistakes: [name: string, change: (request: ReturnType<typeof crossEntropy>
 ];
 
 test.each(mistakes)(
-  "%s is the user's mistake, told through the future, and the next request runs",
+  "%s is the user's mistake, reported by the future, and the next request runs",
   async (_, change, text) => {
     const { id } = await client.model();
     const request = crossEntropy(id, 1);
@@ -174,7 +174,7 @@ test("a loss that overflows leaves no part of its gradient behind", async () => 
   }
   expect(await client.cross(broken.id, 4, true)).toEqual(await client.cross(whole.id, 3, true));
 
-  // After a call that succeeded the failure takes its gradient too; the step says so instead of being half of one.
+  // The failure also drops the gradient of the successful call, and the step reports it instead of using half a gradient.
   await client.cross(broken.id, 5);
   await client.failure("forward_backward", encodeForwardBackwardRequest({ ...overflow, seqId: 6 }));
   const step = { model_id: broken.id, seq_id: 7, ...adam() };
@@ -199,7 +199,7 @@ test("parameters of the optimizer are checked", async () => {
   expect(await client.cross(id, 7, true)).toEqual(before);
 });
 
-test("models that cannot be made are refused with what there is", async () => {
+test("models that cannot be created are refused, and the error lists what is available", async () => {
   const session = String((await client.post("create_session", {})).session_id);
   const create = (more: object) =>
     client.request("POST", "/api/v1/create_model", {
@@ -238,7 +238,7 @@ test("a full queue answers 429, except to the request whose turn it is", async (
   expect((await step(1)).status).toBe(200);
 });
 
-test("a client that polls is told which missing request holds its operation up, and for how long", async () => {
+test("a poll reports which missing request delays its operation, and for how long", async () => {
   const waiting = await testClient({ gapSeconds: 30, pollSeconds: 0.05 });
   const { id } = await waiting.model();
   const { request_id } = await waiting.post("optim_step", { model_id: id, seq_id: 2, ...adam() });
@@ -256,7 +256,7 @@ test("a client that polls is told which missing request holds its operation up, 
   await waiting.dispose();
 });
 
-test("an SDK that is too old is told which versions work", async () => {
+test("an SDK that is too old gets an error with the versions that work", async () => {
   for (const path of ["forward_backward", "forward"]) {
     const headers = { "user-agent": "AsyncTinker/Python 0.15.0" };
     const response = await client.request("POST", `/api/v1/${path}`, { model_id: "x" }, headers);

@@ -26,7 +26,7 @@ def image() -> types.Datum:
 
 NAN = types.TensorData.from_numpy(np.full(8, np.nan, np.float32))
 MISTAKES = [
-    ("unknown loss", lambda: [datum()], "pppo", None, "did you mean ppo"),
+    ("unknown loss", lambda: [datum()], "pppo", None, "Did you mean ppo"),
     ("unknown setting", lambda: [datum()], "cross_entropy", {"beta": 1.0}, "no setting beta"),
     ("missing setting", lambda: [datum(weights=None, logprobs=[0.0] * 8, advantages=[0.0] * 8)], "dro", None, "beta"),
     ("extra input", lambda: [datum(advantages=[0.0] * 8)], "cross_entropy", None, "advantages"),
