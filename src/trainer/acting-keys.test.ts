@@ -1,4 +1,4 @@
-/** `rllm.agent`, `rllm.env` and `rllm.workflow` through whole runs: each key set to something else, and seen to act. */
+/** `rllm.agent`, `rllm.env` and `rllm.workflow` through whole runs: each key is set to another value and must have an effect. */
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
@@ -19,7 +19,7 @@ const module = "src/agents/named/user-agents.fixture.ts";
 const root = temporaryFolder("acting-keys");
 let runs = 0;
 
-/** Two steps of two tasks, twice each; with a workflow, or what the overrides name. */
+/** Two steps of two tasks, two rollouts each; with a workflow, or with what the overrides name. */
 async function run(overrides: readonly string[], parts: NamedParts<Row> & { workflow?: Workflow<Row> } = {}) {
   const experiment: Experiment<Row> = {
     train: generated("tasks", 8, (index) => ({ size: 3, seed: index })),
@@ -89,7 +89,7 @@ test.each<[string, string[]]>([
   for (const transcript of seen) expect(transcript).toContain("GO??");
 });
 
-/** How many of them run at the same time at most. */
+/** Counts how many run at the same time, at most. */
 function crowd() {
   const counts = { now: 0, most: 0 };
   const workflow: Workflow<Row> = async () => {

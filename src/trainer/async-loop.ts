@@ -1,4 +1,4 @@
-/** The asynchronous training loop: the stations of loop.ts, while rollouts go on beside the updates. */
+/** The asynchronous training loop: the stages of loop.ts, while rollouts continue during updates. */
 import { toBatch } from "../trajectories/to-batch.ts";
 import { type Dispatch, startDispatch } from "./dispatch/dispatch.ts";
 import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch/dispatch-window.ts";
@@ -33,7 +33,7 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     const { version } = models.sampler;
     const taken = await takeBatch(dispatch, recipe, options, version, (text) => warn(run, step, text));
     const { gathered } = taken;
-    // Its tasks are not repeated: rollouts have gone on meanwhile.
+    // After an outage these tasks are not repeated, because rollouts have continued meanwhile.
     await outage.lasts({ mode: "train", step }, gathered.episodes);
     clock.lap("buffer_wait");
 
@@ -55,7 +55,7 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     sinceSync++;
     const ages = { "async/weight_version": version, "async/steps_since_sync": sinceSync };
     const counted = { ...taken.metrics, ...windowMetrics(dispatch.window), ...ages };
-    // What is measured and saved at a step are the weights of that step, and later rollouts sample from them.
+    // Validation, the checkpoint and later rollouts all use the weights of this step.
     if (sinceSync === options.stepsPerSync || validates || saves) {
       dispatch.update(pause);
       if (!options.partial || validates) await dispatch.drained();

@@ -21,7 +21,7 @@ interface Row {
 }
 const share = (text: string) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8;
 
-/** Small letters pay; the grader takes its time, longer for some tasks than for others. */
+/** Rewards small letters; the grader is slow, slower for some tasks than for others. */
 function experiment(name: string, async_training: NonNullable<ConfigInput["rllm"]>["async_training"]): Experiment<Row> {
   return {
     train: generated("toy", 256, (index) => ({ index })),

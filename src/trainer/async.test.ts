@@ -56,7 +56,7 @@ async function run(experiment: ReturnType<typeof toy>, options: TrainOptions & {
   return { ...summary, folder };
 }
 
-/** Of training steps, without what a synchronous trainer cannot have. */
+/** The metrics of training steps, without those of asynchronous training. */
 const common = (folder: string) =>
   figures(folder).map((line) =>
     Object.fromEntries(Object.entries(line).filter(([name]) => !name.startsWith("async/"))),
@@ -103,7 +103,7 @@ describe("asynchronous training", () => {
     ["fewer rollouts at once than a task has", { rllm: { workflow: { n_parallel_tasks: 3 } } }],
     ["greedy baselines", { rllm: { algorithm: { adv_estimator: "remax" } } }],
     ["the sampler's log-probabilities", { rllm: { algorithm: { rollout_correction: { bypass_mode: true } } } }],
-  ])("without staleness is the synchronous trainer to the last figure: %s", async (_, config) => {
+  ])("without staleness has exactly the metrics of the synchronous trainer: %s", async (_, config) => {
     const { folder: expected } = await run(toy(config, share, uneven()));
     const { folder } = await run(asynchronous(config));
     expect(common(folder)).toEqual(common(expected));
@@ -111,7 +111,7 @@ describe("asynchronous training", () => {
     for (const line of steps(folder)) expect(line["async/staleness_max"]).toBe(0);
   });
 
-  it("accumulates over several passes what one pass gives", async () => {
+  it("accumulates over several passes the same gradient as one pass", async () => {
     const { folder: whole } = await run(asynchronous({}));
     const sizes: number[] = [];
     const engine = engineWith((policy) => ({
@@ -182,7 +182,7 @@ describe("asynchronous training", () => {
     if (!keys.partial_rollout) expect(lines.at(-1)!["async/dropped_stale"]).toBe(0);
   });
 
-  it("goes on with running rollouts over an update only where they may be partial", async () => {
+  it("continues running rollouts over an update only if they may be partial", async () => {
     const numMixed = (folder: string) =>
       trainedOn(folder)
         .flat()
@@ -217,7 +217,7 @@ describe("asynchronous training", () => {
     for (const line of steps(partial.folder)) expect(line["async/staleness_max"]).toBeLessThanOrEqual(1);
   });
 
-  it("makes anew what is too old, counts it and says so", async () => {
+  it("dispatches tasks again that are too old, counts them and warns", async () => {
     let made = 0;
     const slow: Workflow<ToyRow> = async (_, { model, purpose }) => {
       const { text } = await model.chat([{ role: "user", content: "b" }]);
@@ -236,7 +236,7 @@ describe("asynchronous training", () => {
     expect(new Set(ids).size).toBe(8 * 4 * 4);
   });
 
-  it("measures when nothing else runs", async () => {
+  it("validates when nothing else runs", async () => {
     const live = { train: 0, validate: 0 };
     let both = 0;
     const workflow = uneven((purpose, by) => {
@@ -249,7 +249,7 @@ describe("asynchronous training", () => {
     expect(live).toEqual({ train: 0, validate: 0 });
   });
 
-  it("fails at once with the rollout's own cause, while the trainer is busy too", async () => {
+  it("fails at once with the rollout's own error, also while the trainer is busy", async () => {
     let training = false;
     const engine = engineWith(() => ({
       forwardBackward: () => {
@@ -279,7 +279,7 @@ describe("asynchronous training", () => {
     ["ahead", { staleness_threshold: 1 }],
     ["ahead, over several steps", { staleness_threshold: 0.5, trigger_parameter_sync_step: 3 }],
     ["with partial rollouts", { staleness_threshold: 1, partial_rollout: true }],
-  ])("loses and doubles nothing whatever instant it is killed at: %s", async (_, keys) => {
+  ])("neither loses nor repeats a task, at whatever operation it is killed: %s", async (_, keys) => {
     const { folder: whole } = await run(asynchronous({ async: keys }));
     const operations = countOperations();
     await run(asynchronous({ async: keys }), { engine: operations.toy });
@@ -308,7 +308,7 @@ describe("asynchronous training", () => {
     );
   });
 
-  it("keeps waiting episodes and groups on disk where asked to, and leaves nothing there", async () => {
+  it("keeps waiting episodes and groups on disk if configured, and removes them in the end", async () => {
     const [episodes, groups] = [newFolder(), newFolder()];
     const seen = { episodes: 0, groups: 0 };
     const count = (folder: string) => (existsSync(folder) ? readdirSync(folder, { recursive: true }).length : 0);
@@ -345,7 +345,7 @@ describe("asynchronous training", () => {
     for (const line of lines) expect(line["groups/dropped_surplus"]).toBe(0);
   });
 
-  it("refuses what does not go together, and says what is risky", async () => {
+  it("refuses settings that contradict each other, and warns of risky ones", async () => {
     const refused = (config: Config, options: TrainOptions = {}) => expect(run(asynchronous(config), options)).rejects;
     await refused({ async: { fwd_bwd_group_size: 3 } }).toThrow(/fwd_bwd_group_size=3 does not divide/);
     await refused({ rllm: { rejection_sample: { enable: true } } }).toThrow(/rejection_sample/);

@@ -6,7 +6,7 @@ import { train } from "./train.ts";
 const { newFolder, remove } = temporaryFolders("hone-launch-");
 afterAll(remove);
 
-test("the command line wins over the options that a script passes to its first train()", async () => {
+test("the command line overrides the options that a script passes to its first train()", async () => {
   const steps = async (folder: string) => {
     const overrides = ["rllm.trainer.total_batches=3", `rllm.trainer.run_dir=${folder}`];
     const summary = await train(toy(), { engine: openToy(), overrides });

@@ -58,7 +58,7 @@ export interface CompletedStep {
   credit: Credit;
   update: Update;
   clock: Clock;
-  /** Of batching, and of asynchronous training. */
+  /** The metrics of batching, and of asynchronous training. */
   metrics: Record<string, number>;
 }
 

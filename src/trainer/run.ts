@@ -1,4 +1,4 @@
-/** A run while it trains: its recipe, the stations of its loop, and the values that change from step to step. */
+/** A run while it trains: its recipe, the stages of its loop, and the values that change from step to step. */
 import type { Dataset } from "../data/types.ts";
 import type { RunEvent } from "../tracking/events.ts";
 import type { RunFolder } from "../tracking/run-folder/run-folder.ts";

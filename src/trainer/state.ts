@@ -18,11 +18,11 @@ export interface Progress {
   klWeight?: number | undefined;
   /** Of asynchronous training. */
   dispatch?: DispatchState;
-  /** Of all rewards so far, where they are normalized by them. */
+  /** The moments of all rewards so far, if rewards are normalized by them. */
   rewardMoments?: RunningMoments | undefined;
 }
 
-/** What the validation tasks came to after a step. */
+/** The results of the validation tasks after a step. */
 export interface Validation {
   /** -1: nothing was measured so far. */
   step: number;

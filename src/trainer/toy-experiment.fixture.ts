@@ -1,4 +1,4 @@
-/** An experiment of milliseconds on a model that learns without Python, and what tests ask of its runs. */
+/** An experiment that takes milliseconds on a model without Python, and helpers that read its runs. */
 import { mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,7 +12,7 @@ import { removeFolder } from "../temporary-folder.fixture.ts";
 import { tabularEngine } from "../testing/index.ts";
 import type { Experiment } from "./experiment.ts";
 
-/** Folders for runs, none of which exists yet. */
+/** Folders for runs; they do not exist yet. */
 export function temporaryFolders(prefix: string) {
   const root = mkdtempSync(join(tmpdir(), prefix));
   let folders = 0;
@@ -65,7 +65,7 @@ export interface Line {
   [name: string]: unknown;
 }
 
-/** metrics.jsonl without what a clock or a memory meter says. */
+/** metrics.jsonl without times and memory. */
 export function figures(folder: string): Line[] {
   const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
   return lines.map((line) => {
@@ -76,7 +76,7 @@ export function figures(folder: string): Line[] {
   });
 }
 
-/** The toy engine, counting operations; the given one fails and so do all after it, as after a kill. */
+/** The toy engine, which counts operations. The operation `killedAt` and all later ones fail, as after a kill. */
 export function countOperations(killedAt = Number.POSITIVE_INFINITY) {
   const { engine, chat } = openToy();
   let count = 0;

@@ -25,7 +25,7 @@ describe("train", () => {
     expect(validated.at(-1)!["val/reward"] as number).toBeGreaterThan(validated[0]!["val/reward"] as number);
   });
 
-  it("is the same run whatever instant it is killed at", { timeout: 90_000 }, async () => {
+  it("is the same run at whatever operation it is killed", { timeout: 90_000 }, async () => {
     const whole = newFolder();
     await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${whole}`] });
     const operations = countOperations();
@@ -67,7 +67,7 @@ describe("train", () => {
     expect(history[0]!.metrics["rollout/logprob_diff_max"]!).toBeLessThan(1e-5);
   });
 
-  it("takes no optimizer step where no group has a signal, and says so", async () => {
+  it("takes no optimizer step if no group has a signal, and reports it", async () => {
     const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
     const { history } = await train(
       toy({}, () => 1),
@@ -92,7 +92,7 @@ describe("train", () => {
     expect(Object.keys(summary.validation)).toContain("val/toy-validation/pass@2");
   });
 
-  it("ends with the task when a reward fails for good, and keeps a failed rollout out of the rewards otherwise", async () => {
+  it("stops and names the task if a reward fails; with raise_on_error=false it excludes failed rollouts from the rewards", async () => {
     const broken = toy({ rllm: { workflow: { retry_limit: 0 } } }, (text) => (text.startsWith("b") ? Number.NaN : 1));
     const overrides = [`rllm.trainer.run_dir=${newFolder()}`];
     await expect(train(broken, { engine: openToy(), overrides })).rejects.toThrow(/toy.*NaN/s);
@@ -102,7 +102,7 @@ describe("train", () => {
     expect(history[0]!.metrics["reward/mean"]).toBe(1);
   });
 
-  it("logs readable episodes and draws their lengths where that is asked for", async () => {
+  it("logs readable episodes and plots their lengths if configured", async () => {
     const [folder, logs] = [newFolder(), newFolder()];
     const trainer = { total_batches: 2, plot_every: 2, run_dir: folder };
     const episode_logging = { log_episodes: true, episode_log_dir: logs };
@@ -140,7 +140,7 @@ describe("train", () => {
     );
   });
 
-  it("says which prompts are longer than the limit, and stops where all are", async () => {
+  it("reports prompts that are longer than the limit, and stops if all are", async () => {
     const long = toy({ data: { max_prompt_length: 1 } });
     const failure = train(long, { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`] });
     await expect(failure).rejects.toThrow(
@@ -148,7 +148,7 @@ describe("train", () => {
     );
   });
 
-  it("names what is missing", async () => {
+  it("reports a missing dataset or run folder, and a batch larger than the dataset", async () => {
     const { validation: _, ...unmeasured } = toy();
     await expect(train(unmeasured, { engine: openToy(), evaluate: true })).rejects.toThrow(UserError);
     await expect(train(toy(), { engine: openToy(), resume: join(root, "nowhere") })).rejects.toThrow(

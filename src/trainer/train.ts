@@ -1,4 +1,5 @@
 /** One run from its configuration to its summary. `opening/open-run.ts` opens it, `loop.ts` repeats its steps. */
+
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import { builtBackends, capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
@@ -33,7 +34,7 @@ export interface RunSummary {
   step: number;
   /** Metrics of each step, oldest first; read from the run folder when it is first asked for. */
   history: readonly StepMetrics[];
-  /** Figures of the last validation. */
+  /** Metrics of the last validation. */
   validation: Readonly<Record<string, number>>;
 }
 
@@ -185,7 +186,7 @@ interface Checked {
 
 interface Opening extends Checked {
   options: TrainOptions & { results?: string };
-  /** Of a run that trains. */
+  /** Only for a run that trains. */
   recovery: Recovery | undefined;
 }
 
@@ -232,7 +233,7 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions & { sett
   }
   if (options.settings !== undefined) {
     files.unshift(options.settings);
-    // What the run itself began with is not what is measured.
+    // The weights that the run started from are not what is measured.
     overrides.push("training.resume_mode=off", "rllm.trainer.run_dir=null");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");

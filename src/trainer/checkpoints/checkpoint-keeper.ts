@@ -27,7 +27,7 @@ export interface CheckpointKeeper {
   save(progress: Progress, validation: Validation): Promise<void>;
 }
 
-/** Deletes what an engine keeps of a checkpoint elsewhere. A failure is reported, and leaves it there. */
+/** Deletes what an engine stores of a checkpoint elsewhere. A failure is only reported. */
 export const forgetCheckpoint =
   ({ models: { learner }, emit }: Pick<CheckpointParts, "models" | "emit">): OnDelete =>
   async (folder) => {

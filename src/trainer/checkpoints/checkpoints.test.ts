@@ -164,7 +164,7 @@ describe("saveCheckpoint", () => {
     expect((await latestCheckpoint(folder))?.state.mark).toBe("again");
   });
 
-  it("says what is missing before it writes anything, and leaves nothing of what failed", async () => {
+  it("reports missing disk space before it writes, and removes what failed", async () => {
     await save(1, { bytes: 5000 });
     disk.free = 2000;
     const refused = await save(2).catch((error: unknown) => error);
@@ -181,8 +181,8 @@ describe("saveCheckpoint", () => {
     expect(statfsSync(folder).bavail).toBeGreaterThan(0);
   });
 
-  // Whatever the operation at which the power is cut: the newest whole checkpoint is the old one or the new one, the
-  // best is still there, and the run that comes next saves as if nothing had been.
+  // After a power cut at any operation, the newest whole checkpoint is the old one or the new one, the best is still
+  // there, and the next run saves as usual.
   it.each([
     { what: "a new step", step: 4, before: [3, 4], tear: false },
     { what: "a new step, the operation half done", step: 4, before: [3, 4], tear: true },
@@ -239,7 +239,7 @@ describe("latestCheckpoint", () => {
     ["other bytes", () => writeFileSync(policyFile(2), "x".repeat(1000)), /content of policy\/weights.* has changed/],
     ["a manifest cut short", () => writeFileSync(join(folder, "step-000002", "checkpoint.json"), '{"format'), /JSON/],
     ["no manifest", () => rmSync(join(folder, "step-000002", "checkpoint.json")), /not a checkpoint/],
-  ])("passes over one with %s and says so", async (_what, damage, message) => {
+  ])("skips one with %s and warns", async (_what, damage, message) => {
     await save(1);
     await save(2);
     damage();
@@ -279,20 +279,20 @@ describe("latestCheckpoint", () => {
     expect(warnings).toEqual([]);
   });
 
-  it("leaves what a living process is just writing, and what another machine left", async () => {
+  it("keeps what a running process is writing, and what another machine left", async () => {
     await save(1);
     for (const owner of [`${(await import("node:os")).hostname()}@${process.pid}`, "elsewhere@1"]) {
       mkdirSync(join(folder, `.tmp-step-000002@${owner}`));
     }
     expect((await latestCheckpoint(folder))?.step).toBe(1);
     expect(names().filter((name) => name.startsWith("."))).toHaveLength(2);
-    await save(2); // Who saves holds the run folder's lock: nobody else can be writing.
+    await save(2); // Saving requires the run folder's lock, so nobody else can be writing.
     expect(names()).toEqual(["step-000001", "step-000002"]);
   });
 });
 
 describe("readCheckpoint", () => {
-  it("says what a path is instead of a checkpoint", async () => {
+  it("explains why a path is not a checkpoint", async () => {
     await save(1);
     await expect(readCheckpoint(root)).rejects.toThrow(/is not a checkpoint: checkpoint\.json is missing/);
     await expect(readCheckpoint(policyFile(1))).rejects.toThrow(/is not a checkpoint/);

@@ -86,8 +86,8 @@ export async function saveCheckpoint(
 }
 
 /**
- * The newest complete checkpoint; undefined if the folder has none. Reports damaged ones that it skips. What killed
- * processes of this machine left is completed or removed.
+ * The newest complete checkpoint; undefined if the folder has none. Reports damaged ones that it skips. Completes
+ * or removes what killed processes of this machine left.
  *
  * @throws RunError if there are checkpoints and all of them are damaged
  */
@@ -134,7 +134,7 @@ const temporaryPrefix = ".tmp-";
 const removedPrefix = ".removed-";
 const nameOf = (step: number) => `step-${String(step).padStart(6, "0")}`;
 const stepOf = (name: string) => Number(name.slice("step-".length));
-/** Handles what a kill left: completes checkpoints that only lack their name, and removes the rest. */
+/** Handles what a kill left: renames checkpoints that are complete, and removes the rest. */
 async function repair(folder: string, mayTake: (name: string) => boolean, onDelete: OnDelete): Promise<void> {
   for (const name of await readdir(folder)) {
     if (!(name.startsWith(temporaryPrefix) || name.startsWith(removedPrefix)) || !mayTake(name)) continue;

@@ -15,7 +15,7 @@ function damage(run: string, step: string): void {
   );
 }
 
-it("a run goes on from an older checkpoint with a warning, and never starts at step 0 in silence", async () => {
+it("a run continues from an older checkpoint with a warning, and never silently starts at step 0", async () => {
   const folder = newFolder();
   const go = (...more: string[]) =>
     train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${folder}`, ...more] });

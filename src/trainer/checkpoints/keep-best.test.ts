@@ -36,7 +36,7 @@ it("keep_best keeps the checkpoint of the best validation, and export, chat and 
   expect(existsSync(join(folder, "best"))).toBe(false);
 });
 
-it("says where there is no best checkpoint, and where none can be", async () => {
+it("reports a missing best checkpoint, and a best_metric that does not exist", async () => {
   const folder = newFolder();
   const overrides = [
     `rllm.trainer.run_dir=${folder}`,

@@ -1,4 +1,4 @@
-/** Where a run begins: fresh, from given weights, or where an earlier process left it. */
+/** Chooses where a run begins: fresh, from given weights, or where an earlier process stopped. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { backendHolding } from "../../backends/registry/open-engine.ts";

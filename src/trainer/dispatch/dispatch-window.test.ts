@@ -59,7 +59,7 @@ describe("the dispatch window", () => {
     ]);
   });
 
-  it("loses and doubles no task and keeps its quota, whatever happens in whatever order, over restarts", () => {
+  it("neither loses nor repeats a task and keeps its quota, for any order of events and restarts", () => {
     const action = fc.constantFrom("finish", "take", "drop", "stale", "sync", "pause", "restart");
     const choice = fc.nat({ max: 1000 });
     fc.assert(
@@ -99,7 +99,7 @@ describe("the dispatch window", () => {
     );
   });
 
-  it("goes on from a checkpoint with what was dispatched and not trained on", () => {
+  it("continues from a checkpoint with what was dispatched and not trained on", () => {
     let window = fill(open());
     window = windows.finish(window, { number: 2, again: 0 });
     const state = windows.savedState(takeNow(window).window);

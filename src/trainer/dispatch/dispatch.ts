@@ -65,7 +65,7 @@ export async function startDispatch(
   const failed = new Promise<never>((_, reject) => {
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   });
-  failed.catch(() => {}); // Nobody may be listening just then; `take` and `drained` look at the signal.
+  failed.catch(() => {}); // Nobody may be listening at that moment; `take` and `drained` check the signal.
 
   let window = windows.openWindow(options.quota, (recipe.plan.totalSteps - step) * batch, state);
   const ready = new Map<number, Ready>();
@@ -127,7 +127,7 @@ export async function startDispatch(
     return { ticket, draw, epoch, greedy: baseline, shelved: lot };
   }
 
-  /** Reports how far the step is, while the trainer waits for it. */
+  /** Reports the progress of the step while the trainer waits for it. */
   function report(): void {
     if (!progress.waiting) return;
     const { step, neededAtStart, endedRollouts, tokens } = progress;

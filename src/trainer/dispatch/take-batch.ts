@@ -1,4 +1,4 @@
-/** The consuming half of asynchronous training: takes results as they arrive, until they are an optimizer step's worth. */
+/** The consuming half of asynchronous training: takes results as they arrive, until there are enough for an optimizer step. */
 import { mean } from "../../statistics.ts";
 import { gather, groupsWithSignal, nothingGathered } from "../../trajectories/gather.ts";
 import { oldestVersion } from "../../trajectories/oldest-version.ts";

@@ -7,7 +7,7 @@ const attempts = (rewards: Record<string, readonly (number | null)[]>) =>
   Object.entries(rewards).flatMap(([task, all]) => all.map((reward) => attempt(task, reward)));
 
 describe("the summary of an evaluation", () => {
-  it("have the standard error of a mean where each task is tried once", () => {
+  it("has the standard error of a mean where each task is tried once", () => {
     const { reward, ...rest } = summarizeAttempts(attempts({ a: [1], b: [0], c: [1], d: [1] }));
     expect(reward!.mean).toBe(0.75);
     expect(reward!.standardError).toBeCloseTo(0.25, 12); // sd 0.5 of n - 1, over the root of 4
@@ -16,14 +16,14 @@ describe("the summary of an evaluation", () => {
     expect(rest).toEqual({ tasks: 4, rollouts: 4, unknown: 0, passAt: { 1: 0.75 }, meanTokens: 10 });
   });
 
-  it("gain no certainty from repeating the same tasks", () => {
+  it("does not become more certain by repeating the same tasks", () => {
     const once = summarizeAttempts(attempts({ a: [1], b: [0], c: [1], d: [1] })).reward!;
     const often = summarizeAttempts(attempts({ a: [1, 1, 1], b: [0, 0, 0], c: [1, 1, 1], d: [1, 1, 1] })).reward!;
     expect(often.mean).toBe(once.mean);
     expect(often.standardError).toBeCloseTo(once.standardError!, 12);
   });
 
-  it("leave unknown outcomes out, and count them", () => {
+  it("leaves unknown outcomes out, and counts them", () => {
     expect(summarizeAttempts(attempts({ a: [1, null], b: [null, 0] }))).toMatchObject({
       ...{ tasks: 2, rollouts: 4, unknown: 2, reward: { mean: 0.5 }, passAt: { 1: 0.5 } },
     });
@@ -31,7 +31,7 @@ describe("the summary of an evaluation", () => {
     expect(summarizeAttempts(attempts({ a: [1] })).reward).toEqual({ mean: 1, standardError: null, interval: null });
   });
 
-  it("estimate pass@k by all the rollouts there are", () => {
+  it("estimates pass@k from all rollouts", () => {
     const { passAt } = summarizeAttempts(attempts({ a: [1, 0, 0, 0], b: [0, 0, 0, 0] }));
     expect(passAt).toEqual({ 1: 0.125, 2: 0.25, 4: 0.5 });
     expect([passAtK(4, 1, 2), passAtK(10, 3, 1), passAtK(5, 0, 5), passAtK(5, 1, 5)]).toEqual([
@@ -42,7 +42,7 @@ describe("the summary of an evaluation", () => {
     ]);
   });
 
-  it("compare two models task by task", () => {
+  it("compares two models task by task", () => {
     const first = attempts({ a: [0], b: [0], c: [1], d: [null], e: [0.5] });
     const second = attempts({ a: [1], b: [1], c: [0], d: [1], e: [0.5] });
     const { difference, ...rest } = compareAttempts(first, second)!;
@@ -70,11 +70,11 @@ describe("the summary of an evaluation", () => {
     [10, 2.228139],
     [30, 2.042272],
     [1000, 1.962339],
-  ])("widen the interval of few tasks: t of %i degrees of freedom is %f", (degrees, quantile) => {
+  ])("widens the interval of few tasks: t of %i degrees of freedom is %f", (degrees, quantile) => {
     expect(Math.abs(studentQuantile(degrees) / quantile - 1)).toBeLessThan(2e-3);
   });
 
-  it("swap signs with the models", () => {
+  it("swaps signs with the models", () => {
     const rewards = fc.array(fc.integer({ min: 0, max: 4 }), { minLength: 2, maxLength: 12 });
     fc.assert(
       fc.property(rewards, rewards, (left, right) => {

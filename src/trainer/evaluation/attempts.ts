@@ -1,4 +1,4 @@
-/** What a measurement says of a model, and of one model against another on the same tasks. Pure. */
+/** Summarizes the rewards of a model, and compares two models on the same tasks. Pure. */
 import { mean, standardDeviation } from "../../statistics.ts";
 
 /** One rollout's outcome. */
@@ -84,7 +84,7 @@ export function compareAttempts(first: readonly Attempt[], second: readonly Atte
   };
 }
 
-/** The probability that k of n rollouts, drawn without replacement, hold one of the c that solved the task. */
+/** The probability that k of n rollouts, drawn without replacement, include one of the c that solved the task. */
 export function passAtK(n: number, c: number, k: number): number {
   let none = 1;
   for (let size = n - c + 1; size <= n; size++) none *= 1 - k / size;

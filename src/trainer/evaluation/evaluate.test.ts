@@ -82,12 +82,12 @@ it("eval refuses the same checkpoint twice, a missing one, and a folder in use",
   await expect(used).rejects.toThrow("is not empty");
 });
 
-it("eval fails where no reward is known, and keeps the reasons", async () => {
+it("eval fails if no reward is known, and keeps the reasons", async () => {
   const lenient = ["rllm.workflow.raise_on_error=false", "rllm.workflow.retry_limit=0"];
   await expect(evaluate([null], lenient, () => Number.NaN)).rejects.toThrow("no rollout of base has a known reward");
 });
 
-it("eval takes model, adapter and backend of a checkpoint from its run, and what is given now wins", async () => {
+it("eval takes model, adapter and backend of a checkpoint from its run, and new settings take precedence", async () => {
   const own = newFolder();
   const adapted = [`rllm.trainer.run_dir=${own}`, "model.lora_rank=2", "rllm.rollout.n_val=3"];
   await train(toy(), { engine: openToy(), overrides: adapted });

@@ -28,7 +28,7 @@ interface Candidate {
   /** Also of its folder. */
   name: string;
   checkpoint?: string;
-  /** The configuration file of the run that made it: stronger than the script's own, weaker than what is given now. */
+  /** The configuration file of the run that made it: it overrides the script's own, and new settings override it. */
   settings?: string;
   step: number;
 }

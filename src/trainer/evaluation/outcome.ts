@@ -10,7 +10,7 @@ export interface Outcome extends Attempt {
   row: unknown;
   /** Of the last model call. */
   reply: string;
-  /** The grader's words, or what failed. */
+  /** The grader's explanation, or the failure. */
   reason: string | null;
   termination: Episode["termination"];
   calls: number;

@@ -50,7 +50,7 @@ export async function validate(
   const seconds = (performance.now() - start) / 1000;
   recorder.episodes(source, episodes);
   if (!Object.hasOwn(metrics, bestMetric) && "val/reward" in metrics) {
-    // With such a name no validation would ever find a best checkpoint.
+    // With this name no checkpoint would ever count as the best.
     const text = `training.best_metric=${bestMetric} is not a metric of this validation, which has ${Object.keys(metrics).join(", ")}; no checkpoint counts as the best`;
     emit({ type: "warning", text });
   }

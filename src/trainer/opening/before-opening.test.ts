@@ -1,4 +1,4 @@
-/** What a run refuses is refused before a model is loaded or a service is asked. */
+/** A run refuses its settings before it loads a model or calls a service. */
 import { existsSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";

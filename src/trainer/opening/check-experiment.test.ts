@@ -27,6 +27,6 @@ test.each<[object, string, string | undefined]>([
   else expect(error?.hint).toContain(hint);
 });
 
-test("what is whole passes, parts that are undefined too", () => {
+test("a complete experiment passes, also with undefined parts", () => {
   checkExperiment({ train, validation: undefined, workflow: () => 1, config: {}, next: "hone view" });
 });

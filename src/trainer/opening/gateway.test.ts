@@ -22,7 +22,7 @@ const overHttp: Workflow<ToyRow> = async () => {
   return [...choices[0]!.message.content].filter((letter) => letter === "a").length / 4;
 };
 
-test("it is the same run as through the model client, to the last figure; its calls are traced", async () => {
+test("the run has exactly the metrics of a run through the model client; its calls are traced", async () => {
   const [direct, http, traces] = [newFolder(), newFolder(), join(root, "traces.db")];
   await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${direct}`] });
   const experiment = toy({}, undefined, overHttp);
@@ -51,7 +51,7 @@ test("it is the same run as through the model client, to the last figure; its ca
   store.close();
 });
 
-test("a gateway that cannot be opened as it is described stops the run before it begins", async () => {
+test("a gateway that cannot be opened with its settings stops the run before it begins", async () => {
   const run = (...more: string[]) =>
     train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${newFolder()}`, ...more] });
   await expect(run("rllm.sdk.proxy.host=0.0.0.0")).rejects.toThrow(UserError);

@@ -1,4 +1,4 @@
-/** Ctrl-C: the first one lets the step finish and saves, the second one stops at once, as any before the first step. */
+/** Ctrl-C: the first one finishes the step and saves, the second one stops at once. Before the first step every one does. */
 
 export interface Interrupt {
   /** Set by the first Ctrl-C (or SIGTERM): finish the current step, save, stop. */

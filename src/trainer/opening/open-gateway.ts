@@ -40,7 +40,7 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   const { config, chat, model, warn, alone = {} } = options;
   const { gateway, sdk } = config.rllm;
   const { proxy } = sdk;
-  // Agents that Hone starts are told the port; those that live elsewhere must know it.
+  // Agents that Hone starts receive the port; other agents must know it.
   const fixedPort = proxy.mode === "external" || proxy.port !== defaultPort;
   const store = await openStore(options);
   try {

@@ -102,7 +102,7 @@ async function open(
     },
     async () => {
       abort.abort(new Error("stopped"));
-      // Removes a folder that holds nothing; what does not close in time is left.
+      // Removes a folder that holds nothing; resources that do not close in time stay open.
       if (!begun) await Promise.race([closeAll(closers), sleep(1000)]).catch(() => {});
     },
   );
@@ -113,7 +113,7 @@ async function open(
   const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
   engine = opened.engine;
   const { chat } = opened;
-  // A remote service may be able to do less than was known before.
+  // A remote service may support less than its descriptor says.
   const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)
     ? compiled
     : compileRecipe(composed, engine.capabilities, experiment);

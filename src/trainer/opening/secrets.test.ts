@@ -21,7 +21,7 @@ function filesWith(folder: string, text: string): string[] {
   });
 }
 
-test("no file of a run holds a secret, and a resumed run fetches it anew", async () => {
+test("no file of a run holds a secret, and a resumed run fetches it again", async () => {
   const folder = newFolder();
   vi.stubEnv("HONE_TEST_TOKEN", secret);
   const references = [`${key}=\${oc.env:HONE_TEST_TOKEN}`, "rllm.trainer.experiment_name=x-${oc.env:HONE_TEST_TOKEN}"];
@@ -37,7 +37,7 @@ test("no file of a run holds a secret, and a resumed run fetches it anew", async
   expect(filesWith(folder, "another-one")).toEqual([]);
 });
 
-test("an admin token that was given as it is has to be given again", async () => {
+test("an admin token that was given literally must be given again", async () => {
   const folder = newFolder();
   const overrides = [`${key}=${secret}`, "rllm.trainer.total_batches=1", `rllm.trainer.run_dir=${folder}`];
   await train(toy(), { engine: openToy(), overrides });
@@ -48,7 +48,7 @@ test("an admin token that was given as it is has to be given again", async () =>
   expect(await again([`${key}=${secret}`])).toMatchObject({ step: 2 });
 });
 
-test("the login of a URL is not saved, and has to be given again", async () => {
+test("the login of a URL is not saved, and must be given again", async () => {
   const folder = newFolder();
   const tunnel = `rllm.gateway.tunnel=http://me:${secret}@localhost:1`;
   const overrides = [tunnel, "rllm.trainer.total_batches=1", `rllm.trainer.run_dir=${folder}`];

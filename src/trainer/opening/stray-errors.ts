@@ -72,11 +72,11 @@ export const isWatched = () => watchers.length > 0;
 
 /** Reports that the process ends before its work is done. Returns the exit code. */
 export function endedEarly(code: number, resume?: string): number {
-  // Of a second Ctrl-C.
+  // The exit code of a second Ctrl-C.
   if (code === 130 || code === 143) return code;
   const [why, help] =
     code === 13
-      ? ["nothing was left to wait for", "look for a promise that is never resolved"]
+      ? ["Node had nothing left to wait for", "look for a promise that is never resolved"]
       : [`process.exit(${code}) was called`, "find the call in your code or its packages"];
   process.stderr.write(`error: the process ended before its work was done: ${why}\n`);
   process.stderr.write(` help: ${help}${resume ? `, then ${resume}` : ""}\n`);

@@ -15,9 +15,9 @@ export interface AsyncOptions {
   stepsPerSync: number;
   /** Tasks that may be dispatched from one update of the sampler's weights to the next, those carried over included. */
   quota: number;
-  /** Updates of the sampler's weights that the oldest token of a task may have seen and still be trained on. */
+  /** A task is trained on if at most this many updates of the sampler came after its oldest token. */
   maxLag: number;
-  /** Running rollouts go on over an update. */
+  /** Running rollouts continue over an update. */
   partial: boolean;
   /** Folders for episodes that wait, by rollout and by task; null: memory. */
   offload: { episodes: string | null; groups: string | null };
@@ -25,7 +25,7 @@ export interface AsyncOptions {
 
 /**
  * `staleness_threshold` is the share of a window that may be dispatched ahead. It is trained on within that many updates,
- * rounded up. Only rollouts that go on over updates can get older.
+ * rounded up. Only rollouts that continue over updates can get older.
  */
 export function asyncOptions({ rllm: { async_training: keys } }: Config): AsyncOptions {
   const { mini_batch_size: batch, trigger_parameter_sync_step: stepsPerSync, staleness_threshold: staleness } = keys;
@@ -40,7 +40,7 @@ export function asyncOptions({ rllm: { async_training: keys } }: Config): AsyncO
   };
 }
 
-/** Whether tasks are trained on that older weights have sampled. */
+/** Whether the run trains on tasks that older weights have sampled. */
 const runsAhead = ({ quota, batch }: AsyncOptions) => quota > batch;
 
 /**

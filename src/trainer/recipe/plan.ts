@@ -1,4 +1,4 @@
-/** When what happens: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
+/** When to validate and save: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
 import type { Config } from "../../config/schema.ts";
 import { stepsPerEpoch, totalSteps } from "../../data/sampler.ts";
 import { UserError } from "../../errors.ts";
@@ -38,7 +38,7 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
     throw new UserError(
       keep_best
         ? "training.keep_best: the experiment has no validation dataset to find the best by"
-        : "there is nothing to measure on: the experiment has no validation dataset",
+        : "there are no tasks to measure on: the experiment has no validation dataset",
       { hint: "give the experiment a `validation` dataset" },
     );
   }
@@ -91,7 +91,7 @@ function measureArithmetic({ rllm }: Config, tasks: number): string {
 const batchKey = ({ rllm }: Config) =>
   rllm.async_training.enable ? "rllm.async_training.mini_batch_size" : "data.train_batch_size";
 
-/** Episodes are held in memory with their tokens; more than this is a typing mistake, not a batch. */
+/** Episodes are held in memory with their tokens; more than this is a typing mistake. */
 const mostTokensPerStep = 2e9;
 
 /** @throws UserError if a step would hold more tokens than fit into memory */

@@ -7,11 +7,11 @@ export interface RewardModelOptions {
   models: readonly {
     /** A Hugging Face directory or hub id. */
     model: string;
-    /** Of its metrics: the last part of `model`, with a number if that is taken. */
+    /** In its metrics: the last part of `model`, with a number if that is taken. */
     name: string;
     weight: number;
   }[];
-  /** Of the workflow's own reward. */
+  /** The weight of the workflow's own reward. */
   ownWeight: number;
 }
 

@@ -48,7 +48,7 @@ export interface RecorderParts {
   folder: RunFolder | undefined;
   /** How often this process has recovered after the engine had lost the model's state. */
   recoveries: number;
-  /** Takes the metrics of each step, in order; returns what is going wrong. */
+  /** Takes the metrics of each step, in order; returns the warnings of the health rules. */
   health(metrics: Metrics): string[];
   emit(event: RunEvent): void;
 }
@@ -105,7 +105,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
         ...credit.metrics,
         ...given,
         ...engineMetrics(await parts.engine.stats()),
-        // Counted since the run began; agents that do not use the gateway have none.
+        // Counted since the run began; absent if the agents do not use the gateway.
         ...Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0)),
       };
       if (recoveries > 0) counted["run/recoveries"] = recoveries;
@@ -116,7 +116,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
       emit({ type: "step-end", step, total: totalSteps, epoch, metrics, seconds: times["time/step"] ?? 0 });
       for (const text of parts.health(metrics)) emit({ type: "health", text });
       clock.lap("logging");
-      // Once several turns are known to occur. What the template does to thinking is a health rule.
+      // Only after an episode with several turns. A health rule checks how the template treats thinking.
       if (step === 1 && (given["batch/steps_per_traj/max"] ?? 0) > 1) {
         const found = { ...checkTemplate(chat), dropsReasoning: false };
         for (const text of describeTemplate(found, chat)) emit({ type: "warning", text });

@@ -21,7 +21,7 @@ beforeEach(() => {
 const { newFolder, remove } = temporaryFolders("hone-failing-");
 afterAll(remove);
 
-/** Fails where `fails` says so, by training rollouts begun so far. */
+/** Fails if `fails` returns true for the number of training rollouts begun so far. */
 function failing(fails: (begun: number) => boolean, error: () => unknown): Workflow<ToyRow> {
   let begun = 0;
   return async (_task, { model, purpose, stage }) => {

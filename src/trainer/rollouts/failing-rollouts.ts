@@ -1,4 +1,4 @@
-/** Stops a run whose rollouts fail, which would train on nothing and measure nothing. */
+/** Stops a run whose rollouts fail: without rewards it can neither train nor measure. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../errors.ts";
 import { userFrames } from "../../stack-frames.ts";

@@ -21,7 +21,7 @@ export interface GatheringOptions {
 }
 
 export interface GatheredStep extends Gathered {
-  /** The groups to train on. `groups` also has those that only show how good the policy is. */
+  /** The groups to train on. `groups` also has those that only count in metrics. */
   kept: readonly TrajectoryGroup[];
 }
 

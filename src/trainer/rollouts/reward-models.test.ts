@@ -95,7 +95,7 @@ test("failed rollouts are not scored", async () => {
   expect(found.metrics[0]).toEqual({});
 });
 
-test("the end of a reward model's process ends the run", async () => {
+test("a reward model's process that ends also ends the run", async () => {
   const models = [rewardModel("judge", () => Promise.reject(new EngineDied("the worker ended")))];
   await expect(score([episode([1])], models)).rejects.toThrow(EngineDied);
 });

@@ -1,4 +1,4 @@
-/** Reward models score the conversations of finished episodes, and their scores enter the rewards. */
+/** Reward models score the conversations of finished episodes, and their scores become part of the rewards. */
 
 import type { Engine, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
@@ -20,7 +20,7 @@ export interface RewardModel {
 
 export interface RewardModels {
   models: readonly RewardModel[];
-  /** Of the workflow's own reward. */
+  /** The weight of the workflow's own reward. */
   ownWeight: number;
 }
 
@@ -125,7 +125,7 @@ async function scoresOf(
   });
 }
 
-/** @returns a text: why there are no scores */
+/** @returns the scores, or the reason why there are none */
 async function askScorer(scorer: Scorer, sequences: readonly Int32Array[]): Promise<Float32Array | string> {
   try {
     return await scorer.score(sequences);
@@ -135,7 +135,7 @@ async function askScorer(scorer: Scorer, sequences: readonly Int32Array[]): Prom
   }
 }
 
-/** The last model call and its reply. @returns a text: why it cannot be scored */
+/** Renders the last model call and its reply. @returns its tokens, or the reason why it cannot be scored */
 async function renderConversation(
   { steps }: Trajectory,
   chat: Pick<Chat, "renderLater">,

@@ -51,11 +51,11 @@ interface Collection extends Attempts {
   draw?: number;
   /** Number of each task's first rollout; default 0. */
   firstRollout?: number;
-  /** How often these rollouts were run and dropped before; each time they are drawn anew. Default 0. */
+  /** How often these rollouts were run and dropped before; each time new replies are drawn. Default 0. */
   again?: number;
 }
 
-/** What several collections that run at the same time share. */
+/** Shared by collections that run at the same time. */
 interface Beside {
   queue: SampleQueue;
   /** This collection's place among them. */
@@ -63,7 +63,7 @@ interface Beside {
   signal: AbortSignal;
 }
 
-/** One line of what the run waits for. */
+/** One line about what the run waits for. */
 export interface Waiting {
   what: string;
   seconds: number;
@@ -75,7 +75,7 @@ export interface Rollouts {
    * @throws UserError if all prompts are too long
    */
   collect(collection: Collection): Promise<Episode[]>;
-  /** Runs a collection beside others. */
+  /** Runs a collection at the same time as others. */
   attempt(collection: Collection, beside: Beside, onEpisode: (episode: Episode) => void): Promise<Episode[]>;
   /** What the running rollouts wait for. */
   waitingFor(): Waiting[];
@@ -86,7 +86,7 @@ export interface RolloutParts {
   sampler: SamplingClientOptions["sampler"];
   chat: Chat;
   gateway: Gateway;
-  /** Of the model, in tokens. */
+  /** The model's limit, in tokens. */
   contextWindow: number;
   rewardModels: RewardModels | undefined;
   signal: AbortSignal;

@@ -18,7 +18,7 @@ import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
 
 export interface CreditOptions {
   advantages: TokenAdvantageOptions;
-  /** Advantages come from the workflow itself, or an estimator compares steps or whole trajectories. */
+  /** Where advantages come from: the workflow, or an estimator over steps or over whole trajectories. */
   source: "workflow" | "steps" | "trajectories";
   /** Discount of the steps' rewards. */
   stepGamma: number;
@@ -38,7 +38,7 @@ export interface Credit {
   groups: readonly TrajectoryGroup[];
   /** `[groups][members]` */
   advantages: readonly (readonly MemberAdvantage[])[];
-  /** Of all rewards including these, if they are normalized by them. */
+  /** The moments of all rewards including these, if rewards are normalized by them. */
   moments: RunningMoments | undefined;
   metrics: Record<string, number>;
 }
@@ -138,7 +138,7 @@ function normalize(
   return { advantages: normalized, moments: known, metrics };
 }
 
-/** As rLLM counts. */
+/** Counted as in rLLM. */
 const negligible = 1e-8;
 
 const listOf = (advantage: Exclude<MemberAdvantage, number> | ArrayLike<number>): StepAdvantage[] =>

@@ -1,4 +1,4 @@
-/** Baselines that differ from token to token, by how sure the policy was at each. */
+/** Baselines per token, which depend on how sure the policy was at each token. */
 import { estimatorOf } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
 import type { EstimatorSpec } from "../../algorithms/estimators/index.ts";

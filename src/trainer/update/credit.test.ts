@@ -12,7 +12,7 @@ import { train } from "../train.ts";
 const { newFolder, remove } = temporaryFolders("hone-credit-");
 afterAll(remove);
 
-/** Solved only where all four letters are right: rare at first. */
+/** Solved only if all four letters are right, which is rare at first. */
 const allOrNothing = (text: string) => Number(text === "aaaa");
 const graded = (text: string) => [...text].filter((letter) => letter === "a").length / 4;
 
@@ -33,7 +33,7 @@ async function learns(experiment: ReturnType<typeof toy>): Promise<Record<string
   return { ...history[0]!.metrics };
 }
 
-/** Two calls, the second of which goes on from the first. */
+/** Two calls; the second one continues the first. */
 const twoTurns: Workflow<ToyRow> = async (_task, { model }) => {
   const first = await model.chat([{ role: "user", content: "b" }], { maxTokens: 2 });
   const history = [{ role: "user", content: "b" }, first.message, { role: "user", content: "c" }] as const;
@@ -90,7 +90,7 @@ describe("gathering", () => {
     expect(history.some(({ metrics }) => metrics["batch/draws"]! > 1)).toBe(true);
   });
 
-  it("trains on what there is when no draw has a signal, and goes on", async () => {
+  it("trains on what there is if no draw has a signal, and continues", async () => {
     const hopeless = toy({ rllm: { dynamic_sampling: { enable: true, max_rounds: 2 } } }, () => 1);
     const { history } = await run(hopeless);
     expect(history).toHaveLength(6);
@@ -102,7 +102,7 @@ describe("gathering", () => {
     ["dynamic sampling", toy(dynamic)],
     ["running normalisation", toy({ rllm: { reward: { running_norm: true, running_norm_minus_mean: true } } })],
     ["greedy replies to compare with", toy({ rllm: { algorithm: { adv_estimator: "remax" } } })],
-  ])("with %s is the same run whatever instant it is killed at", async (_, experiment) => {
+  ])("with %s is the same run at whatever operation it is killed", async (_, experiment) => {
     const whole = newFolder();
     await run(experiment, openToy(), whole);
     const operations = countOperations();
@@ -159,7 +159,7 @@ describe("credit", () => {
     expect(await learns(toy(config))).toMatchObject(first);
   });
 
-  it("learns by an estimator of one's own, named in the configuration", async () => {
+  it("learns by a custom estimator that the configuration names", async () => {
     const experiment = toy({ rllm: { algorithm: { adv_estimator: "above_half" } } });
     await learns({
       ...experiment,
@@ -179,11 +179,11 @@ describe("credit", () => {
     if (mode === "per_step") expect(first["groups/lone_steps"]).toBe(0);
   });
 
-  it("learns from advantages that the workflow gives itself, and from nothing else", async () => {
+  it("learns only from the advantages that the workflow gives itself", async () => {
     const own: Workflow<ToyRow> = async (_task, { model }) => {
       const { text, tokens } = await model.chat([{ role: "user", content: "b" }]);
       const letters = [...text];
-      // Every letter for itself; what ends the reply has no letter and no advantage.
+      // One advantage for each letter; the end of the reply has no letter and no advantage.
       const advantage = Array.from(tokens, (_, index) =>
         index >= letters.length ? 0 : letters[index] === "a" ? 1 : -1,
       );
@@ -194,7 +194,7 @@ describe("credit", () => {
     await expect(run(toy(precomputed))).rejects.toThrow("no rollout of this step returned advantages");
   });
 
-  it("leaves out episodes, groups and sequences as asked, and counts them by cause", async () => {
+  it("leaves out episodes, groups and sequences as configured, and counts them by cause", async () => {
     const filtered: ConfigInput = {
       rllm: {
         compact_filtering: { enable: true, mask_max_response_length_exceeded: true },
@@ -219,7 +219,7 @@ describe("credit", () => {
       /each step has its own/,
     ],
     [
-      "steps under one figure",
+      "steps with one advantage for the trajectory",
       { stepwise_advantage: { enable: true, mode: "per_step" }, reward: { clip: 1 } },
       /one advantage per trajectory/,
     ],
@@ -243,7 +243,7 @@ it.each([
     "optimal_token_baseline",
     /needs the sum of the squared probabilities at each token, which the engine tinker does not compute/,
   ],
-])("refuses %s where the engine does not give what it needs", (name, message) => {
+])("refuses %s if the engine does not provide what it needs", (name, message) => {
   const { config } = composeConfig({ overrides: [`rllm.algorithm.adv_estimator=${name}`] });
   expect(() => checkCredit(config, undefined, tinker)).toThrow(message);
 });

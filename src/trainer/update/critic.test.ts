@@ -19,7 +19,7 @@ const run = (overrides: string[] = [], engine = openToy(), folder = newFolder())
   train(toy(gae), { engine, overrides: [`rllm.trainer.run_dir=${folder}`, ...overrides] });
 
 describe("a run with a critic", () => {
-  it("learns, and its critic comes to know what to expect", async () => {
+  it("learns, and its critic learns to predict the rewards", async () => {
     const { history } = await run(["rllm.trainer.total_batches=12"]);
     const at = (name: string) => history.map(({ metrics }) => metrics[name]!);
     expect(at("reward/mean").at(-1)! - at("reward/mean")[0]!).toBeGreaterThan(0.2);
@@ -39,12 +39,12 @@ describe("a run with a critic", () => {
     expect(history.map(({ metrics }) => metrics["critic/optimizer_steps"])).toEqual([4, 4, 4, 4, 4, 4]);
   });
 
-  it("takes the KL from the rewards of the tokens", async () => {
+  it("subtracts the KL from the rewards of the tokens", async () => {
     const { history } = await run(["rllm.algorithm.use_kl_in_reward=true", "rllm.algorithm.kl_beta=0.05"]);
     expect(history.at(-1)!.metrics["actor/reward_kl_penalty"]).toBeGreaterThan(0);
   });
 
-  it("killed anywhere and resumed equals the run that was not", async () => {
+  it("is the same run when it is killed at any operation and resumed", async () => {
     const whole = newFolder();
     const counted = countOperations();
     await run([], counted.toy, whole);
@@ -57,14 +57,14 @@ describe("a run with a critic", () => {
     }
   });
 
-  it("learns while rollouts go on, in several passes", async () => {
+  it("learns while rollouts continue, in several passes", async () => {
     const keys = "{enable: true, mini_batch_size: 4, fwd_bwd_group_size: 2, staleness_threshold: 1}";
     const { history } = await run([`rllm.async_training=${keys}`]);
     expect(history).toHaveLength(6);
     for (const { metrics } of history) expect(metrics["critic/optimizer_steps"]).toBe(4);
   });
 
-  it("judges one role, and leaves the other to its own estimator", async () => {
+  it("estimates values for one role, and leaves the other to its own estimator", async () => {
     const { history } = await run(["rllm.algorithm.adv_estimator=grpo", "rllm.algorithm.estimator_map={agent: gae}"]);
     expect(history[0]!.metrics["critic/optimizer_steps"]).toBe(4);
     const none = await run(["rllm.algorithm.estimator_map={judge: gae}", "rllm.algorithm.adv_estimator=grpo"]);
@@ -91,7 +91,7 @@ describe("a run with a critic", () => {
     await expect(run(overrides)).rejects.toThrow(message);
   });
 
-  it("goes on from a checkpoint without a critic with a new one, and says so", async () => {
+  it("continues from a checkpoint without a critic with a new one, and warns", async () => {
     const folder = newFolder();
     await run([], openToy(), folder);
     const checkpoint = join(folder, "checkpoints", "step-000006");

@@ -1,4 +1,4 @@
-/** The critic's two tasks: it estimates the values of a batch's tokens, and learns from what they turned out to be. */
+/** The critic's two tasks: it estimates the values of a batch's tokens, and learns from the actual returns. */
 import { criticAdvantages } from "../../algorithms/advantages/critic-advantages.ts";
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
 import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";

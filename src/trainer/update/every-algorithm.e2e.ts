@@ -28,7 +28,7 @@ afterAll(async () => {
   table.print();
 });
 
-/** Small letters pay. */
+/** Rewards small letters. */
 const experiment: Experiment<{ index: number }> = {
   train: generated("toy", 256, (index) => ({ index })),
   workflow: singleTurn<{ index: number }>({
@@ -47,7 +47,7 @@ const experiment: Experiment<{ index: number }> = {
   },
 };
 
-/** A greedy reply is often better than all that it is compared with, and then little is learned from any of them. */
+/** The greedy reply is often better than every sampled one, and then little is learned. */
 const gently: Readonly<Record<string, string[]>> = {
   remax: ["training.learning_rate=0.005", "rllm.trainer.total_batches=24"],
 };

@@ -1,4 +1,4 @@
-/** Every estimator and every loss as settings of a short run in which it acts, and a table of what came of such runs. */
+/** Every estimator and every loss as settings of a short run in which it acts, and a table of the results. */
 import { estimators } from "../../algorithms/estimators/index.ts";
 import { type PolicyLossName, policyLosses } from "../../algorithms/losses/policy-losses.ts";
 import { mean } from "../../statistics.ts";

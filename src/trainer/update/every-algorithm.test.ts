@@ -38,7 +38,7 @@ async function run(label: string, overrides: readonly string[]) {
   return { first: summary.history[0]!.metrics, last: summary.history.at(-1)!.metrics };
 }
 
-describe("what comes on top", () => {
+describe("options on top of an algorithm", () => {
   it.each<[string, string[]]>([
     ["gspo, gradient of the sequence", algorithm("loss_fn=gspo", "policy_loss.gspo_gradient=sequence")],
     [
@@ -47,14 +47,14 @@ describe("what comes on top", () => {
     ],
     ["entropy bonus", algorithm("entropy_coeff=0.001")],
     ["high-entropy tokens", algorithm("high_entropy_token_ratio=0.5")],
-    ["a loss of one's own", algorithm("loss_fn=likelihood")],
-    ["a loss of one's own, by sequence", algorithm("loss_fn=whole_reply")],
+    ["a custom loss", algorithm("loss_fn=likelihood")],
+    ["a custom loss, by sequence", algorithm("loss_fn=whole_reply")],
     ["another loss for a role", algorithm("loss_fn_map={agent: cispo, judge: likelihood}")],
   ])("%s", async (label, overrides) => {
     await run(label, overrides);
   });
 
-  it("a KL in the loss steers its weight to the target, and the weight is part of the run's progress", async () => {
+  it("a KL in the loss adapts its weight to the target, and the weight is part of the run's progress", async () => {
     const { first, last } = await run(
       "adaptive KL in the loss",
       algorithm("kl_beta=0.01", "kl_target=0.001", "kl_horizon=100"),
@@ -63,7 +63,7 @@ describe("what comes on top", () => {
     expect(last["actor/kl_coef"]!).toBeGreaterThan(0.012);
   });
 
-  it("a KL taken from the reward holds the policy near the base model", async () => {
+  it("a KL subtracted from the reward keeps the policy near the base model", async () => {
     const kl = algorithm("use_kl_in_reward=true", "kl_beta=0.02", "kl_estimator=k1");
     const { last } = await run("KL in the reward", kl);
     expect(last["actor/reward_kl_penalty"]!).toBeGreaterThan(0.1);
@@ -71,13 +71,13 @@ describe("what comes on top", () => {
     expect(last["actor/kl_loss"]).toBeUndefined();
   });
 
-  it.each(["token", "sequence"])("importance weights by %s are 1 where sampler and trainer agree", async (level) => {
+  it.each(["token", "sequence"])("importance weights by %s are 1 if sampler and trainer agree", async (level) => {
     const { last } = await run(`importance weights by ${level}`, algorithm(`rollout_correction.tis_mode=${level}`));
     expect(last["rollout_corr/rollout_is_mean"]).toBeCloseTo(1, 3);
     expect(last["rollout_corr/rollout_is_eff_sample_size"]).toBeCloseTo(1, 3);
   });
 
-  it("rules reject nothing where sampler and trainer agree", async () => {
+  it("rules reject nothing if sampler and trainer agree", async () => {
     const rules = algorithm(
       "rollout_correction.rs_mode=[token_k1,seq_mean_k3]",
       "rollout_correction.rs_threshold=[2,0.1]",

@@ -22,8 +22,8 @@ it.each([
     ],
   ],
   ["several tasks a pass", ["a", "b", "c"], [0, 1, 1, 2], 2, [[0, 1, 2], [3]]],
-  ["no pass for a task that has nothing to train on", ["a", "b", "c"], [0, 2], 1, [[0], [1]]],
-  ["nothing at all", ["a"], [], 1, []],
+  ["no pass for a task without sequences", ["a", "b", "c"], [0, 2], 1, [[0], [1]]],
+  ["no sequences", ["a"], [], 1, []],
 ])("%s", (_, tasks, groups, atOnce, expected) => {
   expect(shares(tasks, groups, atOnce)).toEqual(expected);
 });

@@ -100,7 +100,7 @@ export async function prepareBatch(
     batch = { ...batch, referenceLogprobs: await logprobsOf(reference, batch, informative) };
   }
   const current = corrects || (severalSteps && !bypass) ? await logprobsOf(learner, batch, informative) : undefined;
-  // Processed log-probabilities are no start for ratios; for a single step the ratio is 1 without them.
+  // Ratios cannot start from processed log-probabilities; for a single step the ratio is 1 without them.
   const oldLogprobs = bypass ? (batch.processed ? undefined : batch.samplerLogprobs) : current;
   if (oldLogprobs) batch = { ...batch, oldLogprobs };
   if (corrects && current) {
@@ -111,7 +111,7 @@ export async function prepareBatch(
   return { batch, comparable: !given.processed, metrics, kl };
 }
 
-/** Replaces the sampler's log-probabilities, which are of another distribution than the model's own. */
+/** Replaces the sampler's log-probabilities, which belong to a distribution other than the model's own. */
 async function withModelsLogprobs(learner: Learner, given: TrainingBatch): Promise<TrainingBatch> {
   const { processed: _, ...batch } = given;
   return { ...batch, samplerLogprobs: await logprobsOf(learner, batch, allSequences(batch)) };

@@ -55,7 +55,7 @@ it.each([
   ["one step per batch, where every ratio is 1", [], false],
   ["several steps per batch", ["training.num_minibatches=2"], false],
   [
-    "ratios that start from the sampler",
+    "ratios that would start from the sampler",
     ["training.num_minibatches=2", "rllm.algorithm.rollout_correction.bypass_mode=true"],
     true,
   ],

@@ -1,4 +1,4 @@
-/** One batch into optimizer steps: minibatches, losses, and the critic's part. */
+/** Turns one batch into optimizer steps: minibatches, losses, and the critic's part. */
 import { type KlControllerOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
 import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
@@ -86,7 +86,7 @@ export async function updatePolicy(
         const own = policyLoss(part, { ...loss, constants });
         const dropped = await takeStep(steps, learner, part, own, shares, adam);
         failure = dropped ?? failure;
-        // Later minibatches are trained under newer weights than they were sampled under: only the first is comparable.
+        // Only the first minibatch is comparable: later ones are trained with newer weights than they were sampled with.
         const [first] = steps.results;
         if (first && dropped === undefined && steps.results.length === 1 && prepared.comparable) {
           mismatch = samplerMismatch(first.outputs.logprobs, part.samplerLogprobs);
