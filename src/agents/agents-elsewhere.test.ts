@@ -1,4 +1,4 @@
-/** Agents that are programs or servers of their own, against the gateway. */
+/** Agents that are separate programs or servers and call the gateway. */
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
@@ -14,7 +14,7 @@ const rows: Row[] = [{ word: "one" }, { word: "two" }];
 const echo = (messages: { content: string }[]) => `re: ${messages.at(-1)!.content}`;
 const run = (workflow: Workflow<Row>, more: object = {}) => runWorkflow({ workflow, rows, reply: echo, ...more });
 
-/** A program that asks the model with nothing but what its environment says. */
+/** A program that calls the model with only the variables of its environment. */
 const program = (then: string) => `
   const row = JSON.parse(process.env.HONE_TASK);
   const response = await fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
@@ -48,12 +48,12 @@ describe("a program", () => {
 
   test.each([
     [
-      "ends with another code than 0",
+      "ends with a code other than 0",
       node("process.exit(3)"),
       /ended with exit code 3 and wrote nothing to standard error/,
     ],
     ["says nothing", node(""), /not a number or an object with a reward/],
-    ["is not there", ["./no-such-program"] as [string], /cannot be started/],
+    ["is missing", ["./no-such-program"] as [string], /cannot be started/],
   ])("that %s has failed", async (_, command, message) => {
     const [episode] = await run(commandAgent<Row>({ command }), {
       rows: rows.slice(0, 1),
@@ -99,7 +99,7 @@ describe("a program", () => {
     expect(episode!.failure).toMatchObject({ kind: "infrastructure", message: "model call 1 failed: out of memory" });
   });
 
-  test("whose exit code a reward reads is graded by it, and the code is counted", async () => {
+  test("is graded by a reward that reads its exit code, and the code is counted", async () => {
     const reward = (_: Row, { exitCode }: { exitCode: number }) => (exitCode === 0 ? 1 : 0);
     const [episode] = await run(commandAgent<Row>({ command: node("process.exit(3)"), reward }), {
       timeoutSeconds: 60,
@@ -107,7 +107,7 @@ describe("a program", () => {
     expect(episode).toMatchObject({ metrics: { nonzero_exits: 1 }, trajectories: [{ reward: 0 }] });
   });
 
-  test("is killed with all that it started when its time is up", async () => {
+  test("is killed with all its child processes when its time is up", async () => {
     const source = `
       import { spawn } from "node:child_process";
       const child = spawn(process.execPath, ["-e", "setInterval(() => {}, 1000)"]);
@@ -179,7 +179,7 @@ describe("a server", () => {
     ]);
   });
 
-  test("that refuses has failed with its own words", async () => {
+  test("that refuses a job fails with its own message", async () => {
     const url = await serve(async () => ({ status: 503, body: "busy" }));
     const [episode] = await run(externalAgent<Row>({ url }), { rows: rows.slice(0, 1), raiseOnError: false });
     expect(episode!.failure?.message).toMatch(/answered 503: "busy"/);

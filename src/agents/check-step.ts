@@ -1,4 +1,4 @@
-/** Whether what an environment answered is a step: scripts run without a compiler that would have said so. */
+/** Checks that an environment returned a valid step, since scripts run without type checks. */
 import { BadOutcome } from "./control-flow.ts";
 import type { EnvironmentStep } from "./types.ts";
 
@@ -12,7 +12,7 @@ export function checkStep(step: unknown): EnvironmentStep {
   }
   const { reward, done } = step as Partial<EnvironmentStep>;
   if (reward !== null && (typeof reward !== "number" || !Number.isFinite(reward))) {
-    throw new BadOutcome(`answered the reward ${String(reward)}; it is a finite number, or null where it is not known`);
+    throw new BadOutcome(`answered the reward ${String(reward)}; it is a finite number, or null if it is not known`);
   }
   if (typeof done !== "boolean")
     throw new BadOutcome(`answered done: ${String(done)}, which is true or false; ${form}`);

@@ -12,15 +12,15 @@ export interface AgentResult {
 }
 
 export interface CommandAgentOptions<Row> {
-  /** The program and its arguments; no shell is between. */
+  /** The program and its arguments, without a shell. */
   command: readonly [string, ...string[]] | ((row: Row) => readonly [string, ...string[]]);
   /** Written to its standard input. Default: the row as one line of JSON. */
   input?: (row: Row) => string;
-  /** Beside the rollout's own and what it needs to find the model. */
+  /** In addition to this process's variables and those that locate the model. */
   env?: Readonly<Record<string, string>>;
   cwd?: string;
   /**
-   * What the run was worth, whatever its exit code (`batch/nonzero_exits` counts the codes other than 0). Default: the last
+   * The reward of the run, regardless of its exit code (`batch/nonzero_exits` counts the codes other than 0). Default: the last
    * line that the program writes, a number or a JSON object with `reward`; the agent has failed if the exit code is not 0.
    */
   reward?: (row: Row, result: AgentResult) => number | Outcome | Promise<number | Outcome>;

@@ -10,7 +10,7 @@ export interface ToolOptions<Shape extends z.ZodRawShape> {
   run: (args: z.output<z.ZodObject<Shape>>, context: { signal: AbortSignal }) => unknown;
 }
 
-/** What a model gave to a tool cannot be used; the message is for the model. */
+/** The model's arguments for a tool are invalid; the message is for the model. */
 export class ToolArgumentError extends Error {
   override name = "ToolArgumentError";
 }

@@ -13,7 +13,7 @@ export interface ExternalJob<Row = unknown> {
   base_url: string;
   anthropic_base_url: string;
   api_key: string;
-  /** Where to post the result with the API key as bearer token, where the answer is 202. */
+  /** Where to post the result, with the API key as bearer token, after an answer of 202. */
   result_url: string;
 }
 
@@ -21,7 +21,7 @@ export interface ExternalAgentOptions<Row> {
   /** Jobs are posted to it. */
   url: string;
   headers?: Readonly<Record<string, string>>;
-  /** What the result was worth. Default: the result is a number or an object with `reward`. */
+  /** Grades the result. Default: the result is a number or an object with `reward`. */
   reward?: (row: Row, result: unknown) => number | Outcome | Promise<number | Outcome>;
 }
 

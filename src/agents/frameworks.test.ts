@@ -1,4 +1,4 @@
-/** Agents written with agent frameworks, unmodified: what their clients sent and got is what the episodes hold. */
+/** Unmodified agents of agent frameworks: the episodes record exactly what their clients sent and received. */
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { HumanMessage, trimMessages } from "@langchain/core/messages";
 import { tool as langchainTool } from "@langchain/core/tools";
@@ -29,7 +29,7 @@ interface ClientCall {
   logprobs: number[];
 }
 
-/** A `fetch` that asks for token ids and log-probabilities beside what the framework asks for. */
+/** A `fetch` that asks for token ids and log-probabilities in addition to the framework's own request. */
 function spy(): { calls: ClientCall[]; fetch: typeof fetch } {
   const calls: ClientCall[] = [];
   const spying = async (url: unknown, init?: RequestInit) => {
@@ -107,7 +107,7 @@ describe("the OpenAI Agents SDK", () => {
     expect(causesOf(episode)).toEqual([[]]);
   });
 
-  test("hands off to an agent of another role, which is compared with its own kind", async () => {
+  test("hands off to an agent of another role, which is compared within that role", async () => {
     const client = spy();
     const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
       const solver = new Agent({
@@ -184,7 +184,7 @@ test.each<[string, object, number, object]>([
   },
 );
 
-test("LangGraph with a history that it trims: every call is recorded as it was sent, and says why it begins anew", async () => {
+test("LangGraph with a history that it trims: every call is recorded as it was sent, with the reason for each new sequence", async () => {
   const client = spy();
   const add = langchainTool(({ a, b }) => String(a + b), {
     ...{ name: "add", description: "Adds.", schema: z.object({ a: z.number(), b: z.number() }) },

@@ -1,4 +1,4 @@
-/** Agent and environment by turns, until the environment is done or a limit is met. */
+/** Agent and environment take turns until the environment is done or a limit is met. */
 
 import type { Task } from "../data/task.ts";
 import { chatAgent } from "./chat-agent.ts";
@@ -29,7 +29,7 @@ export interface MultiTurnOptions<Row, Action = Reply> {
 type WithAgent<Row, Action> = MultiTurnOptions<Row, Action> & Required<Pick<MultiTurnOptions<Row, Action>, "agent">>;
 
 /**
- * The reward is what the environment's `score` says, else the sum of the steps' rewards; each step keeps its own.
+ * The reward is the environment's `score`, or else the sum of the steps' rewards; each step keeps its own.
  * `metrics.turns` counts model calls.
  *
  * @example
@@ -42,7 +42,7 @@ export function multiTurn<Row, Action>(options: MultiTurnOptions<Row, Action>): 
     stage("set-up");
     const environment = await options.environment(task);
     tearDown(() => environment.close?.());
-    // Without an agent, Action is Reply: the overloads see to it.
+    // Without an agent, Action is Reply: the overloads ensure it.
     const agent = (await options.agent?.(task)) ?? (chatAgent() as unknown as Agent<Action>);
     const context: EnvironmentContext = { signal, random };
     agent.observe(await environment.reset(context));
@@ -89,7 +89,7 @@ interface Ending {
   why?: string;
 }
 
-/** What was done until then keeps its worth. */
+/** The rewards until then still count. */
 function endedByLimit(error: unknown): Ending {
   if (!(error instanceof RolloutEnded)) throw error;
   return { termination: error.reason as Ending["termination"], why: error.message };

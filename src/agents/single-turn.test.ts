@@ -14,7 +14,7 @@ const rows: Row[] = [
   { left: 40, right: 7 },
 ];
 
-test("asks, grades, and keeps the grader's words", async () => {
+test("asks, grades, and keeps the grader's explanation", async () => {
   const workflow = singleTurn<Row>({
     prompt: (row) => `${row.left} or ${row.right}?`,
     reward: (row, reply) => firstInteger(reply.text, Math.max(row.left, row.right)),
@@ -73,7 +73,7 @@ describe("types", () => {
       },
     });
     expectTypeOf(workflow).toEqualTypeOf<Workflow<Row>>();
-    // The type comes from where the workflow goes, too.
+    // The type also comes from the place where the workflow is used.
     const typed: Workflow<Row> = singleTurn({
       prompt: (row) => `${row.left}`,
       reward: (row): Outcome => ({ reward: row.right }),
@@ -84,7 +84,7 @@ describe("types", () => {
   test("a renamed column is a compile error", () => {
     // @ts-expect-error: rows have no `middle`
     singleTurn<Row>({ prompt: (row) => `${row.middle}`, reward: () => 1 });
-    // @ts-expect-error: a reward is no boolean
+    // @ts-expect-error: a reward is not a boolean
     singleTurn<Row>({ prompt: (row) => `${row.left}`, reward: (row) => row.left > row.right });
   });
 });

@@ -3,7 +3,7 @@ import { type PromptOptions, promptMessages } from "./prompt.ts";
 import type { CallParams, Reward, Workflow } from "./types.ts";
 
 export interface SingleTurnOptions<Row> extends PromptOptions<Row> {
-  /** What the reply is worth: a finite number, or an `Outcome` that also says why. */
+  /** Grades the reply: a finite number, or an `Outcome` that also says why. */
   reward: Reward<Row>;
   params?: CallParams;
 }

@@ -1,4 +1,4 @@
-/** Two roles that learn side by side: one solves, the other says whether that was right. */
+/** Two roles that learn together: one solves, the other judges whether the solution is right. */
 
 import { mean } from "../statistics.ts";
 import { type PromptOptions, promptMessages } from "./prompt.ts";
@@ -18,7 +18,7 @@ export interface SolverJudgeOptions<Row> extends PromptOptions<Row> {
 
 /**
  * Solvers are compared with solvers, judges with judges. A judge earns 1 for a right verdict, 0 for a wrong one or none;
- * where the solution's worth is unknown its reward is unknown too.
+ * if the solution's reward is unknown, the judge's is unknown too.
  *
  * @example
  * solverJudge<Row>({ prompt: (row) => row.question, reward: (row, reply) => mathAnswer(reply.text, row.answer), attempts: 2 })

@@ -68,7 +68,7 @@ export interface Outcome {
    * the reply. Read with `rllm.algorithm.use_precomputed_advantage`, in place of an estimator.
    */
   advantages?: Record<string, readonly (number | readonly number[])[]>;
-  /** Why it ended; by default `env_done`, or `max_response_length_exceeded` when the last reply was cut off. */
+  /** Why the episode ended; by default `env_done`, or `max_response_length_exceeded` when the last reply was cut off. */
   termination?: Exclude<TerminationReason, "timeout" | "error">;
 }
 
@@ -152,7 +152,7 @@ export interface GatewayAddress {
 export interface GatewayAccess extends GatewayAddress {
   /** The same model recorded under another role; see `ModelClient.as`. */
   as(role: string, instance?: number): GatewayAddress;
-  /** What an agent elsewhere posts as its result, to `{anthropicBaseURL}/result`. Rejects when the attempt ends before. */
+  /** What an external agent posts as its result, to `{anthropicBaseURL}/result`. Rejects when the attempt ends before. */
   result(): Promise<unknown>;
 }
 

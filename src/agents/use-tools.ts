@@ -23,7 +23,7 @@ export interface ToolBox {
 }
 
 /**
- * Calls of one reply run side by side. What a tool throws, a call of an unknown tool and a call that cannot be read are
+ * Calls of one reply run side by side. Errors of tools, calls of unknown tools and calls that cannot be read are
  * shown to the model and counted: `tool_calls`, `tool_errors`, `malformed_tool_calls`.
  *
  * @example
@@ -98,7 +98,7 @@ async function runTool(
   if (tool === undefined) {
     const names = tools.map(({ name }) => name);
     const meant = nearest(call.name, names, 1)[0];
-    const hint = meant === undefined ? `There is ${names.join(", ")}.` : `Did you mean ${meant}?`;
+    const hint = meant === undefined ? `The tools are ${names.join(", ")}.` : `Did you mean ${meant}?`;
     return { content: `Error: there is no tool "${call.name}". ${hint}`, failed: true };
   }
   try {

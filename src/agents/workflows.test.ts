@@ -47,7 +47,7 @@ describe("multiTurn", () => {
       metrics: { turns: 3, left: 0 },
       trajectories: [{ reward: 1.5, steps: [{ reward: 0.5 }, { reward: 0.5 }, { reward: 0.5 }] }],
     });
-    // One conversation is one token sequence: nothing starts anew after the first step.
+    // One conversation is one token sequence: no step after the first one starts a new sequence.
     expect(episode!.trajectories[0]!.steps.map(({ starts }) => starts)).toEqual([
       "new_conversation",
       undefined,
@@ -60,14 +60,14 @@ describe("multiTurn", () => {
     ["turns", { maxSteps: 2 }, {}, "max_turns_exceeded", 1],
     ["prompt", {}, { maxPromptLength: 40 }, "max_prompt_length_exceeded", 1.5],
     ["response", {}, { maxResponseLength: 3 }, "max_response_length_exceeded", 0.5],
-  ])("a limit of %s ends it with what was earned until then", async (_name, options, limits, termination, reward) => {
+  ])("a limit of %s ends it with the rewards until then", async (_name, options, limits, termination, reward) => {
     const workflow = multiTurn<number>({ environment: () => counter(9), ...options });
     const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", ...limits });
     expect(episode).toMatchObject({ termination, correct: false, trajectories: [{ reward }] });
     expect(episode!.failure).toBeUndefined();
   });
 
-  test("a reply cut by its own limit goes on", async () => {
+  test("a reply that its own limit cuts off does not end the conversation", async () => {
     const workflow = multiTurn<number>({ environment: () => counter(2), params: { maxTokens: 2 } });
     expect(await runWorkflow({ workflow, rows: [0], reply: () => "tick" })).toMatchObject([
       { termination: "env_done" },
@@ -81,7 +81,7 @@ describe("multiTurn", () => {
     expect(episode!.trajectories[0]!.steps.length).toBe(3);
   });
 
-  test("an agent of one's own, with actions of its own", async () => {
+  test("a custom agent with its own actions", async () => {
     const upper = (): Agent<string> => {
       const chat = chatAgent();
       return { messages: chat.messages, observe: chat.observe, act: (reply) => chat.act(reply).text.toUpperCase() };
@@ -207,7 +207,7 @@ describe("useTools", () => {
       "That could not be read:",
       { malformed_tool_calls: 1, tool_calls: 0 },
     ],
-  ])("%s is told to the model and counted", async (_name, said, told, metrics) => {
+  ])("%s is shown to the model and counted", async (_name, said, told, metrics) => {
     const { reply, heard } = play(said, "42");
     const [episode] = await runWorkflow({ workflow: useTools(options), rows, reply });
     expect(heard[1]).toContain(told);
@@ -239,7 +239,7 @@ describe("useTools", () => {
     ]);
   });
 
-  test("one that never answers is graded by what it said last; tools of an attempt are closed", async () => {
+  test("a model that never answers is graded by its last reply; tools of an attempt are closed", async () => {
     let closed = 0;
     const workflow = useTools<Row>({
       ...options,
@@ -258,7 +258,7 @@ describe("solverJudge", () => {
     reward: (row, reply) => mathAnswer(reply.text, row.answer),
     attempts: 2,
   });
-  test("solvers and judges are rewarded each by their own", async () => {
+  test("solvers and judges have their own rewards", async () => {
     const said = ["42", "41"];
     const [episode] = await runWorkflow({
       workflow,
@@ -273,7 +273,7 @@ describe("solverJudge", () => {
     ]);
     expect(episode).toMatchObject({ correct: true, metrics: { judge_right: 0.5, judge_silent: 0 } });
   });
-  test("a judge that says nothing is wrong; where the worth is unknown so is the judge's", async () => {
+  test("a judge without a verdict gets 0; if the solution's reward is unknown, so is the judge's", async () => {
     const unknown = solverJudge<Row>({ prompt: (row) => row.question, reward: () => ({ reward: null }) });
     const rewards = async (one: Workflow<Row>) =>
       (await runWorkflow({ workflow: one, rows, reply: () => "42" }))[0]!.trajectories.map(({ reward }) => reward);

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { giveBackAbortController, takeAbortController } from "./abort-controllers.ts";
 
-test("a controller is used again once its work is over, and tells nobody of earlier work", () => {
+test("a controller is reused after its work is over, without listeners of earlier work", () => {
   const first = takeAbortController();
   let told = 0;
   const listener = () => told++;
@@ -15,7 +15,7 @@ test("a controller is used again once its work is over, and tells nobody of earl
   expect(told).toBe(0);
 });
 
-test("one that was aborted, or that somebody still listens to, is not", () => {
+test("a controller that was aborted, or that still has listeners, is not reused", () => {
   const aborted = takeAbortController();
   aborted.abort(new Error("gone"));
   giveBackAbortController(aborted);

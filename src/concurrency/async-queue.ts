@@ -13,7 +13,7 @@ export class AsyncQueue<Value extends NonNullable<unknown>> implements AsyncIter
   private readonly changed = new Notifier();
   private ending: { error?: unknown } | undefined;
 
-  /** How many values nobody has taken so far. */
+  /** The number of values that have not been taken so far. */
   get size(): number {
     return this.values.length;
   }
@@ -46,7 +46,7 @@ export class AsyncQueue<Value extends NonNullable<unknown>> implements AsyncIter
     }
   }
 
-  /** All values that are there now. */
+  /** Takes all values that are in the queue now. */
   takeAll(): Value[] {
     return this.values.splice(0);
   }

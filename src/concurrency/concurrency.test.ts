@@ -55,7 +55,7 @@ describe("Notifier", () => {
 });
 
 describe("Semaphore", () => {
-  test("runs at most so many at once, in order", async () => {
+  test("runs at most the given number at once, in order", async () => {
     const semaphore = new Semaphore(2);
     const started: number[] = [];
     let [running, most] = [0, 0];
@@ -78,7 +78,7 @@ describe("Semaphore", () => {
     expect(await semaphore.run(async () => "next")).toBe("next");
   });
 
-  test("a caller whose signal aborts leaves the line at once and never starts", async () => {
+  test("a caller whose signal aborts leaves the queue at once and never starts", async () => {
     const semaphore = new Semaphore(1);
     await semaphore.take();
     const stop = new AbortController();

@@ -2,7 +2,7 @@
 export class Notifier {
   private readonly waiting = new Set<() => void>();
 
-  /** Resumes all who wait now. */
+  /** Resumes all waiting callers. */
   notify(): void {
     for (const resume of this.waiting) resume();
   }

@@ -3,13 +3,13 @@ import { offThread } from "./off-thread.ts";
 
 const module = new URL("./slow-graders.fixture.ts", import.meta.url);
 
-test("answers from another thread, side by side, and once more", async () => {
+test("answers from other threads, at the same time and again", async () => {
   const double = offThread<[number], number>(module, "double", { threads: 2 });
   expect(await Promise.all([1, 2, 3, 4, 5].map((value) => double([value])))).toEqual([2, 4, 6, 8, 10]);
   expect(await double([21])).toBe(42);
 });
 
-test("what it throws is thrown here", async () => {
+test("errors of the function reach the caller", async () => {
   await expect(offThread<[string], never>(module, "fail")(["no"])).rejects.toThrow("no");
   await expect(offThread(module, "missing")([])).rejects.toThrow("exports no function missing");
 });

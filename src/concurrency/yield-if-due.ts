@@ -1,4 +1,4 @@
-/** Lets timers, sockets and signals run while much work is done in one go. */
+/** Lets timers, sockets and signals run during long work. */
 
 /** Milliseconds of work between two turns of the event loop, shared by all callers. */
 const budget = 3;

@@ -13,7 +13,7 @@ beforeEach(() => {
 });
 afterEach(() => removeFolder(folder));
 
-/** Where Linux has it: a file whose disk is always full. */
+/** On Linux: a file whose disk is always full. */
 const full = existsSync("/dev/full");
 
 describe("appendLine", () => {
@@ -24,7 +24,7 @@ describe("appendLine", () => {
     expect(readFileSync(file, "utf8")).toBe("one\nzwölf\n");
   });
 
-  it.runIf(full)("says that the disk is full, where, and what was needed", () => {
+  it.runIf(full)("reports that the disk is full, the file, and how much was needed", () => {
     const file = join(folder, "metrics.jsonl");
     symlinkSync("/dev/full", file);
     const error = (() => {

@@ -7,7 +7,7 @@ import { basename, dirname, join } from "node:path";
 export interface ProcessOwner {
   pid: number;
   host: string;
-  /** When the process started, as the system counts: tells it from a later process with the same number. Null: unknown. */
+  /** When the process started, in the system's units, to distinguish it from a later process with the same number. Null: unknown. */
   started: string | null;
 }
 

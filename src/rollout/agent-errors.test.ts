@@ -1,4 +1,4 @@
-/** What a rollout is worth whose agent throws: the model's mistakes are data, the infrastructure's are not. */
+/** The reward of a rollout whose agent throws: mistakes of the model are data, failures of the infrastructure are not. */
 import OpenAI from "openai";
 import { describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
@@ -22,7 +22,7 @@ const strictAgent: Workflow<Row> = async (_, { model }) => {
 };
 
 describe("a model's mistake that makes the agent throw", () => {
-  /** Three of ten replies are usable; what is sampled again after a bad one is good. */
+  /** Three of ten replies are usable; a reply sampled again after a bad one is good. */
   const replies = (): Script => {
     let calls = 0;
     return () => (calls++ % 10 < 3 || calls > 20 ? "{}" : "sorry");
@@ -60,12 +60,12 @@ describe("a model's mistake that makes the agent throw", () => {
     expect(Math.max(...episodes.map(({ retries }) => retries))).toBe(rule === "retry" ? 1 : 0);
   });
 
-  test("on_agent_error=fail stops the run, even where failed rollouts do not", async () => {
+  test("on_agent_error=fail stops the run, even if failed rollouts do not", async () => {
     const { run } = setUp({ workflow: strictAgent, reply: () => "sorry", onAgentError: "fail", retryLimit: 3 });
     await expect(run({ raiseOnError: false })).rejects.toThrow(RunError);
   });
 
-  test("is told from the agent's own errors, in episodes and in metrics", async () => {
+  test("is distinguished from the agent's own errors, in episodes and in metrics", async () => {
     const failures: [Script, Workflow<Row>, Partial<Failure>][] = [
       [() => "sorry", strictAgent, { kind: "model" }],
       [
@@ -143,7 +143,7 @@ describe("a model's mistake that makes the agent throw", () => {
     });
   });
 
-  test("each failure that does not end the run is reported once, with what it is worth", async () => {
+  test("each failure that does not end the run is reported once, with its reward", async () => {
     const told: unknown[] = [];
     const { run } = setUp({ workflow: strictAgent, reply: () => "sorry" });
     await run({ ...one, onFailure: ({ failure, ...rest }) => told.push({ ...rest, kind: failure.kind }) });
@@ -180,7 +180,7 @@ describe("a reply that is cut off by the run's limit", () => {
   });
 });
 
-describe("a call that is not answered is no mistake of the model, though the agent throws its client's error", () => {
+describe("an unanswered call is not a mistake of the model, even if the agent throws its client's error", () => {
   const run = (workflow: Workflow<Row>, reply: Script) =>
     runWorkflow({ workflow, rows: [{ word: "one" }], reply, raiseOnError: false, onAgentError: { reward: 0 } });
   const clientOf = ({ baseURL, apiKey }: { baseURL: string; apiKey: string }) =>

@@ -21,7 +21,7 @@ const misdeeds = [
   "answers twice",
 ] as const;
 
-/** Answers most calls, and does something else at random to the others: by request, or to all of a call. */
+/** Answers most calls and misbehaves at random for the others, for one request or for a whole call. */
 function chaoticSampler(done: Record<string, number>): {
   sampler: SampleSource;
   chat: ReturnType<typeof scriptedSampler>["chat"];
@@ -60,7 +60,7 @@ test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish:
     flushMs: 2,
   });
   const random = uniforms(3);
-  /** By rollout: the attempts begun, how each ended as its own code saw it, and what is still standing. */
+  /** By rollout: the attempts begun, how each ended as its own code saw it, and what was not torn down. */
   const begun = new Map<string, number>();
   let standing = 0;
   let threw = 0;
@@ -97,17 +97,17 @@ test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish:
     onEpisode: ({ id }) => told.push(id),
   });
 
-  // Every misdeed was done, nothing hangs or stands.
+  // Every fault occurred, and everything was torn down.
   expect(Object.keys(done).sort()).toEqual([...misdeeds, "nothing"].sort());
   expect([client.waitingFor(), standing]).toEqual([[], 0]);
-  // None lost, none twice, in order.
+  // All rollouts are there once, in order.
   const ids = tasks.flatMap(({ id }) => [0, 1, 2, 3].map((rollout) => `${id}:${rollout}`));
   expect(episodes.map(({ id }) => id)).toEqual(ids);
   expect([...told].sort()).toEqual([...ids].sort());
-  // Each attempt is counted once: as a retry, or as the one that its episode tells of.
+  // Each attempt is counted once: as a retry, or as the attempt of its episode.
   for (const { id, retries: failed } of episodes) expect(begun.get(id)).toBe(failed + 1);
   expect(retries.length).toBe(episodes.reduce((sum, episode) => sum + episode.retries, 0));
-  // Causes: whatever failed in the set-up threw there, everything else came from the engine or its silence.
+  // Failures in the set-up were thrown there; all others came from the engine or from its silence.
   const failures = [...retries, ...episodes.flatMap(({ failure }) => failure ?? [])];
   expect(failures.filter(({ boundary }) => boundary === "set_up").length).toBe(threw);
   expect(threw).toBeGreaterThan(0);
@@ -126,6 +126,6 @@ function checkEpisode({ failure, termination, trajectories, correct, retries }: 
     return;
   }
   expect([termination, rewards]).toEqual(["env_done", [1]]);
-  // Exactly the three turns of the attempt that counts, none of an earlier one.
+  // Exactly the three turns of the last attempt.
   expect(trajectories[0]!.steps.map(({ text }) => text)).toEqual(["1", "3", "5"]);
 }

@@ -26,7 +26,7 @@ describe("phases", () => {
     expect(episode).toMatchObject({ termination: "timeout", failure: { boundary: "timeout", message } });
   });
 
-  test("none eats another's, and the run's is for all of its stages together", () => {
+  test("limits are independent, and the run's limit covers all of its stages together", () => {
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
     try {
       const met: string[] = [];
@@ -89,7 +89,7 @@ describe("tear-down", () => {
     expect(order).toEqual(["second", "first"]);
   });
 
-  test("what it throws or does not finish is told and counted, and costs no reward", async () => {
+  test("its errors and time-outs are reported and counted, and do not change the reward", async () => {
     const workflow: Workflow<Row> = async (_, { tearDown }) => {
       tearDown(forever);
       tearDown(() => {
@@ -109,7 +109,7 @@ describe("tear-down", () => {
     expect(episode).toMatchObject({ metrics: { tear_down_problems: 2 }, trajectories: [{ reward: 1 }] });
   });
 
-  test("what is set up after the end is not left standing", async () => {
+  test("what is set up after the end is torn down at once", async () => {
     let closed = false;
     const workflow: Workflow<Row> = async (_, { tearDown }) => {
       await sleep(30);
@@ -136,7 +136,7 @@ const endless =
   };
 
 describe("turns", () => {
-  test("a role may call the model so often, each role by itself", async () => {
+  test("max_steps limits the model calls of each role separately", async () => {
     const [episode] = await setUp({ workflow: endless("reply") }).run({ ...one, maxSteps: 3 });
     expect(episode).toMatchObject({
       termination: "max_turns_exceeded",
@@ -151,7 +151,7 @@ describe("turns", () => {
     expect(await setUp({ workflow: both }).run({ ...one, maxSteps: 2 })).toMatchObject([{ termination: "env_done" }]);
   });
 
-  test("a conversation's budget is what follows its first prompt", async () => {
+  test("a conversation's budget covers everything after its first prompt", async () => {
     // A turn is 5 sampled tokens and 7 of the next question: 12 a turn.
     const run = (maxResponseLength: number) =>
       setUp({ workflow: endless("conversation"), limits: { maxResponseLength } }).run(one);
@@ -166,7 +166,7 @@ describe("turns", () => {
   });
 });
 
-test("instances of a role are trajectories of their own, rewarded by number or together", async () => {
+test("instances of a role are separate trajectories, rewarded by number or together", async () => {
   const workflow: Workflow<Row> = async (_, { model }) => {
     for (const instance of [1, 2, 1])
       await model.as("solver", instance).chat([{ role: "user", content: `${instance}` }]);
@@ -197,7 +197,7 @@ test("step rewards are shaped: first the bonus, then the discount from the end",
   expect(episode!.trajectories[0]).toMatchObject({ reward: 7, steps: [{ reward: 1.5 }, { reward: 1 }, { reward: 3 }] });
 });
 
-test("a rollout's random draws are its own, and the same in a repeated run", async () => {
+test("each rollout has its own random draws, the same in a repeated run", async () => {
   const drawn: number[] = [];
   const workflow: Workflow<Row> = (_, { random }) => {
     drawn.push(random());

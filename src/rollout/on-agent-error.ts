@@ -1,4 +1,4 @@
-/** The end of a rollout whose agent throws after the model has answered (`rllm.workflow.on_agent_error`). */
+/** How a rollout ends whose agent throws after the model has answered (`rllm.workflow.on_agent_error`). */
 
 /**
  * - a reward: the rollout keeps its tokens and gets this reward. The only choice that does not favor replies that the

@@ -102,7 +102,7 @@ describe("failures", () => {
     const episodes = await run({ tasks: tasksOf("one"), n: 1, retryLimit: 2 });
     expect(episodes).toMatchObject([{ termination: "error", retries, correct: null, failure }]);
     expect(episodes[0]!.failure!.message).toContain(message);
-    // The reply was sampled, so it is there to look at; what it is worth is unknown, not 0.
+    // The reply was sampled, so it is recorded; its reward is unknown, not 0.
     for (const trajectory of episodes[0]!.trajectories) expect(trajectory.reward).toBeNull();
     expect(episodes[0]!.trajectories.length).toBe(failure.boundary === "reward" ? 1 : 0);
 
@@ -125,7 +125,7 @@ describe("failures", () => {
     expect(error.cause.message).toBe("here");
   });
 
-  test("a retry starts afresh, samples anew and is counted", async () => {
+  test("a retry starts from the beginning, samples again and is counted", async () => {
     const seeds: number[] = [];
     const retries: unknown[] = [];
     let left = 2;
@@ -147,7 +147,7 @@ describe("failures", () => {
     );
   });
 
-  test("a mistake that the user must mend is not tried again, and is told without frames of a stack", async () => {
+  test("a mistake that the user must fix is not retried, and is reported without stack frames", async () => {
     let attempts = 0;
     const workflow: Workflow<Row> = () => {
       attempts++;
@@ -168,7 +168,7 @@ describe("failures", () => {
     expect([attempts, episode!.retries]).toEqual([5, 3]);
   });
 
-  test("an engine that says it cannot go on ends the run with its own words", async () => {
+  test("a fatal error of the engine ends the run with the engine's message", async () => {
     const death = new RunError("the worker died", { hint: "look into the log" });
     let calls = 0;
     const { run } = setUp({ reply: () => thrower(death), watch: () => calls++ });
@@ -176,7 +176,7 @@ describe("failures", () => {
     expect(calls).toBe(1);
   });
 
-  test("after the first failure nothing more is started, and what runs is stopped", async () => {
+  test("after the first failure no rollout is started, and running ones are stopped", async () => {
     let started = 0;
     let stopped = 0;
     const workflow: Workflow<Row> = async (task, { signal }) => {
@@ -216,7 +216,7 @@ describe("time and stopping", () => {
     expect(client.waitingFor()).toEqual([]);
   });
 
-  test("a workflow that ignores its signal does not hold the run, and can call the model no more", async () => {
+  test("a workflow that ignores its signal does not block the run, and can no longer call the model", async () => {
     let late: Promise<unknown> | undefined;
     const workflow: Workflow<Row> = async (_task, { model, stage }) => {
       stage("search");
@@ -230,7 +230,7 @@ describe("time and stopping", () => {
     await expect(late).rejects.toThrow("after the rollout had ended");
   });
 
-  test("a limit longer than timers last is no limit", async () => {
+  test("a limit longer than the longest timer is ignored", async () => {
     const episodes = await setUp({}).run({ timeoutSeconds: 1e9 });
     expect(rewards(episodes).flat()).toEqual([1, 1, 1, 1, 1, 1]);
   });

@@ -1,4 +1,4 @@
-/** What the tests of rollouts share: rows of one word, a model that echoes, and a run with ordinary settings. */
+/** Shared by the tests of rollouts: rows of one word, a model that echoes, and a run with ordinary settings. */
 import { singleTurn } from "../agents/single-turn.ts";
 import type { SampleRequest } from "../backends/engine.ts";
 import type { Task } from "../data/task.ts";

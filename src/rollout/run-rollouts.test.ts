@@ -9,7 +9,7 @@ import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";
 import { rolloutSeed } from "./session/rollout-seed.ts";
 import type { SamplingClientOptions } from "./session/types.ts";
 
-test("an episode holds what was sent, sampled and earned, by task and rollout", async () => {
+test("an episode records what was sent, sampled and rewarded, by task and rollout", async () => {
   const calls: (readonly SampleRequest[])[] = [];
   const { run } = setUp({ watch: (requests) => calls.push(requests) });
   const ended: string[] = [];
@@ -76,12 +76,12 @@ test("no more rollouts run at a time than allowed, and the order stays", async (
   expect(episodes[0]!.trajectories).toEqual([{ name: "agent", steps: [], reward: 1 }]);
 });
 
-test("a task that occurs twice gets further rollouts, not the same again", async () => {
+test("a task that occurs twice gets more rollouts, not the same ones again", async () => {
   const episodes = await setUp({}).run({ tasks: tasksOf("one", "two", "one") });
   expect(episodes.map((episode) => episode.id)).toEqual(["one:0", "one:1", "two:0", "two:1", "one:2", "one:3"]);
 });
 
-test("roles are trajectories of their own, steps in the order of the calls", async () => {
+test("each role is a trajectory, with steps in the order of the calls", async () => {
   const workflow: Workflow<Row> = async (_task, { model }) => {
     const judge = model.as("judge");
     const say = (content: string) => [{ role: "user", content }] as const;
@@ -109,7 +109,7 @@ test("roles are trajectories of their own, steps in the order of the calls", asy
   });
 });
 
-test("what a workflow does to its reply does not touch what is trained on", async () => {
+test("changing a reply in a workflow does not change what is trained on", async () => {
   const workflow: Workflow<Row> = async (_task, { model }) => {
     (await model.chat([{ role: "user", content: "abc" }])).tokens.fill(0);
     return 1;

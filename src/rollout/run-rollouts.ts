@@ -35,9 +35,9 @@ export interface RunRolloutsOptions<Row> {
   retryLimit: number;
   /** How a rollout ends whose agent throws after the model has answered. Default: with a reward of 0. */
   onAgentError?: OnAgentError;
-  /** Of one attempt until its outcome. */
+  /** Seconds of one attempt until its outcome. */
   timeoutSeconds: number;
-  /** Of its phases. */
+  /** Time limits of its phases. */
   limits?: AttemptLimits;
   /** Model calls that each role of a rollout may make; default: any number. */
   maxSteps?: number;

@@ -13,7 +13,7 @@ export function toEpisode(
   { outcome, failure, termination, ended, trajectories: recorded }: EndedAttempt,
   seconds: number,
 ): Episode {
-  // An outcome without a model call still counts when rewards are averaged.
+  // An outcome without a model call still counts in the mean reward.
   const trajectories = recorded.length > 0 || !outcome ? recorded : [{ name: defaultRole, steps: [], reward: null }];
   for (const trajectory of trajectories) {
     const label = labelOf(trajectory);

@@ -8,7 +8,7 @@ import {
   encodeForwardBackwardRequest,
 } from "./training.ts";
 
-test("a request comes back as it went, whatever its loss's settings are", () => {
+test("a request is decoded as it was encoded, with any settings of its loss", () => {
   const request = {
     modelId: "s:train:0",
     seqId: 7,
@@ -45,7 +45,7 @@ test("the bytes of a small request are those of the protocol's definition", () =
   expect(Buffer.from(bytes).toString("hex")).toBe(expected.replaceAll(" ", ""));
 });
 
-test("a request whose data are broken still says whose it is", () => {
+test("a request with broken data still has its model and sequence id", () => {
   const broken = encodeForwardBackwardRequest({
     modelId: "s:train:0",
     seqId: 3,
@@ -90,7 +90,7 @@ test("outputs of several shapes keep their order", () => {
   expect(decodeForwardBackwardOutput(encodeForwardBackwardOutput({ outputs, metrics }))).toEqual({ outputs, metrics });
 });
 
-test("a sample comes back as it went", () => {
+test("a sample is decoded as it was encoded", () => {
   const response = {
     sequences: [
       {

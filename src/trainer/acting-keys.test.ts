@@ -203,7 +203,7 @@ test.each<[string[], string]>([
 test.each<[string[], NamedParts<Row> & { workflow?: Workflow<Row> }, string]>([
   [lake, { reward: () => 1 }, "the environment frozenlake gives rewards of its own, so the experiment's reward"],
   [[...lake, "rllm.reward.remote_url=[http://x]"], {}, "so rllm.reward.remote_url would not be read"],
-  [["rllm.reward.remote_url=[http://x]"], { reward: () => 1 }, "the script brings a reward of its own"],
+  [["rllm.reward.remote_url=[http://x]"], { reward: () => 1 }, "the script defines its own reward"],
   [[], { workflow: () => 1, reward: () => 1 }, "the script defines its own workflow, so the experiment's reward"],
   [["+rllm.workflow.workflow_args.max_steps=3"], { workflow: () => 1 }, "workflow_args.max_steps would not be read"],
   [["+rllm.agent.engine_args.mark=1"], { workflow: () => 1 }, "so rllm.agent.engine_args would not be read"],

@@ -12,7 +12,7 @@ function drawOf(...rewards: [string, number[]][]) {
   return { epoch: 0, episodes, groups, counts: { ...grouped.counts, ...counts } };
 }
 
-test("what is gathered adds up, and group sizes are those of all groups", () => {
+test("draws add up, and group sizes cover all groups", () => {
   const first = gather(nothingGathered, drawOf(["a", [1, 0]], ["b", [1, 1, 1]], ["lone", [1]]));
   const both = gather(first, drawOf(["a", [0, 0, 0, 0]]));
   expect(both.groups.map(({ id }) => id)).toEqual(["a:solver", "b:solver", "a:solver"]);
@@ -28,7 +28,7 @@ test("what is gathered adds up, and group sizes are those of all groups", () => 
   expect(gather(nothingGathered, drawOf())).toMatchObject({ groups: [], solved: { none: 0, partial: 0, all: 0 } });
 });
 
-test("a verdict of the workflow's own says what is solved; else a reward of 1", () => {
+test("the workflow's own verdict decides what is solved; without one, a reward of 1", () => {
   const group = rewardGroup("a:solver", [1, 0.9]);
   expect(solvedTasks([group])).toEqual({ none: 0, partial: 1, all: 0 });
   group.members[1]!.episode.correct = true;

@@ -48,7 +48,7 @@ function describe(name: string, values: readonly number[]): Record<string, numbe
   return { ...spread(name, values), [`${name}/std`]: standardDeviation(values) };
 }
 
-/** How many groups have a signal, and how the others miss it: all rollouts solved the task, or none. */
+/** The shares of groups with a signal, and of those without: all rollouts solved the task, or none did. */
 function signalMetrics(name: string, groups: readonly (readonly number[])[]): Record<string, number> {
   if (groups.length === 0) return {};
   const means = groups.map(mean);

@@ -36,7 +36,7 @@ test("what cannot be compared is dropped and counted by cause, and the known rew
   });
 });
 
-test("episodes that ended as asked are left out before anything is compared, counted by how they ended", () => {
+test("episodes with a masked ending are dropped before anything is compared, and counted by ending", () => {
   const ended = (id: string, termination: TerminationReason) => sampleEpisode(id, { termination });
   const episodes = [ended("a:0", "env_done"), ended("a:1", "timeout"), ended("a:2", "error"), ended("b:0", "timeout")];
   const flags = Object.fromEntries(terminationReasons.map((reason) => [`mask_${reason}`, reason === "timeout"]));
@@ -47,7 +47,7 @@ test("episodes that ended as asked are left out before anything is compared, cou
   expect(maskedReasons({ ...filtering, enable: false }).size).toBe(0);
 });
 
-test("where no trajectory of a group has a reward of its own, those of the last steps are compared", () => {
+test("if no trajectory of a group has its own reward, the rewards of the last steps are compared", () => {
   const step = (reward: number | null) => sampleStep([1], [2], { reward });
   const episode = (id: string, reward: number | null, ...last: (number | null)[]) =>
     sampleEpisode(id, { trajectories: [sampleTrajectory({ reward, steps: last.map(step) })] });
@@ -59,7 +59,7 @@ test("where no trajectory of a group has a reward of its own, those of the last 
   expect(counts).toMatchObject({ "groups/dropped_trajs/unknown_reward": 2, "groups/partly_dropped": 2 });
 });
 
-test("roles of an episode are grouped apart; no episodes, no groups", () => {
+test("roles of an episode are grouped separately; no episodes, no groups", () => {
   const trajectories = [sampleTrajectory({ reward: 1 }), sampleTrajectory({ name: "judge", reward: 0.5 })];
   const episodes = ["a:0", "a:1"].map((id) => sampleEpisode(id, { trajectories }));
   expect(rewardsOf(groupTrajectories(episodes).groups)).toEqual({ "a:solver": [1, 1], "a:judge": [0.5, 0.5] });
@@ -94,7 +94,7 @@ describe("episode metrics", () => {
     expect(episodeMetrics([])).toEqual({ "batch/num_tasks": 0 });
   });
 
-  test("endings, workflow figures and lengths", () => {
+  test("endings, workflow metrics and lengths", () => {
     const steps = [sampleStep([1, 2, 3], [4], { stopReason: "length" }), sampleStep([1], [4, 5, 6])];
     const termination: TerminationReason = "timeout";
     const metrics = episodeMetrics([

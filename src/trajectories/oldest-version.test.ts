@@ -7,7 +7,7 @@ const episode = (...steps: Parameters<typeof sampleStep>[2][]) =>
     trajectories: steps.map((changes) => sampleTrajectory({ steps: [sampleStep([1], [2, 3], changes)] })),
   });
 
-it("goes by the oldest token of the policy's own", () => {
+it("is the version of the oldest token that the policy sampled", () => {
   expect(oldestVersion([episode({ policyVersion: 4 }), episode({ policyVersion: 3 })])).toBe(3);
   expect(oldestVersion([episode({ policyVersion: 4, tokenVersions: Int32Array.of(2, 4) })])).toBe(2);
   expect(oldestVersion([episode({ policyVersion: -1 }, { policyVersion: 5 })])).toBe(5);

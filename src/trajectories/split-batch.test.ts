@@ -6,7 +6,7 @@ import { splitBatch } from "./split-batch.ts";
 import { toBatch } from "./to-batch.ts";
 import type { TrainingBatch } from "./types.ts";
 
-/** One sequence a member, each recognised by its advantage. */
+/** One sequence a member, each recognized by its advantage. */
 function batchOf(sizes: readonly number[]): TrainingBatch {
   const groups = sizes.map((size, index) => rewardGroup(`${index}:solver`, Array<number>(size).fill(0)));
   let next = 0;
@@ -16,7 +16,7 @@ function batchOf(sizes: readonly number[]): TrainingBatch {
 
 const sizes = fc.array(fc.integer({ min: 1, max: 6 }), { minLength: 1, maxLength: 8 });
 
-test("minibatches share out every sequence once, evenly, by whole groups where there are enough", () => {
+test("minibatches contain every sequence once, evenly, in whole groups if there are enough", () => {
   fc.assert(
     fc.property(sizes, fc.integer({ min: 1, max: 6 }), fc.nat(), (drawn, wanted, seed) => {
       const batch = batchOf(drawn);
@@ -48,7 +48,7 @@ test("the seed decides which groups go together; an empty batch has no minibatch
   expect(splitBatch(batchOf([]), 3, 0)).toEqual([]);
 });
 
-test("a selection carries every array along and keeps the denominators of what it was selected from", () => {
+test("a selection has every array and keeps the denominators of the whole batch", () => {
   const whole = batchOf([1, 2]);
   const batch = { ...whole, oldLogprobs: Float32Array.of(1, 2, 3), referenceLogprobs: Float32Array.of(4, 5, 6) };
   const part = selectSequences(batch, [2, 0]);

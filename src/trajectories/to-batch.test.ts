@@ -45,7 +45,7 @@ test("sequences reproduce each step's tokens, and the mask is exactly the sample
         expect(malformed).toBe(false);
         expect([...tokens]).toEqual([...run.last.promptTokens, ...run.last.tokens]);
         expect(trained).toHaveLength(tokens.length - 1);
-        // trained[i] speaks of token i + 1
+        // trained[i] is about token i + 1
         expect([...trained.keys()].filter((at) => trained[at] === 1).map((at) => at + 1)).toEqual([...run.trained]);
         expect([...samplerLogprobs]).toEqual(run.logprobs);
       });
@@ -155,7 +155,7 @@ test("what cannot be trained on is dropped and counted by cause", () => {
   });
 });
 
-test("conversations that take turns are told apart, each as one sequence", () => {
+test("interleaved conversations are separate sequences", () => {
   const steps = [
     sampleStep([1], [2]),
     sampleStep([5], [6], { starts: "new_conversation" }),
@@ -177,7 +177,7 @@ test("conversations that take turns are told apart, each as one sequence", () =>
   expect(causes).toEqual(["new_conversation", "branched"]);
 });
 
-test("a trajectory whose history was rewritten is dropped where that is wanted, and told by cause", () => {
+test("a trajectory whose history was rewritten is dropped if configured, and counted by cause", () => {
   const first = sampleStep([1], [2]);
   const groups = [
     groupOf(

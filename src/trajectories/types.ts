@@ -1,6 +1,6 @@
 /**
  * What a rollout records, from single model calls up to groups that are compared with each other.
- * Tokens are the truth: text is only kept for people and graders, and is never encoded again.
+ * Training uses the tokens. Text is only kept for people and graders, and is never encoded again.
  */
 import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";

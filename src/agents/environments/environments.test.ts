@@ -10,7 +10,7 @@ import { questionEnvironment } from "./question.ts";
 describe("grid world", () => {
   const ways = { up: [0, -1], right: [1, 0], down: [0, 1], left: [-1, 0] } as const;
 
-  test("every map can be walked in the moves it says, and a seed gives the same map again", () => {
+  test("every map can be solved in its stated number of moves, and a seed reproduces the map", () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 2, max: 7 }),
@@ -35,7 +35,7 @@ describe("grid world", () => {
     );
   });
 
-  /** Walks by the drawing alone, as a model has to. */
+  /** Finds the way from the drawing alone, as a model must. */
   function solve(drawing: string): string {
     const lines = drawing.split("\n").filter((line) => /^[P_OG!X]( [P_OG!X])*$/.test(line));
     const cells = lines.map((line) => line.split(" "));
@@ -61,7 +61,7 @@ describe("grid world", () => {
   const rows = Array.from({ length: 20 }, (_, index) => worlds.task(index).row);
   const workflow = multiTurn<GridWorldRow>({ environment: (task) => gridWorld(task.row) });
 
-  test("who reads the map reaches the goal in the fewest moves", async () => {
+  test("a player that reads the map reaches the goal in the fewest moves", async () => {
     const episodes = await runWorkflow({
       workflow,
       rows,
@@ -73,7 +73,7 @@ describe("grid world", () => {
     }
   });
 
-  test("a hole ends it, the edge and words that are no move cost a move", async () => {
+  test("a hole ends the game; the edge and replies without a move cost a move", async () => {
     const row = { size: 3, seed: 5, holes: 0.3, moves: 4 };
     const episodes = await runWorkflow({ workflow, rows: [row], n: 4, reply: () => "upwards" });
     expect(episodes[0]).toMatchObject({
@@ -88,7 +88,7 @@ describe("grid world", () => {
     );
   });
 
-  test("slippery ice turns a third of the moves to each side, the same in a repeated run", async () => {
+  test("slippery ice turns a third of the moves to each side, reproducibly", async () => {
     const slippery = rows.map((row) => ({ ...row, slippery: true, holes: 0 }));
     const run = () => runWorkflow({ workflow, rows: slippery, reply: () => "up" });
     const texts = (await run()).flatMap(({ trajectories }) =>
@@ -96,7 +96,7 @@ describe("grid world", () => {
     );
     const share = (move: string) => texts.filter((text) => text.endsWith(move)).length / texts.length;
     expect(share("down")).toBe(0);
-    // Moves against the upper edge, where it soon stands, are not told as moves.
+    // The player soon reaches the upper edge, and moves against it are not reported as moves.
     for (const move of ["left", "right"]) expect(share(move)).toBeGreaterThan(0.3);
     expect(share("up")).toBeGreaterThan(0.05);
     expect((await run()).map(({ metrics }) => metrics)).toEqual((await run()).map(({ metrics }) => metrics));
@@ -127,7 +127,7 @@ test("guess the number: halving finds it, and fewer guesses are worth more", asy
   expect(wrong).toMatchObject({ correct: false, metrics: { turns: 7 }, trajectories: [{ reward: 0 }] });
 });
 
-test("a question may be answered again, told why", async () => {
+test("a question may be answered again, with the reason", async () => {
   const workflow = multiTurn<string>({
     environment: (task) =>
       questionEnvironment(task, {

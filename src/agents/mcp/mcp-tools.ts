@@ -4,7 +4,7 @@ import type { Tool } from "../types.ts";
 import type { ToolBox } from "../use-tools.ts";
 
 export type McpServer =
-  /** A program that is started and spoken to over its standard input and output. */
+  /** A program that Hone starts and calls over its standard input and output. */
   | { command: string; args?: readonly string[]; env?: Readonly<Record<string, string>>; cwd?: string }
   /** A server that runs (streamable HTTP). */
   | { url: string; headers?: Readonly<Record<string, string>> };
@@ -17,7 +17,7 @@ export interface McpOptions {
 }
 
 /**
- * Connects to a server. Close what it gives: `useTools({ tools: () => openMcpTools(server), ... })` does so after each
+ * Connects to a server. Close the returned tool box: `useTools({ tools: () => openMcpTools(server), ... })` does so after each
  * attempt; to share one server among all rollouts open it once, give `box.tools`, and close it when the run has ended.
  *
  * @throws UserError when the official client is not installed, the server cannot be reached, or lacks a requested tool
@@ -38,7 +38,7 @@ export async function openMcpTools(server: McpServer, options: McpOptions = {}):
           ...(server.cwd !== undefined && { cwd: server.cwd }),
         });
   const name = "url" in server ? server.url : [server.command, ...(server.args ?? [])].join(" ");
-  // The client's type of transports is stricter about undefined than its own transports are.
+  // The client's transport type forbids undefined where its own transports have it.
   await client.connect(transport as Parameters<typeof client.connect>[0]).catch((cause: Error) => {
     throw new UserError(`the MCP server ${name} cannot be reached: ${cause.message}`, {
       hint: "start it by hand with the same command, or open the same address, and read its output",
@@ -88,7 +88,7 @@ async function loadClient() {
   }
 }
 
-/** Text as it is; a picture or a file is named, since the model could not see it. */
+/** Text as it is; a picture or a file is replaced by its name, since the model cannot see it. */
 function textOf(result: Readonly<Record<string, unknown>>): string {
   const parts = Array.isArray(result.content) ? (result.content as { type: string; text?: string }[]) : [];
   const text = parts.map((part) => (part.type === "text" ? (part.text ?? "") : `[${part.type}]`)).join("\n");

@@ -17,10 +17,10 @@ export interface NamedParts<Row> {
   environments?: Readonly<Record<string, EnvironmentFactory<Row>>>;
   /** Your own workflows, by the names for `rllm.workflow.name`. */
   workflows?: Readonly<Record<string, Workflow<Row>>>;
-  /** What named environments ask. Default: the row's `question`, `prompt`, `problem` or `instruction`. */
+  /** The prompt of named environments. Default: the row's `question`, `prompt`, `problem` or `instruction`. */
   prompt?: PromptOptions<Row>["prompt"];
   /** How they grade. Default: the environment's own, against the row's `answer` or `ground_truth`. */
   reward?: Reward<Row>;
-  /** What an agent in the environment `tool` may use. */
+  /** The tools of an agent in the environment `tool`. */
   tools?: readonly Tool[];
 }

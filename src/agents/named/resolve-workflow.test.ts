@@ -29,7 +29,7 @@ async function play(overrides: string[], row: Row, reply: Script, parts: NamedPa
 }
 
 describe("agent mode", () => {
-  test("agent and environment by name, their arguments first", async () => {
+  test("agent and environment by name; their arguments take precedence", async () => {
     const { asked, reward } = await play(["rllm.env.name=math"], { question: "1+1?", answer: "2" }, () => "\\boxed{2}");
     expect(asked).toEqual(["user: 1+1?"]);
     expect(reward).toBe(1);
@@ -42,7 +42,7 @@ describe("agent mode", () => {
     expect([again.reward, again.metrics.turns]).toEqual([1, 2]);
   });
 
-  test("arguments of the environment win over the row", async () => {
+  test("arguments of the environment take precedence over the row", async () => {
     const overrides = ["rllm.agent.name=frozenlakeagent", "rllm.env.name=frozenlake", "+rllm.env.env_args.moves=3"];
     const { metrics } = await play(overrides, { size: 4, seed: 1, moves: 9 }, () => "hm");
     expect(metrics).toEqual({ turns: 3, invalid_moves: 3 });
@@ -67,7 +67,7 @@ describe("agent mode", () => {
     expect(await play(["rllm.env.name=single_turn_env"], row, () => "x", own)).toMatchObject({ reward: 0.5 });
   });
 
-  test("classes of one's own module, made anew for each attempt", async () => {
+  test("classes of the user's own module, constructed for each attempt", async () => {
     const overrides = [
       `rllm.agent.name=${module}:Shouting`,
       "+rllm.agent.agent_args.mark='?'",
@@ -83,7 +83,7 @@ describe("agent mode", () => {
     expect([asked, reward]).toEqual([["user: Q: 1+1?"], 0.5]);
   });
 
-  test("those that the script brings, by its names", async () => {
+  test("agents, environments and workflows that the script defines", async () => {
     const parts: NamedParts<Row> = {
       environments: {
         parrot: () => ({ reset: () => "say", step: () => ({ observation: "", reward: 3, done: true }) }),
@@ -103,7 +103,7 @@ describe("workflow mode", () => {
     expect(await turns("rllm.workflow.name=multi_turn_workflow")).toBe(7);
     expect(await turns("rllm.workflow.name=cumulative_workflow", "+rllm.workflow.workflow_args.max_steps=3")).toBe(3);
   });
-  test("one of the script's, or of a module", async () => {
+  test("a workflow of the script or of a module", async () => {
     expect(await (await resolve([use, `rllm.workflow.name=${module}:always`]))({} as never, {} as never)).toBe(0.25);
     const parts = { workflows: { mine: () => 0.75 } };
     expect(await (await resolve([use, "rllm.workflow.name=mine"], parts))({} as never, {} as never)).toBe(0.75);
@@ -127,7 +127,7 @@ describe("mistakes", () => {
     [[], {}, "neither a workflow nor an environment of its own", "frozenlake"],
     [["rllm.env.name='./none.ts#X'"], {}, "the file ./none.ts does not exist", ""],
     [[`rllm.env.name=${module}:Ecko`], {}, "exports no function or class Ecko", "#Echo?"],
-    [[`rllm.env.name=${module}`], {}, "which export is meant", "Shouting, Echo, always"],
+    [[`rllm.env.name=${module}`], {}, "the name of the export is missing", "Shouting, Echo, always"],
     [
       ["rllm.workflow.use_workflow=true", "rllm.workflow.name=multiturn_workflow"],
       {},

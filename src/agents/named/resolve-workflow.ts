@@ -39,7 +39,7 @@ export async function resolveWorkflow<Row>(
   const { remote_url: url } = rllm.reward;
   if (parts.reward) {
     refuseUnread(rllm, {
-      because: "the script brings a reward of its own",
+      because: "the script defines its own reward",
       settings: ["rllm.reward.remote_url"],
       hint: "leave one of the two out; combine() and remoteReward() in the script grade by both",
     });
@@ -56,7 +56,7 @@ async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workf
     hint: "set rllm.workflow.use_workflow=true, or rllm.agent and rllm.env instead",
     furtherArguments: true,
   });
-  // A reward is all that one question and one answer need.
+  // For one question and one answer, a reward is enough.
   const unnamed = env.name === "custom" && parts.environments?.custom === undefined;
   const onlyModelsGrade = rllm.reward.model !== null && rllm.reward.own_weight === 0 && !parts.reward;
   const name = unnamed && (parts.reward || onlyModelsGrade) ? "single_turn_env" : env.name;

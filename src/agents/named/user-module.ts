@@ -26,7 +26,7 @@ export async function loadExport(name: string, key: string): Promise<Callable> {
   if (chosen !== undefined && functions.includes(chosen)) return loaded[chosen] as Callable;
   const near = nearest(exported ?? "", functions, 1)[0];
   const wanted =
-    exported === undefined ? "which export is meant is not said" : `it exports no function or class ${exported}`;
+    exported === undefined ? "the name of the export is missing" : `it exports no function or class ${exported}`;
   throw new UserError(`${key}=${name}: ${wanted}`, {
     hint:
       near === undefined

@@ -1,4 +1,4 @@
-/** Which rollout the code that is running belongs to, however deep in libraries it is. */
+/** Finds the rollout that the running code belongs to, also deep inside libraries. */
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { GatewayAccess } from "../../agents/types.ts";
 

@@ -17,7 +17,7 @@ function fixFor(value: unknown): string {
     case "boolean":
       return "return Number(correct), or { reward: Number(correct), correct }";
     case "undefined":
-      return "return a number on every path of the reward or workflow, and await what is asynchronous";
+      return "return a number on every path of the reward or workflow, and await asynchronous calls";
     case "string":
       return "return Number(text) where the text is a number";
     case "number":

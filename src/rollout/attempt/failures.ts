@@ -29,7 +29,7 @@ export function toFailure(error: unknown, stage: string, fault?: string): Failur
 function describe(error: unknown, stage: string): string {
   if (error instanceof ModelCallError) return error.message;
   if (error instanceof BadOutcome) return `${stage} ${error.message}`;
-  // Its message is complete without the class name.
+  // The message of a HoneError is complete without the class name.
   if (error instanceof HoneError) return `${stage}: ${error.message}`;
   return `${stage} threw ${describeThrown(error)}`;
 }

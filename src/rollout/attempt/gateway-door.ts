@@ -60,7 +60,7 @@ export function openDoor(
             hint: "train() and runWorkflow() open one; runRollouts takes one as `gateway`",
           });
         }
-        if (closed) throw new Error("the gateway was asked for after the rollout had ended");
+        if (closed) throw new Error("the gateway was requested after the rollout had ended");
         opened ??= gateway.open(identity, session, signal);
         return opened.access;
       };

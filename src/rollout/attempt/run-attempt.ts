@@ -145,8 +145,8 @@ async function untilOutcome<Row>(
 const isAgentError = ({ kind }: Failure, error: unknown) => (kind === "model" || kind === "agent") && !isMistake(error);
 
 /**
- * The model call behind a workflow's error, if any. HTTP clients throw errors of their own for a failed call: it is the
- * cause if the error repeats its message, or if no later call was answered.
+ * The model call behind a workflow's error, if any. HTTP clients throw their own errors for a failed call. The call
+ * is the cause if the error repeats its message, or if no later call was answered.
  */
 function behind(error: unknown, { problems, lastProblem, stage }: RolloutSession): unknown {
   if (stage === "reward" || error instanceof ModelCallError || error instanceof RolloutEnded) return error;

@@ -39,7 +39,7 @@ export function openSession(
   onClose: () => void,
 ): RolloutSession {
   const recorded: RecordedCall[] = [];
-  /** By role and instance: no role sees what another was told. */
+  /** By role and instance: a role does not see the prompts of another. */
   const histories = new Map<string, History>();
   /** When each unanswered model call was made; the first is the oldest. */
   const calls = new Map<number, number>();

@@ -8,9 +8,9 @@ const limits = { maxPromptLength: 100, maxResponseLength: 64, maxLength: 120, co
 describe("the limit that cut a reply off", () => {
   it.each([
     ["the call's own", 10, 48, 48, limits, "call"],
-    ["the configured one, where the call has none", 10, 64, undefined, limits, "max_response_length"],
-    ["the configured one, where the call asks for more", 10, 64, 1000, limits, "max_response_length"],
-    ["what earlier turns left of the configured one", 10, 20, undefined, limits, "max_response_length"],
+    ["the configured one, if the call has none", 10, 64, undefined, limits, "max_response_length"],
+    ["the configured one, if the call asks for more", 10, 64, 1000, limits, "max_response_length"],
+    ["the rest of the configured one after earlier turns", 10, 20, undefined, limits, "max_response_length"],
     ["the sequence's", 80, 40, undefined, limits, "max_length"],
     ["the model's", 80, 40, undefined, { ...limits, maxLength: 1000, contextWindow: 120 }, "context_window"],
   ] as const)("is %s", (_which, promptLength, maxTokens, asked, given, expected) => {

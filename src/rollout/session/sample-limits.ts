@@ -25,7 +25,7 @@ export function responseRoom(promptLength: number, limits: SamplingLimits, spent
   throw promptTooLong(`${promptLength}`, limits);
 }
 
-/** No longer prompt is answered, regardless of earlier turns. */
+/** The longest prompt that is answered, regardless of earlier turns. */
 export function mostPromptTokens(limits: SamplingLimits, budget: GenerateParams["budget"]): number {
   const grown = budget === "conversation" ? limits.maxResponseLength : 0;
   return Math.min(limits.maxPromptLength + grown, longestSequence(limits) - 1);

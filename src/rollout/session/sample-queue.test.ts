@@ -5,7 +5,7 @@ import { createSampleQueue } from "./sample-queue.ts";
 
 const never = new AbortController().signal;
 
-/** An engine whose calls are answered by hand; requests are told apart by their first prompt token. */
+/** An engine whose calls are answered by hand; the first prompt token identifies a request. */
 function handEngine() {
   const calls: {
     prompts: number[];
@@ -50,7 +50,7 @@ const request = (prompt: number): SampleRequest => ({
   prompt: Int32Array.of(prompt),
   params: { maxTokens: 1, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 0 },
 });
-/** Time for what is due at once, none of the 20 ms. */
+/** Runs what is due at once, but not the 20 ms timer. */
 const soon = async () => {
   for (let turn = 0; turn < 4; turn++) await setImmediate();
 };
@@ -70,7 +70,7 @@ test("waits for every live rollout, then makes one call in the order of the roll
   expect((await Promise.all(samples)).map((sample) => sample.request)).toEqual([2, 1, 0]);
 });
 
-test("a rollout that ends is waited for no more; several calls are in flight", async () => {
+test("nobody waits for a rollout that has ended; several calls are in flight", async () => {
   const engine = handEngine();
   const queue = createSampleQueue(engine, slow);
   const [first, second] = [queue.join([0, 0]), queue.join([1, 0])];
@@ -81,7 +81,7 @@ test("a rollout that ends is waited for no more; several calls are in flight", a
   second.leave();
   await soon();
   expect(engine.calls.length).toBe(1);
-  // Its first call is still in flight: it waits, and a newcomer's request need not.
+  // Its first call is still in flight: it waits, and a new rollout's request does not.
   const third = queue.join([2, 0]);
   const two = third.sample(request(2), 0, never);
   await soon();
@@ -103,7 +103,7 @@ test("calls made side by side by one rollout go together, by turn", async () => 
   await Promise.all(both);
 });
 
-test("a rollout that is busy elsewhere is waited for no longer than the limit", async () => {
+test("the others wait for a busy rollout only until the limit", async () => {
   const engine = handEngine();
   const queue = createSampleQueue(engine, 5);
   const [first] = [queue.join([0, 0]), queue.join([1, 0])];
@@ -115,7 +115,7 @@ test("a rollout that is busy elsewhere is waited for no longer than the limit", 
   await sample;
 });
 
-test("an abort frees its caller at once, and the engine's call when nobody waits for it", async () => {
+test("an abort ends its call at once, and the engine's call when nobody waits for it", async () => {
   const engine = handEngine();
   const queue = createSampleQueue(engine, slow);
   const aborts = [new AbortController(), new AbortController(), new AbortController()];
@@ -140,7 +140,7 @@ test("an abort frees its caller at once, and the engine's call when nobody waits
   call.end();
 });
 
-test("what the engine leaves unanswered fails, what it answered stands", async () => {
+test("requests that the engine leaves unanswered fail, answered ones succeed", async () => {
   const engine = handEngine();
   const queue = createSampleQueue(engine, slow);
   const calls = [0, 1, 2].map((index) => queue.join([index, 0]).sample(request(index), 0, never));

@@ -1,4 +1,4 @@
-/** Turns a sample into the answer of a model call and the step that is recorded of it. */
+/** Turns a sample into the answer of a model call and into the recorded step. */
 import type { Sample } from "../../backends/engine.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import type { LengthLimit, Step } from "../../trajectories/types.ts";

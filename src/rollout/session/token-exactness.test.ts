@@ -1,4 +1,4 @@
-/** What is trained on is what the model saw and sampled, token by token, whatever clients do to the history. */
+/** Training uses exactly the tokens that the model saw and sampled, whatever clients do to the history. */
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { expect, test } from "vitest";
@@ -146,12 +146,12 @@ test.each(models.map((model, index) => [index, model] as const))("model %i", asy
       const { seen, trajectory, rewritten } = await play(model, turns);
       const { sequences, causes } = toSequences(trajectory);
 
-      // Clients that serialise anew, rename ids or drop what they need not keep break nothing; rewriting does, each time.
+      // Serializing again, renaming ids and dropping optional fields break nothing; every rewrite starts a new sequence.
       const breaks = causes.filter((cause) => cause !== "reasoning_dropped");
       expect(breaks).toEqual(Array.from({ length: rewritten }, () => "history_rewritten"));
       if (!("forgets" in model)) expect(causes).toEqual(breaks);
 
-      // Every call's prompt and reply stand at the head of one sequence; what it sampled is trained there, and no more.
+      // Every call's prompt and reply are the beginning of one sequence, in which only the sampled tokens are trained.
       const expected = sequences.map(({ tokens }) => ({
         trained: new Uint8Array(tokens.length - 1),
         logprobs: [] as number[],

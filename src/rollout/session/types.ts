@@ -1,4 +1,4 @@
-/** The types of a session: what it is opened with, and what a model call asks and gets, whichever API it came from. */
+/** The types of a session: its options, and the requests and answers of model calls from every API. */
 import type { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { CallParams, ModelClient } from "../../agents/types.ts";
 import type { Sample } from "../../backends/engine.ts";
