@@ -23,7 +23,7 @@ export function checkLossValue(name: string, { loss, gradient }: LossValue, outp
     const expected = outputs[key]?.length;
     if (part.length !== expected) {
       const against = expected === undefined ? "an output it did not ask for" : `${expected} ${key}`;
-      throw new RunError(`the loss "${name}" gave a gradient of ${part.length} entries for ${against}`);
+      throw new RunError(`the loss "${name}" returned a gradient of ${part.length} entries for ${against}`);
     }
     const bad = part.findIndex((entry) => !Number.isFinite(entry));
     if (bad >= 0) {

@@ -1,7 +1,7 @@
-/** What an engine can lose while a run goes on. */
+/** Errors of an engine that died or lost a model's state. */
 import { RunError } from "../errors.ts";
 
-/** The engine has ended, and with it everything that it held. */
+/** The engine has ended, and everything in its memory is lost. */
 export class EngineDied extends RunError {
   override name = "EngineDied";
 
@@ -10,7 +10,7 @@ export class EngineDied extends RunError {
   }
 }
 
-/** The engine works, but lost what it held of a model: a saved state can be loaded into a new policy. */
+/** The engine works, but lost the state of a model: a saved state can be loaded into a new policy. */
 export class StateLost extends RunError {
   override name = "StateLost";
 

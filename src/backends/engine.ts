@@ -153,7 +153,7 @@ export interface ForwardBackwardResult extends Omit<LossValue, "gradient"> {
 }
 
 export interface StepResult {
-  /** Before clipping; NaN where the engine does not tell. */
+  /** Before clipping; NaN if the engine does not report it. */
   gradNorm: number;
   applied: boolean;
   /** The share of the weights' change that rounding them to the model's precision dropped; undefined if not reported. */
@@ -185,7 +185,7 @@ export interface Sampler {
    * parameters; `processed`: the one that temperature and filters made. Samples of the latter are marked.
    */
   readonly logprobs: "raw" | "processed";
-  /** Requests of one call gain nothing by being made together, so each is made alone and fails alone. */
+  /** Batching requests does not make this sampler faster, so each request is sent alone and fails alone. */
   readonly separate?: boolean;
   /** Yields each sample as its sequence finishes, in no fixed order. */
   sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
@@ -240,7 +240,7 @@ export interface Learner {
   publish(): Promise<Published>;
   /**
    * Weights and optimizer into `dir` (which must not exist): complete, atomic, only safetensors and JSON.
-   * `optimizer: false` leaves the optimizer out, as if it had not begun.
+   * `optimizer: false` leaves the optimizer out, as if no step had been taken.
    */
   saveState(dir: string, options?: { optimizer: boolean }): Promise<void>;
   /**
@@ -289,7 +289,7 @@ export interface ModelInfo {
 export interface Engine {
   readonly capabilities: Capabilities;
   readonly model: ModelInfo;
-  /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding faults. */
+  /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding defects. */
   readonly versions: Readonly<Record<string, string>>;
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** A learner without a sampler: a critic, or a reference to compare with. */

@@ -1,4 +1,4 @@
-/** What a sampler and its learner promise each other: the same log-probabilities, the same weights. */
+/** Checks that a sampler and its learner have the same log-probabilities and the same weights. */
 import assert from "node:assert/strict";
 import type { Policy, Sample, SampleRequest } from "../engine.ts";
 import { everywhere } from "./targets.ts";
@@ -51,7 +51,7 @@ export const agreementChecks: ConformanceCheck[] = [
         const prompts = requests.map(({ prompt }) => trainedAfter(prompt.subarray(0, 1), prompt.subarray(1)));
         const { logprobs, offsets } = await policy.learner.forward(prompts, {});
         for (const { request, promptLogprobs } of await sampleAll(policy, requests)) {
-          assert.ok(promptLogprobs && Number.isNaN(promptLogprobs[0]), "the first token has none");
+          assert.ok(promptLogprobs && Number.isNaN(promptLogprobs[0]), "the first token has no log-probability");
           assertClose(
             promptLogprobs.subarray(1),
             logprobs.subarray(offsets[request]!, offsets[request + 1]!),
@@ -62,7 +62,7 @@ export const agreementChecks: ConformanceCheck[] = [
       }),
   },
   {
-    name: "samples go on while the policy trains, from the version they began with",
+    name: "samples continue while the policy trains, from the version they began with",
     needs: ({ frozenSampler }) => frozenSampler.lora,
     check: (engine, { tolerance }) =>
       withTrainedPolicy(engine, async (policy) => {

@@ -1,4 +1,4 @@
-/** What forward, forwardBackward and optimStep promise: the loss's gradient, whole, and nothing else. */
+/** Checks that forwardBackward and optimStep apply exactly the loss's gradient, and that forward agrees with them. */
 import assert from "node:assert/strict";
 import { NonFiniteLossError } from "../check-loss-value.ts";
 import type { Engine, Learner } from "../engine.ts";
@@ -40,8 +40,8 @@ async function atOnePoint<T>(
 }
 
 /**
- * How far the weights go in a step that is looked at closely: short beside the loss's curvature, also in a real model,
- * and long beside rounding.
+ * How far the weights move in a step that is measured: too little for the loss's curvature to matter, also in a real model,
+ * and much more than rounding.
  */
 const stepLength = 0.005;
 
@@ -61,7 +61,7 @@ async function againstFiniteDifferences(engine: Engine, helpers: ConformanceHelp
     const [normA, normB, normSum] = [await norm(a), await norm(b), await norm(added(a, b))];
     const inner = (normSum ** 2 - normA ** 2 - normB ** 2) / 2;
 
-    // Moves the weights along a's gradient, both ways, and watches both losses.
+    // Moves the weights along a's gradient in both directions and measures both losses.
     const rate = stepLength / normA;
     const moved = async (sign: number): Promise<[number, number]> => {
       await back();
@@ -112,7 +112,7 @@ export const gradientChecks: ConformanceCheck[] = [
       }),
   },
   {
-    name: "sequences together give what they give one by one",
+    name: "sequences together give the same outputs and gradient as one by one",
     check: (engine, helpers) =>
       atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 5);
@@ -232,7 +232,7 @@ export const gradientChecks: ConformanceCheck[] = [
       }),
   },
   {
-    name: "a gradient that is not finite is dropped, and the next step is as if it had not been",
+    name: "a gradient that is not finite is dropped and does not change the next step",
     check: (engine, helpers) =>
       atOnePoint(engine, helpers, async (learner, back) => {
         const sequences = madeUpSequences(engine, 9);

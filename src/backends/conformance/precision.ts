@@ -1,4 +1,4 @@
-/** What an optimizer step promises in every precision of the weights. Needs no tolerance, so it runs in low precision too. */
+/** Checks of an optimizer step in every precision of the weights. They need no tolerance, so they also run in low precision. */
 import assert from "node:assert/strict";
 import type { Engine, LearnerSpec } from "../engine.ts";
 import { type ConformanceCheck, madeUpSequences, numTrained, ordinary, step, withLearner } from "./tools.ts";

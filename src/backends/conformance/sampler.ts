@@ -1,11 +1,11 @@
-/** What every sampler promises: seeds, filters, stops, aborts, streams. */
+/** Checks of every sampler: seeds, filters, stops, aborts, streams. */
 import assert from "node:assert/strict";
 import type { Sample } from "../engine.ts";
 import { assertClose, groups, madeUpTokens, params, type SamplerCheck, sampleAll, sampleOne } from "./tools.ts";
 
 export const samplerChecks: SamplerCheck[] = [
   {
-    name: "the likeliest tokens are sorted, and hold the greedy choice",
+    name: "the likeliest tokens are sorted, and include the greedy choice",
     needs: ({ sampling }) => sampling.includes("top_logprobs"),
     check: async ({ sampler, model }, { tolerance }) => {
       const prompt = madeUpTokens({ model }, 3, 6);
@@ -71,7 +71,7 @@ export const samplerChecks: SamplerCheck[] = [
     },
   },
   {
-    name: "an aborted call gives what it has, and the engine goes on",
+    name: "an aborted call returns what it has, and the engine continues",
     needs: ({ sampling }) => sampling.includes("abort"),
     check: async ({ sampler, model }) => {
       const long = groups({ model }).map((request) => ({
@@ -95,7 +95,7 @@ export const samplerChecks: SamplerCheck[] = [
       assert.equal(before.length, long.length);
       assert.ok(
         before.every(({ stopReason }) => stopReason === "aborted"),
-        "a signal that was given before the call",
+        "a signal that was aborted before the call",
       );
       for await (const _first of sampler.sample(groups({ model }))) break; // Leaving early must not block what follows.
       assert.equal((await sampleAll({ sampler }, groups({ model }))).length, long.length);
@@ -128,7 +128,7 @@ export const samplerChecks: SamplerCheck[] = [
     },
   },
   {
-    name: "tokens are told as they are sampled",
+    name: "tokens are reported as they are sampled",
     needs: ({ sampling }) => sampling.includes("tokens_streamed"),
     check: async ({ sampler, model }) => {
       const requests = groups({ model });
@@ -144,7 +144,7 @@ export const samplerChecks: SamplerCheck[] = [
     },
   },
   {
-    name: "samples are marked exactly where their log-probabilities are of another distribution than the model's",
+    name: "samples are marked exactly if their log-probabilities belong to a distribution other than the model's",
     check: async ({ sampler, model }) => {
       const prompt = madeUpTokens({ model }, 9, 4);
       const plain = { temperature: 1, topP: 1, topK: -1, minP: 0 };

@@ -1,4 +1,4 @@
-/** What outputs of chosen tokens promise: they are those of sequences that would go on with these tokens. */
+/** Checks that outputs of chosen tokens equal those of sequences that continue with these tokens. */
 import assert from "node:assert/strict";
 import type { Sequence } from "../../trajectories/types.ts";
 import type { Engine, Learner } from "../engine.ts";
@@ -36,7 +36,7 @@ function chosenTargets(engine: Engine): { sequences: Sequence[]; spelledOut: Seq
   return { sequences, spelledOut };
 }
 
-/** Runs `use` with a learner whose adapter does something. */
+/** Runs `use` with a learner whose adapter changes the outputs. */
 const moved = (engine: Engine, use: (learner: Learner) => Promise<void>): Promise<void> =>
   withLearner(engine, { adapter: lora() }, async (learner) => {
     const sequences = madeUpSequences(engine, 2);
@@ -52,7 +52,7 @@ export const everywhere = (tokens: Int32Array): Sequence => ({
 
 export const targetChecks: ConformanceCheck[] = [
   {
-    name: "outputs of chosen tokens are those of sequences that go on with them, gradients too",
+    name: "outputs of chosen tokens are those of sequences that continue with them, gradients too",
     needs: ({ outputs }) => outputs.includes("targets"),
     check: (engine, { path, tolerance }) =>
       moved(engine, async (learner) => {

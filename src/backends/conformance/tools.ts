@@ -1,4 +1,4 @@
-/** What the conformance checks are written with: made-up token sequences, simple losses, comparisons. */
+/** Tools of the conformance checks: made-up token sequences, simple losses, comparisons. */
 import assert from "node:assert/strict";
 import type { Loss } from "../../algorithms/types.ts";
 import { uniforms } from "../../random.ts";
@@ -19,13 +19,13 @@ import type {
 } from "../engine.ts";
 
 export interface ConformanceHelpers {
-  /** A path in a temporary folder where nothing is yet. */
+  /** A path in a temporary folder that does not exist yet. */
   path(name: string): string;
   /** How closely this engine computes the same log-probability in two ways (nats); 1e-4 in single precision. */
   tolerance: number;
 }
 
-/** One property that any engine must have. Throws if the engine lacks it. */
+/** One property that any engine must have. Throws if it does not. */
 export interface ConformanceCheck {
   name: string;
   /** The check does not apply to engines without these capabilities. */
@@ -33,7 +33,7 @@ export interface ConformanceCheck {
   check(engine: Engine, helpers: ConformanceHelpers): Promise<void>;
 }
 
-/** A sampler, and the facts about its model from which requests are made. */
+/** A sampler, and what requests must know about its model. */
 export interface SamplerSubject {
   sampler: Sampler;
   model: Pick<ModelInfo, "vocabularySize" | "eosTokenIds">;
@@ -76,7 +76,7 @@ export async function withLearner<T>(
   }
 }
 
-/** Runs `use` with a policy whose adapter does something and whose weights are published. */
+/** Runs `use` with a policy whose adapter changes the outputs and whose weights are published. */
 export async function withTrainedPolicy<T>(engine: Engine, use: (policy: Policy) => Promise<T>): Promise<T> {
   return withPolicy(engine, lora(), async (policy) => {
     const sequences = madeUpSequences(engine);
@@ -152,7 +152,7 @@ export const added = (a: Weights, b: Weights): Weights => ({
   ...(a.entropy && b.entropy ? { entropy: a.entropy.map((value, index) => value + b.entropy![index]!) } : {}),
 });
 
-/** The loss `sum(weights * outputs)`: its gradient is the weights, so the engine's pull-back is seen by itself. */
+/** The loss `sum(weights * outputs)`: its gradient is the weights, so it tests only the engine's pull-back. */
 export function linearLoss(
   sequences: readonly Sequence[],
   weights: Weights,
@@ -277,7 +277,7 @@ export function assertDiffer(a: ArrayLike<number>, b: ArrayLike<number>, least: 
   assert.ok(difference >= least, `${what}: differ by ${difference} only, less than ${least}`);
 }
 
-/** Relative closeness of two figures. */
+/** Relative closeness of two numbers. */
 export function assertRatio(actual: number, expected: number, tolerance: number, what: string): void {
   const error = Math.abs(actual - expected) / Math.max(Math.abs(expected), 1e-12);
   assert.ok(error <= tolerance, `${what}: ${actual}, not ${expected} (off by ${(error * 100).toFixed(3)}%)`);

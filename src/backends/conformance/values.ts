@@ -1,4 +1,4 @@
-/** What critics promise: values that begin at 0, their gradient, a state of their own, and no sampling. */
+/** Checks of critics: values that begin at 0, their gradient, their own saved state, and no sampling. */
 import assert from "node:assert/strict";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Sequence } from "../../trajectories/types.ts";
@@ -32,7 +32,7 @@ function linearValueLoss(sequences: readonly Sequence[], weights: Float32Array):
     name: "linear",
     outputs: { values: true },
     evaluate({ offsets, logprobs, values }, members) {
-      assert.deepEqual([logprobs.length, values!.length], [0, offsets.at(-1)], "a critic gives values alone");
+      assert.deepEqual([logprobs.length, values!.length], [0, offsets.at(-1)], "a critic returns only values");
       const { loss, gradient } = inner.evaluate({ offsets, logprobs: values! }, members);
       return { loss, gradient: { logprobs: new Float32Array(0), values: gradient.logprobs }, metrics: {} };
     },
@@ -59,7 +59,7 @@ export const valueChecks: ConformanceCheck[] = [
         assert.deepEqual([...first], new Array(numTrained(sequences)).fill(0));
         for (const seed of [1, 2]) await step(critic, sequences, seed);
         assertDiffer(await valuesOf(critic, sequences), first, tolerance * 10, "values after training");
-        // What the trained token is, its own value does not know.
+        // The value before a token does not depend on that token.
         const [a, b] = [3, 4].map((seed) => ({
           tokens: Int32Array.of(...madeUpTokens(engine, 1, 5), ...madeUpTokens(engine, seed, 1)),
           trained: Uint8Array.of(0, 0, 0, 0, 1),
@@ -113,13 +113,13 @@ export const valueChecks: ConformanceCheck[] = [
       const other = await engine.createPolicy({ adapter: lora() });
       await assert.rejects(
         other.learner.loadState(dir, { optimizer: true }),
-        "a policy without a head takes no critic's state",
+        "a policy without a head refuses a critic's state",
       );
       await other.learner.close();
     },
   },
   {
-    name: "a critic leaves the policy beside it alone, samples nothing and gives only values",
+    name: "a critic does not change the policy, does not sample and returns only values",
     needs,
     check: async (engine) => {
       const sequences = madeUpSequences(engine);

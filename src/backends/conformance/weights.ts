@@ -1,4 +1,4 @@
-/** What policies promise of their weights: each its own, published when asked, saved and restored whole. */
+/** Checks of a policy's weights: separate from other policies, published on request, saved and restored completely. */
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
@@ -26,7 +26,7 @@ async function trainABit(engine: Engine, policy: Policy, ...seeds: number[]): Pr
 const outputs = async (engine: Engine, policy: Policy): Promise<Float32Array> =>
   (await policy.learner.forward(madeUpSequences(engine), {})).logprobs;
 
-/** What `sample` says of a fixed prompt: a fingerprint of the published weights. */
+/** What `sample` returns for a fixed prompt: a fingerprint of the published weights. */
 async function sampled(engine: Engine, policy: Policy) {
   const request = {
     prompt: madeUpTokens(engine, 77, 9),
@@ -59,7 +59,7 @@ async function exports(engine: Engine, dir: string, as: "adapter" | "merged", fi
   await withPolicy(engine, lora(), async (policy) => {
     await trainABit(engine, policy, 1);
     await policy.learner.export(dir, as);
-    for (const file of files) assert.ok(existsSync(join(dir, file)), `the export holds ${file}`);
+    for (const file of files) assert.ok(existsSync(join(dir, file)), `the export contains ${file}`);
     await assert.rejects(policy.learner.export(dir, as), "an export replaces nothing");
   });
 }
@@ -92,7 +92,7 @@ export const weightChecks: ConformanceCheck[] = [
           assert.deepEqual(await sampled(engine, b), sampledBefore);
           const sequences = madeUpSequences(engine);
           const weights = madeUpWeights(numTrained(sequences), 6);
-          // b's optimizer, too, is its own: a step of b is that of a policy that was alone.
+          // b has its own optimizer: its step equals that of a policy without others.
           const [together, alone] = await Promise.all([
             step(b.learner, sequences, weights),
             trainedAlone(engine, weights),
@@ -146,16 +146,12 @@ export const weightChecks: ConformanceCheck[] = [
         await policy.sampler.load(await policy.learner.loadState(dir, { optimizer: false }));
         assert.deepEqual(await outputs(engine, policy), saved.at);
         await trainABit(engine, policy, 3);
-        assert.notDeepEqual(
-          await outputs(engine, policy),
-          saved.next,
-          "without the optimizer the next step is another",
-        );
+        assert.notDeepEqual(await outputs(engine, policy), saved.next, "without the optimizer the next step differs");
       });
     },
   },
   {
-    name: "a state that is not there is refused",
+    name: "a missing state is refused",
     check: (engine, { path }) =>
       withPolicy(engine, lora(), async (policy) => {
         const before = await outputs(engine, policy);
@@ -177,7 +173,7 @@ export const weightChecks: ConformanceCheck[] = [
   },
 ];
 
-/** The second policy of the check above, had it been alone. */
+/** The second policy of the check above, trained without the first. */
 async function trainedAlone(engine: Engine, weights: ReturnType<typeof madeUpWeights>) {
   return withPolicy(engine, lora(2), async (policy) => {
     await trainABit(engine, policy, 5);

@@ -1,4 +1,4 @@
-/** The engine's figures beside those of plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
+/** Compares the engine with plain transformers, PEFT and autograd, computed by scripts of worker/tests. */
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Loss } from "../../algorithms/types.ts";

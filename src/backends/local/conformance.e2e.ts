@@ -8,7 +8,7 @@ import type { Engine } from "../engine.ts";
 import { capabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
 
-/** The same promises hold whatever the engine's settings; these force compaction, waiting rows and micro-batches. */
+/** The checks must pass with every setting; these force compaction, waiting rows and micro-batches. */
 const settings = {
   default: {},
   cramped: { maxSampleRows: 5, microBatchTokens: 24, chunkSize: 3, gradientCheckpointing: true },
@@ -17,7 +17,7 @@ const settings = {
 const root = temporaryFolder("conformance");
 let model: string;
 
-/** `HONE_CONFORMANCE_MODEL=smollm2-135m-instruct` asks the same of a real model; takes minutes. */
+/** `HONE_CONFORMANCE_MODEL=smollm2-135m-instruct` runs the checks on a real model, which takes minutes. */
 beforeAll(async () => {
   model = process.env.HONE_CONFORMANCE_MODEL ?? (await makeTinyModel(join(root, "model")));
 });

@@ -5,7 +5,7 @@ import { connect } from "./connection.ts";
 import { encodeFrame, type Frame, frameParser } from "./frames.ts";
 import type { WorkerProcess } from "./worker-process.ts";
 
-/** Both ends of a worker's pipes; what the other end hears is in `heard`. */
+/** Both ends of a worker's pipes; `heard` has what the worker received. */
 function pipes() {
   const heard: Frame["header"][] = [];
   const [input, output] = [new PassThrough(), new PassThrough()];
@@ -30,7 +30,7 @@ function pipes() {
 }
 
 describe("connect", () => {
-  it("hands events and answers to their requests, whatever their order", async () => {
+  it("passes events and answers to their requests, in any order", async () => {
     const { connection, heard, say } = pipes();
     const events: unknown[] = [];
     const first = connection.request("sample", { policy: 3 }, {}, ({ header }) => events.push(header));
@@ -46,7 +46,7 @@ describe("connect", () => {
     ]);
   });
 
-  it("turns the worker's errors into errors of their kind, and lives on", async () => {
+  it("turns the worker's errors into errors of their kind, and stays usable", async () => {
     const { connection, say } = pipes();
     const bad = connection.request("load");
     say({ id: bad.id, error: { kind: "user", message: "no such model", hint: "check" } });
@@ -65,7 +65,7 @@ describe("connect", () => {
     await fine.answer;
   });
 
-  it("fails everything open, and all that follows, with the worker's death", async () => {
+  it("fails all open and later requests with the worker's death", async () => {
     const { connection, die, heard } = pipes();
     const open = [connection.request("sample"), connection.request("forward")];
     die(new RunError("the worker ended"));
@@ -74,7 +74,7 @@ describe("connect", () => {
     expect(heard).toHaveLength(2);
   });
 
-  it("kills a worker that writes something else than messages", async () => {
+  it("kills a worker that writes anything but messages", async () => {
     const { connection, output, kill } = pipes();
     const open = connection.request("stats");
     output.write("Segmentation fault, core dumped");
@@ -82,7 +82,7 @@ describe("connect", () => {
     expect(kill).toHaveBeenCalled();
   });
 
-  it("tells what has been silent, the longest first", async () => {
+  it("lists the silent requests, the longest first", async () => {
     vi.useFakeTimers({ toFake: ["performance"] });
     const { connection, say } = pipes();
     const sample = connection.request("sample", {}, {}, () => {});

@@ -1,4 +1,4 @@
-/** The local engine's critics: their gradient beside torch's autograd on a plain model, and a run that they judge. */
+/** The local engine's critics: their gradient compared with torch's autograd on a plain model, and a run that uses them. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { valueLoss } from "../../algorithms/value-loss.ts";
@@ -16,7 +16,7 @@ let engine: Engine;
 
 beforeAll(async () => {
   const model = await makeTinyModel(at("model"));
-  // Micro-batches of a few sequences each, so that what is added up is seen too.
+  // Micro-batches of a few sequences each, so that the test covers their sum.
   const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
   engine = await openLocalEngine({ model, ...options });
 });

@@ -84,7 +84,7 @@ describe("forwardBackward", () => {
     );
   });
 
-  it("shows a coupled loss the whole batch first, once", async () => {
+  it("passes the whole batch to a coupled loss first, once", async () => {
     const seen: number[][] = [];
     const { connection, replies, operations } = scripted([[2], [0, 1]]);
     const result = await forwardBackward(connection, 1, sequences, squares(seen, true));

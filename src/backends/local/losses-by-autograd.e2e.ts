@@ -1,4 +1,4 @@
-/** Every policy loss through the engine, beside the same loss by torch's autograd on a plain model. */
+/** Compares every policy loss through the engine with the same loss by torch's autograd on a plain model. */
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { markForClipCov, markForKlCov } from "../../algorithms/losses/covariance.ts";
@@ -27,7 +27,7 @@ let engine: Engine;
 
 beforeAll(async () => {
   const model = await makeTinyModel(at("model"));
-  // Micro-batches of a few sequences each, so that what is added up is seen too.
+  // Micro-batches of a few sequences each, so that the test covers their sum.
   const options = { device: "cpu", dtype: "float32", cacheDir: at("cache"), microBatchTokens: 40 } as const;
   engine = await openLocalEngine({ model, ...options });
 });
@@ -43,7 +43,7 @@ const plain: PolicyLossOptions = {
 
 interface Case {
   options: Partial<PolicyLossOptions>;
-  /** What check_losses.py is to compute. */
+  /** The task of check_losses.py. */
   plain: { loss: string; kl?: string; entropy?: number; high_entropy?: number };
 }
 

@@ -1,4 +1,4 @@
-/** The worker's end, wanted or not: what is said of it, and that nothing of it stays. */
+/** The end of the worker, intended or not: its error message, and that no process remains. */
 import { spawn } from "node:child_process";
 import { chmodSync, existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -54,7 +54,7 @@ async function gone(pid: number): Promise<boolean> {
 }
 
 describe("the worker process", () => {
-  it("that is killed fails what is under way with one error that says why, and what follows too", async () => {
+  it("fails requests in progress and later ones with one error that says why, if it is killed", async () => {
     const engine = await open(join(root, "killed.log"));
     const policy = await engine.createPolicy({ adapter: { kind: "none" } });
     const [worker] = await workersOf(process.pid);
@@ -114,7 +114,7 @@ describe("the worker process", () => {
     expect(await workersOf(process.pid)).toEqual([]);
   });
 
-  it("that ends at once says so with its last lines", async () => {
+  it("reports its last lines if it ends at once", async () => {
     const python = join(root, "python");
     writeFileSync(
       python,

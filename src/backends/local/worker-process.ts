@@ -1,6 +1,6 @@
 /**
  * The worker as an operating-system process: starts it in its own process group, keeps its log, watches its memory,
- * explains its end, and never leaves it behind. It does not know messages.
+ * explains its end, and always ends it. It does not know messages.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, readFileSync } from "node:fs";

@@ -35,7 +35,7 @@ export function publishingAdapters(
   };
 }
 
-/** Unloads and removes what an earlier process of the run left, which was killed. */
+/** Unloads and removes adapters that a killed process of the run left. */
 export async function removeLeftAdapters(control: Control, left: { name: string; path: string }[], folder: string) {
   for (const { name, path } of left) if (path.startsWith(join(folder, "/"))) await control.unloadAdapter(name);
   rmSync(folder, { recursive: true, force: true });

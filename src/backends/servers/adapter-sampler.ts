@@ -71,7 +71,7 @@ export function adapterSampler(url: string, control: Control, probe: ParityProbe
         old.push(next);
         throw error;
       }
-      // A request that was just aborted may still run for a moment, and a server fails that finds an adapter's files gone.
+      // A request that was just aborted may still run for a moment, and a server fails if an adapter's files are gone.
       remove(unloaded);
       const idle = old.filter(({ running }) => running === 0);
       await unload(idle);

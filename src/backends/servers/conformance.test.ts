@@ -1,4 +1,4 @@
-/** The promises of every sampler, asked of inference servers' HTTP in front of the tabular engine. */
+/** The conformance checks of samplers, over inference servers' HTTP in front of the tabular engine. */
 import { afterAll, beforeAll, describe, test } from "vitest";
 import { deriveSeed, uniforms } from "../../random.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";

@@ -1,4 +1,4 @@
-/** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies are a real model's. */
+/** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies come from a real model. */
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
@@ -11,7 +11,7 @@ interface Asked {
 }
 
 /**
- * @param sampler what the server samples from by the name of the model, asked anew for each request
+ * @param sampler returns the sampler for the name of a model, called for each request
  * @param control answers other requests than for samples
  */
 export async function fakeServer(
@@ -67,7 +67,7 @@ type Piece = Omit<Sample, "stopReason"> & { stopReason: Sample["stopReason"] | u
 
 const event = (response: ServerResponse, body: object) => response.write(`data: ${JSON.stringify(body)}\n\n`);
 
-/** What both kinds call the same. */
+/** Fields with the same name in both kinds. */
 const common = (asked: Record<string, unknown>) => ({
   temperature: asked.temperature as number,
   topP: asked.top_p as number,

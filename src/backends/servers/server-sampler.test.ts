@@ -75,7 +75,7 @@ const completion = (more: object = {}) => ({
 });
 
 describe("vLLM", () => {
-  test("is asked by token ids and answers with token ids", async () => {
+  test("receives token ids and returns token ids", async () => {
     open({ model: "policy", apiKey: "secret" });
     answer = () => ({ text: JSON.stringify(completion()) });
     expect(await sample([request()])).toEqual([
@@ -91,7 +91,7 @@ describe("vLLM", () => {
         body: {
           ...{ model: "policy", prompt: [1, 2, 3], max_tokens: 8, temperature: 0.7, top_p: 0.9, top_k: 5, min_p: 0 },
           ...{ stop: ["\n"], stop_token_ids: [9], seed: 11, logprobs: 0, return_token_ids: true },
-          // A model's own generation_config must not bend what is sampled.
+          // A model's own generation_config must not change what is sampled.
           ...{ repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, return_weight_versions: true },
         },
       },
@@ -100,7 +100,7 @@ describe("vLLM", () => {
 
   test("names alternatives by id", async () => {
     open();
-    // The sampled one is told even where it is none of the two.
+    // The server also reports the sampled token if it is not one of the two.
     const top_logprobs = [{ "token_id:1": -3, "token_id:7": -1, "token_id:42": -0.5 }, { "token_id:9": -0.25 }];
     answer = () => ({ text: JSON.stringify(completion({ logprobs: { ...choice().logprobs, top_logprobs } })) });
     const [one] = await sample([request({ topLogprobs: 2 })]);
@@ -149,13 +149,13 @@ describe("vLLM", () => {
     await expect(sample([request()])).rejects.toThrow(/logprobs.token_logprobs holds null/);
   });
 
-  test("its errors are told with its own words", async () => {
+  test("its errors are reported in its own words", async () => {
     open();
     answer = () => ({ status: 400, text: '{"error":{"message":"max_tokens is too large"}}' });
     await expect(sample([request()])).rejects.toThrow(/answered 400.*max_tokens is too large/);
   });
 
-  test("tells which weights sampled which tokens, where their labels are numbers", async () => {
+  test("reports which weights sampled which tokens, if their labels are numbers", async () => {
     open();
     const spans = (first: string, last: string) => [
       { version: first, start: 0, end: 1 },
@@ -168,7 +168,7 @@ describe("vLLM", () => {
     expect([one!.policyVersion, one!.tokenVersions]).toEqual([7, undefined]);
   });
 
-  test("of calls made at the same time, one that it refuses fails alone", async () => {
+  test("a refused call fails alone among calls made at the same time", async () => {
     open();
     answer = ({ prompt }) =>
       (prompt as number[])[0] === 0 ? { status: 400, text: "too long" } : { text: JSON.stringify(completion()) };
@@ -219,7 +219,7 @@ describe("SGLang", () => {
     ],
   };
 
-  test("is asked at /generate, and tells the version of its weights", async () => {
+  test("is called at /generate, and reports the version of its weights", async () => {
     open({ kind: "sglang" });
     answer = () => ({ text: event(0, 3) });
     expect(await sample([request({ topLogprobs: 1 })])).toEqual([whole]);
@@ -238,7 +238,7 @@ describe("SGLang", () => {
     ["all so far", [event(0, 1), event(0, 2), event(0, 2), event(0, 3)]],
     ["what is new", [event(0, 1), event(1, 2), event(2, 3)]],
     ["all so far, as older ones do", [event(0, 2), event(0, 3)].map((text) => text.replaceAll("_length", "_other"))],
-  ])("streams, telling %s with each event", async (_, events) => {
+  ])("streams, with %s in each event", async (_, events) => {
     open({ kind: "sglang" });
     answer = () => ({ text: `${events.map((text) => `data: ${text}\n\n`).join("")}data: [DONE]\n\n` });
     const tokens: number[] = [];
@@ -248,7 +248,7 @@ describe("SGLang", () => {
     expect(tokens).toEqual([42, 43, 9]);
   });
 
-  test("a reply that it gave up is an error in its own words", async () => {
+  test("a reply that it aborted is an error in its own words", async () => {
     open({ kind: "sglang" });
     const given = { type: "abort", message: "out of memory", status_code: 503, err_type: null };
     answer = () => ({ text: event(0, 1, { finish_reason: given }) });

@@ -16,7 +16,7 @@ export const vllm: Dialect = {
   // vLLM's default --logprobs-mode is raw_logprobs.
   logprobs: "raw",
   write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, model, stream) {
-    // What is undefined is not sent.
+    // JSON.stringify leaves out what is undefined.
     return {
       model,
       prompt: Array.from(prompt),
@@ -38,7 +38,7 @@ export const vllm: Dialect = {
       prompt_logprobs: promptLogprobs ? 0 : undefined,
       return_token_ids: true,
       return_weight_versions: true,
-      // Tokens that are keys are ids: different tokens can have the same text.
+      // Keys are token ids, because different tokens can have the same text.
       return_tokens_as_token_ids: topLogprobs > 0 || undefined,
       stream: stream || undefined,
     };

@@ -1,4 +1,4 @@
-/** A policy that a server samples: what is published reaches the server, and what does not is noticed. */
+/** A policy that a server samples: published weights reach the server, and the run notices if they do not. */
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -13,7 +13,7 @@ const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
 const prompt = Int32Array.of(3, 4, 5);
 const encode = (text: string) => Array.from(text, (_, index) => index % 20);
 
-/** Exports what it can load again. */
+/** An engine that exports adapters which the fake server can load. */
 const trainer: Engine = {
   ...tabular,
   async createPolicy(spec) {
@@ -132,7 +132,7 @@ describe("a policy that a server samples", () => {
     await expect(trainStep(policy, 2)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
   });
 
-  test("what an earlier process left at the server is unloaded", async () => {
+  test("adapters that an earlier process left at the server are unloaded", async () => {
     await engine.createPolicy({ adapter: lora() });
     const again = withServer(trainer, { url: server.url, folder, encode });
     await again.createPolicy({ adapter: lora() });
@@ -168,7 +168,7 @@ describe("a policy that a server samples", () => {
     await expect(engine.createPolicy({ adapter: { kind: "full" } })).rejects.toThrow("only LoRA adapters");
   });
 
-  test("a server that is gone is named", async () => {
+  test("a server that does not answer is named", async () => {
     server.close();
     await expect(engine.createPolicy({ adapter: lora() })).rejects.toThrow(/inference server at http.*does not answer/);
   });

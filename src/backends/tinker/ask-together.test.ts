@@ -32,8 +32,8 @@ function service(answer: (numbers: number[], times: number) => Response | Error 
 const never = () => new AbortController().signal;
 const bytes = (results: Uint8Array[]) => results.map(([byte]) => byte);
 
-describe("requests of one moment", () => {
-  it("are one request, cut where it grows long, whose answer brings the results in any order", async () => {
+describe("requests of the same moment", () => {
+  it("are one request, split if it is long, and its answer has the results in any order", async () => {
     const { ask, asked } = service((numbers) =>
       answerOf(...numbers.map((number, at) => resultOf(at, number)).reverse()),
     );
@@ -44,7 +44,7 @@ describe("requests of one moment", () => {
     expect(asked).toHaveLength(3);
   });
 
-  it("are asked for again where the answer ended before them, broke off, or never came", async () => {
+  it("are sent again if the answer ended before their result, broke off, or never came", async () => {
     const ids = { request_ids: ["a", "b", "c"] };
     const { ask, asked, connection } = service(
       (_, times) =>
@@ -70,7 +70,7 @@ describe("requests of one moment", () => {
     expect(connection.waitingFor()).toEqual([]);
   });
 
-  it("fail each for itself, and together where the service refuses them", async () => {
+  it("fail separately, or together if the service refuses them", async () => {
     const { ask } = service(() =>
       answerOf(resultOf(0, 5), { index: 1, error: "too long", category: "user" }, { index: 2, gone: "died" }),
     );
@@ -82,7 +82,7 @@ describe("requests of one moment", () => {
     await expect(Promise.all([0, 1].map((seq_id) => refusing.ask({ seq_id }, never())))).rejects.toThrow(/is finished/);
   });
 
-  it("are cancelled one by one, and nothing is waited for when all are", async () => {
+  it("are cancelled one by one, and waiting ends when all are", async () => {
     let tell = (): void => {};
     const told = new Promise<void>((resolve) => {
       tell = resolve;

@@ -48,7 +48,7 @@ describe("a request", () => {
     ["too many requests (429)", 429],
     ["a failure (503)", 503],
     ["a connection that breaks", new Error("reset")],
-  ])("is repeated as the same one after %s, and counted", async (_, failure) => {
+  ])("is repeated with the same id after %s, and counted", async (_, failure) => {
     const { connection, of, told } = connect({
       create_session: (_asked, times) => {
         if (times === 3) return json({ session_id: "s" });
@@ -62,7 +62,7 @@ describe("a request", () => {
     if (failure === 402) expect(told.at(-1)).toContain("an unpaid bill");
   });
 
-  it("is repeated after a 400 without a word, and not after one that says why", async () => {
+  it("is repeated after a 400 without a body, and not after one with a reason", async () => {
     const { connection, of } = connect({
       optim_step: (_, times) =>
         times === 0 ? new Response("", { status: 400, headers: { "content-length": "0" } }) : json({}),
@@ -90,7 +90,7 @@ describe("a request", () => {
       /not a Tinker service.*text\/html/,
     ],
     ["is no such page", () => new Response("nothing", { status: 404 }), /refused client\/config \(404\)/],
-  ])("fails within seconds where the address was wrong from the start: it %s", async (_, answer, words) => {
+  ])("fails within seconds if the address was wrong from the start: it %s", async (_, answer, words) => {
     const { connection, asked } = connect({ "client/config": answer }, { retryMs: 1, startMs: 60 });
     const error: unknown = await connection.get("get_server_capabilities").catch((caught: unknown) => caught);
     expect(error).toMatchObject({ exitCode: 2, message: expect.stringMatching(words) });
@@ -98,7 +98,7 @@ describe("a request", () => {
     expect(asked.length).toBeLessThan(20);
   });
 
-  it("goes on trying a service that has answered before, which may be restarting", async () => {
+  it("keeps retrying a service that has answered before, which may be restarting", async () => {
     const { connection } = connect(
       {
         optim_step: (_, times) => (times < 6 ? new Error("ECONNREFUSED") : json({ done: true })),
@@ -109,7 +109,7 @@ describe("a request", () => {
     expect(await connection.post("optim_step", {})).toEqual({ done: true });
   });
 
-  it("names the key where it is refused", async () => {
+  it("names the key if it is refused", async () => {
     const { connection } = connect({ get_server_capabilities: () => json({ detail: "who are you" }, 401) });
     const error: unknown = await connection.get("get_server_capabilities").catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(UserError);
@@ -123,7 +123,7 @@ describe("a future", () => {
     return { ...made, result: made.connection.run("optim_step", {}) };
   };
 
-  it("is polled on through time-outs, pauses, failures and too many requests", async () => {
+  it("is polled further after time-outs, pauses, failures and too many requests", async () => {
     const { result, of, told } = run(
       (_, times) =>
         [
@@ -173,7 +173,7 @@ describe("a future", () => {
 });
 
 describe("the key", () => {
-  it("is exchanged once for all requests where the service asks for that, and again when refused or near its end", async () => {
+  it("is exchanged once for all requests if the service asks for that, and again if refused or near its end", async () => {
     const tokens = [jwt("first", 30), jwt("second", 3600), jwt("third", 3600)];
     const { connection, of } = connect({
       "client/config": () => json({ pjwt_auth_enabled: true }),
@@ -193,7 +193,7 @@ describe("the key", () => {
     ["no address and no key: the service in process", [], {}, null],
     ["a key alone: the hosted service", [], { TINKER_API_KEY: "tml-x" }, { apiKey: "tml-x" }],
     [
-      "an address on this machine: any key does",
+      "an address on this machine: any key works",
       ["tinker_base_url=http://127.0.0.1:8000/"],
       {},
       { baseUrl: "http://127.0.0.1:8000", apiKey: "tml-local" },
@@ -211,7 +211,7 @@ describe("the key", () => {
   });
 });
 
-it("a session sends a sign of life every ten seconds until it is closed, and tells when none arrives", async () => {
+it("a session sends a heartbeat every ten seconds until it is closed, and warns if none is answered", async () => {
   vi.useFakeTimers();
   try {
     const told: string[] = [];

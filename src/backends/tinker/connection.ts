@@ -55,7 +55,7 @@ export function createConnection(options: ConnectionOptions) {
     try {
       for (let failures = 0; ; ) {
         try {
-          // Without a network nothing else ends a call.
+          // Without a network (the service in process), only this ends a call.
           signal?.throwIfAborted();
           const result = await attempt();
           if (result !== "again") return result;
@@ -96,7 +96,7 @@ export function createConnection(options: ConnectionOptions) {
     async *lines(path: string, body: Body, signal: AbortSignal): AsyncGenerator<Record<string, unknown>> {
       const response = await settle("POST", path, body, signal);
       if (!response.ok || !response.body) throw refusal(baseUrl, path, response.status, await response.text());
-      // Without a network nothing else ends the stream.
+      // Without a network (the service in process), only this ends the stream.
       const text = response.body.pipeThrough(new TextDecoderStream(), { signal });
       let rest = "";
       for await (const part of text) {

@@ -5,10 +5,10 @@ import type { Datum, DatumOutput } from "../../tinker-protocol/training.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 
-/** The most that one request carries, as the service's own client cuts it. */
+/** The limits of one request, as in the service's own client. */
 const chunkLimits = { datums: 1024, bytes: 5_000_000 };
 
-/** A sequence that has outputs: which it is, and where its outputs lie in the datum's `[N]` or `[N, K]`. */
+/** A sequence that has outputs: its index, and the places of its outputs in the datum's `[N]` or `[N, K]`. */
 export interface Planned {
   sequence: number;
   tokens: Int32Array;

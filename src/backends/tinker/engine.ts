@@ -13,13 +13,13 @@ import type { ConnectionOptions } from "./requests.ts";
 import { openSession } from "./session.ts";
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
-  /** As the service names it. */
+  /** The model's name at the service. */
   model: string;
-  /** What the session is called in the service's lists. */
+  /** The session's name in the service's lists. */
   name?: string;
-  /** Where the model's tokenizer is, when the service does not say: gives a folder. */
+  /** Returns the folder of the model's tokenizer if the service does not report one. */
   tokenizerFolder: (model: string) => Promise<string>;
-  /** What the files in that folder say; default: reads them. */
+  /** Returns what the files in that folder say; default: reads them. */
   facts?: Pick<ModelInfo, "architecture" | "vocabularySize" | "eosTokenIds">;
 }
 

@@ -140,12 +140,12 @@ export async function createTinkerPolicy(
     },
     async loadState(dir, { optimizer }) {
       const saved = readState(dir, model.name);
-      // What this process keeps itself is checked when it is loaded.
+      // A state that this process stores itself is checked when it is loaded.
       if (!states)
         requireSameAdapter(saved.path, adapter, await connection.post("weights_info", { tinker_path: saved.path }));
       const takeBack = await states?.give(dir, saved.path, adapter);
       try {
-        // A new model of the service: one that has run already may not be loaded into there.
+        // Creates a new model: the service may refuse to load into one that has already run.
         const number = session.nextModel();
         const loaded = await connection.run("load_weights", {
           type: "load_weights",
@@ -169,7 +169,7 @@ export async function createTinkerPolicy(
         });
       }
       if (existsSync(dir)) throw new UserError(`${dir} already exists`);
-      // The files are fetched now, so the service need not keep them longer than it must.
+      // The files are fetched now, so the service does not have to keep them.
       const { path } = await operation("save_weights_external", { path: `hone-export-${seq}`, ttl_seconds: 3600 });
       const { urls } = await connection.get(`${addressOf(String(path))}/external_weights_urls`);
       const partial = temporaryName(dir);
@@ -206,7 +206,7 @@ export async function createTinkerPolicy(
   return { sampler: createTinkerSampler(session, model), learner };
 }
 
-/** A service restores a checkpoint with the adapter it was saved with. @throws UserError when another is configured */
+/** @throws UserError when the configured adapter differs from the checkpoint's, which the service would restore */
 function requireSameAdapter(
   path: string,
   adapter: AdapterSpec & { kind: "lora" },

@@ -30,7 +30,7 @@ export interface ServiceRequest {
   signal?: AbortSignal | undefined;
 }
 
-/** Like the official client: the most time for one request, and for a bill or a busy service. */
+/** As in the official client: the time limit of one request, and of waiting for a payment or a busy service. */
 const retryForMs = 300_000;
 const waitForMs = 3_600_000;
 const billingMs = 5_000;

@@ -5,7 +5,7 @@ import { type SamplingSession, sample, samplingSession } from "./sample.ts";
 import type { TinkerSession } from "./session.ts";
 
 export interface TinkerModel {
-  /** As the service names it. */
+  /** The model's name at the service. */
   name: string;
   eosTokenIds: readonly number[];
 }

@@ -59,7 +59,7 @@ export async function openSession(
     connection,
     /** The service is Hone's own, with Hone's additions to the protocol. */
     isHone,
-    /** Losses that the service computed by name, in one pass; other losses, which take two; deleted checkpoints. */
+    /** Counts: losses that the service computed by name in one pass, other losses (two passes), and deleted checkpoints. */
     counts: { namedLosses: 0, twoPassLosses: 0, deletedCheckpoints: 0 },
     /** Models and samplers are numbered from 0. */
     nextModel: () => models++,

@@ -15,7 +15,7 @@ export type SavedState = z.output<typeof savedSchema>;
 export interface StateKeeper {
   /** Moves a checkpoint into an existing folder. */
   take(path: string, folder: string): Promise<void>;
-  /** Puts it back temporarily. Returns the function that removes it again. */
+  /** Copies it back temporarily. Returns the function that removes it again. */
   give(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
 }
 

@@ -1,4 +1,4 @@
-/** What a model's own small files say of it, where the service does not. */
+/** Reads facts about a model from its small files, for services that do not report them. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";

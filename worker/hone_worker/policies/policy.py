@@ -30,7 +30,7 @@ class Policy(ABC):
     """Whether the output layer gets gradients."""
 
     value_head: ValueHead | None = None
-    """Makes the policy a critic, which gives values, does not sample and is not exported."""
+    """Makes the policy a critic, which computes values, does not sample and cannot be exported."""
 
     can_sample = True
     """Whether the published weights are available now. If not, a publish makes them available."""
@@ -99,7 +99,7 @@ class BasePolicy(Policy):
 
 @dataclass(frozen=True)
 class StepTaken:
-    """`grad_norm` is that before clipping; `lost_to_rounding` as Probe.lost()."""
+    """`grad_norm` is the norm before clipping; `lost_to_rounding` is Probe.lost()."""
 
     grad_norm: float
     applied: bool

@@ -22,7 +22,7 @@ _CACHE_SHARE = 0.7
 
 @dataclass(eq=False)
 class _Prompt:
-    """A prompt whose keys and values are kept: in row `place` of a prefilled `block`, or by a crew."""
+    """A prompt with its keys and values: in row `place` of a prefilled `block`, or in a crew."""
 
     tokens: list[int]
     scored: bool
@@ -144,7 +144,7 @@ class PackedBatch:
         return self._model.logits(torch.cat(parts))
 
     def remove(self, gone: list[int]) -> None:
-        """Drops rows, and gives the new ones that stay their places in lanes."""
+        """Drops rows, and assigns the remaining new rows to lanes."""
         leaving = set(gone)
         begin = 0
         for crew in self._crews:

@@ -1,4 +1,4 @@
-"""Requests to the sampler, and what has been sampled for them so far."""
+"""Requests to the sampler, and their tokens so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,5 @@
 """Forward and backward over sequences, in micro-batches that fit into memory. The caller computes the loss:
-it gets outputs and returns their gradient."""
+it receives outputs and returns their gradient."""
 
 import sys
 from collections.abc import Callable
