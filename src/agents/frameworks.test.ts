@@ -139,7 +139,7 @@ describe("the OpenAI Agents SDK", () => {
       '{"answer": "a lot"}',
       {
         termination: "error",
-        failure: { kind: "model", message: expect.stringContaining("is not the JSON that was asked for") },
+        failure: { kind: "model", message: expect.stringContaining("is not the requested JSON") },
         trajectories: [{ reward: 0, steps: [{ text: '{"answer": "a lot"}' }] }],
       },
     ],

@@ -171,7 +171,7 @@ const ending = (command: string | undefined): string[] =>
 const hung = -1;
 
 test(
-  "any command line ends with 0, 1 or 2, a message, and no stack of Hone's own",
+  "any command line exits with 0, 1 or 2 and a message, without a stack of Hone's code",
   async () => {
     let said = "";
     const write = (text: unknown) => {

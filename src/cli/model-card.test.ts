@@ -29,7 +29,7 @@ it("an export of a shipped alias names its base on the hub, and says how the wei
   expect(card).toContain("`val/reward` on the validation tasks: 0.250 before training, 0.875 after step 40.");
 });
 
-it("an export says nothing of what it does not know", () => {
+it("an export leaves out what is unknown", () => {
   const { config: own } = composeConfig({ input: { model: { name: "/models/own" } } });
   const card = modelCard(facts({ as: "merged", config: own, base: {}, steps: [], validations: [] }));
   expect(card).not.toMatch(/base_model|Rewards|Adapter|peft|undefined|null|NaN/);

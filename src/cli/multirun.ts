@@ -36,7 +36,7 @@ interface RunResult {
   exitCode: number;
 }
 
-/** Exit code of a run that Ctrl-C stopped; the remaining runs are not started. */
+/** Exit code of a run that Ctrl-C stopped. Later runs are not started. */
 const stopped = 130;
 
 /**

@@ -1,4 +1,4 @@
-/** Prints to standard error what is worth a warning about a configuration that nothing runs with. */
+/** Prints the warnings about a configuration without running it. */
 import type { ComposedConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { checkSettings } from "../support/check-support.ts";

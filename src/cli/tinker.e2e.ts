@@ -15,13 +15,13 @@ const servers: ChildProcess[] = [];
 let model: string;
 let url: string;
 
-/** Starts the command line from its source; without a key, whatever the machine's own environment says. */
+/** Starts the command line from its source, without the API key of the environment. */
 function start(args: readonly string[]): ChildProcess {
   const { TINKER_API_KEY: _, TINKER_BASE_URL: __, ...env } = process.env;
   return spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args], { cwd: project, env });
 }
 
-/** All that a command says, once it has ended, or as soon as it has said `text`. */
+/** A command's whole output when it has ended, or its output until it contains `text`. */
 function outputOf(child: ChildProcess, text?: RegExp): Promise<string> {
   return new Promise((resolve, reject) => {
     let output = "";
@@ -67,12 +67,12 @@ async function trainToy(name: string, ...more: string[]): Promise<Figures[]> {
   return figuresIn(folder);
 }
 
-/** What is sampled is the same token by token; what is computed differs by rounding, which steps amplify. */
+/** Sampled tokens are equal; computed values differ by rounding, which steps amplify. */
 function expectSame(found: readonly Figures[], expected: readonly Figures[]): void {
   expect(found).toHaveLength(expected.length);
   expected.forEach((figures, line) => {
     for (const [name, value] of Object.entries(figures)) {
-      // Clocks and meters, and what each engine says of itself. Differences of roundings are roundings.
+      // Times, resource use and the engines' own metrics differ, and so do metrics of rounding.
       if (/^(time|perf|memory|engine)|logprob_diff|kl_sampler|ppo_kl/.test(name)) continue;
       const same = found[line]![name];
       if (typeof value !== "number") expect(same, name).toEqual(value);
@@ -99,7 +99,7 @@ describe("hone train rllm/backend=tinker", () => {
     }
   });
 
-  it("gives it again by Hone's own service in the same process, and goes on from there in another", async () => {
+  it("gives the same curve through Hone's service in the same process, and continues in another", async () => {
     const own = ["rllm/backend=tinker", `model.name=${model}`];
     expectSame(await trainToy("own", steps, ...own), local);
     expect(readdirSync(join(root, "own"))).not.toContain("tinker");
@@ -108,7 +108,7 @@ describe("hone train rllm/backend=tinker", () => {
   });
 });
 
-/** Those that have most between them and the weights; all of them run without a port, in front of the test engine. */
+/** The conformance tests that depend most on the transport; all of them also run without a port on the test engine. */
 const asked = [
   /^a seed gives the same sample/,
   /^an aborted call/,

@@ -1,4 +1,4 @@
-/** A thousand calls to an engine gone mad, over HTTP: each is answered once, and counted as what became of it. */
+/** A thousand calls over HTTP to a failing engine: each is answered once and counted by its outcome. */
 import { expect, test } from "vitest";
 import type { Sample } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";
@@ -9,7 +9,7 @@ import { policySessions } from "./sessions/policy-sessions.ts";
 import { openTraceStore } from "./traces/open-trace-store.ts";
 
 const calls = 1000;
-/** Each engine call comes to one of these; what the client of each must see. */
+/** The outcomes of engine calls. */
 const fates = [
   "sound",
   "fails",
@@ -26,7 +26,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
   const chat = characterChat();
   const random = uniforms(7);
   const tokens = chat.encode("all is well<|end|>");
-  /** Clients that go away once the engine has their call. */
+  /** Clients that disconnect once the engine has their call. */
   const leaving = new Map<string, AbortController>();
   const engine: SampleSource = {
     async *sample(requests, { signal, onToken } = {}) {
@@ -48,7 +48,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
         else {
           for (const token of tokens) onToken?.(index, token, 0);
           yield sample(index);
-          // Twice: the second must count for nothing.
+          // Twice: the second one must be ignored.
           yield sample(index);
         }
       }
@@ -61,7 +61,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
   const limits = { maxPromptLength: 200, maxResponseLength: 100 };
   const gateway = await openGateway({
     ...{ chat, model: "policy", store, callTimeoutSeconds: 2 },
-    // A queue for each session, which makes one call: one call's fate is not another's.
+    // Each session makes one call and has its own queue, so outcomes do not mix.
     openUnknown: (source) => policySessions({ sampler: engine, chat, limits })(source),
   });
 
@@ -99,7 +99,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
       expect(said).toContain("all is well");
       return count("ok");
     }
-    // A stream that has begun can only tell its error as its last event.
+    // A stream that has begun can report an error only as its last event.
     expect([outcome, status]).toEqual([
       outcome,
       stream && fate === "breaks off" && !tooLong ? 200 : expect.any(Number),
@@ -113,7 +113,7 @@ test("an engine that fails, stalls, drops streams and answers rubbish", { timeou
   await Promise.all(Array.from({ length: 50 }, work));
 
   for (const outcome of Object.keys(expected)) expect([outcome, seen[outcome]]).toEqual([outcome, expected[outcome]]);
-  // A client that leaves is noticed a moment later.
+  // A disconnected client is noticed a moment later.
   await until(() => Object.values(callCounts()).reduce((sum, each) => sum + each, 0) >= calls);
   expect(callCounts()).toEqual(expected);
   const stored = store.sessions();

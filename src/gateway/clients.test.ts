@@ -1,4 +1,4 @@
-/** Agents written with the clients that people use, unmodified, against the gateway: what they see and what is recorded. */
+/** Agents with unmodified popular clients call the gateway: checks what they receive and what is recorded. */
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import Anthropic from "@anthropic-ai/sdk";
@@ -13,7 +13,7 @@ import type { Script } from "../testing/scripted-sampler.ts";
 import { toSequences } from "../trajectories/to-sequences.ts";
 import { testGateway } from "./open-gateway.fixture.ts";
 
-/** Thinks, calls a tool with arguments spelled as no serialiser would, then answers from the tool's result. */
+/** Thinks, calls a tool with unusually formatted arguments, then answers from the tool's result. */
 const addTwice: Script = (messages) => {
   const results = messages.filter(({ role }) => role === "tool");
   if (results.length === 0) {
@@ -29,7 +29,7 @@ beforeEach(async () => {
 });
 afterEach(() => opened.close());
 
-/** All calls in one sequence, in which exactly what the model said is trained. */
+/** Expects all calls in one sequence, in which exactly the sampled tokens are trained. */
 function expectOneSequence(calls: number): void {
   const [trajectory] = opened.session.trajectories();
   expect(trajectory?.steps.map(({ starts }) => starts)).toEqual([
@@ -71,7 +71,7 @@ describe("the openai client", () => {
     messages.push(message, { role: "tool", tool_call_id: call.id, content: String(a + b) });
     const second = await ask();
     expect(second.choices[0]).toMatchObject({ message: { content: "It is 13." }, finish_reason: "stop" });
-    // The client leaves the thinking out of what it sends back.
+    // The client does not send the thinking back.
     messages.push(
       { role: "assistant", content: second.choices[0]!.message.content },
       { role: "user", content: "thanks" },

@@ -1,4 +1,4 @@
-/** What the gateway refuses, ignores, stops and tells, in each API's own words. */
+/** What the gateway refuses, ignores, stops and reports, in the format of each API. */
 import { fileURLToPath } from "node:url";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
@@ -54,7 +54,7 @@ describe("parameters", () => {
     expect(opened.steps()).toEqual([]);
   });
 
-  test("those that ask for nothing are no matter; those without bearing are counted and told once", async () => {
+  test("parameters that request nothing are accepted; ignored parameters are counted and logged once", async () => {
     await open();
     const body = { logit_bias: {}, frequency_penalty: 0, audio: null, user: "me", store: true, seed: 5 };
     expect([(await chat(body)).status, (await chat(body)).status]).toEqual([200, 200]);
@@ -66,7 +66,7 @@ describe("parameters", () => {
     expect(opened.store.sessions()[0]).toMatchObject({ calls: 2 });
   });
 
-  test("n replies to one prompt, of seeds of their own, each recorded", async () => {
+  test("n replies to one prompt, each with its own seed and recorded", async () => {
     await open();
     const { body } = await chat({ n: 3, seed: 9 });
     expect((body.choices as unknown[]).length).toBe(3);
@@ -76,7 +76,7 @@ describe("parameters", () => {
     expect(opened.steps()).toHaveLength(3);
   });
 
-  test("stop strings end the reply and are no part of it, streamed or not", async () => {
+  test("stop strings end the reply and are not part of it, streamed or not", async () => {
     await open();
     const { body } = await chat({ stop: " is" });
     expect(body.choices).toMatchObject([{ message: { content: "all" }, finish_reason: "stop" }]);
@@ -88,7 +88,7 @@ describe("parameters", () => {
     expect(opened.chat.decode(opened.steps()[0]!.tokens)).toBe("all is");
   });
 
-  test("a wish for JSON is told to the model, checked and counted; a strict one where that was allowed", async () => {
+  test("requested JSON is described to the model, checked and counted; strict JSON only if allowed", async () => {
     const replies = ['{"a": 1}', '{"a": "one"}', "a is 1"];
     await open({ unenforceable: "allow", reply: () => replies.shift()! });
     const schema = { type: "object", properties: { a: { type: "number" } }, required: ["a"] };
@@ -115,7 +115,7 @@ describe("errors", () => {
       .catch((error: unknown) => error);
     expect(failure).toBeInstanceOf(OpenAI.InternalServerError);
     expect(failure).toMatchObject({ status: 500, type: "server_error", code: "engine_failed" });
-    // The client's own retries are switched off: each call was made once.
+    // The client's own retries are switched off, so each call is made once.
     expect(opened.gateway.counts()).toMatchObject({ "gateway/calls_failed": 1 });
   });
 
@@ -165,7 +165,7 @@ describe("errors", () => {
     expect(huge).toMatchObject({ status: 413, body: { error: { code: "request_too_large" } } });
   }, 60_000);
 
-  test("bodies that are no JSON, addresses that lead nowhere, sessions that are not there or over", async () => {
+  test("bodies that are not JSON, unknown addresses, sessions that are unknown or have ended", async () => {
     await open();
     const { origin } = opened.gateway;
     const { baseURL } = opened.entry;
@@ -179,7 +179,7 @@ describe("errors", () => {
   });
 });
 
-test("a client that goes away ends the sampling, and nothing is recorded", async () => {
+test("a client that disconnects ends the sampling, and nothing is recorded", async () => {
   let asked = () => {};
   const called = new Promise<void>((resolve) => {
     asked = resolve;

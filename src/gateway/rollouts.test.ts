@@ -1,4 +1,4 @@
-/** Rollouts whose agents call the model over HTTP: everything is recorded as theirs, and ends as it would have otherwise. */
+/** Rollouts whose agents call the model over HTTP: calls are recorded for the rollout, and failures are classified. */
 import OpenAI from "openai";
 import { afterAll, describe, expect, test } from "vitest";
 import type { Workflow } from "../agents/types.ts";
@@ -18,7 +18,7 @@ interface Row {
   word: string;
 }
 
-/** Made once, outside of every rollout, as a user's module would. */
+/** Created once, outside of rollouts, as in a user's module. */
 const shared = new OpenAI({ baseURL: gatewayBaseURL(), apiKey: "any", maxRetries: 0 });
 
 const ask = async (client: OpenAI, content: string, more: object = {}) => {
@@ -29,8 +29,8 @@ const ask = async (client: OpenAI, content: string, more: object = {}) => {
 const echo = (messages: { content: string }[]) => `re: ${messages.at(-1)!.content}`;
 const rows = Array.from({ length: 20 }, (_, index) => ({ word: `word${index}` }));
 
-describe("whose call it is", () => {
-  test("a client made in the workflow, with the rollout's own address", async () => {
+describe("the rollout of a call", () => {
+  test("a client created in the workflow, with the rollout's own address", async () => {
     const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
       const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
       return (await ask(client, row.word)) === `re: ${row.word}` ? 1 : 0;
@@ -44,7 +44,7 @@ describe("whose call it is", () => {
     );
   });
 
-  test("a client made once for all, by rollouts that run side by side", async () => {
+  test("one client shared by concurrent rollouts", async () => {
     const workflow: Workflow<Row> = async ({ row }) => {
       const first = await ask(shared, row.word);
       await new Promise((resolve) => setTimeout(resolve, Number(row.word.slice(4)) % 3));
@@ -77,7 +77,7 @@ describe("whose call it is", () => {
     ]);
   });
 
-  test("nobody's, outside of rollouts", async () => {
+  test("a call outside of rollouts is refused", async () => {
     await expect(ask(shared, "hello", {})).rejects.toThrow();
     await expect(Promise.resolve().then(() => fetch(`${gatewayBaseURL()}/models`))).rejects.toThrow(
       "outside of a rollout",
@@ -85,10 +85,10 @@ describe("whose call it is", () => {
   });
 });
 
-describe("how it ends", () => {
+describe("the end of a rollout", () => {
   const viaHttp: Workflow<Row> = async ({ row }) => Number((await ask(shared, row.word)) !== "");
 
-  test("a prompt that is too long ends the rollout for that reason, and is no failure", async () => {
+  test("a prompt that is too long ends the rollout for that reason and is not a failure", async () => {
     const [episode] = await runWorkflow({
       workflow: viaHttp,
       rows: [{ word: "x".repeat(50) }],
@@ -99,7 +99,7 @@ describe("how it ends", () => {
     expect(episode!.failure).toBeUndefined();
   });
 
-  test("an engine that fails is told as the model's failure, not the workflow's, and was asked once", async () => {
+  test("an engine that fails is reported as the model's failure, not the workflow's, and is called once", async () => {
     let calls = 0;
     const reply = () => {
       calls++;
@@ -114,7 +114,7 @@ describe("how it ends", () => {
     expect(calls).toBe(1);
   });
 
-  test("a rollout that is over its time was waiting for the model", async () => {
+  test("a rollout that exceeds its time limit reports that it was waiting for the model", async () => {
     const reply = () => new Promise<string>(() => {});
     const options = { workflow: viaHttp, rows: rows.slice(0, 1), reply, raiseOnError: false };
     const [episode] = await runWorkflow({ ...options, timeoutSeconds: 0.2 });
@@ -145,7 +145,7 @@ describe("how it ends", () => {
     await gateway.close();
   });
 
-  test("a refusal that the agent copes with is not its failure", async () => {
+  test("a refusal that the agent handles is not a failure", async () => {
     const workflow: Workflow<Row> = async ({ row }) => {
       await ask(shared, row.word, { frequency_penalty: 1 }).catch(() => undefined);
       await ask(shared, row.word);
@@ -155,7 +155,7 @@ describe("how it ends", () => {
     expect(episode!.failure).toMatchObject({ kind: "agent", message: "workflow threw Error: something else" });
   });
 
-  test("a workflow's own failure stays its own", async () => {
+  test("a workflow's own failure is reported as the workflow's", async () => {
     const workflow: Workflow<Row> = async ({ row }) => {
       await ask(shared, row.word);
       throw new Error("my mistake");
@@ -240,7 +240,7 @@ test("calls with the same metadata are one trajectory, and metadata names it", a
   await gateway.close();
 });
 
-test("the run's own sampling wins over the client's, counted and told once", async () => {
+test("the run's own sampling wins over the client's, counted and logged once", async () => {
   const { gateway, store, run } = await ownGateway();
   await run(async () => Number((await ask(shared, "hi", { temperature: 0, seed: 7, max_tokens: 3 })) === "re:"));
   const [session] = store.sessions();
@@ -257,7 +257,7 @@ test("the run's own sampling wins over the client's, counted and told once", asy
   await gateway.close();
 });
 
-test("chat and /v1/completions in one rollout are sequences of their own, and none is dropped", async () => {
+test("chat and /v1/completions in one rollout are separate sequences, and none is dropped", async () => {
   const workflow: Workflow<Row> = async ({ row }, { gateway }) => {
     const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
     const complete = (prompt: string | string[] | number[]) =>

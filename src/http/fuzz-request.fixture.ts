@@ -104,7 +104,7 @@ export function mutate(template: Template, random: Random): FuzzRequest {
       .replaceAll('"@own"', '{"__proto__":{"a":1},"constructor":2}');
   }
   if (request.method === "GET" || request.method === "HEAD") request.body = undefined;
-  // Sockets and URLs take nothing else.
+  // Sockets and URLs accept nothing else.
   request.path = request.path.replace(/[^!-~]/gu, encodeURIComponent);
   return request;
 }

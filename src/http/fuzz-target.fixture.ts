@@ -18,9 +18,9 @@ export interface Target {
   send(request: FuzzRequest, random: () => number): Promise<Answer>;
   /** @throws for an error that is not of the API's shape */
   checkError(answer: Answer): void;
-  /** What is asked for because of an answer. */
+  /** Sends the requests that follow from an answer. */
   follow?(answer: Answer): Promise<Answer[]>;
-  /** Text that no answer holds. */
+  /** Text that answers must not contain. */
   secrets: string[];
   alive(): Promise<void>;
   url: string;

@@ -1,6 +1,6 @@
 /**
- * Random requests to the gateway and to the Tinker server: whatever comes, the answer is never a failure of the server,
- * errors have the API's own shape, no secret is told, and the server goes on.
+ * Random requests to the gateway and to the Tinker server: an answer is never a failure of the server, errors have the
+ * API's own shape, no secret is revealed, and the server keeps running.
  */
 import { connect } from "node:net";
 import { expect, test } from "vitest";
@@ -11,12 +11,12 @@ import { type FuzzRequest, mutate } from "./fuzz-request.fixture.ts";
 import { openServeTarget } from "./fuzz-serve.fixture.ts";
 import { type Answer, secrets, type Target } from "./fuzz-target.fixture.ts";
 
-/** Requests of one pair of servers; then they are started anew, with other settings. */
+/** Number of requests before the servers are restarted with other settings. */
 const roundLength = 300;
-/** Of one run, before it ends. */
+/** The run ends after this many failures. */
 const mostFailures = 10;
 
-/** Bytes that are not HTTP: the connection is closed, whatever is said on it before. */
+/** Bytes that are not HTTP: the server must close the connection. */
 async function sendGarbage(url: string, random: () => number): Promise<void> {
   const { hostname, port } = new URL(url);
   const bytes = Buffer.from(Array.from({ length: 200 }, () => Math.floor(random() * 256)));
@@ -39,7 +39,7 @@ async function sendGarbage(url: string, random: () => number): Promise<void> {
 function check(target: Target, request: FuzzRequest, answer: Answer): void {
   const { status, type, text } = answer;
   expect(status).toBeLessThan(500);
-  // Streams tell errors as their last event.
+  // Streams report errors as their last event.
   expect(text).not.toMatch(/"type":"(server_error|api_error)"/);
   expect(text).not.toMatch(/\n\s+at .+:\d+:\d+|Traceback \(most recent/);
   for (const secret of target.secrets) expect(text).not.toContain(secret);
@@ -49,7 +49,7 @@ function check(target: Target, request: FuzzRequest, answer: Answer): void {
 }
 
 test(
-  "fuzz: random requests end in no failure, tell no secret, and leave the servers alive",
+  "fuzz: random requests cause no failure, reveal no secret, and leave the servers alive",
   async () => {
     process.env.HONE_FUZZ_SECRET = secrets.environment;
     const statuses = new Map<string, number>();

@@ -24,7 +24,7 @@ function isDeeper(value: object, levels: number): boolean {
     if (depth >= levels) return true;
     const next: object[] = [];
     for (const each of level) {
-      // Long lists of tokens hold numbers alone.
+      // Long lists of tokens contain only numbers.
       for (const child of Array.isArray(each) ? each : Object.values(each)) {
         if (typeof child === "object" && child !== null) next.push(child);
       }

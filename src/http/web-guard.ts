@@ -1,6 +1,6 @@
 /** Keeps web pages away from the servers of this machine: cross-origin requests and DNS rebinding. */
 
-/** @param host a name or an address, of IPv6 with or without brackets */
+/** @param host a name or an address, for IPv6 with or without brackets */
 export const isLoopback = (host: string): boolean => /^(127(\.\d{1,3}){3}|\[?::1\]?|localhost)$/i.test(host);
 
 export interface WebHeaders {

@@ -30,7 +30,7 @@ test("outputs are ragged over the trained positions", () => {
   expect(entropy[0]).toBeCloseTo(-0.75 * Math.log(0.75) - 0.25 * Math.log(0.25), 6);
 });
 
-test("the gradient is that of finite differences, for log-probability and entropy together", () => {
+test("the gradient equals finite differences, for log-probability and entropy together", () => {
   fc.assert(
     fc.property(tables, sequences, fc.infiniteStream(weight), (start, batch, weights) => {
       const table = Float64Array.from(start);

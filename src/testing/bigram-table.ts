@@ -1,4 +1,4 @@
-/** The arithmetic of the smallest language model there is: one row of logits for each previous token. */
+/** The arithmetic of the smallest possible language model: one row of logits for each previous token. */
 import type { OutputGradient } from "../algorithms/types.ts";
 import type { TokenRows } from "../backends/engine.ts";
 import { uniforms } from "../random.ts";

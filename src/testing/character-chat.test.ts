@@ -7,7 +7,7 @@ const conversation = [
   { role: "user", content: "grüße 🎉" },
 ] as const;
 
-test("a conversation is marks and characters, one token each", () => {
+test("each mark and each character of a conversation is one token", () => {
   const chat = characterChat();
   expect(chat.renderText(conversation)).toBe("<|system|>be brief<|end|><|user|>grüße 🎉<|end|><|assistant|>");
   const tokens = chat.render(conversation);
@@ -18,7 +18,7 @@ test("a conversation is marks and characters, one token each", () => {
   expect(chat.render(conversation, { addGenerationPrompt: false })).toEqual(tokens.slice(0, -1));
 });
 
-test("any text comes back", () => {
+test("decoding restores any text", () => {
   const chat = characterChat();
   fc.assert(
     fc.property(fc.string({ unit: "grapheme" }), (text) => {
@@ -31,7 +31,7 @@ test("any text comes back", () => {
   );
 });
 
-test("an alphabet makes the vocabulary small, and is kept to", () => {
+test("an alphabet makes the vocabulary small; other characters are refused", () => {
   const chat = characterChat("abca");
   expect(chat.vocabularySize).toBe(8);
   expect([...chat.encode("cab<|end|>")]).toEqual([7, 5, 6, 0]);

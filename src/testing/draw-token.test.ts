@@ -23,13 +23,13 @@ function shares(params: Partial<SamplingParams>): number[] {
 }
 
 test.each<[string, Partial<SamplingParams>, number[]]>([
-  ["as it is", {}, [0.1, 0.4, 0.2, 0.3]],
+  ["no parameters", {}, [0.1, 0.4, 0.2, 0.3]],
   ["greedy", { temperature: 0 }, [0, 1, 0, 0]],
   ["temperature 1/2 squares", { temperature: 0.5 }, [1 / 30, 16 / 30, 4 / 30, 9 / 30]],
   ["top-k", { topK: 2 }, [0, 4 / 7, 0, 3 / 7]],
   ["top-p keeps the token that crosses", { topP: 0.5 }, [0, 4 / 7, 0, 3 / 7]],
   ["top-p at the edge", { topP: 0.4 }, [0, 1, 0, 0]],
-  ["top-p of what top-k left", { topK: 2, topP: 0.57 }, [0, 1, 0, 0]],
+  ["top-p after top-k", { topK: 2, topP: 0.57 }, [0, 1, 0, 0]],
   ["min-p", { minP: 0.5 }, [0, 4 / 9, 2 / 9, 3 / 9]],
   ["temperature before min-p", { minP: 0.5, temperature: 0.5 }, [0, 16 / 25, 0, 9 / 25]],
 ])("%s", (_name, params, expected) => {

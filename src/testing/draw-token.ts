@@ -8,7 +8,7 @@ export const rankTokens = (logs: Float64Array): { token: number; log: number }[]
   );
 
 /**
- * Applies temperature, then top-k, top-p and min-p, each to what the one before kept.
+ * Applies temperature, then top-k, top-p and min-p, each to the tokens that the previous one kept.
  *
  * @param uniform in [0, 1)
  */

@@ -29,7 +29,7 @@ async function sampleAll(script: Script, prompts: string[], more: Partial<Sampli
   return samples.map((sample) => ({ ...sample, text: chat.decode(sample.tokens) }));
 }
 
-test("samples finish as the script answers, each with a certain log-probability", async () => {
+test("samples finish when the script answers, with a log-probability of 0 for each token", async () => {
   const script: Script = async (messages) => {
     if (messages[0]?.content === "slow") await sleep(5);
     return messages[0]!.content.toUpperCase();
@@ -54,12 +54,12 @@ test.each<[Partial<SamplingParams>, string, string]>([
   expect(await sampleAll(() => "abcdef", ["go"], more)).toMatchObject([{ text, stopReason }]);
 });
 
-test("exact tokens stay as they are", async () => {
+test("exact tokens are not changed", async () => {
   const [sample] = await sampleAll(() => Int32Array.of(70, 71), ["go"]);
   expect(sample).toMatchObject({ tokens: Int32Array.of(70, 71), stopReason: "length" });
 });
 
-test("a script that fails is an engine that fails; one that hangs can be aborted", async () => {
+test("a script that throws acts like a failing engine; a script that hangs can be aborted", async () => {
   const failing: Script = () => {
     throw new Error("no connection");
   };
@@ -70,7 +70,7 @@ test("a script that fails is an engine that fails; one that hangs can be aborted
   expect(await hanging).toMatchObject([{ stopReason: "aborted" }, { stopReason: "aborted" }]);
 });
 
-test("it refuses weights, and says what can be trained", async () => {
+test("loading weights is refused with a hint to tabularEngine", async () => {
   const { sampler } = scriptedSampler(() => "");
   await expect(sampler.load({ kind: "engine", version: 1, id: "another" })).rejects.toMatchObject({
     hint: expect.stringContaining("tabularEngine"),

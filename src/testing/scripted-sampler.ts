@@ -14,8 +14,8 @@ export interface ScriptedReply {
 export type ScriptLine = string | ScriptedReply | Int32Array;
 
 /**
- * The model's part of the play: text, a reply in parts, or exact tokens of the chat. Text is ended with the end of turn
- * where there is room for it. A script that throws is an engine that fails; one that never settles is an engine that hangs.
+ * A scripted reply: text, a reply in parts, or exact tokens of the chat. The end of turn is appended to text if it fits.
+ * A script that throws acts like a failing engine; a script that never settles acts like an engine that hangs.
  */
 export type Script = (
   messages: ChatMessage[],
@@ -23,8 +23,7 @@ export type Script = (
 ) => ScriptLine | Promise<ScriptLine>;
 
 /**
- * One line after another of each conversation, told by how often the model has spoken in it; the last line again when
- * they run out.
+ * Answers the nth call of each conversation with the nth line, and all later calls with the last line.
  *
  * @example
  * runWorkflow({ workflow, rows, reply: lines({ toolCalls: [{ name: "add", arguments: { a: 1, b: 2 } }] }, "It is 3.") })

@@ -60,7 +60,7 @@ const toSequence = (prompt: Int32Array, tokens: Int32Array): Sequence => ({
 describe("sampling", () => {
   const prompt = engine.chat.render([{ role: "user", content: "ab" }]);
 
-  test("is as likely as forward says, and follows its seed alone", async () => {
+  test("has the log-probabilities of forward, and depends on its seed only", async () => {
     const policy = await full();
     const requests = Array.from({ length: 6 }, (_, seed) => ({ prompt, params: { ...params, seed } }));
     const samples = await collect(policy, requests);
@@ -76,7 +76,7 @@ describe("sampling", () => {
     expect(outputs.entropy).toBeUndefined();
   });
 
-  test("ends at its limits, gives what was asked for, streams and aborts", async () => {
+  test("ends at its limits, returns the requested outputs, streams and aborts", async () => {
     const policy = await full();
     const asks = [
       { prompt, params: { ...params, maxTokens: 3, ignoreEos: true }, promptLogprobs: true, topLogprobs: 2 },
@@ -133,7 +133,7 @@ describe("learning", () => {
   const batch = [{ tokens: Int32Array.of(1, 2, 3), trained: Uint8Array.of(1, 1) }];
   const loss = linear([-2, -1]);
 
-  test("AdamW with clipping and decay goes where PyTorch's goes", async () => {
+  test("AdamW with clipping and decay equals PyTorch's", async () => {
     const policy = await tabularEngine({ alphabet: "" }).createPolicy({ adapter: { kind: "full" } });
     const norms: number[] = [];
     for (let step = 0; step < 3; step++) {
@@ -221,7 +221,7 @@ describe("state", () => {
     return (await policy.learner.forward(batch, { entropy: true })).logprobs;
   };
 
-  test("comes back exactly, and training goes on as it would have", async () => {
+  test("is restored exactly, and training continues as without a restart", async () => {
     const policy = await full();
     await train(policy);
     const dir = join(folder, "whole");
@@ -237,7 +237,7 @@ describe("state", () => {
     await expect(policy.learner.saveState(dir)).rejects.toThrow("already exists");
   });
 
-  test("a state of something else is refused", async () => {
+  test("a state of another policy is refused", async () => {
     const other = await tabularEngine({ alphabet: "ab" }).createPolicy({ adapter: { kind: "full" } });
     await other.learner.saveState(join(folder, "other"));
     const policy = await full();

@@ -17,7 +17,7 @@ const capabilities: Capabilities = {
   engine: "tabular",
   sampleLogprobs: "raw",
   adapters: ["lora", "full", "none"],
-  // The one table that there is.
+  // The engine's only base model.
   loraTargets: ["attn", "mlp", "unembed"],
   outputs: ["logprobs", "entropy", "values", "concentration", "targets", "most_likely", "draws"],
   sampling: [

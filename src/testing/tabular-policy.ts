@@ -11,7 +11,7 @@ import { tabularAdapter } from "./tabular-adapter.ts";
 import { tabularSample } from "./tabular-sample.ts";
 import { loadTabularState, saveTabularState } from "./tabular-state.ts";
 
-/** Tells learners apart. */
+/** Distinguishes learners. */
 let count = 0;
 
 export function tabularPolicy(base: Table, chat: CharacterChat, spec: AdapterSpec): Policy {

@@ -1,4 +1,4 @@
-/** A tabular policy on disk: one JSON file in a folder that is there whole or not at all. */
+/** A tabular policy on disk: one JSON file in a folder that is either complete or absent. */
 import { existsSync } from "node:fs";
 import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";

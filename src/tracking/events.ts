@@ -47,7 +47,7 @@ export type RunEvent =
       best?: { metric: string; value: number };
     }
   | { type: "checkpoint-removed"; path: string }
-  /** Something did not go as asked, and the run continues: retried, dropped, coerced. */
+  /** Something was retried, dropped or coerced, and the run continues. */
   | { type: "warning"; text: string }
   /** A line that a rollout's code logged: for log.txt, not for the screen. */
   | { type: "rollout-log"; text: string }

@@ -26,7 +26,7 @@ export type FailureBoundary = "engine" | "set_up" | "workflow" | "environment" |
 
 /**
  * Whose failure it was:
- * - `model`: the agent could not use the model's reply (cut off, malformed, not the JSON that was asked for)
+ * - `model`: the agent could not use the model's reply (cut off, malformed, not the requested JSON)
  * - `agent`: the user's own code failed, or called the model in a way that is not allowed
  * - `reward`: the reward failed, or did not return a reward
  * - `infrastructure`: the engine, the network or another server did not answer

@@ -30,7 +30,7 @@ describe("hone chat", () => {
     expect(message).toEqual({ role: "assistant", content: "31", reasoning: "31 > 12" });
   });
 
-  it("says where a reply was cut off, and leaves room for the conversation", async () => {
+  it("prints where a reply was cut off, and counts the conversation towards the limit", async () => {
     expect((await ask(() => "a long reply", { maxTokens: 3 })).printed).toBe("a l [cut off after 3 tokens]\n");
     expect((await ask(() => "a long reply", { maxLength: 10 })).printed).toBe("a  [cut off after 2 tokens]\n");
     await expect(ask(() => "31", { maxLength: 8 })).rejects.toThrow(UserError);
@@ -39,15 +39,15 @@ describe("hone chat", () => {
   it.each<[string, ConfigInput, string[], number]>([
     ["8 tokens of the run's data", { data: { max_response_length: 8 } }, [], 2048],
     ["8 tokens of the run's validation", { rllm: { rollout: { val: { max_tokens: 8 } } } }, [], 2048],
-    ["what is typed", { data: { max_response_length: 8 } }, ["rllm.rollout.val.max_tokens=64"], 64],
-    ["what is typed under another name", {}, ["data.max_response_length=32"], 32],
+    ["the typed limit", { data: { max_response_length: 8 } }, ["rllm.rollout.val.max_tokens=64"], 64],
+    ["a limit typed under another name", {}, ["data.max_response_length=32"], 32],
     [
-      "what is typed over a resolved limit",
+      "a typed limit that replaces a resolved one",
       { rllm: { rollout: { val: { max_tokens: 8 } } } },
       ["data.max_response_length=32"],
       32,
     ],
-  ])("takes no limit of the run, but one that is typed: %s", (_, input, overrides, limit) => {
+  ])("ignores limits of the run, except typed ones: %s", (_, input, overrides, limit) => {
     expect(replyLimit(composeConfig({ input, overrides }))).toBe(limit);
   });
 });

@@ -1,4 +1,4 @@
-/** `hone gateway` as it is run: a process of its own with a real model, official clients, and SIGTERM at the end. */
+/** `hone gateway` as a process, with a real model, official clients, and SIGTERM at the end. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -65,12 +65,12 @@ describe("hone gateway", () => {
     };
     const first = await ask(7);
     expect(first[0]).not.toEqual(first[1]);
-    // The seed decides, whatever was asked before.
+    // The seed alone decides, not earlier requests.
     expect(await ask(7)).toEqual(first);
     expect(await ask(8)).not.toEqual(first);
   });
 
-  test("the openai client: a stream tells what the whole reply would", async () => {
+  test("the openai client: a stream gives the same text as the whole reply", async () => {
     const asked = { model: "any", messages, seed: 3, temperature: 0.7 };
     const whole = await openai("stream").chat.completions.create(asked);
     const stream = openai("stream").chat.completions.stream({ ...asked, stream_options: { include_usage: true } });
@@ -80,7 +80,7 @@ describe("hone gateway", () => {
       return [choice!.message.content, choice!.finish_reason, prompt_tokens, completion_tokens];
     };
     expect(told(streamed)).toEqual(told(whole));
-    // What the model says after it, it does not say: the reply ends where the stop string begins.
+    // The reply ends where the stop string begins.
     const content = whole.choices[0]!.message.content!;
     const stop = content[5]!;
     const stopped = await openai("stream").chat.completions.create({ ...asked, stop });
@@ -101,7 +101,7 @@ describe("hone gateway", () => {
     };
     const plain = await client.chat.completions.create({ model: "any", messages, max_tokens: 8 });
     const told = await client.chat.completions.create(wished);
-    // The model is told of the schema; it is not forced to keep to it, and whoever demands that is refused.
+    // The prompt describes the schema but does not enforce it; a strict schema is refused.
     expect(told.usage!.prompt_tokens).toBeGreaterThan(plain.usage!.prompt_tokens + JSON.stringify(parameters).length);
     const strict = {
       ...wished,
@@ -130,7 +130,7 @@ describe("hone gateway", () => {
     expect(["end_turn", "max_tokens", "tool_use"]).toContain(streamed.stop_reason);
   });
 
-  test("ends by SIGTERM, with every answered call in the store", async () => {
+  test("ends at SIGTERM, with every answered call in the store", async () => {
     const ended = new Promise<unknown>((resolve) => gateway.once("close", (...how) => resolve(how)));
     gateway.kill("SIGTERM");
     expect(await ended, said).toEqual([0, null]);

@@ -2,7 +2,7 @@ import { expect, test, vi } from "vitest";
 import { runCommandLine } from "../run-command-line.ts";
 
 test.each(["abc", "", "ftp://127.0.0.1", "127.0.0.1:8000", "http://"])(
-  "hone gateway --upstream %j is one sentence",
+  "hone gateway --upstream %j is refused with one sentence",
   async (url) => {
     using errors = vi.spyOn(process.stderr, "write").mockReturnValue(true);
     expect(await runCommandLine(["gateway", "--upstream", url])).toBe(2);

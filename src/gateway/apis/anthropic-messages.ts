@@ -98,10 +98,7 @@ function readMessages(body: Body, notices: Notices): ChatMessage[] {
   const system = textOf(body.system, "system");
   const messages = list.flatMap((message, index) => fromMessage(message, `messages.${index}`, notices));
   if (messages.at(-1)?.role === "assistant") {
-    throw badParameter(
-      "messages",
-      "the last message is the assistant's, but the model always begins a turn of its own",
-    );
+    throw badParameter("messages", "the last message is the assistant's, but the model always starts a new turn");
   }
   return system === "" ? messages : [{ role: "system", content: system }, ...messages];
 }

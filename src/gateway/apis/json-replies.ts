@@ -40,11 +40,11 @@ export function withJsonInstruction(messages: readonly ChatMessage[], format: Js
 
 /** What is wrong with the reply, as a clause of the rollout's failure if its agent throws. */
 export const jsonFault = (text: string, format: JsonFormat): string | undefined =>
-  matches(text, format) ? undefined : "is not the JSON that was asked for";
+  matches(text, format) ? undefined : "is not the requested JSON";
 
 export function countJson(text: string, format: JsonFormat, notices: Notices): void {
-  if (matches(text, format)) notices.add("json_valid", "replies are checked against the JSON that was asked for");
-  else notices.add("json_invalid", `a reply is not the JSON that was asked for: ${text.slice(0, 100)}`);
+  if (matches(text, format)) notices.add("json_valid", "replies are checked against the requested JSON");
+  else notices.add("json_invalid", `a reply is not the requested JSON: ${text.slice(0, 100)}`);
 }
 
 function matches(text: string, { schema }: JsonFormat): boolean {

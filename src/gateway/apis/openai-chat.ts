@@ -26,7 +26,7 @@ import { chatLogprobs } from "./token-logprobs.ts";
 import { readTools, type ToolForm, toOpenaiToolCalls } from "./tools.ts";
 
 const obsolete = "it is obsolete; use tools";
-const newTurn = "the model always begins a turn of its own";
+const newTurn = "the model always starts a new turn";
 
 const chatRules: Rules = {
   ...commonRules,
@@ -36,7 +36,7 @@ const chatRules: Rules = {
   modalities: { refused: "only text is sampled", unless: [["text"]] },
   audio: { refused: "only text is sampled" },
   prediction: { refused: "replies are sampled freely" },
-  web_search_options: { refused: "the gateway has no web search; offer it as a tool of the agent's own" },
+  web_search_options: { refused: "the gateway has no web search; offer it as one of the agent's own tools" },
   functions: { refused: obsolete, unless: [[]] },
   function_call: { refused: obsolete, unless: ["none"] },
   add_generation_prompt: { refused: newTurn, unless: [true] },
@@ -141,7 +141,7 @@ function choice(context: CallContext, request: ChatRequest, generated: Generated
   };
 }
 
-/** The reply without its stop string. Counts whether it is the JSON that was asked for. */
+/** The reply without its stop string. Counts whether it is the requested JSON. */
 function clientReply({ notices }: CallContext, { params, json }: ChatRequest, { reply }: Generated): ParsedReply {
   const content = cutAtStop(reply.content, params.stop);
   if (json) countJson(content, json, notices);

@@ -23,7 +23,7 @@ import { completionLogprobs } from "./token-logprobs.ts";
 const completionRules: Rules = {
   ...commonRules,
   ...used("prompt add_special_tokens"),
-  echo: { refused: "the client has the prompt", unless: [false] },
+  echo: { refused: "the client already has the prompt", unless: [false] },
   suffix: { refused: "models are not trained to fill in", unless: [""] },
   best_of: { refused: "choosing the best of several replies would hide what was sampled", unless: [1] },
 };

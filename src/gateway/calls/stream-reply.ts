@@ -35,7 +35,7 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
   const thinking = options ? chat.thinkingOf(options) : "never";
   const contentMarks = (options?.tools?.length ?? 0) > 0 ? [...stops, ...callStarts] : stops;
   const sent: ReplyDelta = { content: "", reasoning: "" };
-  /** After "paused" only the whole reply can tell what the text is. */
+  /** After "paused", the text is known only from the whole reply. */
   let part: "start" | "reasoning" | "content" | "paused" = thinking === "never" ? "content" : "start";
   let hasThought = false;
   /** Something other than special tokens was sent, or special tokens were dropped. */
@@ -66,7 +66,7 @@ export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOpti
   }
 
   function readContent(): string {
-    // The end of thinking that never began makes thinking of everything before it.
+    // If thinking ends without a start, everything before its end is thinking.
     return send("content", hasThought || thinking === "never" ? contentMarks : [thinkEnd, ...contentMarks]);
   }
 

@@ -1,4 +1,4 @@
-/** Who is answered: a public address asks for keys, and without keys only this machine's programs are. */
+/** Access: a public address requires keys; without keys only programs of this machine are answered. */
 import { afterEach, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
 import { rawRequest } from "../../http/raw-request.fixture.ts";
@@ -53,7 +53,7 @@ test("a tunnel to this machine itself needs no key", async () => {
   expect(lines).toEqual([]);
 });
 
-test("a foreign Host, or an Origin, reads no traces and posts no rewards with the default token", async () => {
+test("a foreign Host or an Origin cannot read traces or post rewards with the default token", async () => {
   const { local, session, post, entry, abort } = await open();
   const admin = { authorization: "Bearer my-shared-secret" };
   for (const web of [

@@ -9,7 +9,7 @@ export type Body = Record<string, unknown>;
  * What happens to a parameter:
  * - `used`
  * - `ignored`: it does not change what is sampled; the reason is logged once, and each use is counted
- * - `refused`: without it the request would mean something else. The values in `unless` ask for nothing and are accepted.
+ * - `refused`: without it the request would mean something else. The values in `unless` request nothing and are accepted.
  */
 export type Rule = "used" | { ignored: string } | { refused: string; unless?: readonly unknown[] };
 export type Rules = Readonly<Record<string, Rule>>;

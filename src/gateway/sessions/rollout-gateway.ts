@@ -14,7 +14,7 @@ export interface RolloutGatewayOptions {
 
 export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions): RolloutGateway {
   const { prefix, enforceSampling, metadata = {} } = options;
-  // Before a workflow asks for the ambient address.
+  // Before a workflow reads the ambient address.
   patchFetch();
   return {
     open({ taskId, rollout, attempt, purpose }, session, signal): OpenedGateway {

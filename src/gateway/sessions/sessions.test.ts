@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { createSessions } from "./sessions.ts";
 
-test("of sessions that nobody opened the one called longest ago makes room, and may come again", () => {
+test("of sessions opened by a call, the one without calls for the longest time is forgotten, and may return", () => {
   const opened: string[] = [];
   const forgotten: string[] = [];
   const generate = () => Promise.reject(new Error("not called"));

@@ -34,7 +34,7 @@ beforeAll(async () => {
 });
 afterAll(() => opened.close());
 
-test("conversations for fine-tuning: each to its end, in OpenAI's form", () => {
+test("conversations for fine-tuning: each complete, in OpenAI's form", () => {
   const lines = [...exportTraces(opened.store, "sft", {})];
   expect(lines).toMatchObject([
     {

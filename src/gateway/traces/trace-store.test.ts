@@ -54,7 +54,7 @@ const session = (more: Partial<TraceSession> = {}): TraceSession => ({
 });
 
 describe("the trace store", () => {
-  test("gives back what it was told, in the order of the calls, from a file opened again", () => {
+  test("returns what was recorded, in the order of the calls, from a file opened again", () => {
     const path = join(folder, "deeper", "traces.db");
     const store = openTraceStore({ path });
     store.session(session());
@@ -79,7 +79,7 @@ describe("the trace store", () => {
     again.close();
   });
 
-  test("lists by reward and age, and calls whose session nobody announced", () => {
+  test("lists by reward and age, and calls of unannounced sessions", () => {
     const store = openTraceStore({ path: ":memory:" });
     store.session(session({ session: "good", startedMs: 1, reward: 1 }));
     store.session(session({ session: "bad", startedMs: 2, reward: 0 }));
@@ -104,7 +104,7 @@ describe("the trace store", () => {
     const begin = statSync(path).size;
     for (let index = 0; index < 1500; index++) store.trace(trace(`call-${index}`));
     store.flush();
-    // Only the copying makes the database itself grow.
+    // The database file grows only by copying.
     while (statSync(path).size === begin) await new Promise((resolve) => setTimeout(resolve, 5));
     for (let index = 1500; index < 3000; index++) store.trace(trace(`call-${index}`));
     store.close();
@@ -127,14 +127,14 @@ describe("the trace store", () => {
     again.close();
   });
 
-  test("refuses a file that is something else, and one that is not there", () => {
+  test("refuses a file that is not a trace store, and a missing file", () => {
     const path = join(folder, "notes.txt");
     writeFileSync(path, "these are no traces, but they are mine and must stay as they are");
     expect(() => openTraceStore({ path })).toThrow(UserError);
     expect(() => openTraceStore({ path: join(folder, "none.db"), create: false })).toThrow(UserError);
   });
 
-  test("a record that cannot be written is counted as lost and told, and later ones are written", () => {
+  test("a record that cannot be written is counted as lost and reported; later ones are written", () => {
     const problems: string[] = [];
     const store = openTraceStore({ path: ":memory:", onProblem: (text) => problems.push(text) });
     const circular: Record<string, unknown> = {};
@@ -149,7 +149,7 @@ describe("the trace store", () => {
   });
 });
 
-test("a killed process loses nothing that flush has answered, and leaves a sound file", {
+test("a killed process loses nothing that was flushed, and leaves a valid file", {
   timeout: 30_000,
 }, async () => {
   const script = `
@@ -187,7 +187,7 @@ test("a killed process loses nothing that flush has answered, and leaves a sound
   }
 });
 
-test("the database, its log and its index are for their owner alone, also where an earlier one was not", () => {
+test("the database, its log and its index are readable by their owner only, even if an earlier file was not", () => {
   const folder = temporaryFolder("trace-modes");
   const path = join(folder, "inner", "traces.db");
   const modes = () => readdirSync(dirname(path)).map((name) => statSync(join(dirname(path), name)).mode & 0o777);

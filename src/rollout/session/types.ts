@@ -88,7 +88,7 @@ export interface RolloutSession {
   trajectories(): Trajectory[];
   /** Whether a length limit cut off the last reply, other than the call's own smaller limit. */
   truncated(): boolean;
-  /** What is wrong with the last reply, as a clause: `"was cut off ..."`, `"is not the JSON that was asked for"`. */
+  /** What is wrong with the last reply, as a clause: `"was cut off ..."`, `"is not the requested JSON"`. */
   fault(): string | undefined;
   /** Later model calls fail. */
   close(): void;
@@ -111,7 +111,7 @@ export interface GenerateRequest {
   signal?: AbortSignal;
   /** Called for each sampled token, by engines that support it. */
   onToken?: (token: number, logprob: number) => void;
-  /** What is wrong with a reply that could be read, as a clause: `"is not the JSON that was asked for"`. */
+  /** What is wrong with a reply that could be read, as a clause: `"is not the requested JSON"`. */
   wrongWith?: (reply: ParsedReply) => string | undefined;
   /** Kept with the step, for grouping: see `rllm.sdk.processing`. */
   metadata?: Readonly<Record<string, unknown>>;

@@ -44,7 +44,7 @@ function terminal(columns?: number): Terminal & { isTTY: boolean; written: strin
     },
     screen() {
       const lines = [""];
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: what terminals are told is control characters
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: terminal commands contain control characters
       for (const [part] of this.written.matchAll(/\x1b\[(\d*)([A-Za-z])|\n|\r|[^\x1b\n\r]+/g)) {
         if (part === "\n") lines.push("");
         else if (part === "\x1b[J") lines[lines.length - 1] = "";
@@ -59,7 +59,7 @@ function terminal(columns?: number): Terminal & { isTTY: boolean; written: strin
 it.each([
   [1, "val/reward  0.914"],
   [2, "val/reward  0.914 -> 0.950"],
-])("a single validation is a value, not a change to itself: %i validation(s)", (count, line) => {
+])("a single validation is shown as a value without a change: %i validation(s)", (count, line) => {
   const progress = newProgress(0);
   const validations = [0.914, 0.95].slice(0, count).map(
     (reward, index): RunEvent => ({
@@ -92,7 +92,7 @@ describe("liveText", () => {
     expect(liveText(progress, [], 12, width)).toBe(text);
   });
 
-  it("names the longest wait once it is long", () => {
+  it("names the longest wait after a while", () => {
     const waits = [{ what: "the judge", seconds: 9 }];
     expect(liveText(progress, waits, 12, 100)).not.toContain("judge");
     waits.push({ what: "the worker", seconds: 75 });
@@ -141,7 +141,7 @@ describe("the total time is estimated before the first step ends", () => {
     expect(timeLeft(progress, now)).toEqual(seconds === undefined ? undefined : { seconds, rough: true });
   });
 
-  it("and said once each by the first rollouts and the first step", async () => {
+  it("and printed once after the first rollouts and once after the first step", async () => {
     const out = terminal();
     let clock = 0;
     const subscriber = consoleSubscriber({ out, others: [], now: () => clock });
@@ -197,7 +197,7 @@ describe("consoleSubscriber", () => {
     expect(out.written).not.toContain("\x1b");
   });
 
-  it("names a long wait in a pipe, more and more rarely", () => {
+  it("reports a long wait in a pipe at growing intervals", () => {
     const out = terminal();
     let seconds = 0;
     consoleSubscriber({ out, others: [], waitingFor: () => [{ what: "the worker", seconds }] });
@@ -210,7 +210,7 @@ describe("consoleSubscriber", () => {
     ]);
   });
 
-  it("keeps a line below everything else on a terminal, and takes it away at the end", async () => {
+  it("keeps a line below all other output on a terminal, and removes it at the end", async () => {
     const out = terminal(60);
     const error = terminal(60);
     error.write = (text) => out.write.call(out, text); // The same screen.
@@ -237,7 +237,7 @@ describe("consoleSubscriber", () => {
     expect(out.screen().at(-1)).toBe("half a ");
     out.write("line\n");
     vi.advanceTimersByTime(200);
-    out.columns = 30; // The line, 51 wide, is broken into two rows by now.
+    out.columns = 30; // The line has 51 columns, so the terminal has wrapped it into two rows.
     const before = out.written.length;
     vi.advanceTimersByTime(200);
     expect(out.written.slice(before).startsWith("\x1b[1A\r\x1b[J")).toBe(true);

@@ -44,7 +44,7 @@ export function describeEvent(event: RunEvent): string | null {
   }
 }
 
-/** The text may hold a model's own words, whose line breaks must not begin a line of the log. */
+/** The text may contain a model's words, whose line breaks must not start a line of the log. */
 const indented = (text: string) => printableLines(text).replaceAll("\n", "\n  ");
 
 /** Relative to the working directory if it is inside. */

@@ -53,7 +53,7 @@ describe("stepLine", () => {
   });
 });
 
-it("validationLine leaves out what says nothing", () => {
+it("validationLine leaves out metrics that say nothing", () => {
   const metrics = { "val/reward": 0.5, "val/gsm8k/reward": 0.5, "val/gsm8k/pass@1": 0.25, "val/unknown": 0, other: 1 };
   const validation = { step: 5, metrics, seconds: 4.21 };
   expect(validationLine(validation)).toBe("validation  after step 5  reward 0.500  gsm8k/pass@1 0.250  4.2 s");

@@ -46,14 +46,14 @@ describe("chart", () => {
     expect(labels([0.5, 0.5])).toEqual(["0.50", "0.50"]);
   });
 
-  it("averages what does not fit, and starts where a resumed run started", () => {
+  it("averages values that do not fit, and starts at the first step of a resumed run", () => {
     const values = Array.from({ length: 100 }, (_, index) => index);
     const lines = chart(values, { width: 20, height: 2, first: 101 });
     expect(lines.at(-1)).toMatch(/^ {7}101 +200$/);
     expect(lines[0]).toMatch(/^99\.00 \| {6}\*+$/);
   });
 
-  it("never is wider than asked, whatever the values", () => {
+  it("is never wider than requested", () => {
     const figure = fc.oneof(fc.double({ min: -1e3, max: 1e3, noNaN: true }), fc.constant(Number.NaN));
     fc.assert(
       fc.property(fc.array(figure, { maxLength: 200 }), fc.integer({ min: 24, max: 100 }), (values, width) => {

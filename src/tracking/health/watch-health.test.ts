@@ -10,7 +10,7 @@ const repeat = (count: number, metrics: Metrics) => Array.from({ length: count }
 const rewards = (...values: number[]) => course(...values.map((value) => ({ "reward/mean": value })));
 const noise = (index: number) => 0.02 * Math.sin(index * 2.4);
 
-/** Everything said over a course, step by step. */
+/** All sentences over a series of steps, with their step. */
 function said(history: StepMetrics[], settings = config(), health = watchHealth(settings)) {
   return history.flatMap(({ step, metrics }) => health(metrics).map((text): [number, string] => [step, text]));
 }
@@ -171,7 +171,7 @@ describe("health", () => {
     expect(said(history)).toEqual(expected.map(([step, text]) => [step, expect.stringMatching(text as RegExp)]));
   });
 
-  it("does not propose what is set already", () => {
+  it("does not propose a setting that is set already", () => {
     const [[, text] = []] = said(
       course({ "rollout/logprob_diff_mean": 0.31 }),
       config({ local: { dtype: "float32" } }),
@@ -180,7 +180,7 @@ describe("health", () => {
     expect(text).not.toMatch(/dtype/);
   });
 
-  it("names the sampling limit where that is what was set", () => {
+  it("names the sampling limit if that was set", () => {
     const settings = config({ rllm: { rollout: { train: { max_tokens: 64 } } } });
     const by = cutBy("max_response_length");
     expect(said(course(by, by), settings)[0]![1]).toMatch(/raise rllm\.rollout\.train\.max_tokens \(now 64\)/);
@@ -215,7 +215,7 @@ describe("health", () => {
     );
   });
 
-  it("costs the same at step 20,000 as at the first: no step is read again later", () => {
+  it("costs the same at step 20,000 as at the first: a step is read only once", () => {
     const health = watchHealth(config());
     let current = 0;
     for (let step = 1; step <= 20_000; step++) {

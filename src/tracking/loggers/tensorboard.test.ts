@@ -74,7 +74,7 @@ describe("tensorboardSubscriber", () => {
   };
   const open = () => tensorboardSubscriber(directory, () => 1_700_000_000_500);
 
-  it("writes metrics that parse back, zeros too", () => {
+  it("writes metrics that can be parsed again, zeros too", () => {
     const subscriber = open();
     subscriber.event({ type: "run-start", folder: "", totalSteps: 9, step: 0, history: [], text: [] });
     subscriber.event({ type: "health", text: "not a metric" });
@@ -122,7 +122,7 @@ describe("tensorboardSubscriber", () => {
     expect(String(parseMessage(parseMessage(metadata![1] as Buffer)[0]![1] as Buffer)[0]![1])).toBe("text");
   });
 
-  it("marks after a resume the step from which earlier files are void", () => {
+  it("after a resume, marks the step from which earlier files are invalid", () => {
     open().event({ type: "run-start", folder: "", totalSteps: 9, step: 200, history: [], text: [] });
     const [, start] = events();
     expect(start?.slice(1)).toEqual([

@@ -4,11 +4,11 @@ import { describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
 import { type SidecarProcess, wandbSubscriber } from "./wandb.ts";
 
-/** The other end of the pipe: what it was told, and a mouth. */
+/** A fake sidecar: records the messages that it receives, and can answer. */
 function sidecar(
   react: (message: Record<string, unknown>, self: { say(answer: object): void; exit(code: number): void }) => void,
 ) {
-  const told: Record<string, unknown>[] = [];
+  const received: Record<string, unknown>[] = [];
   const emitter = new EventEmitter();
   const stdout = new PassThrough();
   const self = {
@@ -22,7 +22,7 @@ function sidecar(
   stdin.setEncoding("utf8").on("data", (text: string) => {
     for (const line of text.trim().split("\n")) {
       const message = JSON.parse(line) as Record<string, unknown>;
-      told.push(message);
+      received.push(message);
       react(message, self);
     }
   });
@@ -37,7 +37,7 @@ function sidecar(
       return true;
     },
   };
-  return { child, told, self, isKilled: () => killed };
+  return { child, received, self, isKilled: () => killed };
 }
 
 const obedient = (message: Record<string, unknown>, { say }: { say(answer: object): void }) => {
@@ -62,12 +62,12 @@ function options(child: SidecarProcess, warnings: string[] = []) {
 }
 
 it("logs samples as a table", async () => {
-  const { child, told } = sidecar(obedient);
+  const { child, received } = sidecar(obedient);
   const subscriber = await wandbSubscriber(options(child));
   const row = { task: "sums/0:0", prompt: "2+2?", reply: "4", reward: 1, reason: "right" };
   subscriber.event({ type: "samples", step: 5, kind: "train", rows: [row] });
   await subscriber.close();
-  expect(told[1]).toEqual({
+  expect(received[1]).toEqual({
     ...{ op: "table", step: 5, name: "samples/train", columns: ["task", "prompt", "reply", "reward", "reason"] },
     data: [["sums/0:0", "2+2?", "4", 1, "right"]],
   });
@@ -75,7 +75,7 @@ it("logs samples as a table", async () => {
 
 describe("wandbSubscriber", () => {
   it("passes on metrics and how the run ended", async () => {
-    const { child, told } = sidecar(obedient);
+    const { child, received } = sidecar(obedient);
     const subscriber = await wandbSubscriber(options(child));
     subscriber.event({
       type: "step-end",
@@ -89,7 +89,7 @@ describe("wandbSubscriber", () => {
     subscriber.event({ type: "validation-end", step: 1, metrics: { "val/reward": 0.5 }, seconds: 1 });
     subscriber.event({ type: "run-end", reason: "done" });
     await subscriber.close();
-    expect(told).toEqual([
+    expect(received).toEqual([
       {
         op: "init",
         entity: null,
@@ -129,26 +129,26 @@ describe("wandbSubscriber", () => {
     expect(isKilled()).toBe(true);
   });
 
-  it("says when the sidecar ends before it has answered", async () => {
+  it("reports a sidecar that ends before it answers", async () => {
     const { child } = sidecar((_message, { exit }) => exit(3));
     await expect(wandbSubscriber(options(child))).rejects.toThrow(/its sidecar ended: exit code 3/);
   });
 
-  it("goes on without it when it dies in the middle, and says so once", async () => {
+  it("continues without a sidecar that dies, and warns once", async () => {
     const warnings: string[] = [];
-    const { child, told, self } = sidecar(obedient);
+    const { child, received, self } = sidecar(obedient);
     const subscriber = await wandbSubscriber(options(child, warnings));
     self.exit(1);
     await new Promise(setImmediate);
     subscriber.event({ type: "step-end", step: 1, total: 2, epoch: 0, metrics: {}, seconds: 1 });
     await subscriber.close();
     expect(warnings).toEqual([expect.stringMatching(/stopped recording.*exit code 1/)]);
-    expect(told).toHaveLength(1);
+    expect(received).toHaveLength(1);
   });
 
-  it("does not wait forever at the end, and says how to send the rest", async () => {
+  it("limits the wait at the end, and says how to send the rest", async () => {
     const warnings: string[] = [];
-    const { child, isKilled } = sidecar((message, mouth) => message.op === "init" && obedient(message, mouth));
+    const { child, isKilled } = sidecar((message, self) => message.op === "init" && obedient(message, self));
     await (await wandbSubscriber(options(child, warnings))).close();
     expect(isKilled()).toBe(true);
     expect(warnings).toEqual([expect.stringMatching(/wandb sync \/runs\/a\/wandb\/run-1/)]);

@@ -29,7 +29,7 @@ it("plots/ gets curves of reward, length and entropy, also of a resumed and a ve
   expect(reward).toContain("mean reward, by step");
 });
 
-it("a curve without change lies in the middle, with one label", () => {
+it("a constant curve is drawn in the middle, with one label", () => {
   const svg = curveSvg(
     "flat",
     [1, 2].map((step) => ({ step, value: 0.07 })),

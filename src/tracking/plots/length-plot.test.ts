@@ -14,7 +14,7 @@ it("draws how many replies have which length, those at the limit in red", () => 
   expect(heights(svg, "#c0392b")).toEqual([four]);
 });
 
-it("draws long replies in few bars, and none at all", () => {
+it("draws long replies in few bars, and an empty plot without replies", () => {
   expect(heights(lengthsSvg(1, [0, 4000, 8192], 10_000), "#4878a8").length).toBeLessThanOrEqual(33);
   expect(lengthsSvg(1, [], 10)).toContain("tokens of 0 replies");
 });

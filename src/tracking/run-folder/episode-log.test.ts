@@ -11,7 +11,7 @@ afterEach(() => removeFolder(directory));
 
 const read = (folder: string, file: string) => JSON.parse(readFileSync(join(folder, file), "utf8"));
 
-it("writes a readable file an episode and a summary, and replaces a step that is logged again", () => {
+it("writes a readable file per episode and a summary, and replaces a step that is logged again", () => {
   const row = { question: "?", answer: 4 };
   const episodes = [sampleEpisode("a:0", { correct: true, row }), sampleEpisode("a:1"), sampleEpisode("b/c:0")];
   const at = { mode: "train", step: 3, epoch: 1 } as const;

@@ -21,7 +21,7 @@ it.each([
   expect(read.every(({ ended }) => ended)).toBe(text === "" || text.endsWith("\n"));
 });
 
-it("keeps every figure, finite or not", () => {
+it("keeps every number, finite or not", () => {
   const figures = fc.dictionary(
     fc.string().filter((name) => name !== "__proto__"),
     fc.double().map((value) => value + 0), // JSON has no -0.

@@ -3,7 +3,7 @@ import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/
 import { toJson } from "./json-lines.ts";
 import { readEpisode } from "./read-episode.ts";
 
-it("reads back what was written: typed arrays, and numbers that JSON does not know", () => {
+it("reads back what was written: typed arrays, and numbers that JSON does not have", () => {
   const steps = [
     sampleStep([1, 2], [3, 4], {
       ...{ policyVersion: 3, tokenVersions: Int32Array.of(2, 3), text: "NaN", reward: Number.NEGATIVE_INFINITY },

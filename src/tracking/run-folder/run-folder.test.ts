@@ -64,7 +64,7 @@ describe("createRunFolder", () => {
     expect(readdirSync(second.path).sort()).toEqual([".lock", "checkpoints", "config.yaml", "episodes"]);
   });
 
-  it("gives runs of the same second folders of their own", () => {
+  it("gives runs of the same second different folders", () => {
     expect([create(), create(), create()].map(({ path }) => path.slice(root.length + 1))).toEqual([
       "hone-first-20260131-235905",
       "hone-first-20260131-235905-2",
@@ -72,7 +72,7 @@ describe("createRunFolder", () => {
     ]);
   });
 
-  it("leaves alone what a person called latest", () => {
+  it("does not replace a file or folder named latest", () => {
     mkdirSync(join(root, "latest"));
     const run = create();
     run.writeConfig("");
@@ -80,7 +80,7 @@ describe("createRunFolder", () => {
   });
 });
 
-it("an abandoned folder goes when no run has begun in it, and stays when one has", () => {
+it("an abandoned folder is removed unless a run has begun in it", () => {
   const [empty, begun] = [create(), create()];
   begun.writeConfig("");
   for (const run of [empty, begun]) run.abandon();
@@ -88,7 +88,7 @@ it("an abandoned folder goes when no run has begun in it, and stays when one has
 });
 
 describe("openRunFolder", () => {
-  it("makes one of the user's naming, opens it again, and follows links to what they mean now", () => {
+  it("creates a folder with the user's name, opens it again, and follows links to their current target", () => {
     const own = noted(openRunFolder(join(root, "mine")));
     own.writeConfig("a: 1\n");
     expect(read(own, "config.yaml")).toBe("a: 1\n");
@@ -99,7 +99,7 @@ describe("openRunFolder", () => {
     expect(noted(openRunFolder(join(root, "latest"))).path).toBe(run.path);
   });
 
-  it("refuses files and folders of something else", () => {
+  it("refuses files, and folders that are not run folders", () => {
     writeFileSync(join(root, "file"), "");
     expect(() => openRunFolder(join(root, "file"))).toThrow(/is a file/);
     expect(() => openRunFolder(root)).toThrow(/not a run folder: it contains file/);
@@ -117,7 +117,7 @@ describe("the lock", () => {
   });
   const dead = () => spawnSync(process.execPath, ["-e", ""]).pid;
 
-  it("refuses a second trainer with its name", () => {
+  it("refuses a second trainer and names the first", () => {
     const folder = create();
     const refused = (() => {
       try {
@@ -134,7 +134,7 @@ describe("the lock", () => {
 
   it.each([
     ["whose process is gone", () => JSON.stringify(holder({ pid: dead() }))],
-    ["whose process number is another's now", () => JSON.stringify(holder({ started: "an earlier boot/1" }))],
+    ["whose process id now belongs to another process", () => JSON.stringify(holder({ started: "an earlier boot/1" }))],
     ["that a power cut left empty", () => ""],
   ])("is taken over from a trainer %s", (_what, content) => {
     const folder = create();
@@ -145,14 +145,14 @@ describe("the lock", () => {
     expect(readdirSync(folder.path).filter((name) => name.startsWith(".lock"))).toEqual([".lock"]);
   });
 
-  it("of another machine is not judged from here", () => {
+  it("is kept if it belongs to another machine", () => {
     const folder = create();
     folder.close();
     writeFileSync(lock(folder), JSON.stringify(holder({ host: "elsewhere", pid: 1 })));
     expect(() => openRunFolder(folder.path)).toThrow(/process 1 on elsewhere/);
   });
 
-  it("is given back once, and not when somebody else has it by now", () => {
+  it("is released once, and not if another process has taken it over", () => {
     const folder = create();
     folder.close();
     expect(existsSync(lock(folder))).toBe(false);
@@ -185,7 +185,7 @@ describe("rewind", () => {
       .filter(Boolean)
       .map((line) => (JSON.parse(line) as { step: number }).step);
 
-  it("sets aside what came after the step, and what was torn", () => {
+  it("moves later lines and incomplete lines away", () => {
     const folder = filled();
     writeFileSync(join(folder.path, "metrics.jsonl"), `${read(folder, "metrics.jsonl")}{"step": 4, "rew`);
     const { discarded } = folder.rewind(2);
@@ -210,7 +210,7 @@ describe("rewind", () => {
     );
   });
 
-  it("begins anew without a checkpoint", () => {
+  it("starts from the beginning without a checkpoint", () => {
     const folder = filled();
     expect(folder.rewind(null)).toEqual({ discarded: 5 });
     expect(read(folder, "metrics.jsonl")).toBe("");
@@ -218,7 +218,7 @@ describe("rewind", () => {
     expect([...folder.history()]).toEqual([]);
   });
 
-  it("ends a last line that only lacks its end", () => {
+  it("completes a last line without a line break", () => {
     const folder = filled();
     const text = read(folder, "metrics.jsonl");
     writeFileSync(join(folder.path, "metrics.jsonl"), text.slice(0, -1));
@@ -226,7 +226,7 @@ describe("rewind", () => {
     expect(read(folder, "metrics.jsonl")).toBe(text);
   });
 
-  // Killed anywhere, resumed anywhere: never a line that is torn, of a later step, or lost.
+  // Wherever a run is killed and resumed, no line is incomplete, of a later step, or lost.
   it("repairs a file cut at any byte", () => {
     const folder = create();
     const file = join(folder.path, "metrics.jsonl");
@@ -251,11 +251,11 @@ describe("rewind", () => {
   });
 });
 
-describe("what a kill -9 leaves behind", () => {
+describe("leftovers of kill -9", () => {
   const { pid } = spawnSync(process.execPath, ["-e", ""]);
   const dead = `@${hostname()}@${pid}@0`;
 
-  it("is removed by the next start in the same run folder", () => {
+  it("are removed by the next start in the same run folder", () => {
     const folder = create();
     folder.writeConfig("");
     folder.close();
@@ -266,7 +266,7 @@ describe("what a kill -9 leaves behind", () => {
     expect(names.filter((name) => name.includes(dead))).toEqual([]);
   });
 
-  it("is removed by the next run in the same root, where its process is surely dead", () => {
+  it("are removed by the next run in the same root if their process has ended", () => {
     const unbegun = (name: string, holder: object) => {
       mkdirSync(join(root, name, "checkpoints"), { recursive: true });
       writeFileSync(join(root, name, ".lock"), JSON.stringify(holder));
@@ -321,7 +321,7 @@ it("writes episodes whole, tokens and log-probabilities as they were", () => {
   });
 });
 
-it("the run files say what happened", async () => {
+it("log.txt describes the run", async () => {
   const folder = create();
   const subscriber = runFilesSubscriber(folder, () => new Date("2026-01-31T00:00:00Z"));
   subscriber.event({ type: "run-start", folder: "runs/a", totalSteps: 2, step: 0, history: [], text: ["a model"] });
@@ -343,7 +343,7 @@ it("the run files say what happened", async () => {
   );
 });
 
-it("makes run folders for their owner alone, and leaves a folder of the user's as it is", () => {
+it("makes run folders private, and keeps the permissions of an existing folder", () => {
   const root = temporaryFolder("modes");
   const permissions = (path: string) => (statSync(path).mode & 0o777).toString(8);
   const made = createRunFolder({ root, project: "p", experiment: "e" });

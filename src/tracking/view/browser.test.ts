@@ -44,7 +44,7 @@ function walk(...names: string[]): BrowserState {
 }
 
 describe("the browser", () => {
-  it("begins with the run and its steps, the last one chosen", () => {
+  it("begins with the run and its steps, the last one selected", () => {
     const shown = text(openState(content));
     expect(shown).toContain("a-run: 2 steps");
     expect(shown).toContain("  step    2  train       reward 1");
@@ -52,7 +52,7 @@ describe("the browser", () => {
     expect(shown.split("\n")).toHaveLength(size.rows - 1);
   });
 
-  it("leads to episodes, to the turns of one, and back", () => {
+  it("opens episodes, then the turns of one, and goes back", () => {
     expect(text(walk("up", "enter"))).toMatch(/> 1 +0\.700 +1 +2 /);
     const turns = text(walk("up", "enter", "down", "enter"));
     expect(turns).toContain("t/0:1");
@@ -61,14 +61,14 @@ describe("the browser", () => {
     expect(walk("up", "enter", "down", "enter", "left", "left")).toEqual(walk("up", "enter", "down", "left"));
   });
 
-  it("goes from episode to episode, and on through the colorings", () => {
+  it("goes from episode to episode, and through the colorings", () => {
     expect(text(walk("enter", "enter", "n"))).toContain("t/0:1");
     expect(text(walk("enter", "enter", "n", "n", "n", "p"))).toContain("t/0:1");
     expect(text(walk("enter", "enter", "c"))).toContain("logprob:");
     expect(walk("c", "c", "c").coloring).toBe("advantage");
   });
 
-  it("ends by q, and stays where a key means nothing", () => {
+  it("ends with q, and ignores unknown keys", () => {
     expect(press(walk("enter"), "q", content, size)).toBeUndefined();
     expect(walk("enter", "x", "")).toEqual(walk("enter"));
   });
@@ -95,7 +95,7 @@ describe("wrap", () => {
   });
 });
 
-it("finds what each token counted for, by trajectory, step or token", () => {
+it("finds the advantage of each token, by trajectory, step or token", () => {
   const kept = { name: "solver", reward: 1, steps: [] };
   expect(tokenAdvantages({ ...kept, advantage: 2 }, 1, 2)).toEqual([2, 2]);
   expect(tokenAdvantages({ ...kept, advantage: [1, [3, 4]] }, 0, 2)).toEqual([1, 1]);
