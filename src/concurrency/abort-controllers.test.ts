@@ -3,8 +3,8 @@ import { giveBackAbortController, takeAbortController } from "./abort-controller
 
 test("a controller is reused after its work is over, without listeners of earlier work", () => {
   const first = takeAbortController();
-  let told = 0;
-  const listener = () => told++;
+  let calls = 0;
+  const listener = () => calls++;
   first.signal.addEventListener("abort", listener, { once: true });
   first.signal.removeEventListener("abort", listener);
   giveBackAbortController(first);
@@ -12,7 +12,7 @@ test("a controller is reused after its work is over, without listeners of earlie
   expect(second).toBe(first);
   expect(takeAbortController()).not.toBe(first);
   second.abort();
-  expect(told).toBe(0);
+  expect(calls).toBe(0);
 });
 
 test("a controller that was aborted, or that still has listeners, is not reused", () => {

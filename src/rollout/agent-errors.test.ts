@@ -144,11 +144,11 @@ describe("a model's mistake that makes the agent throw", () => {
   });
 
   test("each failure that does not end the run is reported once, with its reward", async () => {
-    const told: unknown[] = [];
+    const reported: unknown[] = [];
     const { run } = setUp({ workflow: strictAgent, reply: () => "sorry" });
-    await run({ ...one, onFailure: ({ failure, ...rest }) => told.push({ ...rest, kind: failure.kind }) });
-    await run({ ...one, onAgentError: "drop", onFailure: ({ reward }) => told.push(reward) });
-    expect(told).toEqual([{ taskId: "one", rollout: 0, kind: "model", reward: 0 }, null]);
+    await run({ ...one, onFailure: ({ failure, ...rest }) => reported.push({ ...rest, kind: failure.kind }) });
+    await run({ ...one, onAgentError: "drop", onFailure: ({ reward }) => reported.push(reward) });
+    expect(reported).toEqual([{ taskId: "one", rollout: 0, kind: "model", reward: 0 }, null]);
   });
 });
 

@@ -10,7 +10,7 @@ import { rolloutSeed } from "./session/rollout-seed.ts";
 import type { SampleSource } from "./session/sample-queue.ts";
 import { createSamplingClient } from "./session/sampling-client.ts";
 
-const misdeeds = [
+const faults = [
   "throws",
   "stalls",
   "drops",
@@ -29,21 +29,21 @@ function chaoticSampler(done: Record<string, number>): {
   const { sampler, chat } = scriptedSampler((messages) => `${messages.length}`);
   const random = uniforms(11);
   async function* sample(requests: readonly SampleRequest[], options: SampleOptions = {}): AsyncGenerator<Sample> {
-    const misdeed = random() < 0.3 ? misdeeds[Math.floor(random() * misdeeds.length)]! : "nothing";
-    done[misdeed] = (done[misdeed] ?? 0) + 1;
-    if (misdeed === "throws") throw new Error("chaos: out of memory");
+    const fault = random() < 0.3 ? faults[Math.floor(random() * faults.length)]! : "nothing";
+    done[fault] = (done[fault] ?? 0) + 1;
+    if (fault === "throws") throw new Error("chaos: out of memory");
     const half = Math.floor(requests.length * random());
     for await (const answer of sampler.sample(requests, options)) {
       const spoilt = answer.request >= half;
-      if (misdeed === "rubbish" && spoilt) yield { ...answer, logprobs: new Float32Array(answer.tokens.length + 1) };
-      else if (misdeed === "answers others" && spoilt) yield { ...answer, request: requests.length + 3 };
-      else if (misdeed === "answers twice" && spoilt) {
+      if (fault === "rubbish" && spoilt) yield { ...answer, logprobs: new Float32Array(answer.tokens.length + 1) };
+      else if (fault === "answers others" && spoilt) yield { ...answer, request: requests.length + 3 };
+      else if (fault === "answers twice" && spoilt) {
         yield answer;
         yield answer;
-      } else if (misdeed === "aborts" && spoilt) yield { ...answer, stopReason: "aborted" };
-      else if (misdeed === "drops" && spoilt) continue;
-      else if (misdeed === "breaks off" && spoilt) throw new Error("chaos: connection reset");
-      else if (misdeed === "stalls" && spoilt) await new Promise(() => {});
+      } else if (fault === "aborts" && spoilt) yield { ...answer, stopReason: "aborted" };
+      else if (fault === "drops" && spoilt) continue;
+      else if (fault === "breaks off" && spoilt) throw new Error("chaos: connection reset");
+      else if (fault === "stalls" && spoilt) await new Promise(() => {});
       else yield answer;
     }
   }
@@ -98,7 +98,7 @@ test("1,000 episodes on an engine that fails, stalls, drops and answers rubbish:
   });
 
   // Every fault occurred, and everything was torn down.
-  expect(Object.keys(done).sort()).toEqual([...misdeeds, "nothing"].sort());
+  expect(Object.keys(done).sort()).toEqual([...faults, "nothing"].sort());
   expect([client.waitingFor(), standing]).toEqual([[], 0]);
   // All rollouts are there once, in order.
   const ids = tasks.flatMap(({ id }) => [0, 1, 2, 3].map((rollout) => `${id}:${rollout}`));

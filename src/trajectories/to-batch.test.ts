@@ -188,7 +188,7 @@ test("a trajectory whose history was rewritten is dropped if configured, and cou
       [first, sampleStep([5], [4], { starts: "new_conversation" })],
     ),
   ];
-  const told = {
+  const counts = {
     "batch/sequence_breaks": 2,
     "batch/sequence_starts/history_rewritten": 1,
     "batch/sequence_starts/reasoning_dropped": 1,
@@ -197,11 +197,15 @@ test("a trajectory whose history was rewritten is dropped if configured, and cou
   const make = (filterTokenMismatch: boolean) =>
     toBatch(groups, [[1, 2, 3, 4]], { maxLength: 9, filterTokenMismatch }).metrics;
   expect(make(false)).toMatchObject({
-    ...told,
+    ...counts,
     "batch/num_sequences": 7,
     "batch/dropped_sequences/token_mismatch": 0,
   });
-  expect(make(true)).toMatchObject({ ...told, "batch/num_sequences": 5, "batch/dropped_sequences/token_mismatch": 2 });
+  expect(make(true)).toMatchObject({
+    ...counts,
+    "batch/num_sequences": 5,
+    "batch/dropped_sequences/token_mismatch": 2,
+  });
 });
 
 test("steps and tokens may have advantages of their own; one that does not fit is not trained on", () => {

@@ -115,9 +115,9 @@ export const samplerChecks: SamplerCheck[] = [
         { ...endless, signal: AbortSignal.abort() },
       ];
       const samples: Sample[] = [];
-      let told = 0;
+      let streamed = 0;
       const onToken = (request: number) => {
-        if (request === 1 && ++told === 3) abort.abort();
+        if (request === 1 && ++streamed === 3) abort.abort();
       };
       for await (const sample of sampler.sample(requests, { onToken })) samples[sample.request] = sample;
       assert.deepEqual(
@@ -132,13 +132,13 @@ export const samplerChecks: SamplerCheck[] = [
     needs: ({ sampling }) => sampling.includes("tokens_streamed"),
     check: async ({ sampler, model }) => {
       const requests = groups({ model });
-      const told = requests.map(() => ({ tokens: [] as number[], logprobs: [] as number[] }));
+      const streamed = requests.map(() => ({ tokens: [] as number[], logprobs: [] as number[] }));
       const onToken = (request: number, token: number, logprob: number) => {
-        told[request]!.tokens.push(token);
-        told[request]!.logprobs.push(logprob);
+        streamed[request]!.tokens.push(token);
+        streamed[request]!.logprobs.push(logprob);
       };
       for await (const sample of sampler.sample(requests, { onToken })) {
-        const { tokens, logprobs } = told[sample.request]!;
+        const { tokens, logprobs } = streamed[sample.request]!;
         assert.deepEqual([tokens, logprobs], [[...sample.tokens], [...sample.logprobs]]);
       }
     },

@@ -5,13 +5,13 @@ import { connect } from "./connection.ts";
 import { encodeFrame, type Frame, frameParser } from "./frames.ts";
 import type { WorkerProcess } from "./worker-process.ts";
 
-/** Both ends of a worker's pipes; `heard` has what the worker received. */
+/** Both ends of a worker's pipes; `received` has what the worker received. */
 function pipes() {
-  const heard: Frame["header"][] = [];
+  const received: Frame["header"][] = [];
   const [input, output] = [new PassThrough(), new PassThrough()];
   input.on(
     "data",
-    frameParser(({ header }) => heard.push(header)),
+    frameParser(({ header }) => received.push(header)),
   );
   let die = (_error: RunError): void => {};
   const ended = new Promise<RunError>((resolve) => {
@@ -21,7 +21,7 @@ function pipes() {
   const worker: WorkerProcess = { pid: 1, input, output, ended, stop: async () => {}, kill };
   return {
     connection: connect(worker),
-    heard,
+    received,
     die,
     kill,
     output,
@@ -31,7 +31,7 @@ function pipes() {
 
 describe("connect", () => {
   it("passes events and answers to their requests, in any order", async () => {
-    const { connection, heard, say } = pipes();
+    const { connection, received, say } = pipes();
     const events: unknown[] = [];
     const first = connection.request("sample", { policy: 3 }, {}, ({ header }) => events.push(header));
     const second = connection.request("stats");
@@ -40,7 +40,7 @@ describe("connect", () => {
     say({ id: first.id, ok: true });
     await Promise.all([first.answer, second.answer]);
     expect(events).toEqual([{ id: first.id, event: "sample", request: 0 }]);
-    expect(heard).toEqual([
+    expect(received).toEqual([
       { id: 1, op: "sample", policy: 3 },
       { id: 2, op: "stats" },
     ]);
@@ -66,12 +66,12 @@ describe("connect", () => {
   });
 
   it("fails all open and later requests with the worker's death", async () => {
-    const { connection, die, heard } = pipes();
+    const { connection, die, received } = pipes();
     const open = [connection.request("sample"), connection.request("forward")];
     die(new RunError("the worker ended"));
     for (const { answer } of open) await expect(answer).rejects.toThrow("the worker ended");
     await expect(connection.request("stats").answer).rejects.toThrow("the worker ended");
-    expect(heard).toHaveLength(2);
+    expect(received).toHaveLength(2);
   });
 
   it("kills a worker that writes anything but messages", async () => {

@@ -38,21 +38,21 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     server.close();
   });
 
-  async function replay(one: Recorded): Promise<{ sample: Sample; told: number[] }> {
+  async function replay(one: Recorded): Promise<{ sample: Sample; streamed: number[] }> {
     current = one;
-    const told: number[] = [];
-    const options = one.stream ? { onToken: (_: number, token: number) => told.push(token) } : {};
+    const streamed: number[] = [];
+    const options = one.stream ? { onToken: (_: number, token: number) => streamed.push(token) } : {};
     const request = { ...one.asked, prompt: Int32Array.from(one.asked.prompt) };
-    for await (const sample of sampler.sample([request], options)) return { sample, told };
+    for await (const sample of sampler.sample([request], options)) return { sample, streamed };
     throw new Error("nothing was answered");
   }
 
   test.each(recorded.filter(({ tokens }) => tokens))("$name", async (one) => {
-    const { sample, told } = await replay(one);
+    const { sample, streamed } = await replay(one);
     expect(sent).toEqual({ path: one.path, body: one.body });
     expect([Array.from(sample.tokens), sample.stopReason]).toEqual([one.tokens, one.stopReason]);
     for (const [index, logprob] of one.logprobs!.entries()) expect(sample.logprobs[index]).toBeCloseTo(logprob, 3);
-    if (one.stream) expect(told).toEqual(one.tokens);
+    if (one.stream) expect(streamed).toEqual(one.tokens);
     const { topLogprobs = 0 } = one.asked;
     expect(sample.topLogprobs?.map(({ tokens }) => tokens.length) ?? []).toEqual(
       topLogprobs > 0 ? one.tokens!.map(() => topLogprobs) : [],

@@ -120,7 +120,7 @@ describe("vLLM", () => {
       text: `${chunk({ text: "He", token_ids: [41], logprobs: { token_logprobs: [-0.5] } })}${chunk({ text: "llo", token_ids: [42, 9], logprobs: { token_logprobs: [-0.25, -1] }, finish_reason: "length" })}data: [DONE]\n\n`,
     });
     const tokens: [number, number, number][] = [];
-    const samples = await sample([request()], { onToken: (...told: [number, number, number]) => tokens.push(told) });
+    const samples = await sample([request()], { onToken: (...token: [number, number, number]) => tokens.push(token) });
     expect(asked[0]!.body.stream).toBe(true);
     expect(tokens).toEqual([
       [0, 41, -0.5],

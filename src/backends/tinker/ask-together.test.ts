@@ -84,7 +84,7 @@ describe("requests of the same moment", () => {
 
   it("are cancelled one by one, and waiting ends when all are", async () => {
     let tell = (): void => {};
-    const told = new Promise<void>((resolve) => {
+    const bothCancelled = new Promise<void>((resolve) => {
       tell = resolve;
     });
     const { ask, cancelled, connection } = service(
@@ -101,7 +101,7 @@ describe("requests of the same moment", () => {
     const [one, two] = [new AbortController(), new AbortController()];
     const asked = [ask({ seq_id: 0 }, one.signal), ask({ seq_id: 1 }, two.signal)];
     const ended = Promise.allSettled(asked);
-    await told;
+    await bothCancelled;
     await new Promise(setImmediate);
     one.abort();
     await expect(asked[0]).rejects.toThrow(/aborted/);

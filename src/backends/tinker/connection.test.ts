@@ -18,9 +18,9 @@ type Answer = (asked: Asked, times: number) => Response | Error;
 /** A connection to a service that answers each path by a script of its own. */
 function connect(script: Record<string, Answer>, options: { retryMs?: number; startMs?: number } = {}) {
   const asked: Asked[] = [];
-  const told: string[] = [];
+  const statuses: string[] = [];
   const connection = createConnection({
-    ...{ baseUrl: "http://service", apiKey: "tml-key", retryMs: 0.01, onStatus: (text: string) => told.push(text) },
+    ...{ baseUrl: "http://service", apiKey: "tml-key", retryMs: 0.01, onStatus: (text: string) => statuses.push(text) },
     ...options,
     async fetch(url, { method = "GET", headers }) {
       const given = new Headers(headers);
@@ -33,7 +33,7 @@ function connect(script: Record<string, Answer>, options: { retryMs?: number; st
       return found;
     },
   });
-  return { connection, asked, told, of: (path: string) => asked.filter((one) => one.path === path) };
+  return { connection, asked, statuses, of: (path: string) => asked.filter((one) => one.path === path) };
 }
 
 const json = (body: unknown, status = 200, headers = {}) => Response.json(body, { status, headers });
@@ -49,7 +49,7 @@ describe("a request", () => {
     ["a failure (503)", 503],
     ["a connection that breaks", new Error("reset")],
   ])("is repeated with the same id after %s, and counted", async (_, failure) => {
-    const { connection, of, told } = connect({
+    const { connection, of, statuses } = connect({
       create_session: (_asked, times) => {
         if (times === 3) return json({ session_id: "s" });
         return failure instanceof Error ? failure : json({ detail: "later" }, failure as number);
@@ -58,8 +58,8 @@ describe("a request", () => {
     expect(await connection.post("create_session", {})).toEqual({ session_id: "s" });
     expect(connection.counts.retries).toBe(3);
     expect(new Set(of("create_session").map(({ once }) => once)).size).toBe(1);
-    expect(told.at(-1)).toMatch(/waiting for the Tinker service \(create_session\): .*(later|reset)/);
-    if (failure === 402) expect(told.at(-1)).toContain("an unpaid bill");
+    expect(statuses.at(-1)).toMatch(/waiting for the Tinker service \(create_session\): .*(later|reset)/);
+    if (failure === 402) expect(statuses.at(-1)).toContain("an unpaid bill");
   });
 
   it("is repeated after a 400 without a body, and not after one with a reason", async () => {
@@ -124,7 +124,7 @@ describe("a future", () => {
   };
 
   it("is polled further after time-outs, pauses, failures and too many requests", async () => {
-    const { result, of, told } = run(
+    const { result, of, statuses } = run(
       (_, times) =>
         [
           json({ type: "try_again", queue_state: "active" }, 408),
@@ -137,7 +137,7 @@ describe("a future", () => {
     );
     expect(await result).toEqual({ metrics: {} });
     expect(of("retrieve_future")).toHaveLength(6);
-    expect(told).toContain("the Tinker service makes this run wait: slow down");
+    expect(statuses).toContain("the Tinker service makes this run wait: slow down");
   });
 
   it.each([
@@ -214,7 +214,7 @@ describe("the key", () => {
 it("a session sends a heartbeat every ten seconds until it is closed, and warns if none is answered", async () => {
   vi.useFakeTimers();
   try {
-    const told: string[] = [];
+    const statuses: string[] = [];
     const posted: string[] = [];
     let fails = false;
     const connection = {
@@ -224,15 +224,15 @@ it("a session sends a heartbeat every ten seconds until it is closed, and warns 
         return { session_id: "s", info_message: "welcome" };
       },
     } as unknown as Connection;
-    const session = await openSession(connection, { isHone: false, onStatus: (text) => told.push(text) });
-    expect(told).toEqual(["welcome"]);
+    const session = await openSession(connection, { isHone: false, onStatus: (text) => statuses.push(text) });
+    expect(statuses).toEqual(["welcome"]);
     await vi.advanceTimersByTimeAsync(35_000);
     expect(posted.filter((path) => path === "session_heartbeat")).toHaveLength(3);
     fails = true;
     await vi.advanceTimersByTimeAsync(90_000);
-    expect(told).toHaveLength(1);
+    expect(statuses).toHaveLength(1);
     await vi.advanceTimersByTimeAsync(60_000);
-    expect(told.at(-1)).toMatch(/has not answered a heartbeat for 1\d\d s: gone/);
+    expect(statuses.at(-1)).toMatch(/has not answered a heartbeat for 1\d\d s: gone/);
     await session.close();
     const before = posted.length;
     expect(posted.at(-1)).toBe("sessions/s/finish");

@@ -56,8 +56,8 @@ test.concurrent("stray errors of a rollout fail that rollout and not the run", {
   expect([code, output]).toEqual([0, expect.stringContaining("step 6/6")]);
   const episodes = readFileSync(join(root, "rollouts/episodes/step-000001.jsonl"), "utf8").trim().split("\n");
   const failures = episodes.map((line) => JSON.parse(line) as Episode).map(({ failure }) => failure);
-  const told = new Set(failures.map((failure) => failure && `${failure.boundary}: ${failure.message}`));
-  expect(told).toEqual(
+  const reported = new Set(failures.map((failure) => failure && `${failure.boundary}: ${failure.message}`));
+  expect(reported).toEqual(
     new Set([
       undefined,
       "workflow: workflow threw Error: of a timer",
