@@ -1,5 +1,5 @@
 /**
- * The curves of docs/guide/choosing-an-algorithm.md: every estimator and every loss on the same short task, drawn anew.
+ * The curves of docs/guide/choosing-an-algorithm.md: every estimator and every loss on the same short task.
  *
  *   npm run bench -- algorithm-curves [--steps 20] [--seeds 3]
  *
@@ -114,7 +114,7 @@ async function draw(file: string, runs: readonly NamedRun[]): Promise<void> {
   writeFileSync(join(directory, file), drawing(title, panels));
 }
 
-/** One panel for names of the same thing. */
+/** Names of the same algorithm share a panel. */
 const aliases: Readonly<Record<string, EstimatorName>> = {
   group_norm: "grpo",
   reinforce_baseline: "dr_grpo",

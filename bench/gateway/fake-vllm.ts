@@ -1,4 +1,4 @@
-/** An instant inference server with vLLM's shapes: 5 prompt and 3 sampled tokens, whatever is asked. `node ... PORT` */
+/** An instant inference server with vLLM's shapes: always 5 prompt and 3 sampled tokens. `node ... PORT` */
 import { createServer } from "node:net";
 
 const ids = [9906, 1917, 151645];
@@ -31,7 +31,7 @@ const completion = JSON.stringify({
   usage,
 });
 
-/** Answers are bytes made beforehand, and of a request only its path and length are read: both gateways wait for this. */
+/** Answers are prepared bytes, and only a request's path and length are read, because both gateways wait for this. */
 function prepare(text: string): Buffer {
   const head = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n`;
   return Buffer.from(head + text);
@@ -55,7 +55,7 @@ const server = createServer({ noDelay: true }, (socket) => {
       socket.write(answer!);
     }
   });
-  // A gateway that is ended leaves its connections as they are.
+  // A gateway that is stopped does not close its connections.
   socket.on("error", () => {});
 });
 server.listen({ host: "127.0.0.1", port: Number(process.argv[2]), backlog: 4096 }, () => console.log("ready"));

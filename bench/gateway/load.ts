@@ -1,13 +1,13 @@
 /**
- * The client: so many connections, each of which asks again as soon as it is answered. It speaks HTTP over plain sockets,
- * so that what is measured is the server: requests are put together of text made beforehand, and of an answer its status and
- * length are read. `node ... '{"port":1,"paths":["/a"],"connections":1,"seconds":4}'`
+ * The client: a number of connections, each of which sends the next request as soon as it is answered. It uses plain
+ * sockets with prepared text, and reads only the status and length of an answer, so that the server is measured, not
+ * the client. `node ... '{"port":1,"paths":["/a"],"connections":1,"seconds":4}'`
  */
 import { connect } from "node:net";
 
 export interface Load {
   port: number;
-  /** Of each connection, in turn. */
+  /** Each connection requests these in turn. */
   paths: string[];
   connections: number;
   seconds: number;
@@ -20,12 +20,12 @@ export interface Measured {
   p50: number;
   p99: number;
   errors: number;
-  /** Answers in all, those of the warm-up too. */
+  /** All answers, including the warm-up. */
   answers: number;
 }
 
 const load = JSON.parse(process.argv[2] ?? "") as Load;
-/** Eight calls, as of a group of rollouts, share a prompt. */
+/** Eight calls share a prompt, like a group of rollouts. */
 const [beforeTask, afterTask] = JSON.stringify({
   model: "policy",
   messages: [
@@ -63,11 +63,11 @@ for (let index = 0; index < load.connections; index++) {
     received += piece;
     const headers = received.indexOf("\r\n\r\n");
     if (headers < 0) return;
-    const told = /\r\ncontent-length: *(\d+)/i.exec(received);
-    if (told === null || told.index > headers) {
+    const length = /\r\ncontent-length: *(\d+)/i.exec(received);
+    if (length === null || length.index > headers) {
       throw new Error(`an answer without content-length: ${received.slice(0, 300)}`);
     }
-    if (received.length < headers + 4 + Number(told[1])) return;
+    if (received.length < headers + 4 + Number(length[1])) return;
     const now = performance.now();
     if (!received.startsWith("HTTP/1.1 200")) {
       if (errors++ === 0) console.error(received.slice(0, 400));

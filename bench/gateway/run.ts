@@ -40,10 +40,10 @@ const folder = mkdtempSync(join(tmpdir(), "hone-bench-gateway-"));
 const children = new Set<ChildProcess>();
 
 interface Bar {
-  /** Against rLLM's gateway that stores its traces alike, or against the inference server itself. */
+  /** Compared with rLLM's gateway with the same trace store, or with the inference server itself. */
   against: "rLLM" | "direct";
   connections: number;
-  /** At least so many times the peer's requests per second, or less than so many milliseconds added at p99. */
+  /** The least multiple of the peer's requests per second, or the most milliseconds added at p99. */
   limit: number;
 }
 
@@ -222,7 +222,7 @@ function print(name: string, connections: number, measured: Measured, direct: Me
   );
 }
 
-/** Every bar for every way in which Hone was run, then the ratios that have none. */
+/** Prints each variant of Hone against each bar, then the ratios without a bar. */
 function compare(results: ReadonlyMap<string, Measured[]>): void {
   const of = (name: string, connections: number) => results.get(name)?.[counts.indexOf(connections)];
   const hone = [...results.keys()].filter((name) => name.startsWith("Hone"));
@@ -234,14 +234,14 @@ function compare(results: ReadonlyMap<string, Measured[]>): void {
     const rllm = name.endsWith(inSqlite) ? `${rllmName}${inSqlite}` : rllmName;
     for (const { against, connections, limit } of bars) {
       const [own, direct] = [of(name, connections), of("direct", connections)];
-      const figure = against === "direct" ? own && direct && own.p99 - direct.p99 : ratio(name, rllm, connections);
-      if (figure === undefined) continue;
-      const met = against === "direct" ? figure < limit : figure >= limit;
-      const told =
+      const value = against === "direct" ? own && direct && own.p99 - direct.p99 : ratio(name, rllm, connections);
+      if (value === undefined) continue;
+      const met = against === "direct" ? value < limit : value >= limit;
+      const text =
         against === "direct"
-          ? `adds ${ms(figure)} at p99; the bar is below ${limit} ms`
-          : `${figure.toFixed(1)}x the requests per second of ${rllm}; the bar is ${limit}x`;
-      console.log(`${met ? "met   " : "MISSED"} ${name}, ${connections} connections: ${told}`);
+          ? `adds ${ms(value)} at p99; the bar is below ${limit} ms`
+          : `${value.toFixed(1)}x the requests per second of ${rllm}; the bar is ${limit}x`;
+      console.log(`${met ? "met   " : "MISSED"} ${name}, ${connections} connections: ${text}`);
     }
     for (const peer of [rllm, "LiteLLM"]) {
       const barred = (count: number) => peer === rllm && bars.some((bar) => bar.connections === count);
@@ -260,7 +260,7 @@ function keepTo(cores: string, pid: number): void {
   execFileSync("taskset", ["--all-tasks", "--cpu-list", "--pid", cores, String(pid)], { stdio: "ignore" });
 }
 
-/** What the process has used so far; 0 where the system does not tell. Other than latency it does not hang on who else runs. */
+/** The processor time used so far; 0 if unknown. Unlike latency, it does not depend on other programs. */
 function cpuSeconds({ pid }: ChildProcess): number {
   try {
     const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]!.split(" ");

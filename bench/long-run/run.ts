@@ -85,7 +85,7 @@ const answer = singleTurn<{ index: number }>({
 });
 
 const root = mkdtempSync(join(tmpdir(), "hone-long-run-"));
-/** The console's lines are written as ever, to nowhere. */
+/** The console's lines are formatted as usual and discarded. */
 const write = process.stdout.write;
 process.stdout.write = () => true;
 try {

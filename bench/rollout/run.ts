@@ -29,8 +29,8 @@ const [episodes, turns] = [Number(flags.episodes), Number(flags.turns)];
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
 
-/** All rollouts stand here together, once, so that memory is measured with all of them alive; that is not timed. */
-const standing: (() => void)[] = [];
+/** All rollouts wait here once, so that memory is measured while all are alive; the wait is not timed. */
+const waiting: (() => void)[] = [];
 const base = memory();
 let alive = 0;
 let paused = 0;
@@ -39,11 +39,11 @@ async function measureAndGoOn(): Promise<void> {
   const start = performance.now();
   delay.disable();
   alive = memory() - base;
-  // As answers of real environments do, they come in over some time.
+  // The answers arrive spread over time, like those of real environments.
   await sleep(20);
   delay.enable();
   paused = performance.now() - start;
-  for (const [index, goOn] of standing.entries()) {
+  for (const [index, goOn] of waiting.entries()) {
     if (index % 100 === 99) await sleep(0);
     goOn();
   }
@@ -58,7 +58,7 @@ function counter(): Environment {
     async step() {
       if (left === 2) {
         await new Promise<void>((resolve) => {
-          if (standing.push(resolve) === episodes) void measureAndGoOn();
+          if (waiting.push(resolve) === episodes) void measureAndGoOn();
         });
       }
       left--;
@@ -70,7 +70,7 @@ function counter(): Environment {
 const chat = characterChat();
 const tokens = Int32Array.from([...chat.encode("onwards"), chat.eosId]);
 const logprobs = new Float32Array(tokens.length).fill(-0.5);
-/** Answers at once, in one go: the worst that an engine can do to the event loop. */
+/** Answers all calls at once, which is the worst case for the event loop. */
 const sampler: Pick<Sampler, "sample"> = {
   async *sample(requests: readonly SampleRequest[], _options: SampleOptions = {}): AsyncGenerator<Sample> {
     for (let request = 0; request < requests.length; request++) {
@@ -97,7 +97,7 @@ const tasks: Task<number>[] = Array.from({ length: episodes / 8 }, (_, row) => (
 }));
 const workflow = multiTurn<number>({ environment: counter, agent: () => chatAgent({ system: "Be brief." }) });
 
-/** What the machine itself does to an idle process, for comparison. */
+/** The delay of an idle process on this machine, for comparison. */
 const idle = monitorEventLoopDelay({ resolution: 5 });
 idle.enable();
 await sleep(2000);

@@ -1,6 +1,6 @@
 /**
- * The clients of the load, in a process of their own: samplers that ask again as soon as they are answered, and trainers
- * that sample, train, publish and save. Each is a whole client with a session of its own.
+ * The clients of the load test, in their own process: samplers that send a request after each answer, and trainers
+ * that sample, train, publish and save. Each is a complete client with its own session.
  * `node ... '{"url":"http://...","model":"tiny","samplers":64,"trainers":4,"seconds":60}'` prints a `Measured`.
  */
 

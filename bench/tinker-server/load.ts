@@ -1,4 +1,4 @@
-/** Many clients at once against a tiny model: what they are answered, how soon a heartbeat is, and the memory over time. */
+/** Many concurrent clients of a tiny model: their answers, the latency of heartbeats, and the memory over time. */
 import { spawn } from "node:child_process";
 import { setMaxListeners } from "node:events";
 import { join } from "node:path";
@@ -17,13 +17,13 @@ export interface LoadOptions {
   folder: string;
 }
 
-/** As often as a client sends one. */
+/** The interval at which a client sends one. */
 const heartbeatMs = 10_000;
 const mostP99Ms = 100;
-/** Memory of the last third over that of the second. */
+/** Memory of the last third divided by that of the second. */
 const mostGrowth = 1.05;
 
-/** Gives whether all held. */
+/** @returns whether all bounds hold */
 export async function runLoad({ folder, ...options }: LoadOptions): Promise<boolean> {
   const { samplers, trainers, seconds } = options;
   const model = await makeTinyModel(join(folder, "model"));
@@ -57,7 +57,7 @@ async function runClients(load: Load): Promise<Measured> {
   return JSON.parse(await text(child.stdout)) as Measured;
 }
 
-/** Milliseconds of each heartbeat of so many sessions, asked from this process, which does nothing else. */
+/** Milliseconds of each heartbeat of these sessions, sent by this process, which does nothing else. */
 async function heartbeats(url: string, sessions: number, signal: AbortSignal): Promise<number[]> {
   const latencies: number[] = [];
   const post = async (path: string, body: object) => {
@@ -122,7 +122,7 @@ function report(
   const { statuses, errors, samples, steps } = measured;
   const answers = Object.values(statuses).reduce((sum, count) => sum + count, 0);
   console.log(`${answers} answers, ${samples} samples (${(samples / seconds).toFixed(1)}/s), ${steps} training steps`);
-  // 408 is how a long poll says that there is nothing yet.
+  // A long poll answers 408 while there is no result.
   const failed = Object.entries(statuses).filter(([key]) => !/ (2\d\d|408|429)$/.test(key));
   const busy = Object.entries(statuses).filter(([key]) => / 429$/.test(key));
   for (const [key, count] of [...failed, ...busy]) console.log(`  ${key}: ${count}`);
@@ -132,8 +132,8 @@ function report(
     `${latencies.length} heartbeats: median ${at(0.5).toFixed(1)} ms, p99 ${at(0.99).toFixed(1)} ms, longest ${at(1).toFixed(1)} ms`,
   );
   const third = (part: number, of: "server" | "worker") => {
-    const figures = memory.slice(Math.floor((part * memory.length) / 3), Math.floor(((part + 1) * memory.length) / 3));
-    return figures.reduce((sum, figure) => sum + figure[of], 0) / figures.length;
+    const values = memory.slice(Math.floor((part * memory.length) / 3), Math.floor(((part + 1) * memory.length) / 3));
+    return values.reduce((sum, value) => sum + value[of], 0) / values.length;
   };
   const growth = (["server", "worker"] as const).map((of) => third(2, of) / third(1, of));
   console.log(

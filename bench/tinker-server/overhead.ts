@@ -24,11 +24,11 @@ interface Side {
 export interface OverheadOptions {
   folder: string;
   steps: number;
-  /** Two engines in this process beside each other: what they differ by is what this machine cannot resolve. */
+  /** Compares two engines in this process: their difference is this machine's measurement error. */
   control: boolean;
 }
 
-/** Gives whether the overhead is as small as it should be. */
+/** @returns whether the overhead is within its bound */
 export async function runOverhead({ folder, steps, control }: OverheadOptions): Promise<boolean> {
   const sides = [await inProcess(folder, "in process")];
   try {
@@ -63,13 +63,13 @@ async function overHttp(folder: string): Promise<Side> {
   };
 }
 
-/** The sides train the same run beside each other, a step in turns. The first step warms up and is not counted. */
+/** Both sides train the same run, taking turns after each step. The first step is a warm-up and is not counted. */
 async function measure(sides: readonly Side[], steps: number, folder: string): Promise<StepTime[][]> {
   const trainer = [`rllm.trainer.total_batches=${steps + 1}`, "rllm.trainer.save_freq=0", "rllm.trainer.logger=[]"];
-  // The backends differ in what they train unless it is said.
+  // By default, the backends train different layers.
   const same = ["model.train_attn=true", "model.train_mlp=true", "model.train_unembed=false", "model.lora_rank=32"];
-  // Weights that stay as they are sample the same tokens on both sides, where rounding would lead them apart; what a step
-  // costs does not hang on how far it goes.
+  // With constant weights, both sides sample the same tokens, despite rounding. The time of a step does not depend on the
+  // size of the update.
   same.push("training.learning_rate=1e-12");
   const turns = takeTurns(sides.length);
   const runs = sides.map(async ({ name, engine, overrides }, side) => {
@@ -92,7 +92,7 @@ async function measure(sides: readonly Side[], steps: number, folder: string): P
   return Promise.all(runs);
 }
 
-/** Prints and gives how many times as long a step takes, each beside the one that came right before it. */
+/** Prints and returns the ratio of step times, comparing each step with the one right before it. */
 function compare(local: readonly StepTime[], remote: readonly StepTime[], name: string): number {
   const pairs = local.map((left, index) => [left, remote[index]!] as const);
   const differ = pairs.filter(

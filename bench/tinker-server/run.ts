@@ -5,7 +5,7 @@
  *
  * The load prints what the clients were answered, how long heartbeats took, and the memory of server and worker over
  * time. The overhead prints seconds per step of the first example on both sides, which take a step in turns, and the
- * median of their ratios; with `--control` the other side is in process too, which shows what the figure can resolve.
+ * median of their ratios; with `--control` the other side is in process too, which shows what the value can resolve.
  * Exits with 1 where one of the bounds that it prints does not hold.
  */
 import { mkdtempSync, rmSync } from "node:fs";

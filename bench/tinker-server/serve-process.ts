@@ -1,4 +1,4 @@
-/** `hone serve` as a person starts it: a process of its own, with the memory that it and its worker take. */
+/** `hone serve` in its own process, with the memory that it and its worker use. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -8,7 +8,7 @@ const project = fileURLToPath(new URL("../..", import.meta.url));
 
 export interface ServeProcess {
   url: string;
-  /** Resident bytes; NaN where the system does not tell. */
+  /** Resident bytes; NaN if unknown. */
   memory(): { server: number; worker: number };
   stop(): Promise<void>;
 }
@@ -56,7 +56,7 @@ function workerOf(server: number): number {
       const parent = Number(readFileSync(`/proc/${name}/stat`, "utf8").split(") ")[1]?.split(" ")[1]);
       return parent === server && readFileSync(`/proc/${name}/cmdline`, "utf8").includes("hone_worker");
     } catch {
-      return false; // It has ended meanwhile.
+      return false; // It has ended in the meantime.
     }
   });
   return Number(worker);

@@ -2,7 +2,7 @@
 import type { Engine, Policy, Sampler } from "../../src/backends/engine.ts";
 import type { Turns } from "./turns.ts";
 
-/** Seconds of a step, and of its parts: what is left is the trainer's own. */
+/** Seconds of a step and of its parts; the rest is the trainer's own time. */
 export interface StepTime {
   step: number;
   sampling: number;
@@ -12,7 +12,7 @@ export interface StepTime {
   trainedTokens: number;
 }
 
-/** A step ends when its weights are published; what the loop does between that and the next is the next one's. */
+/** A step ends when its weights are published; the loop's work after that counts for the next step. */
 export function timedEngine(engine: Engine, turns: Turns, side: number): { engine: Engine; steps: StepTime[] } {
   const steps: StepTime[] = [];
   const nothing = () => ({ sampling: 0, training: 0, publishing: 0, sampledTokens: 0, trainedTokens: 0 });

@@ -1,10 +1,10 @@
-/** Sides that take turns, so that what slows the machine down for seconds slows all of them. */
+/** Makes sides take turns, so that a temporary slowdown of the machine affects all of them. */
 export interface Turns {
   /** Waits until it is this side's turn. */
   take(side: number): Promise<void>;
   /** Gives the turn to the next side that has not left. */
   pass(side: number): void;
-  /** Passes, and wants no more turns. */
+  /** Gives up its turn and takes no further turns. */
   leave(side: number): void;
 }
 

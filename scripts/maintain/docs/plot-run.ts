@@ -1,5 +1,5 @@
 /**
- * Figures of a run over its steps as a small picture:
+ * Draws metrics of a run over its steps as a small picture:
  *
  *   npx tsx scripts/maintain/docs/plot-run.ts runs/latest docs/guide/curves/solver-judge.svg reward/solver/mean reward/judge/mean
  *
@@ -11,7 +11,7 @@ import { mean } from "../../../src/statistics.ts";
 
 const [folder, file, ...names] = process.argv.slice(2);
 if (folder === undefined || file === undefined || names.length === 0) {
-  console.error("tsx scripts/maintain/docs/plot-run.ts RUN_FOLDER PICTURE.svg FIGURE...");
+  console.error("tsx scripts/maintain/docs/plot-run.ts RUN_FOLDER PICTURE.svg METRIC...");
   process.exit(2);
 }
 const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");

@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { removeFolder } from "../../../src/temporary-folder.fixture.ts";
 import { packageRoot } from "../../setup/paths.mjs";
 
-/** What the documents import from a file of the reader's. */
+/** The names that the documents import from a file of the reader. */
 const readersOwn = `import { fromRows, type Workflow } from "hone";
 export const train = fromRows("sums", [{ question: "What is 2 + 2?", answer: 4 }]);
 export declare const workflow: Workflow<{ question: string; answer: number }>;
@@ -27,7 +27,7 @@ const programsOf = (document: string): string[] =>
   );
 
 test("the programs of the documents compile", () => {
-  // Beneath the package, so that what they import is found as from a project that has it.
+  // Inside the package, so that imports are resolved as in a project that depends on it.
   const folder = join(packageRoot, ".hone", `snippets-${process.pid}`);
   mkdirSync(folder, { recursive: true });
   try {

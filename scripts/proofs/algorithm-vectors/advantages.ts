@@ -34,7 +34,7 @@ function whitenWhere(matrix: readonly ArrayLike<number>[], mask: Matrix): Matrix
   return matrix.map((row) => Array.from(row, (value) => (value - center) * factor));
 }
 
-/** rLLM's and the cookbook's: rewards by group, one figure a trajectory. */
+/** rLLM's and the cookbook's: rewards by group, one advantage per trajectory. */
 const byGroup = (name: EstimatorName, options: EstimatorOptions) =>
   family<Grouped, StdParams>(({ inputs, params }) => ({
     advantages_by_group: estimators[name].compare(
@@ -52,7 +52,7 @@ function rowsByGroup(index: readonly string[]): number[][] {
   return [...groups.values()];
 }
 
-/** One figure a row, from rows that name their group. */
+/** One advantage per row, from rows that name their group. */
 function compareRows(
   index: readonly string[],
   compare: (groups: RewardGroup[]) => number[][],
@@ -77,7 +77,7 @@ function compareRows(
   return byRow;
 }
 
-/** verl's and SkyRL's: rewards by token, the figure of a row on each of its tokens. */
+/** verl's and SkyRL's: rewards by token, a row's advantage on each of its tokens. */
 const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family => {
   const figuresOf = ({ inputs, params }: VectorCase<Rows & { reward_baselines?: number[] }, StdParams>) =>
     compareRows(

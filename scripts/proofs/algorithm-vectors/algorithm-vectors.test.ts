@@ -8,13 +8,13 @@ import { readCases } from "./read-cases.ts";
 
 const verdicts = checkCases(readCases(fileURLToPath(new URL("recorded.jsonl", import.meta.url))), families);
 
-test.each(Object.keys(families))("%s: the recorded figures", (name) => {
+test.each(Object.keys(families))("%s: the recorded values", (name) => {
   const own = verdicts.filter((verdict) => verdict.family === name);
   expect(own.filter(({ result }) => result === "failed")).toEqual([]);
   expect(own.length).toBeGreaterThan(0);
 });
 
-test("a case belongs to the longest family that its name begins with, and is judged by its figures", () => {
+test("a case belongs to the longest family that its name begins with, and is judged by its values", () => {
   const vector = (name: string, outputs: unknown) => ({ name, inputs: {}, params: {}, outputs, tol: 1e-3 });
   const known = {
     a: family(() => ({ x: 1 })),
@@ -47,7 +47,7 @@ test("a case belongs to the longest family that its name begins with, and is jud
   ]);
 });
 
-test("figures differ where they are missing, of another length, or not finite in another way", () => {
+test("values differ if they are missing, have another length, or are not finite in another way", () => {
   expect(differences({ a: [1, Number.NaN], b: 1 }, { a: [1, Number.NaN] }, 0)).toEqual([]);
   expect(differences({}, { a: 1 }, 1)).toHaveLength(1);
   expect(differences([1, 2, 3], [1, 2], 1)).toHaveLength(1);

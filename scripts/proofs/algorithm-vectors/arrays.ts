@@ -18,5 +18,5 @@ export function consecutive(values: readonly number[], size: number): { rewards:
   }));
 }
 
-/** Whether something that the policy did not say stands before something that it said. */
+/** Whether a token that the policy did not sample comes before one that it sampled. */
 export const hasGap = (mask: Matrix): boolean => mask.some((row) => /01/.test(row.join("")));

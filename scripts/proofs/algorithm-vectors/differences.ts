@@ -1,4 +1,4 @@
-/** Comparison of figures with recorded ones. */
+/** Compares values with recorded values. */
 
 /** Where `got` differs from `want` by more than `tol * (1 + |want|)`: `[]` when nowhere. Keys that `want` lacks are free. */
 export function differences(got: unknown, want: unknown, tol: number, path = ""): string[] {

@@ -10,7 +10,7 @@ export interface VectorCase<Inputs = unknown, Params = unknown, Outputs = unknow
   tol: number;
 }
 
-/** Where Hone means to differ: why, and what it gives instead. The figures are compared with `instead`. */
+/** A deliberate difference: the reason, and Hone's result. The values are compared with `instead`. */
 export interface Deviation {
   why: string;
   instead: unknown;
@@ -19,7 +19,7 @@ export interface Deviation {
 export interface Family {
   /** The outputs that Hone computes, under the recorded names. Absent: the whole family is skipped, see `skip`. */
   evaluate?(vector: VectorCase): unknown;
-  /** Single cases in which Hone means to differ; they count as skipped, if the figures are what `instead` says. */
+  /** Single cases with a deliberate difference; they count as skipped if the values equal `instead`. */
   deviates?(vector: VectorCase): Deviation | undefined;
   /** Why the whole family is left out; also a line of docs/decisions/algorithm-deviations.md. */
   skip?: string;

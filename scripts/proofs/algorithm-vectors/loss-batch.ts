@@ -15,7 +15,7 @@ export interface LossInputs {
   entropy?: Matrix;
 }
 
-/** The losses do not care about the width of their numbers, and the recorded figures are of float64. */
+/** Losses also accept float64 values, which the recordings contain. */
 export const floats = (values: readonly number[]) => Float64Array.from(values) as unknown as Float32Array;
 
 /** The entries of a matrix that a mask keeps, end to end. */

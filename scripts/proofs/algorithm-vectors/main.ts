@@ -1,4 +1,4 @@
-/** `npm run algorithm-vectors -- FILE`: compares Hone's algorithms with figures recorded from other systems. */
+/** `npm run algorithm-vectors -- FILE`: compares Hone's algorithms with values recorded from other systems. */
 import { UserError } from "../../../src/errors.ts";
 import { checkCases, type Verdict } from "./check-cases.ts";
 import { families } from "./families.ts";

@@ -43,7 +43,7 @@ interface Flat {
   mask: number[];
 }
 
-/** rLLM's first figure is the mean absolute difference, the cookbook's is signed. */
+/** rLLM's first metric is the mean absolute difference, the cookbook's is signed. */
 const mismatch = (prefix: string, signed: boolean) =>
   family<Flat, object>(({ inputs }) => {
     const trained = (values: number[]) => floats(values.filter((_, index) => inputs.mask[index] === 1));
