@@ -56,12 +56,12 @@ async function gone(pid: number): Promise<boolean> {
 describe("the worker process", () => {
   it("fails requests in progress and later ones with one error that says why, if it is killed", async () => {
     const engine = await open(join(root, "killed.log"));
-    const policy = await engine.createPolicy({ adapter: { kind: "none" } });
+    const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
     const [worker] = await workersOf(process.pid);
     const prompt = madeUpTokens(engine, 1, 4);
     const endless = { prompt, params: params({ maxTokens: 4000, ignoreEos: true }) };
     const sampling = (async () => {
-      for await (const _sample of policy.sampler.sample([endless], {
+      for await (const _sample of sampler.sample([endless], {
         onToken: () => process.kill(worker!, "SIGKILL"),
       }));
     })();
@@ -87,9 +87,9 @@ describe("the worker process", () => {
       script,
       `const { openLocalEngine } = await import(${JSON.stringify(engineFile)});
        const engine = await openLocalEngine(${JSON.stringify({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache") })});
-       const policy = await engine.createPolicy({ adapter: { kind: "none" } });
+       const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
        const params = { maxTokens: 4000, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true, seed: 1 };
-       for await (const _ of policy.sample([{ prompt: Int32Array.of(5, 6, 7), params }], { onToken: () => console.log("sampling") }));`,
+       for await (const _ of sampler.sample([{ prompt: Int32Array.of(5, 6, 7), params }], { onToken: () => console.log("sampling") }));`,
     );
     const node = spawn(process.execPath, ["--import", "tsx", script], {
       cwd: process.cwd(),
