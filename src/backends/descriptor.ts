@@ -20,6 +20,8 @@ export interface BackendDescriptor {
   capabilities(config: Config): Capabilities;
   /** @throws UserError for the backend's own settings that cannot work */
   check?(config: Config): void;
+  /** Whether the model runs elsewhere, so that the settings of the local engine have no effect. Absent: never. */
+  isRemote?(config: Config): boolean;
   /** Whether this is the address of a state that a service of the backend holds, rather than a folder. */
   holdsState?(address: string): boolean;
   open(config: Config, hooks: EngineHooks): Promise<Engine>;

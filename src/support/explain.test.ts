@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { composeConfig } from "../config/compose.ts";
 import { configKeys, configSections, openSections } from "../config/describe.ts";
-import { configJsonSchema } from "../config/docs/json-schema.ts";
+import { configJsonSchema } from "../config/json-schema.ts";
 import { verlSections } from "../config/schema/verl.ts";
 import { type ConfigInput, configSchema } from "../config/schema.ts";
 import { valueAt } from "../config/tree/value-at.ts";

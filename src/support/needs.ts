@@ -7,6 +7,7 @@ import { splitEstimatorMap } from "../algorithms/advantages/estimate-advantages.
 import { type EstimatorSpec, estimators } from "../algorithms/estimators/index.ts";
 import { lossAliases, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { Capabilities } from "../backends/engine.ts";
+import { isRemote } from "../backends/registry/open-engine.ts";
 import { sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys } from "../config/describe.ts";
@@ -234,7 +235,7 @@ export const settingNeeds: readonly SettingNeed[] = [
   needs(
     "a local engine (rllm.backend=local, or tinker without a service)",
     below("local"),
-    (config) => config.rllm.backend === "local" || !usesTinkerService(config),
+    (config) => !isRemote(config),
   ),
 ];
 
@@ -271,11 +272,6 @@ function below(section: string, ...except: string[]): string[] {
 /** Keys of `rllm` with their other names. */
 function withOlderNames(keys: readonly string[]): string[] {
   return keys.flatMap((key) => [key, ...sharedKeys.filter(([, rllm]) => rllm === key).map(([native]) => native)]);
-}
-
-/** Whether a run on the tinker backend calls a service rather than one in this process. */
-function usesTinkerService({ tinker_base_url: url }: Config): boolean {
-  return url !== null || process.env.TINKER_BASE_URL !== undefined || Boolean(process.env.TINKER_API_KEY);
 }
 
 const builtInEstimator = (name: string): EstimatorSpec | undefined => own<EstimatorSpec>(estimators, name);

@@ -7,7 +7,7 @@ import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
 import { UserError } from "../errors.ts";
-import { checkSettings } from "../support/check-support.ts";
+import { checkSettings, unsupportedSettings } from "../support/check-support.ts";
 import type { RunEvent, StepMetrics } from "../tracking/events.ts";
 import { formatNumber } from "../tracking/numbers.ts";
 import { runAsyncLoop } from "./async-loop.ts";
@@ -140,21 +140,21 @@ function prepareMeasurement(
 function check(experiment: Experiment<unknown>, composed: ComposedConfig, options: TrainOptions): boolean {
   const { engine, dryRun = false } = options;
   const { estimators = {}, losses = {} } = experiment;
-  const warnings = checkSettings(composed, {
+  const facts = {
     capabilities: engine?.engine.capabilities,
     registered: {
       "rllm.algorithm.adv_estimator": Object.keys(estimators),
       "rllm.algorithm.loss_fn": Object.keys(losses),
     },
-    dryRun,
-  });
+  };
+  const warnings = checkSettings(composed, { ...facts, dryRun });
   if (!dryRun) {
     if (engine === undefined) requireBackend(composed.config);
     requireFeasible(composed.config);
   }
   for (const note of dryRun ? composed.notes : []) process.stderr.write(`note: ${note}\n`);
   for (const warning of warnings) process.stderr.write(`${warningLine(warning)}\n`);
-  return dryRun && warnings.some(({ category }) => category === "unsupported");
+  return dryRun && unsupportedSettings(composed, facts).some(({ isRefused }) => isRefused);
 }
 
 function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { engine }: TrainOptions): Checked {

@@ -2,7 +2,7 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { generatedFiles } from "../../../src/support/generated-files.ts";
+import { generatedFiles } from "./generated-files.ts";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 for (const [name, make] of Object.entries(generatedFiles)) {

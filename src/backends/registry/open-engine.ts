@@ -18,6 +18,11 @@ export function capabilitiesOf(config: Config, backend: Backend = config.rllm.ba
   return descriptorOf(backend).capabilities(config);
 }
 
+/** @throws UserError when the backend is not built */
+export function isRemote(config: Config): boolean {
+  return descriptorOf(config.rllm.backend).isRemote?.(config) ?? false;
+}
+
 /**
  * Checks what can be checked before anything is loaded.
  *

@@ -2,7 +2,7 @@
 import { isTinkerPath } from "../../tinker-protocol/tinker-path.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { honeCapabilities } from "../tinker/capabilities.ts";
-import { tinkerService } from "../tinker/service.ts";
+import { namesService, tinkerService } from "../tinker/service.ts";
 
 export const tinker: BackendDescriptor = {
   // A service says only after it was reached whether it is Hone's, which can return raw log-probabilities.
@@ -10,6 +10,7 @@ export const tinker: BackendDescriptor = {
   check(config) {
     tinkerService(config);
   },
+  isRemote: (config) => namesService(config),
   holdsState: isTinkerPath,
   async open(config, hooks) {
     const service = tinkerService(config);

@@ -28,13 +28,12 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
   const samplers: AdapterSampler[] = [];
   let model: ModelInfo = engine.model;
 
+  const probeTokens = Int32Array.from(options.encode(tokenizerProbe));
+
   async function compare(): Promise<ServedModel> {
     const served = await control.model();
-    const [own, theirs] = [
-      Array.from(options.encode(tokenizerProbe)),
-      await control.tokenize(served.name, tokenizerProbe),
-    ];
-    if (own.join() !== theirs.join()) {
+    const theirs = await control.tokenize(served.name, tokenizerProbe);
+    if (probeTokens.join() !== theirs.join()) {
       throw new UserError(`the inference server at ${url} has another tokenizer than ${engine.model.name}`, {
         hint: `serve the model of this run: ${engine.model.directory}`,
       });
@@ -61,8 +60,7 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     if (adapter.kind === "none") return { ...policy, sampler: serverSampler({ url, model: served.name, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const { learner, first } = publishingAdapters(policy.learner, options.folder);
-    const prompt = Int32Array.from(options.encode(tokenizerProbe));
-    const sampler = adapterSampler(url, control, parityProbe(learner, url, prompt));
+    const sampler = adapterSampler(url, control, parityProbe(learner, url, probeTokens));
     samplers.push(sampler);
     try {
       await sampler.load(await first());
@@ -86,9 +84,12 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
       return Object.assign(await engine.stats(), ...samplers.map(({ metrics }) => metrics));
     },
     async close() {
-      for (const sampler of samplers) await sampler.close();
-      rmSync(options.folder, { recursive: true, force: true });
-      await engine.close();
+      try {
+        for (const sampler of samplers) await sampler.close();
+        rmSync(options.folder, { recursive: true, force: true });
+      } finally {
+        await engine.close();
+      }
     },
   };
 }

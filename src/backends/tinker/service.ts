@@ -6,6 +6,11 @@ const hostedUrl = "https://tinker.thinkingmachines.dev/services/tinker-prod";
 /** `hone serve` on this machine accepts any key, but requires one. */
 const localKey = "tml-local";
 
+/** Whether an address or a key is set. */
+export function namesService({ tinker_base_url: url }: Config, env: NodeJS.ProcessEnv = process.env): boolean {
+  return (url ?? env.TINKER_BASE_URL) !== undefined || Boolean(env.TINKER_API_KEY);
+}
+
 /**
  * @returns null without an address and a key: Hone's own service in this process
  * @throws UserError for an address that is not a URL, and for a remote service without a key
@@ -16,7 +21,7 @@ export function tinkerService(
 ): { baseUrl: string; apiKey: string } | null {
   const given = config.tinker_base_url ?? env.TINKER_BASE_URL ?? null;
   const apiKey = env.TINKER_API_KEY;
-  if (given === null && !apiKey) return null;
+  if (!namesService(config, env)) return null;
   if (given === null) return { baseUrl: hostedUrl, apiKey: apiKey! };
   if (!URL.canParse(given)) {
     throw new UserError(`tinker_base_url: ${given} is not a URL`, { hint: "tinker_base_url=http://127.0.0.1:8000" });

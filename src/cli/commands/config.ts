@@ -105,7 +105,7 @@ async function lightRftCommand(words: string[], flags: { format: Form; strict?: 
 }
 
 async function schemaCommand(): Promise<void> {
-  const { configJsonSchema } = await import("../../config/docs/json-schema.ts");
+  const { configJsonSchema } = await import("../../config/json-schema.ts");
   printJson(configJsonSchema());
 }
 

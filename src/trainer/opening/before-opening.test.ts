@@ -49,6 +49,11 @@ it.each([
     /requires a critic/,
   ],
   ["by the recipe", ["rllm.algorithm.estimator_map.solver=gropo"], /estimator gropo does not exist/],
+  [
+    "by the recipe, beside a setting that it ignores",
+    ["rllm.on_unsupported=warn", "local.sampler.type=sglang", "rllm.algorithm.estimator_map.solver=gropo"],
+    /estimator gropo does not exist/,
+  ],
 ])("a dry run says once what a run refuses %s, and prints the configuration", async (_, overrides, reason) => {
   const written: Record<"stdout" | "stderr", string[]> = { stdout: [], stderr: [] };
   for (const stream of ["stdout", "stderr"] as const) {

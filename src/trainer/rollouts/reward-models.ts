@@ -7,6 +7,7 @@ import { toMessage } from "../../chat/messages.ts";
 import { TextTooLong } from "../../chat/tokens/token-bounds.ts";
 import type { Chat } from "../../chat/types.ts";
 import { HoneError, UserError } from "../../errors.ts";
+import { mean } from "../../statistics.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
 import type { RewardModelOptions } from "../recipe/reward-model-options.ts";
 
@@ -99,14 +100,16 @@ export async function scoreEpisodes(
       trajectory.reward = sum;
     }
     for (const [name, values] of known) {
-      episode.metrics[`reward_model/${name}`] = values.reduce((sum, value) => sum + value, 0) / values.length;
+      episode.metrics[`reward_model/${name}`] = mean(values);
     }
     episode.metrics["reward_model/failed"] = failed;
   }
 }
 
 function append(lists: Map<string, number[]>, name: string, value: number): void {
-  lists.set(name, [...(lists.get(name) ?? []), value]);
+  const list = lists.get(name);
+  if (list) list.push(value);
+  else lists.set(name, [value]);
 }
 
 async function scoresOf(

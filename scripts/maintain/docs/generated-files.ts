@@ -1,7 +1,8 @@
 /** Every file generated from the schema, by its path in the repository. A test checks that they are up to date. */
-import { baseYaml } from "../config/docs/base-yaml.ts";
-import { configJsonSchema } from "../config/docs/json-schema.ts";
+
+import { configJsonSchema } from "../../../src/config/json-schema.ts";
 import { readmeWithTable } from "./backend-table.ts";
+import { baseYaml } from "./base-yaml.ts";
 import { referencePages } from "./reference.ts";
 
 /** In writing order: the pages show values composed from base.yaml. */

@@ -1,8 +1,8 @@
 /** The configuration's JSON Schema for editors: completion, hover text and error highlighting. */
 import { z } from "zod";
-import type { About } from "../schema/about.ts";
-import { verlKeys, verlSections } from "../schema/verl.ts";
-import { configSchema } from "../schema.ts";
+import type { About } from "./schema/about.ts";
+import { verlKeys, verlSections } from "./schema/verl.ts";
+import { configSchema } from "./schema.ts";
 
 interface JsonSchema {
   type?: string | string[];

@@ -1,18 +1,18 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
-import { builtBackends } from "../backends/registry/open-engine.ts";
-import { backendSettings } from "../config/compose/backends.ts";
-import { sharedKeys, verlNames } from "../config/compose/sync/shared-keys.ts";
-import { composeConfig } from "../config/compose.ts";
-import { configKeys, describeKey, type KeyDescription } from "../config/describe.ts";
-import { flagSections } from "../config/lightrft/flags.ts";
-import { flagDescriptions, isSwitch } from "../config/lightrft/parse-flags.ts";
-import { verlKeys } from "../config/schema/verl.ts";
-import type { Config } from "../config/schema.ts";
-import { shippedFolder } from "../config/tree/shipped.ts";
-import { valueAt } from "../config/tree/value-at.ts";
-import { supportingBackends } from "./effect.ts";
-import { settingNeeds } from "./needs.ts";
+import { builtBackends } from "../../../src/backends/registry/open-engine.ts";
+import { backendSettings } from "../../../src/config/compose/backends.ts";
+import { sharedKeys, verlNames } from "../../../src/config/compose/sync/shared-keys.ts";
+import { composeConfig } from "../../../src/config/compose.ts";
+import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
+import { flagSections } from "../../../src/config/lightrft/flags.ts";
+import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
+import { verlKeys } from "../../../src/config/schema/verl.ts";
+import type { Config } from "../../../src/config/schema.ts";
+import { shippedFolder } from "../../../src/config/tree/shipped.ts";
+import { valueAt } from "../../../src/config/tree/value-at.ts";
+import { supportingBackends } from "../../../src/support/effect.ts";
+import { settingNeeds } from "../../../src/support/needs.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 

@@ -5,8 +5,8 @@ import { fileURLToPath } from "node:url";
 import { Ajv, type ErrorObject } from "ajv";
 import { expect, test } from "vitest";
 import { isMap, LineCounter, parseDocument } from "yaml";
-import { shippedFolder } from "../tree/shipped.ts";
 import { configJsonSchema } from "./json-schema.ts";
+import { shippedFolder } from "./tree/shipped.ts";
 
 const schema = configJsonSchema();
 const ajv = new Ajv({ allErrors: true, strict: true, strictTypes: false });
@@ -45,7 +45,7 @@ test("config/rllm/base.yaml matches the schema of rllm", () => {
 });
 
 test("the committed schema is up to date", () => {
-  expect(JSON.parse(read(fileURLToPath(new URL("../../../config/hone.schema.json", import.meta.url))))).toEqual(schema);
+  expect(JSON.parse(read(fileURLToPath(new URL("../../config/hone.schema.json", import.meta.url))))).toEqual(schema);
 });
 
 test("a mistyped key and a wrong value are reported at their lines", () => {
