@@ -6,13 +6,13 @@ import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Engine, ModelInfo, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
-import { type Connection, connect } from "./connection.ts";
+import { type Connection, connect } from "./channel/connection.ts";
+import { readNumber } from "./channel/frames.ts";
+import { concatenate } from "./channel/ragged.ts";
 import { threadCount, usableCores } from "./cores.ts";
-import { readNumber } from "./frames.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { createPolicy } from "./policy.ts";
-import { concatenate } from "./ragged.ts";
 import { startWorker } from "./worker-process.ts";
 
 /**

@@ -3,10 +3,10 @@ import { resolve } from "node:path";
 import type { Learner, LearnerSpec, Policy, Published, Sampler } from "../engine.ts";
 import { requireFitting } from "../learner-spec.ts";
 import { requireOwn } from "../published.ts";
-import type { Connection } from "./connection.ts";
-import { forward, forwardBackward, tokensAtEach } from "./forward-backward.ts";
-import { readNumber } from "./frames.ts";
+import type { Connection } from "./channel/connection.ts";
+import { readNumber } from "./channel/frames.ts";
 import { sample } from "./sample.ts";
+import { forward, forwardBackward, tokensAtEach } from "./training/forward-backward.ts";
 
 /** @throws UserError when the model cannot carry this adapter */
 export async function createPolicy(connection: Connection, spec: LearnerSpec): Promise<Policy> {

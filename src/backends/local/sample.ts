@@ -3,9 +3,9 @@ import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
-import type { Connection } from "./connection.ts";
-import type { Frame, FrameArray } from "./frames.ts";
-import { concatenate } from "./ragged.ts";
+import type { Connection } from "./channel/connection.ts";
+import type { Frame, FrameArray } from "./channel/frames.ts";
+import { concatenate } from "./channel/ragged.ts";
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(

@@ -1,8 +1,8 @@
 /** Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure. */
-import type { OutputGradient } from "../../algorithms/types.ts";
-import { RunError, UserError } from "../../errors.ts";
-import { offsetsOf } from "../../trajectories/batch.ts";
-import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import type { OutputGradient } from "../../../algorithms/types.ts";
+import { RunError, UserError } from "../../../errors.ts";
+import { offsetsOf } from "../../../trajectories/batch.ts";
+import type { Sequence, TokenOutputs } from "../../../trajectories/types.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
 
 export const concatenate = (arrays: readonly Int32Array[]): Int32Array =>

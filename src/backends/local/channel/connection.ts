@@ -2,10 +2,10 @@
  * Requests and answers over a worker's pipes: numbers them, passes each event to its request, and rejects all of them
  * with one error when the worker dies. It does not know the operations.
  */
-import { RunError, UserError } from "../../errors.ts";
-import { describeSystemFailure } from "../../system-errors.ts";
+import { RunError, UserError } from "../../../errors.ts";
+import { describeSystemFailure } from "../../../system-errors.ts";
+import type { WorkerProcess } from "../worker-process.ts";
 import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
-import type { WorkerProcess } from "./worker-process.ts";
 
 interface Request {
   readonly id: number;
