@@ -1,17 +1,17 @@
 /**
- * Chat completions through Hone's gateway beside rLLM's own gateway and LiteLLM: the same client, the same instant
- * inference server behind all of them, one after the other in one run.
+ * Benchmark of chat completions through Hone's gateway, rLLM's gateway and LiteLLM, measured one after the other in one run
+ * with the same client and the same inference server, which answers immediately.
  *
  *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--one-core]
  *     [--python PYTHON] [--only NAME]
  *
- * Prints requests per second, and what each adds to the latency of the inference server itself (p50, p99), then every bar
- * with its ratio. Hone is measured in front of the same server, where it renders, tokenises and records by tokens, without
- * and with traces in SQLite (rLLM's gateway too), and with an engine in its own process. Client and inference server are the
- * same for all: plain sockets with bytes made beforehand. Hone's gateway runs as it is built. Of several rounds the one of
- * median speed counts. With one connection only one of client, gateway and server works at a time: `--one-core` keeps them on
- * one core then, where the system has `taskset`, so that no call waits for another core to wake. It slows a peer that works on
- * behind its answers. `--python` names one that has bench/gateway/requirements.txt; else one is made under .hone.
+ * Prints requests per second and the latency that each gateway adds to the inference server's own (p50, p99), then every
+ * bound with its ratio. Hone is measured in front of that server, where it renders, tokenizes and records tokens, without
+ * traces and with traces in SQLite (as is rLLM's gateway), and with an engine in its own process. Client and inference server
+ * are plain sockets that send prepared bytes. Hone's gateway runs from the build. The median round counts. With one
+ * connection, only one of client, gateway and server works at a time: `--one-core` then pins them to one core, if the system
+ * has `taskset`, so that no call waits for another core to wake up. This slows a gateway that continues to work after its
+ * answers. `--python` names a Python with the packages of bench/gateway/requirements.txt; by default one is created in .hone.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

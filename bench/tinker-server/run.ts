@@ -1,12 +1,12 @@
 /**
- * `hone serve` as a process of its own: under many clients, and beside the same engine without HTTP.
+ * Benchmark of `hone serve` in a process of its own: under many clients, and compared with the same engine without HTTP.
  *
  *   npm run bench -- tinker-server [--only load|overhead] [--seconds 300] [--samplers 64] [--trainers 4] [--steps 16] [--control]
  *
- * The load prints what the clients were answered, how long heartbeats took, and the memory of server and worker over
- * time. The overhead prints seconds per step of the first example on both sides, which take a step in turns, and the
- * median of their ratios; with `--control` the other side is in process too, which shows what the value can resolve.
- * Exits with 1 where one of the bounds that it prints does not hold.
+ * The load part prints the clients' answers, the latency of heartbeats, and the memory of server and worker over time. The
+ * overhead part alternates steps of the first example with and without HTTP, and prints seconds per step and the median of
+ * their ratios. With `--control` both sides run in process, which shows the noise of the measurement.
+ * Exits with 1 if one of the bounds that it prints does not hold.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";

@@ -1,8 +1,13 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
+import { generated } from "../data/generated.ts";
+import { importModule } from "../import-module.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
+import { train } from "../trainer/train.ts";
 import { runCommandLine } from "./run-command-line.ts";
+
+vi.mock(import("../import-module.ts"));
 
 const folder = temporaryFolder("scripts");
 for (const name of ["train.ts", "train.py", "notes.txt"]) writeFileSync(join(folder, name), "");
@@ -21,4 +26,20 @@ test.each([
   const said = errors.mock.calls.join("\n");
   expect(said).toMatch(message);
   expect(said).toMatch(hint);
+});
+
+const experiment = { train: generated("rows", 64, () => ({})), workflow: async () => 1 };
+
+test.each([
+  ["exports it by default", false, { default: experiment }],
+  ["passes it to train()", true, {}],
+  ["does both", true, { default: experiment }],
+])("hone train runs an experiment once if its script %s", async (_, calls, exported) => {
+  vi.mocked(importModule).mockImplementation(async () => {
+    if (calls) await train(experiment);
+    return exported;
+  });
+  using output = vi.spyOn(process.stdout, "write").mockReturnValue(true);
+  expect(await runCommandLine(["train", join(folder, "train.ts"), "--dry-run"])).toBe(0);
+  expect(output.mock.calls.join("\n").match(/^# .* steps/gm)).toHaveLength(1);
 });

@@ -8,17 +8,20 @@ import type { Experiment } from "../trainer/experiment.ts";
 import { type Launch, setLaunch, takeLaunch } from "../trainer/launch.ts";
 import { train } from "../trainer/train.ts";
 
+/** Runs what the script passes to train(), or else the experiment that it exports by default: never both. */
 export async function runScript(script: string, launch: Launch): Promise<void> {
   const path = checkScript(script);
   setLaunch(launch);
   const loaded: { default?: unknown } = await importModule(path);
   const pending = takeLaunch();
-  if (isExperiment(loaded.default)) process.exitCode = (await train(loaded.default, pending ?? launch)).exitCode;
-  else if (pending) {
+  // The script called train(), which took the launch.
+  if (!pending) return;
+  if (!isExperiment(loaded.default)) {
     throw new UserError(`${script} neither exports an experiment by default nor calls train()`, {
       hint: "write: export default defineExperiment({ train, workflow })",
     });
   }
+  process.exitCode = (await train(loaded.default, pending)).exitCode;
 }
 
 /** @returns its absolute path */

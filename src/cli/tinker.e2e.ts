@@ -53,25 +53,25 @@ afterAll(async () => {
   }
 });
 
-type Figures = Readonly<Record<string, number>>;
+type Metrics = Readonly<Record<string, number>>;
 
-const figuresIn = (folder: string): Figures[] =>
+const metricsIn = (folder: string): Metrics[] =>
   readFileSync(join(folder, "metrics.jsonl"), "utf8")
     .trim()
     .split("\n")
-    .map((line) => JSON.parse(line) as Figures);
+    .map((line) => JSON.parse(line) as Metrics);
 
-async function trainToy(name: string, ...more: string[]): Promise<Figures[]> {
+async function trainToy(name: string, ...more: string[]): Promise<Metrics[]> {
   const folder = join(root, name);
   await hone("train", "src/cli/toy-experiment.fixture.ts", `rllm.trainer.run_dir=${folder}`, ...more);
-  return figuresIn(folder);
+  return metricsIn(folder);
 }
 
 /** Sampled tokens are equal; computed values differ by rounding, which steps amplify. */
-function expectSame(found: readonly Figures[], expected: readonly Figures[]): void {
+function expectSame(found: readonly Metrics[], expected: readonly Metrics[]): void {
   expect(found).toHaveLength(expected.length);
-  expected.forEach((figures, line) => {
-    for (const [name, value] of Object.entries(figures)) {
+  expected.forEach((metrics, line) => {
+    for (const [name, value] of Object.entries(metrics)) {
       // Times, resource use and the engines' own metrics differ, and so do metrics of rounding.
       if (/^(time|perf|memory|engine)|logprob_diff|kl_sampler|ppo_kl|lost_to_rounding/.test(name)) continue;
       const same = found[line]![name];
@@ -83,7 +83,7 @@ function expectSame(found: readonly Figures[], expected: readonly Figures[]): vo
 
 describe("hone train rllm/backend=tinker", () => {
   const steps = "rllm.trainer.total_batches=4";
-  let local: Figures[];
+  let local: Metrics[];
   beforeAll(async () => {
     local = await trainToy("local", steps, `model.name=${model}`);
   });

@@ -59,8 +59,8 @@ test.each<[string, string[], string, number]>([
     "batch/turns",
     4,
   ],
-])("%s", async (_key, overrides, figure, expected) => {
-  expect((await run(overrides))[figure]).toBe(expected);
+])("%s", async (_key, overrides, metric, expected) => {
+  expect((await run(overrides))[metric]).toBe(expected);
 });
 
 test.each<[string, string[]]>([

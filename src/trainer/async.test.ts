@@ -9,7 +9,7 @@ import type { ConfigInput } from "../config/schema.ts";
 import { readEpisode } from "../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { TrainOptions } from "./launch.ts";
-import { countOperations, figures, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
+import { countOperations, metricLines, openToy, type ToyRow, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-async-");
@@ -58,11 +58,11 @@ async function run(experiment: ReturnType<typeof toy>, options: TrainOptions & {
 
 /** The metrics of training steps, without those of asynchronous training. */
 const common = (folder: string) =>
-  figures(folder).map((line) =>
+  metricLines(folder).map((line) =>
     Object.fromEntries(Object.entries(line).filter(([name]) => !name.startsWith("async/"))),
   );
 
-const steps = (folder: string) => figures(folder).filter(({ kind }) => kind === undefined);
+const steps = (folder: string) => metricLines(folder).filter(({ kind }) => kind === undefined);
 const weights = (folder: string, step: number) =>
   JSON.parse(readFileSync(join(folder, `checkpoints/step-00000${step}/policy/state.json`), "utf8")).parameters;
 
@@ -301,7 +301,7 @@ describe("asynchronous training", () => {
           }
           await run(asynchronous({ async: keys }), { folder });
           expect(tasks(folder)).toEqual(tasks(whole));
-          if (keys.staleness_threshold === undefined) expect(figures(folder)).toEqual(figures(whole));
+          if (keys.staleness_threshold === undefined) expect(metricLines(folder)).toEqual(metricLines(whole));
         },
       ),
       { numRuns: 8, seed: 3 },

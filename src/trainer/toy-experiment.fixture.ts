@@ -66,7 +66,7 @@ export interface Line {
 }
 
 /** metrics.jsonl without times and memory. */
-export function figures(folder: string): Line[] {
+export function metricLines(folder: string): Line[] {
   const lines = readFileSync(join(folder, "metrics.jsonl"), "utf8").trim().split("\n");
   return lines.map((line) => {
     const entries = Object.entries(JSON.parse(line) as Line);

@@ -5,7 +5,7 @@ import { afterAll, describe, expect, it } from "vitest";
 import type { Engine } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { RunError, UserError } from "../errors.ts";
-import { countOperations, figures, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
+import { countOperations, metricLines, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
 import { train } from "./train.ts";
 
 const { newFolder, root, remove } = temporaryFolders("hone-train-");
@@ -19,7 +19,7 @@ describe("train", () => {
     const rewards = summary.history.map(({ metrics }) => metrics["reward/mean"]!);
     expect(summary).toMatchObject({ exitCode: 0, step: 12, folder });
     expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
-    const validated = figures(folder).filter(({ kind }) => kind === "validation");
+    const validated = metricLines(folder).filter(({ kind }) => kind === "validation");
     expect(validated.map(({ step }) => step)).toEqual([0, 3, 6, 9, 12]);
     expect(validated.at(-1)!["val/reward"]).toBe(summary.validation["val/reward"]);
     expect(validated.at(-1)!["val/reward"] as number).toBeGreaterThan(validated[0]!["val/reward"] as number);
@@ -42,7 +42,7 @@ describe("train", () => {
             });
           }
           await train(toy(), { engine: openToy(), overrides });
-          expect(figures(folder)).toEqual(figures(whole));
+          expect(metricLines(folder)).toEqual(metricLines(whole));
         },
       ),
       { numRuns: 25, seed: 1 },

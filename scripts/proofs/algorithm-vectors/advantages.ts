@@ -118,7 +118,7 @@ function equalWhitened({ inputs, outputs, tol }: VectorCase<Rows>): Deviation | 
   const { advantages } = outputs as { advantages: Matrix };
   if (advantages.flat().every((value) => Math.abs(value) <= tol)) return undefined;
   return {
-    why: "upstream leaves a trace of equal returns; here they whiten to 0",
+    why: "equal returns are whitened to 0; upstream leaves about 1e-6",
     instead: { advantages: inputs.response_mask.map((row) => row.map(() => 0)) },
   };
 }
@@ -128,7 +128,7 @@ function raises(outputs: unknown): Deviation | undefined {
   const { error } = outputs as { error?: string };
   return error === undefined
     ? undefined
-    : { why: "upstream raises; here what cannot be compared has no advantage", instead: {} };
+    : { why: "a group of one has advantage 0; upstream raises an error", instead: {} };
 }
 
 const gae = (preset: { carries: boolean }): Family =>
@@ -160,9 +160,9 @@ const verlReturns = family<Rows, { gamma: number }>(
     const { response_mask: mask, token_level_rewards: rewards } = vector.inputs;
     const instead = { advantages: mask.map((row) => row.map(() => 0)) };
     if ((outputs as { error?: string }).error !== undefined) {
-      return { why: "upstream raises; here whitening one value or none gives 0", instead };
+      return { why: "one value, or none, is whitened to 0; upstream raises an error", instead };
     }
-    if (hasGap(mask)) return { why: "upstream forgets what lies behind tokens of the environment", instead: {} };
+    if (hasGap(mask)) return { why: "upstream ignores rewards after environment tokens", instead: {} };
     const returns = trained(
       masked(rewards, mask).map((row) => returnsToGo(row, params.gamma)),
       mask,
@@ -174,7 +174,10 @@ const verlReturns = family<Rows, { gamma: number }>(
 type OtbRows = Rows & { old_log_probs: Matrix; sum_pi_squared: Matrix };
 const verlOptimalBaseline = family<OtbRows, object>(evaluateOptimalBaseline, ({ inputs }) =>
   hasGap(inputs.response_mask)
-    ? { why: "tokens are compared by their number, whatever the environment says between them", instead: {} }
+    ? {
+        why: "tokens are compared by their position among the trained tokens; upstream counts environment tokens too",
+        instead: {},
+      }
     : undefined,
 );
 
@@ -211,7 +214,7 @@ const lightrftPreprocess = (name: EstimatorName): Family =>
     ({ outputs }) =>
       outputs.rewards.some(Number.isNaN)
         ? {
-            why: "upstream gives NaN for a group of one; here it has no advantage",
+            why: "a group of one has advantage 0; upstream gives NaN",
             instead: { rewards: outputs.rewards.map(() => 0) },
           }
         : undefined,

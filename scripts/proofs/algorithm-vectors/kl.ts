@@ -39,7 +39,7 @@ const kl = family<KlInputs, KlParams, { kl?: Matrix; grad_logprob?: Matrix; erro
     const capped = (matrix: Matrix, at: number) =>
       matrix.map((row, b) => row.map((entry, t) => (outputs.kl![b]![t]! > 10 ? at : entry)));
     return {
-      why: "k3 stops at 10 as in verl, instead of overflowing",
+      why: "k3 is capped at 10, as in verl; LightRFT's overflows",
       instead: { kl: capped(outputs.kl!, 10), grad_logprob: capped(outputs.grad_logprob!, 0) },
     };
   },

@@ -46,7 +46,7 @@ interface VerlParams {
 /** Where nothing is trained, or nothing is left after rejection, upstream divides by none. */
 const emptyIsNothing = ({ outputs }: VectorCase<unknown, unknown>): Deviation | undefined =>
   Number.isNaN((outputs as { loss: number }).loss)
-    ? { why: "a batch without tokens is 0 instead of 0/0", instead: { loss: 0 } }
+    ? { why: "an empty batch contributes 0; upstream divides 0 by 0", instead: { loss: 0 } }
     : undefined;
 
 const verlNames: Record<string, PolicyLossName> = { vanilla: "ppo", dual_clip: "ppo", geo_mean: "gmpo" };

@@ -73,7 +73,7 @@ const lightrft = (lossFn: PolicyLossName) =>
     ({ inputs, params, outputs }) =>
       Number.isNaN(outputs.loss)
         ? {
-            why: "a row without tokens counts nothing instead of NaN",
+            why: "empty rows contribute 0; upstream gives NaN",
             instead: { loss: lightrftLoss(inputs, params, lossFn).loss },
           }
         : undefined,
@@ -107,7 +107,7 @@ const skyrl = (lossFn: PolicyLossName) => family<LossInputs, SkyrlParams>(evalua
 /** The losses whose figures of the ratio, which nobody else reports, are left out of the comparison. */
 const skyrlWithoutFigures = (lossFn: PolicyLossName) =>
   family<LossInputs, SkyrlParams, object>(evaluateSkyrl(lossFn), ({ outputs }) => ({
-    why: "the loss and its gradient agree; figures of the ratio under names of its own are not reported",
+    why: "loss and gradient are equal; ratio metrics under SkyRL's names are not reported",
     instead: { ...outputs, metrics: {} },
   }));
 
@@ -218,11 +218,17 @@ export const moreLossFamilies: Families = {
   "skyrl/loss/sapo_policy_loss": skyrl("sapo"),
   "skyrl/loss/importance_sampling_loss": skyrlWithoutFigures("importance_sampling"),
   "skyrl/loss/cross_entropy_loss": skyrl("cross_entropy"),
-  "skyrl/loss/rollout_is_policy_loss": skipped("another system's cut of the ratio, which no document names"),
-  "skyrl/loss/dppo_policy_loss": skipped("a loss that no document names"),
+  "skyrl/loss/rollout_is_policy_loss": skipped("a loss that neither reference document names"),
+  "skyrl/loss/dppo_policy_loss": skipped("a loss that neither reference document names"),
   "trl/loss": family(evaluateTrl),
-  "trl/loss/loss_type=luspo-importance_sampling_level=sequence": skipped("a loss that no document names"),
-  "trl/loss/loss_type=vespo": skipped("a loss that no document names"),
-  "trl/loss/loss_type=grpo-beta=0.04-use_bias_correction_kl=True": skipped("a correction that no document names"),
-  "trl/loss/loss_type=grpo-off_policy_mask_threshold=0.05": skipped("a mask that no document names"),
+  "trl/loss/loss_type=luspo-importance_sampling_level=sequence": skipped(
+    "a loss that neither reference document names",
+  ),
+  "trl/loss/loss_type=vespo": skipped("a loss that neither reference document names"),
+  "trl/loss/loss_type=grpo-beta=0.04-use_bias_correction_kl=True": skipped(
+    "a TRL variant that neither reference document names",
+  ),
+  "trl/loss/loss_type=grpo-off_policy_mask_threshold=0.05": skipped(
+    "a TRL variant that neither reference document names",
+  ),
 };

@@ -100,8 +100,8 @@ export const offPolicyFamilies: Families = {
     const ratio = spread(weights, inputs.mask, 1);
     return { ratio: level === "token" ? ratio : outputs.ratio.map((_, b) => [ratio[b]![inputs.mask[b]!.indexOf(1)]!]) };
   }),
-  "skyrl/tis": skipped("a chain of masks and weights in an order of its own; each of them is there by itself"),
-  "skyrl/loss_reduction": skipped("scales advantages by its micro-batches, where Hone weighs losses"),
+  "skyrl/tis": skipped("a chain of masks and weights in a different order; each part is compared by itself"),
+  "skyrl/loss_reduction": skipped("scales advantages by micro-batch; Hone weights losses"),
   "rllm/tinker_metrics": mismatch("train", false),
   "tinker/kl_sample_train": mismatch("optim", true),
   "tinker/kl_penalty": tinkerPenalty,

@@ -73,7 +73,7 @@ const pipeline = family<{ experiences: Experience[] }, PipelineParams, { advanta
     params.gamma === 1 || inputs.experiences.length < 2
       ? undefined
       : {
-          why: "upstream forgets gamma after the first experience; here it holds for all",
+          why: "gamma applies to every reply; LightRFT resets it after the first micro-batch",
           instead: { returns: { 0: outputs.returns[0] } },
         },
 );
@@ -134,7 +134,7 @@ const cpgd = family<CpgdInputs, { weight_factor: string; epsilon: number }>(
     Array.isArray(reward[0])
       ? undefined
       : {
-          why: "upstream adds up the rewards of all rows, and every advantage is 0; here each row has its own",
+          why: "CPGD's advantage is per reply; LightRFT sums the whole batch, so every advantage is 0",
           instead: {},
         },
 );
@@ -151,7 +151,7 @@ const crossbatch = family<CrossBatch, { estimator: string; no_advantage_std_norm
   },
   ({ inputs: { experiences }, params }) =>
     params.estimator !== "group_norm" && allEqual(experiences.flatMap((one) => trained(one.advantages, one.mask)))
-      ? { why: "upstream blows up what differs from equal values; here they whiten to 0", instead: {} }
+      ? { why: "equal values are whitened to 0; upstream amplifies rounding errors", instead: {} }
       : undefined,
 );
 
@@ -176,7 +176,7 @@ const runningMoments = family<{ batches: number[][] }, object, { per_batch: { st
     outputs.per_batch.every(({ std }) => Number.isFinite(std))
       ? undefined
       : {
-          why: "upstream divides by the deviation of a single reward, Infinity or NaN; here it is 1",
+          why: "the running deviation of a single reward is 1; LightRFT's is Infinity or NaN",
           instead: { per_batch: outputs.per_batch.map((own) => (Number.isFinite(own.std) ? own : { ...own, std: 1 })) },
         },
 );
@@ -202,7 +202,7 @@ const computeReward = family<
     mask.every((row) => row.includes(1))
       ? undefined
       : {
-          why: "upstream pays a row without tokens on its padding; here it gets nothing",
+          why: "the reward of a reply without tokens is ignored; LightRFT puts it on padding",
           instead: {
             token_rewards: outputs.token_rewards.map((row, index) =>
               mask[index]!.includes(1) ? row : kl[index]!.map((value) => -Math.max(params.kl_coef, 0) * value),
@@ -250,6 +250,6 @@ export const rewardFamilies: Families = {
   "lightrft/clip_fraction": clipFraction,
   "lightrft/dynamic_sampling": dynamicSampling,
   "lightrft/buffer_normalize": {
-    skip: "upstream's second whitening counts padding into the mean; here advantages are whitened once",
+    skip: "a second whitening whose mean counts padding; Hone whitens advantages once",
   },
 };

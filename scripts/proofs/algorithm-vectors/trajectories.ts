@@ -145,8 +145,10 @@ export const trajectoryFamilies: Families = {
     },
   ),
   "rllm/sync_config": skipped(
-    "the keys of another trainer, and upstream's half of clip_ratio; a matter of configuration",
+    "keys of another trainer, and upstream's half of clip_ratio: configuration, not an algorithm",
   ),
-  "rllm/verl_update_count": skipped("how another trainer pads rows to its processes; nothing is padded here"),
-  "lightrft/derived": skipped("how another trainer counts its steps from its flags; a matter of configuration"),
+  "rllm/verl_update_count": skipped("how another trainer pads rows to its processes; Hone does not pad"),
+  "lightrft/derived": skipped(
+    "how another trainer computes its number of steps from flags: configuration, not an algorithm",
+  ),
 };

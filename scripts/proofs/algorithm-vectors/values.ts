@@ -19,7 +19,7 @@ const value = (rowMeans: boolean) =>
     ({ inputs, params, outputs }) =>
       Number.isNaN(outputs.loss)
         ? {
-            why: "a row without tokens counts nothing instead of NaN",
+            why: "empty rows contribute 0; upstream gives NaN",
             instead: { loss: evaluateValue(inputs, params, rowMeans).loss },
           }
         : undefined,

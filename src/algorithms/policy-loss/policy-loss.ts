@@ -141,7 +141,10 @@ function policyTotalsOf(batch: TrainingBatch, options: PolicyLossOptions): Train
   return { ...batch.totals, tokens: batch.totals.highEntropyTokens ?? highEntropyTokens(batch, options) };
 }
 
-/** Metrics of the whole batch have shares as counts, which add up to 1 when all sequences are evaluated. */
+/**
+ * The count of a whole-batch metric is the share of the batch's tokens that is evaluated here, so the counts of all
+ * micro-batches add up to 1.
+ */
 function metricsOf(
   batch: TrainingBatch,
   options: PolicyLossOptions,

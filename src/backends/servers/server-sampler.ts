@@ -46,7 +46,9 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
   let version = options.version ?? 0;
 
   async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
-    const stop = request.signal ?? signal;
+    const stops = [request.signal, signal].filter((each) => each !== undefined);
+    // A signal of its own: many requests listen to the caller's.
+    const stop = stops.length > 0 ? AbortSignal.any(stops) : undefined;
     const report = (piece: ServerReply) => {
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };

@@ -22,7 +22,7 @@ interface TrainFlags {
 
 export function register(command: Command): void {
   command
-    .argument("<script>", "a file that exports an experiment by default, or calls train()")
+    .argument("<script>", "a file that calls train(), or else exports an experiment by default")
     .argument(...overrides)
     .addOption(configFiles())
     .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")

@@ -37,8 +37,8 @@ async function trainThrough(
   try {
     const all = ["rllm/backend=tinker", "tinker_base_url=http://in-process", ...overrides];
     const summary = await train(trained, { overrides: all, engine: { engine: opened.engine, chat: inner.chat } });
-    const figures = (name: string) => summary.history.map(({ metrics }) => metrics[name]!);
-    return { ...summary, rewards: figures("reward/mean"), figures, requests: opened.requests };
+    const valuesOf = (name: string) => summary.history.map(({ metrics }) => metrics[name]!);
+    return { ...summary, rewards: valuesOf("reward/mean"), valuesOf, requests: opened.requests };
   } finally {
     await opened.close();
   }
@@ -99,7 +99,7 @@ it("sends the service what the configuration says: group sizes, minibatches, sch
     "rllm.trainer.val_before_train=false",
     "fuse_forward_backward_and_optim_step=true",
   ];
-  const { figures, requests } = await trainThrough([`rllm.trainer.run_dir=${join(root, "asks")}`, ...settings], {
+  const { valuesOf, requests } = await trainThrough([`rllm.trainer.run_dir=${join(root, "asks")}`, ...settings], {
     stateFolder: join(root, "asks-state"),
     client: { overlap: true },
     intercept: note,
@@ -111,10 +111,10 @@ it("sends the service what the configuration says: group sizes, minibatches, sch
   );
   expect(sampled).toEqual([[12], [12], [12], [12]]);
   const steps = of("optim_step").map(({ adam_params }) => adam_params as Record<string, number>);
-  expect(steps).toHaveLength(figures("update/optimizer_steps").reduce((sum, count) => sum + count, 0));
-  expect(figures("update/optimizer_steps")[0]).toBe(2);
-  expect([...new Set(steps.map(({ learning_rate }) => learning_rate))]).toEqual([...new Set(figures("actor/lr"))]);
-  expect(new Set(figures("actor/lr")).size).toBeGreaterThan(2);
+  expect(steps).toHaveLength(valuesOf("update/optimizer_steps").reduce((sum, count) => sum + count, 0));
+  expect(valuesOf("update/optimizer_steps")[0]).toBe(2);
+  expect([...new Set(steps.map(({ learning_rate }) => learning_rate))]).toEqual([...new Set(valuesOf("actor/lr"))]);
+  expect(new Set(valuesOf("actor/lr")).size).toBeGreaterThan(2);
   expect(steps[0]).toMatchObject({ beta1: 0.9, beta2: 0.9, eps: 1e-8, weight_decay: 0, grad_clip_norm: 1 });
   // The step is requested before the gradient's result is.
   const calls = requests.map((request) => request.replace("POST ", ""));
@@ -136,10 +136,10 @@ it("samples while it trains, and sends each share of a step under the loss's nam
     `rllm.trainer.run_dir=${join(root, "async")}`,
   ];
   const options = { stateFolder: join(root, "async-state"), client: { overlap: true } };
-  const { figures, rewards } = await trainThrough(settings, options);
+  const { valuesOf, rewards } = await trainThrough(settings, options);
   expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.3);
-  expect(figures("engine/tinker/named_losses")[0]).toBe(2);
-  expect(figures("engine/tinker/two_pass_losses").at(-1)).toBe(0);
+  expect(valuesOf("engine/tinker/named_losses")[0]).toBe(2);
+  expect(valuesOf("engine/tinker/two_pass_losses").at(-1)).toBe(0);
 });
 
 it("requests samples again that the service has lost, and draws the same", async () => {
@@ -151,19 +151,19 @@ it("requests samples again that the service has lost, and draws the same", async
     path === "asample_many" && ++asked % 2 === 0
       ? new Response(`${JSON.stringify({ index: 0, gone: "the engine died" })}\n`)
       : undefined;
-  const { rewards, figures } = await trainThrough([`rllm.trainer.run_dir=${join(root, "lost")}`], {
+  const { rewards, valuesOf } = await trainThrough([`rllm.trainer.run_dir=${join(root, "lost")}`], {
     stateFolder: join(root, "lost-state"),
     intercept: lose,
   });
   expect(rewards).toEqual(whole.rewards);
-  expect(figures("engine/tinker/retries").at(-1)).toBeGreaterThan(1);
+  expect(valuesOf("engine/tinker/retries").at(-1)).toBeGreaterThan(1);
 });
 
 it("deletes from the service what the run's own retention deletes, and nothing else", async () => {
   const folder = join(root, "retained");
   const stateFolder = join(root, "retained-state");
   const few = ["training.max_ckpt_num=2", "rllm.trainer.save_freq=1", "rllm.trainer.test_freq=0"];
-  const { figures, requests } = await trainThrough([`rllm.trainer.run_dir=${folder}`, ...few], { stateFolder });
+  const { valuesOf, requests } = await trainThrough([`rllm.trainer.run_dir=${folder}`, ...few], { stateFolder });
   const kept = readdirSync(join(folder, "checkpoints")).map((step) =>
     JSON.parse(readFileSync(join(folder, "checkpoints", step, "policy", "tinker.json"), "utf8")),
   ) as { path: string }[];
@@ -176,7 +176,7 @@ it("deletes from the service what the run's own retention deletes, and nothing e
   expect(held).toHaveLength(2);
   expect(requests.filter((request) => request.startsWith("DELETE"))).toHaveLength(3);
   // Of the last step, before it was saved itself.
-  expect(figures("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
+  expect(valuesOf("engine/tinker/deleted_checkpoints").at(-1)).toBe(2);
 });
 
 it("continues if the service does not support deletion, with a warning", async () => {
@@ -227,7 +227,7 @@ describe("a run continues by itself from its last checkpoint", () => {
       intercept: at(number, "optim_step", () => void present.die()),
     });
     expect([found.step, found.rewards]).toEqual([5, whole.rewards]);
-    expect(found.figures("run/recoveries").at(-1)).toBe(1);
+    expect(found.valuesOf("run/recoveries").at(-1)).toBe(1);
     expect(logOf(`died-${number}`)).toMatch(
       /warning: .*lost a part of .*continuing from the last checkpoint \(recovery 1 of this run\)/,
     );
@@ -238,7 +238,7 @@ describe("a run continues by itself from its last checkpoint", () => {
     const whole = await ran("whole");
     const gone = () => Response.json({ detail: "the server was restarted since" }, { status: 410 });
     const found = await ran("restarted", { intercept: at(9, "retrieve_future", gone) });
-    expect([found.rewards, found.figures("run/recoveries").at(-1)]).toEqual([whole.rewards, 1]);
+    expect([found.rewards, found.valuesOf("run/recoveries").at(-1)]).toEqual([whole.rewards, 1]);
   });
 
   it("and otherwise ends with exit code 1 and the command to continue", async () => {
@@ -277,18 +277,18 @@ describe("log-probabilities at another temperature than 1", () => {
   ])("are replaced by the model's own: %s", async (_, overrides, recomputes) => {
     const tempered = await ran(true, ...overrides);
     const raw = await ran(false, ...overrides);
-    const recomputed = tempered.figures("rollout/recomputed_logprobs");
+    const recomputed = tempered.valuesOf("rollout/recomputed_logprobs");
     expect(recomputed.every((count) => count > 0)).toBe(recomputes);
-    expect(raw.figures("rollout/recomputed_logprobs")).toEqual(recomputed.map(() => undefined));
+    expect(raw.valuesOf("rollout/recomputed_logprobs")).toEqual(recomputed.map(() => undefined));
     expect(tempered.rewards).toEqual(raw.rewards);
     for (const name of ["actor/loss", "actor/grad_norm"]) {
-      tempered.figures(name).forEach((value, step) => {
+      tempered.valuesOf(name).forEach((value, step) => {
         // A step whose rewards are all the same has none.
-        expect(value ?? 0).toBeCloseTo(raw.figures(name)[step] ?? 0, 5);
+        expect(value ?? 0).toBeCloseTo(raw.valuesOf(name)[step] ?? 0, 5);
       });
     }
     // The sampler's log-probabilities are gone, so there is nothing to compare the trainer's with.
-    expect(tempered.figures("rollout/logprob_diff_max")).toEqual(recomputed.map(() => undefined));
+    expect(tempered.valuesOf("rollout/logprob_diff_max")).toEqual(recomputed.map(() => undefined));
   });
 
   const correction = "rllm.algorithm.rollout_correction.bypass_mode=false";

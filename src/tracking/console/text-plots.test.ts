@@ -54,9 +54,9 @@ describe("chart", () => {
   });
 
   it("is never wider than requested", () => {
-    const figure = fc.oneof(fc.double({ min: -1e3, max: 1e3, noNaN: true }), fc.constant(Number.NaN));
+    const value = fc.oneof(fc.double({ min: -1e3, max: 1e3, noNaN: true }), fc.constant(Number.NaN));
     fc.assert(
-      fc.property(fc.array(figure, { maxLength: 200 }), fc.integer({ min: 24, max: 100 }), (values, width) => {
+      fc.property(fc.array(value, { maxLength: 200 }), fc.integer({ min: 24, max: 100 }), (values, width) => {
         for (const line of chart(values, { width, height: 5 })) expect(line.length).toBeLessThanOrEqual(width);
       }),
     );

@@ -22,12 +22,12 @@ it.each([
 });
 
 it("keeps every number, finite or not", () => {
-  const figures = fc.dictionary(
+  const metrics = fc.dictionary(
     fc.string().filter((name) => name !== "__proto__"),
     fc.double().map((value) => value + 0), // JSON has no -0.
   );
   fc.assert(
-    fc.property(figures, (metrics) => {
+    fc.property(metrics, (metrics) => {
       expect(numbersOf(JSON.parse(toJson(metrics)))).toEqual(metrics);
     }),
   );

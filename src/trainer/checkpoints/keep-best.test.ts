@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, expect, it } from "vitest";
-import { figures, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 import { findCheckpoint } from "./open-checkpoint.ts";
 
@@ -24,7 +24,7 @@ it("keep_best keeps the checkpoint of the best validation, and export, chat and 
   const trainer = [`rllm.trainer.run_dir=${folder}`, "rllm.trainer.save_freq=0", "rllm.trainer.test_freq=1"];
   const { exitCode } = await train(rising(3), { engine: openToy(), overrides: trainer });
   expect(exitCode).toBe(0);
-  const validated = figures(folder).flatMap((line) => (line.kind ? [line["val/reward"]] : []));
+  const validated = metricLines(folder).flatMap((line) => (line.kind ? [line["val/reward"]] : []));
   expect(validated).toEqual([1 / 4, 1 / 3, 1 / 2, 1, 1 / 2, 1 / 3, 1 / 4]);
   expect(readdirSync(join(folder, "checkpoints")).sort()).toEqual(["step-000003", "step-000006"]);
   const best = await findCheckpoint(join(folder, "best"));

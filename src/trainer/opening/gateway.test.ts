@@ -5,7 +5,7 @@ import type { Workflow } from "../../agents/types.ts";
 import { UserError } from "../../errors.ts";
 import { gatewayBaseURL } from "../../gateway/sessions/ambient.ts";
 import { openTraceStore } from "../../gateway/traces/open-trace-store.ts";
-import { figures, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { metricLines, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, root, remove } = temporaryFolders("hone-train-gateway-");
@@ -28,10 +28,10 @@ test("the run has exactly the metrics of a run through the model client; its cal
   const experiment = toy({}, undefined, overHttp);
   const overrides = [`rllm.trainer.run_dir=${http}`, "rllm.trainer.project_name=toys", `rllm.sdk.store.path=${traces}`];
   const { history } = await train(experiment, { engine: openToy(), overrides });
-  const withoutCounts = figures(http).map((line) =>
+  const withoutCounts = metricLines(http).map((line) =>
     Object.fromEntries(Object.entries(line).filter(([name]) => !name.startsWith("gateway/"))),
   );
-  expect(withoutCounts).toEqual(figures(direct));
+  expect(withoutCounts).toEqual(metricLines(direct));
   // 16 rollouts a step, and 8 of each validation so far.
   expect(history.at(-1)!.metrics).toMatchObject({
     "gateway/calls_ok": 6 * 16 + 2 * 8,

@@ -4,7 +4,7 @@ import { afterAll, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Workflow } from "../../agents/types.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { RunError } from "../../errors.ts";
-import { figures, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { metricLines, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const pauses = vi.hoisted(() => ({ seconds: 0 }));
@@ -76,7 +76,7 @@ describe("a run whose rollouts all fail stops", () => {
     const { folder: whole } = await attempt(failing(() => false, refused));
     const { folder, result } = await attempt(failing((begun) => begun >= 32 && begun < 32 + 3 * 16, refused));
     expect(result).toMatchObject({ exitCode: 0, step: 6 });
-    expect(figures(folder)).toEqual(figures(whole));
+    expect(metricLines(folder)).toEqual(metricLines(whole));
     const log = readFileSync(join(folder, "log.txt"), "utf8");
     expect(log.match(/warning: all 16 rollouts of step 3 failed/g)).toHaveLength(3);
     expect(log.match(/trying again in/g)).toHaveLength(3);
@@ -87,7 +87,7 @@ describe("a run whose rollouts all fail stops", () => {
     expect((result as RunError).message).toMatch(
       /^most rollouts failed, 3 steps in a row \(12 of 16 in step 4\), most often \(12 of 12\)/,
     );
-    expect(figures(folder).at(-1)).toMatchObject({ step: 4, "batch/failed_episodes": 12 });
+    expect(metricLines(folder).at(-1)).toMatchObject({ step: 4, "batch/failed_episodes": 12 });
   });
 
   it("not when most fail in two, and not when half of them do", async () => {
@@ -129,7 +129,7 @@ describe("a run whose rollouts all fail stops", () => {
       { rllm: { workflow: { on_agent_error: "reward:0" } }, data: { max_response_length: 64 } },
     );
     expect((result as RunError).message).toMatch(/^most rollouts failed, 3 steps in a row \(16 of 16 in step 3\)/);
-    expect(figures(folder).at(-1)).toMatchObject({ step: 3, "batch/failures/agent": 16 });
+    expect(metricLines(folder).at(-1)).toMatchObject({ step: 3, "batch/failures/agent": 16 });
   });
 
   it.each([1, 6])("in asynchronous training of %i steps", async (steps) => {

@@ -6,7 +6,14 @@ import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { checkCredit } from "../recipe/credit-options.ts";
-import { countOperations, figures, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import {
+  countOperations,
+  metricLines,
+  openToy,
+  type ToyRow,
+  temporaryFolders,
+  toy,
+} from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-credit-");
@@ -114,7 +121,7 @@ describe("gathering", () => {
           expect(error).toMatchObject({ message: "killed" });
         });
         await run(experiment, openToy(), folder);
-        expect(figures(folder)).toEqual(figures(whole));
+        expect(metricLines(folder)).toEqual(metricLines(whole));
       }),
       { numRuns: 6, seed: 1 },
     );
@@ -154,7 +161,7 @@ describe("credit", () => {
         { algorithm: { adv_estimator: "cpgd", estimator_map: { agent: ["rloo", "cispo"] } } },
         {},
       ],
-    ].map(([name, rllm, figures]) => [name as string, { rllm } as ConfigInput, figures as Record<string, unknown>]),
+    ].map(([name, rllm, metrics]) => [name as string, { rllm } as ConfigInput, metrics as Record<string, unknown>]),
   )("learns with %s", async (_, config, first) => {
     expect(await learns(toy(config))).toMatchObject(first);
   });

@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, describe, expect, it, vi } from "vitest";
-import { countOperations, figures, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { countOperations, metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-critic-");
@@ -53,7 +53,7 @@ describe("a run with a critic", () => {
       const folder = newFolder();
       await expect(run([], countOperations(Math.floor(total * share)).toy, folder)).rejects.toThrow("killed");
       await run(["training.resume_mode=auto"], openToy(), folder);
-      expect(figures(folder)).toEqual(figures(whole));
+      expect(metricLines(folder)).toEqual(metricLines(whole));
     }
   });
 

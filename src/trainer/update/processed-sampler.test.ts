@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import type { Engine, Sampler } from "../../backends/engine.ts";
 import { fakeServer } from "../../backends/servers/fake-server.fixture.ts";
 import { serverSampler } from "../../backends/servers/server-sampler.ts";
-import { figures, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
+import { metricLines, openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-processed-");
@@ -48,7 +48,7 @@ async function run(from: Engine, ...overrides: string[]) {
   const folder = newFolder();
   const settings = [`rllm.trainer.run_dir=${folder}`, "rllm.rollout.train.temperature=0.6", ...overrides];
   await train(toy(), { engine: { engine: from, chat }, overrides: settings });
-  return figures(folder).filter(({ kind }) => kind === undefined);
+  return metricLines(folder).filter(({ kind }) => kind === undefined);
 }
 
 it.each([
