@@ -9,6 +9,8 @@ export interface EngineHooks {
   folder?: string;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
+  /** Called with problems that the engine handles by itself, such as an inference server that it leaves out. */
+  warn?: (text: string) => void;
 }
 
 /** Cheap to import: `open` loads the engine's code. */

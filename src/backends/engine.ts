@@ -103,6 +103,8 @@ export interface SampleRequest {
   topLogprobs?: number;
   /** Return log-probabilities at the sampling temperature, without filters; greedy counts as temperature 1. */
   temperedLogprobs?: boolean;
+  /** The same for requests whose prompts continue each other, such as the turns of a rollout. */
+  session?: object;
   /**
    * Ends only this sequence, with `stopReason: "aborted"`. An engine that can only end a whole call
    * (`SampleOptions.signal`) may continue to sample it.

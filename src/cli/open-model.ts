@@ -23,7 +23,7 @@ export async function openModel(
   warn: (text: string) => void,
 ): Promise<OpenModel> {
   const status = showStatus();
-  const engine = await openEngine(config, { onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(config, { onStatus: status.say, warn }).finally(status.end);
   try {
     const adapter = checkpoint ? adapterSpec(config) : ({ kind: "none" } as const);
     const { sampler, learner } = await engine.createPolicy({ adapter });

@@ -215,7 +215,7 @@ export const settingNeeds: readonly SettingNeed[] = [
     ({ model }) => model.lora_rank > 0,
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
-  refusing(needsValue("local.sampler.type", "vllm", ["local.sampler.url"])),
+  refusing(needsValue("local.sampler.type", "vllm", ["local.sampler.url", "local.sampler.api_key"])),
   refusing(
     needs(
       "local.sampler.url, the address of a running vLLM server",

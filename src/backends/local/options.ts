@@ -1,5 +1,7 @@
 /** The options of the local engine, and how a configuration sets them. */
 import type { Config } from "../../config/schema.ts";
+import { maskedSecret } from "../../config/secrets/without-secrets.ts";
+import { UserError } from "../../errors.ts";
 
 export interface LocalEngineOptions {
   /** An alias, a Hugging Face directory, a .gguf file or a hub id. */
@@ -42,7 +44,19 @@ export function localEngineOptions(
   };
 }
 
-/** The inference server that samples; undefined: the local engine does. */
-export function serverUrl({ local: { sampler } }: Config): string | undefined {
-  return sampler.type === "vllm" ? (sampler.url ?? undefined) : undefined;
+/** The inference servers that sample; none: the local engine does. */
+export function serverUrls({ local: { sampler } }: Config): readonly string[] {
+  if (sampler.type !== "vllm" || sampler.url === null) return [];
+  return typeof sampler.url === "string" ? [sampler.url] : sampler.url;
+}
+
+/** The API key of the inference servers. @throws UserError when it was not saved with the run */
+export function serverKey({ local: { sampler } }: Config): string | undefined {
+  const fromEnvironment = process.env.VLLM_API_KEY || undefined;
+  const key = sampler.api_key ?? fromEnvironment;
+  if (key !== maskedSecret) return key;
+  if (fromEnvironment !== undefined) return fromEnvironment;
+  throw new UserError("local.sampler.api_key was not saved with the run", {
+    hint: "set it again, or set the environment variable VLLM_API_KEY",
+  });
 }

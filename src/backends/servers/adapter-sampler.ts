@@ -3,8 +3,9 @@ import { rmSync } from "node:fs";
 import { UserError } from "../../errors.ts";
 import type { Sampler } from "../engine.ts";
 import type { Control } from "./control.ts";
-import type { ParityProbe } from "./parity-probe.ts";
-import { serverSampler } from "./server-sampler.ts";
+import type { ServerProbes } from "./probe-servers.ts";
+import type { ServerGroup } from "./server-group.ts";
+import { sampleFrom } from "./server-sampler.ts";
 
 interface Loaded {
   sampler: Sampler;
@@ -19,7 +20,7 @@ export interface AdapterSampler extends Sampler {
   metrics: Record<string, number>;
 }
 
-export function adapterSampler(url: string, control: Control, probe: ParityProbe): AdapterSampler {
+export function adapterSampler(group: ServerGroup, control: Control, probes: ServerProbes): AdapterSampler {
   let current: Loaded | undefined;
   /** On the server, older than the current one. */
   let old: Loaded[] = [];
@@ -28,10 +29,7 @@ export function adapterSampler(url: string, control: Control, probe: ParityProbe
   const metrics: Record<string, number> = {};
 
   async function unload(adapters: readonly Loaded[]): Promise<void> {
-    for (const { sampler, name } of adapters) {
-      await sampler.close();
-      await control.unloadAdapter(name);
-    }
+    for (const { name } of adapters) await control.unloadAdapter(name);
   }
 
   const remove = (paths: readonly string[]) => {
@@ -49,7 +47,7 @@ export function adapterSampler(url: string, control: Control, probe: ParityProbe
       const used = current;
       if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
       const [first] = requests;
-      if (first) probe.prompt = first.prompt;
+      if (first) probes.prompt = first.prompt;
       used.running++;
       try {
         yield* used.sampler.sample(requests, options);
@@ -60,13 +58,16 @@ export function adapterSampler(url: string, control: Control, probe: ParityProbe
     async load(published) {
       const { kind, version } = published;
       if (kind !== "adapter")
-        throw new UserError(`the inference server at ${url} cannot load weights of the kind "${kind}"`);
+        throw new UserError(
+          `the inference server at ${group.servers[0]?.url} cannot load weights of the kind "${kind}"`,
+        );
       const begin = performance.now();
       const { name, path } = published;
       await control.loadAdapter(name, path);
-      const next = { sampler: serverSampler({ url, model: name, version }), name, path, running: 0 };
+      const served = { model: name, version };
+      const next = { sampler: sampleFrom(group, served), name, path, running: 0 };
       try {
-        metrics["rollout/sync_probe_difference"] = await probe.check(next.sampler, version);
+        metrics["rollout/sync_probe_difference"] = await probes.check(served);
       } catch (error) {
         old.push(next);
         throw error;

@@ -1,6 +1,8 @@
 /** The routes of a vLLM server beside sampling: its models, its tokenizer, and its LoRA adapters. */
 import { z } from "zod";
 import { RunError } from "../../errors.ts";
+import { ServerFailed } from "./requests/server-failed.ts";
+import type { Server } from "./server-group.ts";
 
 const modelList = z.object({
   data: z.array(
@@ -31,22 +33,21 @@ export interface Control {
   unloadAdapter(name: string): Promise<void>;
 }
 
-/** @param url without `/v1` */
-export function vllmControl(url: string): Control {
+export function vllmControl({ url, headers }: Pick<Server, "url" | "headers">): Control {
   async function ask(path: string, body?: object): Promise<string> {
     let response: Response;
     let text: string;
     try {
       response = await fetch(url + path, {
         method: body === undefined ? "GET" : "POST",
-        headers: { "content-type": "application/json" },
+        headers,
         ...(body === undefined ? {} : { body: JSON.stringify(body) }),
         signal: AbortSignal.timeout(300_000),
       });
       text = await response.text();
     } catch (error) {
       const { cause, message } = error as Error;
-      throw new RunError(
+      throw new ServerFailed(
         `the inference server at ${url} does not answer: ${cause instanceof Error ? cause.message : message}`,
         {
           code: "server_unreachable",

@@ -18,11 +18,20 @@ export async function fakeServer(
   kind: ServerKind,
   sampler: (model: string) => Sampler,
   control?: (path: string, body: Record<string, unknown>) => Promise<{ status?: number; text: string } | undefined>,
+  options: { apiKey?: string; port?: number } = {},
 ): Promise<{ url: string; close(): void }> {
   const { read, write } = dialects[kind];
   const server = createServer(async (incoming, response) => {
     let text = "";
     for await (const chunk of incoming) text += chunk;
+    if (options.apiKey !== undefined && incoming.headers.authorization !== `Bearer ${options.apiKey}`) {
+      response.writeHead(401).end("the key is wrong");
+      return;
+    }
+    if (incoming.url === "/health") {
+      response.end();
+      return;
+    }
     const body = text === "" ? {} : JSON.parse(text);
     const answer = await control?.(incoming.url ?? "", body);
     if (answer) {
@@ -40,8 +49,8 @@ export async function fakeServer(
         write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length, request),
       );
     };
-    const options = stream ? { signal: gone.signal, onToken } : { signal: gone.signal };
-    for await (const sample of sampler(String(body.model)).sample([request], options)) {
+    const how = stream ? { signal: gone.signal, onToken } : { signal: gone.signal };
+    for await (const sample of sampler(String(body.model)).sample([request], how)) {
       if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length, request)));
       else {
         event(
@@ -52,7 +61,7 @@ export async function fakeServer(
       }
     }
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  await new Promise<void>((resolve) => server.listen(options.port ?? 0, "127.0.0.1", resolve));
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     close() {

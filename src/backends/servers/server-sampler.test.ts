@@ -21,6 +21,10 @@ beforeEach(async () => {
     });
     let text = "";
     for await (const chunk of request) text += chunk;
+    if (request.url === "/health") {
+      response.end();
+      return;
+    }
     const body = JSON.parse(text);
     asked.push({ url: request.url!, authorization: request.headers.authorization, body });
     const given = answer(body);

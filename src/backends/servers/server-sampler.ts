@@ -1,23 +1,21 @@
-/** An inference server as a sampler: token ids in, token ids and log-probabilities out, over HTTP. */
-import { Pool } from "undici";
+/** Inference servers as a sampler: token ids in, token ids and log-probabilities out, over HTTP. */
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
-import { MissingTokens, type ServerReply, type VersionSpan } from "./dialect.ts";
-import { gatherEvents } from "./gather-events.ts";
-import { post } from "./post.ts";
-import { sglang } from "./sglang.ts";
-import { vllm } from "./vllm.ts";
+import { MissingTokens, type ServerReply, type VersionSpan } from "./dialects/dialect.ts";
+import { sglang } from "./dialects/sglang.ts";
+import { vllmCompletions } from "./dialects/vllm-completions.ts";
+import { continuedRequest, joinReplies } from "./requests/continued.ts";
+import { gatherEvents } from "./requests/gather-events.ts";
+import { post } from "./requests/post.ts";
+import { openServers, type Server, type ServerGroup } from "./server-group.ts";
 
-export interface ServerSamplerOptions {
-  /** Up to and without `/v1`, e.g. `"http://127.0.0.1:8000"`; a `/v1` at its end is dropped. */
-  url: string;
+export interface ServedModelOptions {
   /** `vllm`: any server whose `/v1/completions` takes and returns token ids as vLLM's does. Default "vllm". */
   kind?: "vllm" | "sglang";
   /** The model's name at the server; SGLang has only one. */
   model?: string;
-  apiKey?: string;
   /**
    * Which log-probabilities the server was started to give. By default vLLM's are `raw` and SGLang's `processed`. Set this
    * for vLLM with `--logprobs-mode processed_logprobs`, and for SGLang with `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
@@ -27,28 +25,54 @@ export interface ServerSamplerOptions {
   version?: number;
 }
 
+export interface ServerSamplerOptions extends ServedModelOptions {
+  /**
+   * Up to and without `/v1`, e.g. `"http://127.0.0.1:8000"`; a `/v1` at its end is dropped. Requests to several servers of
+   * the same model go to the least busy one, and those of a session to the same one. A server that fails is left out
+   * until it answers again; its requests are sent to another one.
+   */
+  url: string | readonly string[];
+  apiKey?: string;
+  /** Gets a line when a server is left out, and when it is back. */
+  onNote?: (text: string) => void;
+}
+
 /**
  * @example
  * const sampler = serverSampler({ url: "http://127.0.0.1:8000", model: "Qwen/Qwen3-0.6B" });
  * const gateway = await openGateway({ chat, model: "policy", openUnknown: policySessions({ sampler, chat, limits }) });
  */
 export function serverSampler(options: ServerSamplerOptions): Sampler {
-  const base = new URL(options.url);
-  const prefix = base.pathname.replace(/\/+$/, "").replace(/\/v1$/, "");
-  // A reply may take any time: the caller sets the limit.
-  const pool = new Pool(base.origin, { connections: 1024, headersTimeout: 0, bodyTimeout: 0 });
-  const dialect = options.kind === "sglang" ? sglang : vllm;
-  const path = prefix + dialect.path;
-  const headers: Record<string, string> = { "content-type": "application/json" };
-  if (options.apiKey !== undefined) headers.authorization = `Bearer ${options.apiKey}`;
+  const group = openServers({ ...options, urls: typeof options.url === "string" ? [options.url] : options.url });
+  return Object.assign(sampleFrom(group, options), { close: group.close });
+}
+
+interface Call {
+  index: number;
+  request: SampleRequest;
+  stop: AbortSignal | undefined;
+  onToken: SampleOptions["onToken"] | undefined;
+}
+
+/** A sampler of one model at the servers, which stay open when it is closed. */
+export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options: ServedModelOptions): Sampler {
+  const dialect = options.kind === "sglang" ? sglang : vllmCompletions;
   const mode = options.logprobs ?? dialect.logprobs;
   /** The newest that the server has reported, if it is asked. */
   let version = options.version ?? 0;
 
-  async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
-    const stops = [request.signal, signal].filter((each) => each !== undefined);
-    // A signal of its own: many requests listen to the caller's.
-    const stop = stops.length > 0 ? AbortSignal.any(stops) : undefined;
+  /** A version that is known counts for the whole reply. */
+  const stamp = (reply: ServerReply): ServerReply =>
+    options.version === undefined
+      ? reply
+      : { ...reply, versions: [{ version: options.version, end: reply.tokens.length }] };
+
+  /** @param parts what was already sampled; a server that fails in the middle of a stream adds what it has sent */
+  async function ask(server: Server, call: Call, parts: ServerReply[]): Promise<ServerReply> {
+    const { pool, url, prefix, headers } = server;
+    const { index, stop, onToken } = call;
+    const request = continuedRequest(call.request, parts);
+    if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
     const report = (piece: ServerReply) => {
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };
@@ -57,23 +81,37 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
       const body = JSON.stringify(dialect.write(request, options.model, streams));
-      const answer = await post({ pool, path, headers, body, signal: stop, onText: events?.push });
+      const path = prefix + dialect.path;
+      const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
-      return toSample(index, request, reply);
+      return stamp(reply);
     } catch (error) {
-      if (stop?.aborted) return toSample(index, request, { ...nothing, ...events?.soFar(), stopReason: "aborted" });
+      const sent = events && stamp(events.soFar());
+      if (stop?.aborted) return { ...nothing, ...sent, stopReason: "aborted" };
+      if (sent?.stopReason !== undefined) return sent;
+      if (sent !== undefined && sent.tokens.length > 0) parts.push(sent);
       if (!(error instanceof MissingTokens)) throw error;
-      throw new UserError(`the inference server at ${options.url} does not return token ids: ${error.message}`, {
+      throw new UserError(`the inference server at ${url} does not return token ids: ${error.message}`, {
         hint: "Hone trains on tokens, not on text: use vLLM 0.10.2 or newer (return_token_ids), or SGLang",
         cause: error,
       });
     }
   }
 
+  async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
+    const stops = [request.signal, signal].filter((each) => each !== undefined);
+    // A signal of its own: many requests listen to the caller's.
+    const stop = stops.length > 0 ? AbortSignal.any(stops) : undefined;
+    const call: Call = { index, request, stop, onToken };
+    const parts: ServerReply[] = [];
+    const last = await group.run(request.session, (server) => ask(server, call, parts));
+    return toSample(index, request, joinReplies([...parts, last]));
+  }
+
   function toSample(index: number, request: SampleRequest, reply: ServerReply): Sample {
     const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason = "aborted" } = reply;
-    const versions = options.version === undefined ? (reply.versions ?? []) : [];
+    const versions = reply.versions ?? [];
     version = versions.at(-1)?.version ?? version;
     const sample: Sample = { request: index, tokens, logprobs, stopReason, policyVersion: version };
     if (mode === "processed" && changesDistribution(request.params)) sample.processed = true;
@@ -103,11 +141,14 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
       yield* samples;
     },
     async load({ kind }) {
-      throw new UserError(`the inference server at ${options.url} cannot load weights of the kind "${kind}"`, {
-        hint: "a run loads them through local.sampler.url",
-      });
+      throw new UserError(
+        `the inference server at ${group.servers[0]?.url} cannot load weights of the kind "${kind}"`,
+        {
+          hint: "a run loads them through local.sampler.url",
+        },
+      );
     },
-    close: () => pool.destroy(),
+    close: async () => {},
   };
 }
 

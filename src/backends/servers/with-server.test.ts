@@ -39,7 +39,7 @@ beforeEach(async () => {
   fault = {};
   const base = (await tabular.createPolicy({ adapter: { kind: "none" } })).sampler;
   server = await fakeServer("vllm", (name) => (name === "base" ? base : adapters.get(name)!), control);
-  engine = withServer(trainer, { url: `${server.url}/v1/`, folder, encode });
+  engine = withServer(trainer, { urls: [`${server.url}/v1/`], folder, encode });
 });
 afterEach(async () => {
   await engine.close();
@@ -134,7 +134,7 @@ describe("a policy that a server samples", () => {
 
   test("adapters that an earlier process left at the server are unloaded", async () => {
     await engine.createPolicy({ adapter: lora() });
-    const again = withServer(trainer, { url: server.url, folder, encode });
+    const again = withServer(trainer, { urls: [server.url], folder, encode });
     await again.createPolicy({ adapter: lora() });
     expect(requests).toEqual(["load v0", "unload v0", "load v0"]);
     await again.close();

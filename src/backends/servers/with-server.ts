@@ -1,16 +1,16 @@
-/** An engine whose policies are sampled by an inference server that runs already, while the engine trains them. */
+/** An engine whose policies are sampled by inference servers that run already, while the engine trains them. */
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { publishingAdapters, removeLeftAdapters } from "./adapter-folders.ts";
 import { type AdapterSampler, adapterSampler } from "./adapter-sampler.ts";
-import { type ServedModel, vllmControl } from "./control.ts";
-import { parityProbe } from "./parity-probe.ts";
-import { serverSampler } from "./server-sampler.ts";
+import { allServers } from "./all-servers.ts";
+import type { ServedModel } from "./control.ts";
+import { probeServers } from "./probe-servers.ts";
+import { type GroupOptions, openServers } from "./server-group.ts";
+import { sampleFrom } from "./server-sampler.ts";
 
-export interface ServerOptions {
-  /** Of a vLLM server. */
-  url: string;
+export interface ServerOptions extends GroupOptions {
   /** For the published adapters, removed in the end; the server can read it by the same path. */
   folder: string;
   /** The trainer's tokenizer, without special tokens at its ends. */
@@ -23,18 +23,21 @@ const tokenizerProbe =
 
 /** The server is asked when a policy is created, not by learners alone. */
 export function withServer(engine: Engine, options: ServerOptions): Engine {
-  const url = options.url.replace(/\/+$/, "").replace(/\/v1$/, "");
-  const control = vllmControl(url);
+  const group = openServers(options);
+  const control = allServers(group);
+  const urls = group.servers.map(({ url }) => url).join(", ");
   const samplers: AdapterSampler[] = [];
+  let retriesSeen = 0;
   let model: ModelInfo = engine.model;
 
   const probeTokens = Int32Array.from(options.encode(tokenizerProbe));
 
   async function compare(): Promise<ServedModel> {
     const served = await control.model();
+    group.requireAll();
     const theirs = await control.tokenize(served.name, tokenizerProbe);
     if (probeTokens.join() !== theirs.join()) {
-      throw new UserError(`the inference server at ${url} has another tokenizer than ${engine.model.name}`, {
+      throw new UserError(`the inference server at ${urls} has another tokenizer than ${engine.model.name}`, {
         hint: `serve the model of this run: ${engine.model.directory}`,
       });
     }
@@ -57,10 +60,10 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     }
     const served = await compare();
     const policy = await engine.createPolicy(spec);
-    if (adapter.kind === "none") return { ...policy, sampler: serverSampler({ url, model: served.name, version: 0 }) };
+    if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { model: served.name, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const { learner, first } = publishingAdapters(policy.learner, options.folder);
-    const sampler = adapterSampler(url, control, parityProbe(learner, url, probeTokens));
+    const sampler = adapterSampler(group, control, probeServers(group, learner, probeTokens));
     samplers.push(sampler);
     try {
       await sampler.load(await first());
@@ -81,11 +84,15 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     },
     createPolicy,
     async stats() {
-      return Object.assign(await engine.stats(), ...samplers.map(({ metrics }) => metrics));
+      const { retries, working } = group;
+      const servers = { "rollout/server_retries": retries - retriesSeen, "rollout/servers": working.length };
+      retriesSeen = retries;
+      return Object.assign(await engine.stats(), servers, ...samplers.map(({ metrics }) => metrics));
     },
     async close() {
       try {
         for (const sampler of samplers) await sampler.close();
+        await group.close();
         rmSync(options.folder, { recursive: true, force: true });
       } finally {
         await engine.close();

@@ -126,12 +126,15 @@ export function keyValue(known: KeyDescription, node: Node): unknown {
 
 /** Returns what is wrong with a value of a key, or undefined. */
 export function checkValue(known: KeyDescription, value: unknown): string | undefined {
-  if (known.schema.safeParse(value).success) return undefined;
+  const { success, error } = known.schema.safeParse(value);
+  if (success) return undefined;
   const near = suggestOptions(value, known.options);
   const asList = known.type.startsWith("list of") && !Array.isArray(value) && typeof value === "string";
   const help = near.length > 0 ? `; did you mean ${near.join(", ")}?` : asList ? `; write [${oneLine(value)}]` : "";
   if (known.about.secret) return `${known.key} expects ${known.type} (the value is not shown)`;
-  return `${known.key} expects ${known.type}, got ${showValue(value)}${help}`;
+  const custom = error.issues.find(({ code }) => code === "custom");
+  const rule = custom === undefined ? "" : `; it ${custom.message}`;
+  return `${known.key} expects ${known.type}, got ${showValue(value)}${rule}${help}`;
 }
 
 /** A value as a person would write it; values that cannot be written are shown by their type. */

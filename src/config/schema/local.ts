@@ -1,10 +1,12 @@
 /** `local`: settings of the local engine. */
 import { z } from "zod";
-import { count, off, on, positive, section } from "./about.ts";
+import { count, off, on, optionalText, positive, section, text } from "./about.ts";
 
 const processesLater = "the local engine runs in a single process so far";
 const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
 const startLater = "Hone does not start inference servers so far";
+
+const isAddress = (url: string) => /^https?:\/\/[^/]/.test(url);
 
 export const local = section({
   device: z.string().default("auto").describe("Device to train and sample on: auto, cpu, cuda, cuda:N or mps."),
@@ -53,14 +55,18 @@ export const local = section({
         instead: "local.sampler.type=own",
       }),
     url: z
-      .string()
-      .regex(/^https?:\/\/[^/]/, "must begin with http:// or https://")
+      .union([text, z.array(text).min(1)])
+      .refine((urls) => [urls].flat().every(isAddress), "must begin with http:// or https://")
       .nullable()
       .default(null)
       .describe(
-        "URL of a running vLLM server that serves the same model. It samples; the local engine trains and sends it each new version of the LoRA adapter.",
+        "URL of a running vLLM server that serves the same model, or a list of such URLs. The servers sample; the local engine trains and sends them each new version of the LoRA adapter.",
       )
       .meta({ backends: ["local"] }),
+    api_key: optionalText
+      .describe("API key of the inference servers; null uses the environment variable VLLM_API_KEY, if it is set.")
+      // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
+      .meta({ backends: ["local"], secret: true, note: "The key is not saved with a run; set it as ${oc.env:NAME}." }),
     tensor_parallel: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide processes.")

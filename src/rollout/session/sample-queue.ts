@@ -90,6 +90,7 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
       let outstanding = 0;
       let left = false;
       busy++;
+      const session = {};
       const change = (by: 1 | -1) => {
         const before = outstanding > 0;
         outstanding += by;
@@ -102,7 +103,7 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
             if (signal.aborted) return reject(signal.reason);
             const call: Call = {
               order: [...order, turn],
-              request: { ...request, signal },
+              request: { ...request, signal, session },
               onToken,
               settle(result) {
                 signal.removeEventListener("abort", giveUp);

@@ -196,12 +196,14 @@ async function openOwnEngine(
   emit: (event: RunEvent) => void,
   closers: Closer[],
 ): Promise<{ engine: Engine; chat: Chat }> {
+  const warn = (text: string) => emit({ type: "warning", text });
   const engine = await openEngine(config, {
     ...(folder ? { logFile: folder.workerLog, folder: resolve(folder.path) } : {}),
     onStatus: (text) => emit({ type: "setup-status", text }),
+    warn,
   });
   closers.push(() => engine.close());
-  return { engine, chat: openChat(engine.model.directory, config, (text) => emit({ type: "warning", text })) };
+  return { engine, chat: openChat(engine.model.directory, config, warn) };
 }
 
 /** @param closers of an engine that outlives the run; the run's own engine closes its models itself */

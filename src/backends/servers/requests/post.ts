@@ -1,11 +1,14 @@
 /** One POST to an inference server. Uses undici's dispatch: its fetch and streams take longer than the gateway itself. */
 import type { Dispatcher } from "undici";
-import { RunError } from "../../errors.ts";
+import { RunError } from "../../../errors.ts";
+import { reasonOf, ServerFailed } from "./server-failed.ts";
 
 export interface PostOptions {
   pool: Dispatcher;
+  /** For messages. */
+  url: string;
   path: string;
-  headers: Record<string, string>;
+  headers: Readonly<Record<string, string>>;
   body: string;
   signal: AbortSignal | undefined;
   /** Receives the answer piece by piece; `post` then returns an empty text. */
@@ -14,17 +17,17 @@ export interface PostOptions {
 
 /**
  * @returns the answer's text, empty with `onText`
- * @throws RunError when the answer is an error, what the connection failed with, or the signal's reason
+ * @throws RunError when the answer is an error, ServerFailed when the server failed, or the signal's reason
  */
-export function post({ pool, path, headers, body, signal, onText }: PostOptions): Promise<string> {
+export function post({ pool, url, path, headers, body, signal, onText }: PostOptions): Promise<string> {
   return new Promise((resolve, reject) => {
     let controller: Dispatcher.DispatchController | undefined;
     let status = 0;
     const chunks: Buffer[] = [];
     const decoder = onText && new TextDecoder();
     const stop = () => {
-      controller?.abort(signal?.reason instanceof Error ? signal.reason : new Error("aborted"));
       reject(signal?.reason);
+      controller?.abort(signal?.reason instanceof Error ? signal.reason : new Error("aborted"));
     };
     const done = () => signal?.removeEventListener("abort", stop);
     if (signal?.aborted) return reject(signal.reason);
@@ -51,18 +54,25 @@ export function post({ pool, path, headers, body, signal, onText }: PostOptions)
           try {
             onText?.(decoder.decode(chunk, { stream: true }));
           } catch (error) {
-            controller?.abort(error instanceof Error ? error : new Error(String(error)));
             fail(error);
+            controller?.abort(error instanceof Error ? error : new Error(String(error)));
           }
         },
         onResponseEnd() {
           done();
           const text = chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString();
           if (status < 400) resolve(text);
-          else reject(new RunError(`the inference server answered ${status}: ${text.slice(0, 500)}`));
+          else {
+            const Failure = status >= 500 ? ServerFailed : RunError;
+            reject(new Failure(`the inference server at ${url} answered ${status}: ${text.slice(0, 500)}`));
+          }
         },
         onResponseError(_, error) {
-          fail(error);
+          fail(
+            new ServerFailed(`the connection to the inference server at ${url} failed: ${reasonOf(error)}`, {
+              cause: error,
+            }),
+          );
         },
       },
     );

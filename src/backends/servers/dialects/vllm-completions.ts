@@ -1,6 +1,6 @@
 /** vLLM's `/v1/completions` with token ids: `prompt` as ids in, `token_ids` out (`return_token_ids`). */
-import { isObject } from "../../is-object.ts";
-import type { SampleRequest } from "../engine.ts";
+import { isObject } from "../../../is-object.ts";
+import type { SampleRequest } from "../../engine.ts";
 import {
   type Dialect,
   MissingTokens,
@@ -11,7 +11,7 @@ import {
   toVersion,
 } from "./dialect.ts";
 
-export const vllm: Dialect = {
+export const vllmCompletions: Dialect = {
   path: "/v1/completions",
   // vLLM's default --logprobs-mode is raw_logprobs.
   logprobs: "raw",

@@ -1,6 +1,6 @@
 /** SGLang's own `/generate`: `input_ids` in, `meta_info.output_token_logprobs` out. */
-import { isObject } from "../../is-object.ts";
-import type { SampleRequest } from "../engine.ts";
+import { isObject } from "../../../is-object.ts";
+import type { SampleRequest } from "../../engine.ts";
 import {
   type Dialect,
   MissingTokens,

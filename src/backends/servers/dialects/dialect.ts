@@ -1,6 +1,6 @@
 /** What differs between inference servers: paths, request bodies, replies. */
-import { isObject } from "../../is-object.ts";
-import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { isObject } from "../../../is-object.ts";
+import type { Sample, SampleRequest, Sampler } from "../../engine.ts";
 
 export interface Dialect {
   path: string;

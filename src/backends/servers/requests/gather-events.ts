@@ -1,7 +1,8 @@
 /** Assembles a reply from a stream of server-sent events. */
-import { RunError } from "../../errors.ts";
-import { isObject } from "../../is-object.ts";
-import type { ServerReply } from "./dialect.ts";
+import { RunError } from "../../../errors.ts";
+import { isObject } from "../../../is-object.ts";
+import type { ServerReply } from "../dialects/dialect.ts";
+import { ServerFailed } from "./server-failed.ts";
 
 /**
  * @param read one event
@@ -39,7 +40,10 @@ export function gatherEvents(
           continue;
         }
         const event = JSON.parse(data) as Record<string, unknown>;
-        if (isObject(event.error)) throw new RunError(`the inference server's stream failed: ${event.error.message}`);
+        if (isObject(event.error)) {
+          const Failure = Number(event.error.code) >= 500 ? ServerFailed : RunError;
+          throw new Failure(`the inference server's stream failed: ${event.error.message}`);
+        }
         const piece = read(event);
         pieces.push(piece);
         onPiece(piece);
@@ -49,7 +53,7 @@ export function gatherEvents(
     end() {
       const reply = soFar();
       if (ended && reply.stopReason !== undefined) return reply;
-      throw new RunError("the inference server's stream ended before the reply was complete");
+      throw new ServerFailed("the inference server's stream ended before the reply was complete");
     },
   };
 }

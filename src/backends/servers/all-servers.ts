@@ -1,0 +1,85 @@
+/** The control routes of several servers as those of one. A server that comes back gets the adapters that it lacks. */
+import { UserError } from "../../errors.ts";
+import { type Control, type ServedModel, vllmControl } from "./control.ts";
+import type { Server, ServerGroup } from "./server-group.ts";
+
+export function allServers(group: ServerGroup, controlOf: (server: Server) => Control = vllmControl): Control {
+  const controls = new Map(
+    group.servers.map((server) => [server, { control: controlOf(server), has: new Set<string>() }]),
+  );
+  let served: string | undefined;
+  /** Adapters that every server should have, by name. */
+  const wanted = new Map<string, string>();
+
+  async function readModel(server: Server): Promise<ServedModel> {
+    const { control, has } = controls.get(server)!;
+    const model = await control.model();
+    has.clear();
+    for (const { name } of model.adapters) has.add(name);
+    return model;
+  }
+
+  async function load(server: Server, name: string, path: string): Promise<void> {
+    const { control, has } = controls.get(server)!;
+    if (has.has(name)) return;
+    await control.loadAdapter(name, path);
+    has.add(name);
+  }
+
+  async function unload(server: Server, name: string): Promise<void> {
+    const { control, has } = controls.get(server)!;
+    if (has.delete(name)) await control.unloadAdapter(name);
+  }
+
+  group.restore = async (server) => {
+    const { name } = await readModel(server);
+    if (served !== undefined && name !== served) throw new Error(`it serves ${name} instead of ${served}`);
+    const { has } = controls.get(server)!;
+    // Others may be published meanwhile.
+    for (;;) {
+      const missing = [...wanted].find(([name]) => !has.has(name));
+      if (missing === undefined) return;
+      await load(server, ...missing);
+    }
+  };
+
+  return {
+    async model() {
+      const models = await group.each(readModel);
+      const [first, ...others] = models;
+      const other = others.find(({ name }) => name !== first!.name);
+      if (other) {
+        throw new UserError(`the inference servers serve different models: ${first!.name} and ${other.name}`, {
+          hint: "serve the same model everywhere, with the same --served-model-name",
+        });
+      }
+      served = first!.name;
+      return joinModels(models);
+    },
+    async tokenize(model, text) {
+      const [first, ...others] = await group.each((server) => controls.get(server)!.control.tokenize(model, text));
+      if (others.every((tokens) => tokens.join() === first!.join())) return first!;
+      throw new UserError("the inference servers have different tokenizers", {
+        hint: "serve the same model everywhere",
+      });
+    },
+    async loadAdapter(name, path) {
+      wanted.set(name, path);
+      await group.each((server) => load(server, name, path));
+    },
+    async unloadAdapter(name) {
+      wanted.delete(name);
+      await group.each((server) => unload(server, name));
+    },
+  };
+}
+
+function joinModels(models: readonly ServedModel[]): ServedModel {
+  const lengths = models.flatMap(({ maxLength }) => maxLength ?? []);
+  const adapters = new Map(models.flatMap((model) => model.adapters).map((adapter) => [adapter.name, adapter]));
+  return {
+    name: models[0]!.name,
+    maxLength: lengths.length > 0 ? Math.min(...lengths) : undefined,
+    adapters: [...adapters.values()],
+  };
+}

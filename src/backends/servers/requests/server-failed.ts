@@ -1,0 +1,13 @@
+import { RunError } from "../../../errors.ts";
+
+/** The server failed, rather than the request: its connection broke, or it answered with a status from 500. */
+export class ServerFailed extends RunError {
+  override name = "ServerFailed";
+}
+
+/** What a connection failed with, in a few words. */
+export function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  if (error.cause instanceof Error && error.message === "fetch failed") return reasonOf(error.cause);
+  return error.message === "" ? ((error as NodeJS.ErrnoException).code ?? error.name) : error.message;
+}
