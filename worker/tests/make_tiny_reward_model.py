@@ -31,7 +31,7 @@ def make_reward_model(tokenizer: PreTrainedTokenizerFast, seed: int, layers: int
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, num_labels=1,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.3, num_labels=1,
         pad_token_id=tokenizer.pad_token_id, bos_token_id=1, eos_token_id=tokenizer.eos_token_id,
     )
     return LlamaForSequenceClassification(config).eval()
