@@ -266,7 +266,9 @@ export interface Policy {
 
 /** A frozen model that gives each sequence one number, such as a reward model. */
 export interface Scorer {
-  readonly model: ModelInfo;
+  readonly model: Pick<ModelInfo, "name" | "directory" | "maxLength">;
+  /** Requests to its servers that were repeated since the start; absent if it has none. */
+  readonly retries?: number;
   /** `[S]` a score for each sequence, which is read at its last token. */
   score(sequences: readonly Int32Array[]): Promise<Float32Array>;
 }

@@ -1,5 +1,5 @@
-"""A reward server over transformers alone: each query is a conversation as JSON, rendered by the model's own chat
-template. Prints its port. Ends with its standard input.
+"""A reward server over transformers alone. In LightRFT's format each query is a conversation as JSON, rendered by the
+model's own chat template; in vLLM's (`/classify`) each input is token ids. Prints its port. Ends with its standard input.
 
     python serve_reward_model.py DIRECTORY"""
 
@@ -17,18 +17,34 @@ def main() -> None:
     model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
 
     @torch.no_grad()
-    def score(query: str) -> float:
-        text = tokenizer.apply_chat_template(json.loads(query), tokenize=False)
-        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
-        return float(model.score(model.model(input_ids=ids).last_hidden_state[0, -1]))
+    def score(ids: list[int]) -> float:
+        return float(model.score(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]))
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    def answer(path: str, body: dict) -> dict:
+        if path == "/v1/models":
+            return {"data": [{"id": "judge", "root": sys.argv[1], "max_model_len": 512, "owned_by": "vllm"}]}
+        if path == "/tokenize":
+            return {"tokens": encode(body["prompt"])}
+        if path == "/classify":
+            assert body["use_activation"] is False
+            return {"data": [{"index": i, "probs": [score(ids)]} for i, ids in enumerate(body["input"])]}
+        texts = [tokenizer.apply_chat_template(json.loads(query), tokenize=False) for query in body["queries"]]
+        return {"rewards": [score(encode(text)) for text in texts]}
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply({})
+
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            answer = json.dumps({"rewards": [score(query) for query in body["queries"]]}).encode()
+            self.reply(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        def reply(self, body: dict) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(json.dumps(answer(self.path, body)).encode())
 
         def log_message(self, *_) -> None:
             pass

@@ -44,9 +44,16 @@ export async function resolveWorkflow<Row>(
       hint: "leave one of the two out; combine() and remoteReward() in the script grade by both",
     });
   }
-  const graded = url.length > 0 ? { ...parts, reward: remoteReward<Row>({ url }) } : parts;
+  const graded = url.length > 0 ? { ...parts, reward: remoteReward<Row>(remoteOptions(rllm)) } : parts;
   return rllm.workflow.use_workflow ? namedWorkflow(graded, rllm) : agentMode(graded, rllm);
 }
+
+const remoteOptions = ({ reward: { remote_url: url, batch_size, retries, timeout } }: Rllm) => ({
+  url,
+  batchSize: batch_size,
+  retries,
+  timeoutSeconds: timeout,
+});
 
 async function agentMode<Row>(parts: NamedParts<Row>, rllm: Rllm): Promise<Workflow<Row>> {
   const { agent, env } = rllm;

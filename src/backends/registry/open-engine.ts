@@ -5,6 +5,7 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
 import type { AdapterSpec, Capabilities, Engine } from "../engine.ts";
+import { scoringCapabilities } from "../servers/scoring/scoring-capabilities.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
 
@@ -15,7 +16,8 @@ export const builtBackends = Object.keys(descriptors) as Backend[];
 
 /** @throws UserError when the backend is not built */
 export function capabilitiesOf(config: Config, backend: Backend = config.rllm.backend): Capabilities {
-  return descriptorOf(backend).capabilities(config);
+  const capabilities = descriptorOf(backend).capabilities(config);
+  return usesScoringServers(config) ? scoringCapabilities(capabilities) : capabilities;
 }
 
 /** @throws UserError when the backend is not built */
@@ -53,8 +55,13 @@ function requireAdapter(config: Config, { capabilities }: BackendDescriptor): vo
 
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */
 export async function openEngine(config: Config, hooks: EngineHooks = {}): Promise<Engine> {
-  return requireBackend(config).open(config, hooks);
+  const engine = await requireBackend(config).open(config, hooks);
+  if (!usesScoringServers(config)) return engine;
+  const { scoringServers } = await import("./scoring-servers.ts");
+  return scoringServers(engine, config);
 }
+
+const usesScoringServers = ({ rllm: { reward } }: Config) => reward.model !== null && reward.use_engine;
 
 /** The backend whose service holds the state at this address; undefined for a folder. */
 export function backendHolding(address: string): Backend | undefined {

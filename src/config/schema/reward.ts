@@ -1,6 +1,6 @@
 /** `rllm.reward`: reward processing, reward servers and reward models. */
 import { z } from "zod";
-import { notNegative, off, positive, section, text } from "./about.ts";
+import { aboveZero, count, notNegative, off, positive, section, text } from "./about.ts";
 
 export const reward = section({
   clip: notNegative.default(0).describe("Clip the estimator's output for each reward to +/- this; 0 is off."),
@@ -32,7 +32,18 @@ export const reward = section({
     .describe(
       "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown.",
     ),
-  use_engine: off
-    .describe("Run the reward model in an inference engine.")
-    .meta({ later: "reward models run in their own worker; inference engines for them are not supported yet" }),
+  use_engine: off.describe(
+    "The servers of rllm.reward.engine_url run the reward models, instead of a process of Hone's own.",
+  ),
+  engine_url: z
+    .array(text)
+    .default([])
+    .describe(
+      "Addresses of vLLM servers (--runner pooling) or SGLang servers (--is-embedding) that serve the reward models. Several servers of one model share its work.",
+    ),
+  batch_size: positive
+    .default(64)
+    .describe("Most replies per request to a server of rewards (remote_url, engine_url)."),
+  timeout: aboveZero.max(300).default(120).describe("Time limit of a request to a server of rewards, in seconds."),
+  retries: count.min(0).default(4).describe("Repetitions of a request to a server of rewards that fails."),
 });

@@ -3,8 +3,8 @@ import type { Outcome, Reply, Reward } from "../../agents/types.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { RunError } from "../../errors.ts";
+import { postJson } from "../../http/post-json.ts";
 import { quote } from "../grade.ts";
-import { postJson } from "./post-json.ts";
 
 export interface JudgeOptions<Row> {
   /** Base URL, including `/v1`. */

@@ -1,7 +1,7 @@
 /** Rewards from a server, with the request format of LightRFT's `--remote_rm_url`. */
 import type { Reply, Reward, RewardContext } from "../../agents/types.ts";
 import { RunError } from "../../errors.ts";
-import { postJson } from "./post-json.ts";
+import { postJson } from "../../http/post-json.ts";
 
 export interface RemoteRewardOptions<Row> {
   /** One server, or several whose rewards are added. */

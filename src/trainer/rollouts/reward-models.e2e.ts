@@ -65,23 +65,30 @@ it("a reward model with a planted preference trains the policy towards it, witho
   }
 });
 
-it("a reward model scores like a server that runs transformers", async () => {
+async function serve(): Promise<string> {
   const { python } = await preparePython();
   const script = fileURLToPath(new URL("../../../worker/tests/serve_reward_model.py", import.meta.url));
   server = spawn(python, [script, random], { stdio: ["pipe", "pipe", "inherit"] });
   const [line] = (await once(server.stdout!, "data")) as [Buffer];
+  return `http://127.0.0.1:${Number(line)}`;
+}
+
+it("a reward model scores like a server that runs transformers, in LightRFT's format and in vLLM's", async () => {
+  const url = await serve();
   const served = remoteReward<Row>({
-    url: `http://127.0.0.1:${Number(line)}`,
+    url,
     query: (row, reply) => JSON.stringify([{ role: "user", content: prompt(row) }, reply.message]),
   });
   // Each reward is the difference of the two scores.
   const weights = ["rllm.reward.model_weights=[-1]", "rllm.reward.own_weight=1"];
   const overrides = [`rllm.reward.model=[${random}]`, ...weights, "rllm.trainer.total_batches=2"];
-  const { history } = await run(overrides, served);
-  for (const { metrics } of history) {
-    expect(Math.abs(metrics["batch/reward_model/random"] ?? 0)).toBeGreaterThan(0.01);
-    for (const name of ["reward/mean", "reward/agent/min", "reward/agent/max"]) {
-      expect(Math.abs(metrics[name] ?? Number.NaN), name).toBeLessThan(1e-3);
+  for (const engine of [[], ["rllm.reward.use_engine=true", `rllm.reward.engine_url=[${url}]`]]) {
+    const { history } = await run([...overrides, ...engine], served);
+    for (const { metrics } of history) {
+      expect(Math.abs(metrics["batch/reward_model/random"] ?? 0)).toBeGreaterThan(0.01);
+      for (const name of ["reward/mean", "reward/agent/min", "reward/agent/max"]) {
+        expect(Math.abs(metrics[name] ?? Number.NaN), name).toBeLessThan(1e-3);
+      }
     }
   }
 });

@@ -25,7 +25,8 @@ export interface RewardModels {
   ownWeight: number;
 }
 
-type Score = { value: number } | { problem: string };
+/** `failed`: the model did not answer, so the rollout failed; otherwise this conversation cannot be scored. */
+type Score = { value: number } | { problem: string; failed?: true };
 
 /** @throws UserError when a model cannot be loaded or has no chat template */
 export async function openRewardModels(
@@ -60,7 +61,7 @@ function openChat(model: string, { model: { directory } }: Scorer, warn: (text: 
 /**
  * Replaces the reward of every trajectory by the weighted sum of its own and of the models' scores, which is unknown if
  * one of them is. The scores are reported as `reward_model/{name}`, averaged over the trajectories of an episode. Failed
- * rollouts are not scored.
+ * rollouts are not scored, and a rollout fails if a model does not answer.
  *
  * @param onProblem called for each score that failed
  * @throws EngineDied when the process of a reward model has ended
@@ -92,6 +93,7 @@ export async function scoreEpisodes(
           sum = null;
           failed++;
           onProblem(name, episode, score.problem);
+          if (score.failed) fail(episode, `the reward model ${name} did not answer: ${score.problem}`);
           continue;
         }
         append(known, name, score.value);
@@ -104,6 +106,12 @@ export async function scoreEpisodes(
     }
     episode.metrics["reward_model/failed"] = failed;
   }
+}
+
+/** As if a reward of the workflow had failed, so that an outage is waited for. */
+function fail(episode: Episode, message: string): void {
+  episode.failure ??= { kind: "infrastructure", boundary: "reward", message };
+  episode.termination = "error";
 }
 
 function append(lists: Map<string, number[]>, name: string, value: number): void {
@@ -122,7 +130,7 @@ async function scoresOf(
   let next = 0;
   return rendered.map((tokens): Score => {
     if (typeof tokens === "string") return { problem: tokens };
-    if (typeof scores === "string") return { problem: scores };
+    if (typeof scores === "string") return { problem: scores, failed: true };
     const value = scores[next++] ?? Number.NaN;
     return Number.isFinite(value) ? { value } : { problem: `the score is ${value}` };
   });

@@ -1,6 +1,6 @@
 /** Posts JSON to a server that grades, with retries. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { RunError, UserError } from "../../errors.ts";
+import { RunError, UserError } from "../errors.ts";
 
 export interface PostOptions {
   headers?: Readonly<Record<string, string>> | undefined;

@@ -1,0 +1,127 @@
+/** Which model an inference server serves, and whether it is the reward model that a run names. */
+import { basename, resolve } from "node:path";
+import { z } from "zod";
+import { RunError, UserError } from "../../../errors.ts";
+
+export interface ServedScoringModel {
+  /** Without `/v1` and without a slash at its end. */
+  url: string;
+  /** The name that requests give the model. */
+  name: string;
+  /** The folder or hub id that it was loaded from, if the server reports it. */
+  root: string | undefined;
+  /** The longest sequence in tokens, if the server reports it. */
+  maxLength: number | undefined;
+  /** The program, e.g. "vllm" or "sglang". */
+  owner: string | undefined;
+}
+
+const modelList = z.object({
+  data: z
+    .array(
+      z.object({
+        id: z.string(),
+        root: z.string().nullish(),
+        max_model_len: z.int().nullish(),
+        owned_by: z.string().nullish(),
+      }),
+    )
+    .min(1),
+});
+const tokenIds = z.object({ tokens: z.array(z.int()) });
+
+/** @throws RunError if the server does not answer; UserError if it is not an inference server */
+export async function servedModel(address: string): Promise<ServedScoringModel> {
+  const url = address.replace(/\/+$/, "").replace(/\/v1$/, "");
+  const { data } = await ask(modelList, `${url}/v1/models`);
+  const [{ id, root, max_model_len, owned_by }] = data as [(typeof data)[0]];
+  return {
+    url,
+    name: id,
+    root: root ?? undefined,
+    maxLength: max_model_len ?? undefined,
+    owner: owned_by ?? undefined,
+  };
+}
+
+/** Text whose tokens differ between nearly all tokenizers. */
+const probe = "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
+
+/**
+ * @param encode the tokenizer of the reward model that the run names, without special tokens at its ends
+ * @throws UserError if the server's tokenizer is another one
+ */
+export async function requireSameTokenizer(
+  { url, name }: ServedScoringModel,
+  model: string,
+  encode: (text: string) => ArrayLike<number>,
+): Promise<void> {
+  const body = { model: name, prompt: probe, add_special_tokens: false };
+  const { tokens } = await ask(tokenIds, `${url}/tokenize`, body);
+  if (tokens.join() === Array.from(encode(probe)).join()) return;
+  throw new UserError(`the server at ${url} serves ${name}, whose tokenizer is not that of ${model}`, {
+    hint: `serve ${model} there, or correct rllm.reward.model`,
+  });
+}
+
+/**
+ * The servers of each reward model. With a single model all servers serve it, whatever they call it.
+ *
+ * @throws UserError if a model has no server, or a server has no model
+ */
+export function assignServers(
+  models: readonly string[],
+  served: readonly ServedScoringModel[],
+): ReadonlyMap<string, readonly ServedScoringModel[]> {
+  const assigned = new Map(
+    models.map((model) => [model, served.filter((one) => models.length === 1 || serves(one, model))]),
+  );
+  for (const [model, servers] of assigned) {
+    if (servers.length > 0) continue;
+    const others = served.map(({ url, name }) => `${url} serves ${name}`).join(", ");
+    throw new UserError(`no server of rllm.reward.engine_url serves ${model}: ${others}`, {
+      hint: "name each reward model as its server does (/v1/models)",
+    });
+  }
+  const stray = served.find((one) => ![...assigned.values()].some((servers) => servers.includes(one)));
+  if (stray === undefined) return assigned;
+  throw new UserError(`the server at ${stray.url} serves ${stray.name}, which rllm.reward.model does not name`, {
+    hint: "leave it out of rllm.reward.engine_url",
+  });
+}
+
+function serves({ name, root }: ServedScoringModel, model: string): boolean {
+  return [name, root].some(
+    (known) =>
+      known !== undefined &&
+      (known === model || resolve(known) === resolve(model) || basename(known) === basename(model)),
+  );
+}
+
+async function ask<Answer>(schema: z.ZodType<Answer>, address: string, body?: object): Promise<Answer> {
+  let text: string;
+  try {
+    const response = await fetch(address, {
+      ...(body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }),
+      headers: { "content-type": "application/json" },
+      signal: AbortSignal.timeout(60_000),
+    });
+    text = await response.text();
+    if (!response.ok) throw new Error(`it answered ${response.status}: ${text.slice(0, 200)}`);
+  } catch (error) {
+    const { cause, message } = error as Error;
+    throw new RunError(`${address} cannot be used: ${cause instanceof Error ? cause.message : message}`, {
+      code: "server_unreachable",
+      hint: "start the reward model's server, or correct rllm.reward.engine_url",
+      cause: error,
+    });
+  }
+  try {
+    return schema.parse(JSON.parse(text));
+  } catch (error) {
+    throw new UserError(`${address} is not a route of vLLM or SGLang: it answered ${text.slice(0, 200)}`, {
+      hint: "rllm.reward.engine_url takes the addresses of inference servers, e.g. http://127.0.0.1:8000",
+      cause: error,
+    });
+  }
+}
