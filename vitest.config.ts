@@ -4,7 +4,9 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     projects: [
-      { test: { name: "unit", include: ["src/**/*.test.ts", "scripts/**/*.test.ts"], testTimeout: 20_000 } },
+      {
+        test: { name: "unit", include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"], testTimeout: 20_000 },
+      },
       {
         test: {
           name: "e2e",

@@ -11,6 +11,7 @@ const root = temporaryFolder("package");
 const project = join(root, "project");
 const installed = join(project, "node_modules", "hone");
 const tsc = join(checkout, "node_modules", "typescript", "bin", "tsc");
+const vite = join(checkout, "node_modules", "vite", "bin", "vite.js");
 let packed: string[];
 
 const run = (command: string, args: string[], cwd: string) =>
@@ -26,6 +27,7 @@ beforeAll(() => {
   }
   symlinkSync(join(checkout, "node_modules"), join(copy, "node_modules"));
   run(process.execPath, [tsc, "-p", "tsconfig.build.json"], copy);
+  run(process.execPath, [vite, "build", "web"], copy);
   const [report] = JSON.parse(run("npm", ["pack", "--json", "--ignore-scripts", "--offline"], copy));
   packed = report.files.map(({ path }: { path: string }) => path);
   mkdirSync(installed, { recursive: true });
@@ -65,6 +67,7 @@ describe("the package", () => {
     expect(packed).toEqual(
       expect.arrayContaining([
         ...["LICENSE", "README.md", "bin/hone.js", "dist/index.js", "dist/index.d.ts", "dist/testing/index.js"],
+        ...["dist/web/index.html", "dist/web/page.js", "dist/web/page.css", "dist/web/licenses.md"],
         ...["config/unified.yaml", "config/hone.schema.json", "scripts/setup.mjs", "scripts/setup/python.mjs"],
         ...["worker/hone_worker/__main__.py", "worker/requirements.lock", "worker/sandbox/launch.py"],
         ...["docs/guide/agents.md", "docs/reference/README.md", "examples/larger-number/train.ts"],

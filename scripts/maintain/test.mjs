@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 /**
- * `npm test` sets up what is missing and runs every check: types, lint, unused code, unit tests, the worker's tests,
+ * `npm test` sets up what is missing and runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests,
  * end-to-end tests. All run even when one fails. Arguments select checks by name, e.g. `npm test -- types unit`.
  */
 import { spawn } from "node:child_process";
@@ -20,6 +20,7 @@ const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path
  */
 const checksWith = (python) => ({
   types: [...tool("typescript/bin/tsc"), "--noEmit"],
+  page: [...tool("typescript/bin/tsc"), "-p", "web"],
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
   unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],

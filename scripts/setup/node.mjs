@@ -17,11 +17,16 @@ const isCheckout = () => existsSync(join(packageRoot, "package-lock.json")) && e
 const lockHash = () => hashFiles([join(packageRoot, "package-lock.json")]);
 
 function sourcesHash() {
-  const sources = readdirSync(join(packageRoot, "src"), { recursive: true, encoding: "utf8" })
-    .filter((file) => file.endsWith(".ts") && !/\.(test|e2e)\.ts$/.test(file))
-    .sort();
-  const settings = ["package-lock.json", "tsconfig.json", "tsconfig.build.json"].map((file) => join(packageRoot, file));
-  return `${hashFiles([...settings, ...sources.map((file) => join(packageRoot, "src", file))])}-${sources.length}`;
+  const sources = ["src", "web"].flatMap((folder) =>
+    readdirSync(join(packageRoot, folder), { recursive: true, encoding: "utf8" })
+      .filter((file) => /\.(tsx?|css|html)$/.test(file) && !/\.(test|e2e)\.tsx?$/.test(file))
+      .map((file) => join(folder, file))
+      .sort(),
+  );
+  const settings = ["package-lock.json", "tsconfig.json", "tsconfig.build.json", "web/tsconfig.json"].map((file) =>
+    join(packageRoot, file),
+  );
+  return `${hashFiles([...settings, ...sources.map((file) => join(packageRoot, file))])}-${sources.length}`;
 }
 
 const modulesReady = () => readStamp(modulesStamp)?.lock === lockHash();
@@ -49,7 +54,7 @@ async function installModules() {
 
 async function compile() {
   const start = performance.now();
-  say("building dist from src");
+  say("building dist from src and web");
   const sources = sourcesHash();
   const compiler = join(modules, "typescript", "bin", "tsc");
   const scratch = join(packageRoot, ".hone");
@@ -58,6 +63,8 @@ async function compile() {
     async (partial) => {
       const args = [compiler, "-p", "tsconfig.build.json", "--outDir", partial];
       await run("the build", process.execPath, args, { cwd: packageRoot });
+      const page = [join(modules, "vite", "bin", "vite.js"), "build", "web", "--outDir", join(partial, "web")];
+      await run("the build of the page", process.execPath, page, { cwd: packageRoot });
       writeStamp(join(partial, ".stamp.json"), { sources });
     },
     scratch,

@@ -1,0 +1,245 @@
+/** One run: how it goes, its curves, and everything about one of its steps. */
+import { useMemo } from "preact/hooks";
+import type { Note, RunDetail, StepSummary } from "../../src/view/api.ts";
+import { Empty, Link, Pending, StateBadge, StepSlider, Text } from "../parts/basics.tsx";
+import { Chart, seriesColor } from "../parts/chart.tsx";
+import { ago, atTime, count, duration, percent, short, toNumber } from "../parts/numbers.ts";
+import { printable } from "../parts/printable.ts";
+import { address, parameter, setParameters } from "../state/address.ts";
+import { useAnswer } from "../state/fetch.ts";
+import { plannedCharts } from "./charts.ts";
+
+export function Run({ run }: { run: string }) {
+  const detail = useAnswer("/api/runs/:run", { run });
+  const train = useAnswer("/api/runs/:run/curves", { run, kind: "train" });
+  const validation = useAnswer("/api/runs/:run/curves", { run, kind: "validation" });
+  const charts = useMemo(() => (train.data ? plannedCharts(train.data) : []), [train.data]);
+  const more = parameter("curves").split(",").filter(Boolean);
+  const added = useMemo(
+    () =>
+      more.map((name) => ({
+        title: name,
+        curves: [{ label: name, values: (train.data?.columns[name] ?? []).map(toNumber) }],
+      })),
+    [train.data, more.join(",")],
+  );
+  const validated = useMemo(() => validationChart(validation.data), [validation.data]);
+  if (!detail.data) return <Pending error={detail.error} />;
+  const steps = train.data?.steps ?? [];
+  const step = Number(parameter("step")) || steps.at(-1) || 0;
+  const pick = (chosen: number) => setParameters({ step: chosen });
+  const marks = detail.data.notes.flatMap(({ step, text }) => (step === null ? [] : [{ step, text }]));
+  return (
+    <>
+      <RunHead run={detail.data} />
+      {steps.length === 0 && <Empty>No step has ended so far. {detail.data.doing ?? ""}</Empty>}
+      {steps.length > 0 && (
+        <>
+          <div class="sticky">
+            <StepSlider steps={steps} step={step} onStep={pick} />
+          </div>
+          <StepCard run={detail.data} step={step} />
+          <div class="charts">
+            {[...charts, ...added].map((chart) => (
+              <Chart key={chart.title} {...chart} steps={steps} step={step} onPick={pick} marks={marks} />
+            ))}
+            {validated && <Chart {...validated} step={undefined} />}
+          </div>
+          <Metrics columns={train.data?.columns ?? {}} index={steps.indexOf(step)} step={step} shown={more} />
+        </>
+      )}
+      <Notes notes={detail.data.notes} onPick={pick} />
+      <RunEnd run={detail.data} />
+    </>
+  );
+}
+
+function validationChart(
+  curves: { names: string[]; steps: number[]; columns: Record<string, Parameters<typeof toNumber>[0][]> } | undefined,
+) {
+  if (!curves || curves.steps.length === 0) return undefined;
+  const shown = curves.names.filter((name) => /\/(reward|pass@\d+)$/.test(name) || name === "val/reward");
+  return {
+    title: "Validation",
+    steps: curves.steps,
+    curves: shown
+      .slice(0, 6)
+      .map((name) => ({ label: name.replace("val/", ""), values: (curves.columns[name] ?? []).map(toNumber) })),
+  };
+}
+
+function RunHead({ run }: { run: RunDetail }) {
+  const { id, state, step, totalSteps, model, backend, episodes, started, updated, doing, text, path } = run;
+  const facts: [string, string, (string | undefined)?][] = [
+    ["step", totalSteps === null ? String(step) : `${step} of ${totalSteps}`],
+    ["reward", short(run.reward)],
+    ["model", printable(model?.split("/").at(-1) ?? "–"), model ?? undefined],
+    ["backend", backend ?? "–"],
+    ["episodes", episodes.toLocaleString("en")],
+    ["started", ago(started), atTime(started)],
+    ["last record", ago(updated), atTime(updated)],
+  ];
+  return (
+    <>
+      <div class="head">
+        <h1>{printable(id)}</h1>
+        <StateBadge state={state} />
+        {doing && <span class="muted">{printable(doing)}</span>}
+      </div>
+      {totalSteps !== null && state === "live" && <progress value={step} max={totalSteps} aria-label="steps done" />}
+      <dl class="facts">
+        {facts.map(([name, value, title]) => (
+          <div key={name} title={title}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      <details class="about">
+        <summary>About this run</summary>
+        <p class="muted">{printable(path)}</p>
+        {text.map((sentence) => (
+          <p key={sentence}>{printable(sentence)}</p>
+        ))}
+      </details>
+      {run.problem && <p class="warning">{printable(run.problem)}</p>}
+    </>
+  );
+}
+
+/** What the step was spent on, what was said about it, and the ways into it. */
+function StepCard({ run, step }: { run: RunDetail; step: number }) {
+  const summary = run.steps.find((one) => one.step === step);
+  const notes = run.notes.filter((note) => note.step === step);
+  return (
+    <section class="card step-card" aria-label={`step ${step}`}>
+      <div class="ways">
+        <Link to={address(["runs", run.id, "groups"], { step })}>Groups</Link>
+        <Link to={address(["runs", run.id, "anatomy"], { step })}>Anatomy</Link>
+        <Link to={address(["runs", run.id, "episodes"], { filter: `step=${step}` })}>
+          {summary ? count(summary.train, "episode") : "Episodes"}
+        </Link>
+        {summary && summary.validation > 0 && (
+          <Link to={address(["runs", run.id, "groups"], { step, kind: "validation" })}>
+            {count(summary.validation, "validation episode")}
+          </Link>
+        )}
+        {summary?.seconds != null && <span class="muted">{duration(summary.seconds * 1000)}</span>}
+      </div>
+      {summary && <Phases summary={summary} />}
+      {notes.map((note) => (
+        <p key={note.text} class={`note ${note.kind}`}>
+          <Text>{note.text}</Text>
+        </p>
+      ))}
+    </section>
+  );
+}
+
+function Phases({ summary: { phases } }: { summary: StepSummary }) {
+  const known = Object.entries(phases).flatMap(([name, value]) => {
+    const seconds = toNumber(value);
+    return seconds !== null && seconds > 0 ? [{ name: name.replaceAll("_", " "), seconds }] : [];
+  });
+  const total = known.reduce((sum, { seconds }) => sum + seconds, 0);
+  if (total === 0) return null;
+  return (
+    <div class="phases">
+      <div class="bar" aria-hidden="true">
+        {known.map(({ name, seconds }, index) => (
+          <i key={name} style={{ flexGrow: seconds, background: `var(${seriesColor(index)})` }} title={name} />
+        ))}
+      </div>
+      <ul class="legend">
+        {known
+          .map(({ name, seconds }, index) => ({ name, seconds, index }))
+          .filter(({ seconds }) => seconds / total >= 0.01)
+          .map(({ name, seconds, index }) => (
+            <li key={name}>
+              <i class="swatch" style={{ background: `var(${seriesColor(index)})` }} />
+              {name} <b>{duration(seconds * 1000)}</b> <span class="muted">{percent(seconds / total)}</span>
+            </li>
+          ))}
+      </ul>
+    </div>
+  );
+}
+
+interface MetricsProps {
+  columns: Record<string, Parameters<typeof toNumber>[0][]>;
+  index: number;
+  step: number;
+  /** Names that have a chart of their own. */
+  shown: readonly string[];
+}
+
+/** Every metric at the step; choosing one adds its curve. */
+function Metrics({ columns, index, step, shown }: MetricsProps) {
+  const search = parameter("metric").toLowerCase();
+  const names = Object.keys(columns)
+    .filter((name) => name.toLowerCase().includes(search))
+    .sort();
+  const toggle = (name: string) =>
+    setParameters({
+      curves: (shown.includes(name) ? shown.filter((one) => one !== name) : [...shown, name]).join(","),
+    });
+  return (
+    <details class="card" open={search !== ""}>
+      <summary>
+        All {Object.keys(columns).length} metrics at step {step}
+      </summary>
+      <input
+        type="search"
+        placeholder="name of a metric"
+        aria-label="search metrics"
+        value={search}
+        onInput={(event) => setParameters({ metric: event.currentTarget.value })}
+      />
+      <ul class="metrics">
+        {names.map((name) => (
+          <li key={name}>
+            <label>
+              <input type="checkbox" checked={shown.includes(name)} onChange={() => toggle(name)} />
+              <span>{printable(name)}</span>
+            </label>
+            <b>{short(columns[name]?.[index])}</b>
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+function Notes({ notes, onPick }: { notes: readonly Note[]; onPick: (step: number) => void }) {
+  if (notes.length === 0) return null;
+  return (
+    <section class="card">
+      <h2>Health and warnings</h2>
+      <ol class="notes">
+        {notes.toReversed().map(({ kind, step, time, text }) => (
+          <li key={`${time} ${text}`} class={`note ${kind}`}>
+            {step === null ? (
+              <span class="muted">start</span>
+            ) : (
+              <button type="button" class="link" onClick={() => onPick(step)}>
+                step {step}
+              </button>
+            )}
+            <Text>{text}</Text>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}
+
+function RunEnd({ run: { end } }: { run: RunDetail }) {
+  if (end === null || (end.report.length === 0 && !end.text)) return null;
+  return (
+    <section class="card">
+      <h2>How it ended</h2>
+      {end.text && <p>{printable(end.text)}</p>}
+      <pre>{printable(end.report.join("\n"))}</pre>
+    </section>
+  );
+}

@@ -1,0 +1,82 @@
+/** The filter of episodes, in the language that the terminal understands too. */
+import { useEffect, useState } from "preact/hooks";
+import type { ApiError } from "../../src/view/api.ts";
+import { parameter, setParameters } from "../state/address.ts";
+import { useAnswer } from "../state/fetch.ts";
+import { printable } from "./printable.ts";
+
+/** Waits until the person stops typing. */
+const typingMilliseconds = 250;
+
+export function FilterBox({ error, name = "filter" }: { error: ApiError | undefined; name?: string }) {
+  const fields = useAnswer("/api/fields", {}).data;
+  const given = parameter(name);
+  const [text, setText] = useState(given);
+  useEffect(() => setText(given), [given]);
+  useEffect(() => {
+    if (text === given) return;
+    const timer = setTimeout(() => setParameters({ [name]: text }), typingMilliseconds);
+    return () => clearTimeout(timer);
+  }, [text, given, name]);
+  return (
+    <div class="filter">
+      <input
+        type="search"
+        spellcheck={false}
+        autocomplete="off"
+        placeholder={fields?.examples[0] ?? "reward<0.2 and termination=timeout"}
+        aria-label="filter episodes"
+        aria-invalid={error?.at !== undefined}
+        aria-describedby="filter-error"
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === "Enter" && setParameters({ [name]: text })}
+      />
+      <FilterError error={error} text={given} />
+      {fields && (
+        <details class="fields">
+          <summary>Fields and examples</summary>
+          <ul>
+            {fields.examples.map((example) => (
+              <li key={example}>
+                <button type="button" class="link" onClick={() => setParameters({ [name]: example })}>
+                  {example}
+                </button>
+              </li>
+            ))}
+          </ul>
+          <dl>
+            {fields.fields.map(({ name, type, about, values }) => (
+              <div key={name}>
+                <dt>
+                  <code>{name}</code> <small class="muted">{type}</small>
+                </dt>
+                <dd>
+                  {about}
+                  {values && <small class="muted"> {printable(values.join(", "))}</small>}
+                </dd>
+              </div>
+            ))}
+          </dl>
+        </details>
+      )}
+    </div>
+  );
+}
+
+function FilterError({ error, text }: { error: ApiError | undefined; text: string }) {
+  if (!error) return <p id="filter-error" class="hidden" />;
+  const { at, length = 1 } = error;
+  return (
+    <p id="filter-error" class="note failure" role="alert">
+      {printable(error.error)} {error.hint && <span class="muted">{printable(error.hint)}</span>}
+      {at !== undefined && (
+        <code>
+          {text.slice(0, at)}
+          <mark>{text.slice(at, at + length) || "⎵"}</mark>
+          {text.slice(at + length)}
+        </code>
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,8 @@
+/** An exported report contains its data: the answer of each request that the page makes. */
+
+const element = typeof document === "undefined" ? null : document.getElementById("hone-data");
+
+/** Answers by path and query, e.g. `/api/runs/toy/curves?kind=train`; undefined on a page that a server sent. */
+export const embedded: Readonly<Record<string, unknown>> | undefined = element
+  ? (JSON.parse(element.textContent ?? "{}") as Record<string, unknown>)
+  : undefined;

@@ -1,0 +1,118 @@
+/** Answers of the API, kept while they are shown and fetched again when the run has changed. */
+import { type Signal, signal } from "@preact/signals";
+import { useRef } from "preact/hooks";
+import type { ApiError, Routes } from "../../src/view/api.ts";
+import { embedded } from "./embedded.ts";
+
+export interface Answer<T> {
+  data?: T;
+  error?: ApiError;
+}
+
+interface Entry {
+  answer: Signal<Answer<unknown>>;
+  /** Its text, so an unchanged answer draws nothing. */
+  text: string;
+  shown: boolean;
+}
+
+/** Answers that are no longer shown, for going back. */
+const keptAnswers = 60;
+const entries = new Map<string, Entry>();
+
+type RouteOf<R extends keyof Routes> = Routes[R];
+
+/** The address of a route, e.g. `apiPath("/api/runs/:run/groups", { run: "toy", step: "12" })`. */
+export function apiPath<R extends keyof Routes>(
+  route: R,
+  values: RouteOf<R>["query"] & { run?: string | undefined; episode?: string | undefined },
+): string {
+  const left: Record<string, string | undefined> = { ...values };
+  const base = route.replace(/:(\w+)/g, (_, name: string) => {
+    const value = left[name] ?? "";
+    delete left[name];
+    return encodeURIComponent(value);
+  });
+  const given = Object.entries(left).filter((pair): pair is [string, string] => Boolean(pair[1]));
+  return given.length === 0 ? base : `${base}?${new URLSearchParams(given)}`;
+}
+
+/** The answer at a path; reading it in a component draws the component again when it changes. */
+export function answerAt<T>(path: string): Answer<T> {
+  let entry = entries.get(path);
+  if (entry === undefined) {
+    entry = newEntry();
+    entries.set(path, entry);
+    void load(path, entry);
+    dropOld();
+  }
+  return entry.answer.value as Answer<T>;
+}
+
+/** The answer of a route. While another path loads, the data of the one before stays, marked as stale. */
+export function useAnswer<R extends keyof Routes>(
+  route: R,
+  values: Parameters<typeof apiPath<R>>[1],
+): Answer<RouteOf<R>["answer"]> & { stale: boolean } {
+  const answer = answerAt<RouteOf<R>["answer"]>(apiPath(route, values));
+  const before = useRef<{ run: string | undefined; data: RouteOf<R>["answer"] }>(undefined);
+  if (answer.data !== undefined) before.current = { run: values.run, data: answer.data };
+  const last = before.current?.run === values.run ? before.current?.data : undefined;
+  if (answer.data !== undefined || answer.error !== undefined || last === undefined) return { ...answer, stale: false };
+  return { data: last, stale: true };
+}
+
+/** Fetches what is shown under these paths again, and forgets what is not. */
+export function refresh(matches: (path: string) => boolean): void {
+  for (const [path, entry] of entries) {
+    if (!matches(path)) continue;
+    if (entry.shown) void load(path, entry);
+    else entries.delete(path);
+  }
+}
+
+function newEntry(): Entry {
+  const entry: Entry = {
+    answer: signal({}, { watched: () => show(true), unwatched: () => show(false) }),
+    text: "",
+    shown: false,
+  };
+  const show = (shown: boolean) => {
+    entry.shown = shown;
+  };
+  return entry;
+}
+
+function dropOld(): void {
+  const hidden = [...entries].filter(([, { shown }]) => !shown);
+  for (const [path] of hidden.slice(0, Math.max(0, hidden.length - keptAnswers))) entries.delete(path);
+}
+
+async function load(path: string, entry: Entry): Promise<void> {
+  if (embedded !== undefined) {
+    const data = embedded[path];
+    entry.answer.value =
+      data === undefined ? { error: { error: "This report does not contain this part." } } : { data };
+    return;
+  }
+  try {
+    const response = await fetch(path);
+    const text = await response.text();
+    if (text === entry.text) return;
+    entry.text = text;
+    entry.answer.value = response.ok ? { data: JSON.parse(text) } : { error: readError(text, response) };
+  } catch {
+    entry.text = "";
+    // What was shown stays: the top bar says that the connection is lost.
+    if (entry.answer.peek().data !== undefined) return;
+    entry.answer.value = { error: { error: "The viewer does not answer.", hint: "Start hone view again." } };
+  }
+}
+
+function readError(text: string, response: Response): ApiError {
+  try {
+    return JSON.parse(text) as ApiError;
+  } catch {
+    return { error: `The viewer answered with status ${response.status}.` };
+  }
+}

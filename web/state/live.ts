@@ -1,0 +1,52 @@
+/** Follows the viewer's events: a step arrives, a run appears, a script points the page at a view. */
+import { computed, effect, signal } from "@preact/signals";
+import type { ServerEvents } from "../../src/view/api.ts";
+import { go, path } from "./address.ts";
+import { embedded } from "./embedded.ts";
+import { refresh } from "./fetch.ts";
+
+export const connection = signal<"connected" | "lost" | "offline">(embedded ? "offline" : "connected");
+
+/** The run that is shown; "" on the list of runs. */
+const currentRun = computed(() => {
+  const [, area, run] = path.value.split("/");
+  return area === "runs" && run !== undefined ? decodeURIComponent(run) : "";
+});
+
+/** Events come in bursts; what is shown is fetched at most this often. */
+const refreshMilliseconds = 400;
+const waiting = new Set<string>();
+
+function refreshSoon(prefix: string): void {
+  if (waiting.has(prefix)) return;
+  waiting.add(prefix);
+  setTimeout(() => {
+    waiting.delete(prefix);
+    refresh((path) => path === prefix || path.startsWith(`${prefix}/`) || path.startsWith(`${prefix}?`));
+  }, refreshMilliseconds);
+}
+
+/** Connects for as long as the page is open; the browser reconnects, and resumes after the last event it has seen. */
+export function listen(): void {
+  if (embedded !== undefined) return;
+  effect(() => {
+    const run = currentRun.value;
+    const source = new EventSource(`/api/events${run === "" ? "" : `?run=${encodeURIComponent(run)}`}`);
+    const on = <E extends keyof ServerEvents>(name: E, use: (data: ServerEvents[E]) => void) =>
+      source.addEventListener(name, (event) => use(JSON.parse(event.data)));
+    const runs = "/api/runs";
+    source.onopen = () => {
+      // What happened while the connection was lost.
+      if (connection.peek() === "lost") refreshSoon(runs);
+      connection.value = "connected";
+    };
+    source.onerror = () => {
+      connection.value = "lost";
+    };
+    on("changed", (change) => refreshSoon(change.run === run ? `${runs}/${encodeURIComponent(run)}` : runs));
+    on("journal", () => refreshSoon(`${runs}/${encodeURIComponent(run)}`));
+    on("runs", () => refreshSoon(runs));
+    on("view", ({ url }) => go(url));
+    return () => source.close();
+  });
+}

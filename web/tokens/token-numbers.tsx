@@ -1,0 +1,81 @@
+/** The legend of a coloring, and the numbers of the current token. */
+import type { Episode } from "../../src/view/api.ts";
+import { short } from "../parts/numbers.ts";
+import { type Coloring, coloringNames, colorings, isTrained, legendValues, type Range, shade } from "./colorings.ts";
+import { currentToken, tokenText } from "./token-block.tsx";
+
+export function Legend({ coloring, range }: { coloring: Coloring; range: Range | null }) {
+  if (range === null) return <p class="muted token-legend">Not recorded for this episode.</p>;
+  return (
+    <div class="token-legend">
+      <ul aria-label={`colors of ${coloring.label}`}>
+        {legendValues(coloring, range).map((value) => {
+          const { side, strength } = shade(coloring, value, range);
+          return (
+            <li key={value} class={`token ${side}`} style={{ "--strength": strength.toFixed(3) }}>
+              {coloring.show(value)}
+            </li>
+          );
+        })}
+        <li class="token masked">not trained on</li>
+      </ul>
+      <p class="muted">{coloring.about}</p>
+    </div>
+  );
+}
+
+/** Stays at the foot of the window. */
+export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Coloring }) {
+  const place = currentToken.value;
+  const turn = place && episode.detail[place.trajectory]?.turnList[place.turn];
+  if (!place || !turn) {
+    return <aside class="numbers muted">Point at a token, or focus a block and use ← →, to read its numbers.</aside>;
+  }
+  const { index, prompt } = place;
+  const { ids, pieces } = prompt ? turn.prompt : turn.sampled;
+  const id = ids[index];
+  if (id === undefined) return null;
+  const values = prompt
+    ? []
+    : coloringNames.flatMap((name) => {
+        const value = colorings[name].value(turn.sampled, index);
+        return value === null ? [] : [{ name, label: colorings[name].label, text: colorings[name].show(value) }];
+      });
+  return (
+    <aside class="numbers" aria-live="polite" aria-label="the token's numbers">
+      <span class="piece">
+        <bdi>{tokenText(pieces?.[index], id).replaceAll("\n", "⏎")}</bdi>
+      </span>
+      <dl>
+        <div>
+          <dt>{prompt ? "prompt token" : "token"}</dt>
+          <dd>
+            {short(index + 1)} of {short(ids.length)}
+          </dd>
+        </div>
+        <div>
+          <dt>id</dt>
+          <dd>{id}</dd>
+        </div>
+        {prompt && (
+          <div>
+            <dt>mask</dt>
+            <dd>prompt</dd>
+          </div>
+        )}
+        {values.map(({ name, label, text }) => (
+          <div key={name} class={colorings[name] === shown ? "shown" : undefined}>
+            <dt>{label}</dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+        {!prompt && !isTrained(turn.sampled, index) && (
+          <div>
+            <dt>note</dt>
+            <dd>not trained on, so its color is neutral</dd>
+          </div>
+        )}
+      </dl>
+    </aside>
+  );
+}
