@@ -18,7 +18,7 @@ test("returns the frames of the user's files, or Hone's if there are none", () =
   expect(userFrames(stack(...Array.from({ length: 9 }, () => user))).split("\n").length).toBe(8);
 });
 
-test("the code that threw is to blame, not its caller", () => {
+test("the error is attributed to the code that threw, not to its caller", () => {
   expect([stack(hone, user), stack(user, hone), stack(others[1]!, hone), undefined].map(isThrownByHone)).toEqual([
     true,
     false,

@@ -32,7 +32,7 @@ describe("attempt", () => {
     expect(await attempt(process.execPath, args, { timeoutMs: 700 })).toEqual({ code, output });
   });
 
-  it("gives 127 for a program that is not there", async () => {
+  it("gives 127 for a missing program", async () => {
     expect((await attempt("/no/such/program", [])).code).toBe(127);
   });
 });

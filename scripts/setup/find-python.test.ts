@@ -49,7 +49,7 @@ describe("findPython", () => {
     ["3.14.2", true],
     ["3.15.0", false],
     ["2.7.18", false],
-  ])("%s suits: %s", (version, answer) => {
+  ])("%s is supported: %s", (version, answer) => {
     expect(suits(version)).toBe(answer);
   });
 

@@ -14,7 +14,7 @@ beforeEach(() => {
 });
 
 describe("withLock", () => {
-  it("holds during the task and lets go after it, even when it fails", async () => {
+  it("holds the lock during the task and releases it afterwards, even if the task fails", async () => {
     expect(await withLock(file, async () => lockHolder(file)?.pid)).toBe(process.pid);
     await expect(withLock(file, () => Promise.reject(new Error("broken")))).rejects.toThrow("broken");
     expect(existsSync(file)).toBe(false);

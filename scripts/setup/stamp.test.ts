@@ -16,7 +16,7 @@ beforeEach(() => {
 });
 
 describe("stamps", () => {
-  it("come back; missing and half-written ones are none", () => {
+  it("are read back; missing and incomplete stamps are ignored", () => {
     expect(readStamp(at("stamp"))).toBeNull();
     writeStamp(at("stamp"), { lock: "abc" });
     expect(readStamp(at("stamp"))).toEqual({ lock: "abc" });
@@ -48,14 +48,14 @@ describe("stamps", () => {
 });
 
 describe("replaceFolder", () => {
-  it("makes a folder, replaces it, and leaves nothing beside it", async () => {
+  it("creates a folder, replaces it, and leaves no other files", async () => {
     await replaceFolder(at("folder"), make("old"));
     await replaceFolder(at("folder"), make("new"), at("scratch"));
     expect(readFileSync(at("folder", "file"), "utf8")).toBe("new");
     expect([readdirSync(root).sort(), readdirSync(at("scratch"))]).toEqual([["folder", "scratch"], []]);
   });
 
-  it("keeps the old folder when making fails, and clears what the failure left the next time", async () => {
+  it("keeps the old folder if creating a new one fails, and removes the remains at the next attempt", async () => {
     await replaceFolder(at("folder"), make("old"));
     const broken = replaceFolder(at("folder"), async (partial) => {
       mkdirSync(partial);
@@ -68,7 +68,7 @@ describe("replaceFolder", () => {
     expect(readdirSync(root)).toEqual(["folder"]);
   });
 
-  it("makes the folder where an interruption between the two renames left none", async () => {
+  it("creates the folder after an interruption between the two renames", async () => {
     mkdirSync(at("folder.old-1"));
     mkdirSync(at("folder.partial-1"));
     await replaceFolder(at("folder"), make("new"));

@@ -184,7 +184,7 @@ test.each<[string, object, number, object]>([
   },
 );
 
-test("LangGraph with a history that it trims: every call is recorded as it was sent, with the reason for each new sequence", async () => {
+test("LangGraph trims its history: every call is recorded as it was sent, with the reason for each new sequence", async () => {
   const client = spy();
   const add = langchainTool(({ a, b }) => String(a + b), {
     ...{ name: "add", description: "Adds.", schema: z.object({ a: z.number(), b: z.number() }) },

@@ -60,12 +60,15 @@ describe("multiTurn", () => {
     ["turns", { maxSteps: 2 }, {}, "max_turns_exceeded", 1],
     ["prompt", {}, { maxPromptLength: 40 }, "max_prompt_length_exceeded", 1.5],
     ["response", {}, { maxResponseLength: 3 }, "max_response_length_exceeded", 0.5],
-  ])("a limit of %s ends it with the rewards until then", async (_name, options, limits, termination, reward) => {
-    const workflow = multiTurn<number>({ environment: () => counter(9), ...options });
-    const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", ...limits });
-    expect(episode).toMatchObject({ termination, correct: false, trajectories: [{ reward }] });
-    expect(episode!.failure).toBeUndefined();
-  });
+  ])(
+    "a limit of %s ends the conversation and keeps its rewards",
+    async (_name, options, limits, termination, reward) => {
+      const workflow = multiTurn<number>({ environment: () => counter(9), ...options });
+      const [episode] = await runWorkflow({ workflow, rows: [0], reply: () => "tick", ...limits });
+      expect(episode).toMatchObject({ termination, correct: false, trajectories: [{ reward }] });
+      expect(episode!.failure).toBeUndefined();
+    },
+  );
 
   test("a reply that its own limit cuts off does not end the conversation", async () => {
     const workflow = multiTurn<number>({ environment: () => counter(2), params: { maxTokens: 2 } });
@@ -179,7 +182,7 @@ describe("useTools", () => {
     reward: (row, reply) => mathAnswer(reply.text, row.answer),
   };
 
-  test("calls are answered until there is an answer, which is graded", async () => {
+  test("tool calls are answered until the model gives its answer, which is graded", async () => {
     const { reply, heard } = play(call("multiply", { a: 6, b: 7 }), "It is 42.");
     const [episode] = await runWorkflow({ workflow: useTools(options), rows, reply });
     expect(heard).toEqual(["6 * 7?", '{"product":42}']);

@@ -24,7 +24,7 @@ describe("which files make up a split", () => {
     expect(choose(files, split)).toEqual(expected);
   });
 
-  test("by folder where a configuration is named", () => {
+  test("by folder if a configuration is named", () => {
     const files = ["en/train.jsonl", "fr/train.jsonl"];
     expect(choose(files, "train", "fr")).toEqual(["fr/train.jsonl"]);
     expect(() => choose(files, "train", "de")).toThrow('no configuration "de"');

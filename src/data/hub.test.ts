@@ -113,7 +113,7 @@ describe("hub", () => {
     expect(said.some((text) => text.includes("was interrupted"))).toBe(true);
   });
 
-  test("... and in the next run", async () => {
+  test("an interrupted download resumes where it stopped, in the next run", async () => {
     const blobs = join(cacheDir, "datasets--org--big", "blobs");
     Object.assign(fault, { cutAfter: 100_000, cuts: 1 });
     const first = hub(

@@ -18,7 +18,10 @@ test("a file in the way is an error", () => {
   expect(() => makeFolder(join(root, "file/below"))).toThrow("ENOTDIR");
 });
 
-test.runIf(process.platform === "linux")("returns below /proc, where folders cannot be made", () => {
-  expect(() => makeFolder("/proc/hone/run")).toThrow(/ENOENT|EACCES|EPERM|EROFS/);
-  mkdirSync(join(root, "still-alive"));
-});
+test.runIf(process.platform === "linux")(
+  "throws instead of hanging below /proc, where folders cannot be created",
+  () => {
+    expect(() => makeFolder("/proc/hone/run")).toThrow(/ENOENT|EACCES|EPERM|EROFS/);
+    mkdirSync(join(root, "still-alive"));
+  },
+);

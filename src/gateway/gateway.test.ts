@@ -66,7 +66,7 @@ describe("parameters", () => {
     expect(opened.store.sessions()[0]).toMatchObject({ calls: 2 });
   });
 
-  test("n replies to one prompt, each with its own seed and recorded", async () => {
+  test("n replies to one prompt have different seeds and are all recorded", async () => {
     await open();
     const { body } = await chat({ n: 3, seed: 9 });
     expect((body.choices as unknown[]).length).toBe(3);
@@ -222,7 +222,7 @@ test("a client that disconnects ends the sampling, and nothing is recorded", asy
 });
 
 describe("keys", () => {
-  test("off loopback the default admin token is refused", async () => {
+  test("an address that others can reach refuses the default admin token", async () => {
     await open();
     await expect(openGateway({ chat: opened.chat, model: "m", host: "0.0.0.0" })).rejects.toThrow(UserError);
     await expect(openGateway({ chat: opened.chat, model: "m", host: "0.0.0.0", adminToken: "" })).rejects.toThrow(
@@ -230,7 +230,7 @@ describe("keys", () => {
     );
   });
 
-  test("off loopback a session opens with its own key or the admin token, and with no other", async () => {
+  test("an address that others can reach requires the session's own key or the admin token", async () => {
     await open({ host: "0.0.0.0", adminToken: "a secret" });
     const base = opened.entry.baseURL.replace("0.0.0.0", "127.0.0.1");
     const ask = async (headers: Record<string, string>) =>

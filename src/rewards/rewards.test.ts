@@ -24,7 +24,7 @@ describe("numbersIn", () => {
     expect(numbersIn(text, { thousands: false })).toEqual(plain);
   });
 
-  test("reads back any integer however it is written", () => {
+  test("reads any integer in any notation", () => {
     fc.assert(
       fc.property(fc.maxSafeInteger(), (value) => {
         const expected = [String(value === 0 ? 0 : value)];
@@ -81,7 +81,7 @@ test.each<[string, string, number, string]>([
   expect(graded.explanation).toContain(where);
 });
 
-test("a broken reference is an error, not a reward of 0", () => {
+test("an invalid expected answer is an error, not a reward of 0", () => {
   expect(() => gsm8kAnswer("42", "#### none")).toThrow("does not contain a number");
   expect(() => firstInteger("42", Number.NaN)).toThrow("got NaN");
   expect(() => integersInOrder("42", [])).toThrow("list of integers");

@@ -14,7 +14,7 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.dispose();
 });
 
-test("if the server has a key, either header must carry it", async () => {
+test("if the server has a key, a request must have it in one of two headers", async () => {
   await testServer();
   const app = createApp(client.service, "tml-secret");
   const status = async (headers: Record<string, string>, path = "/api/v1/get_server_capabilities") =>

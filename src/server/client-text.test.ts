@@ -71,7 +71,7 @@ test("a display name of megabytes is neither logged nor stored in full", async (
   }
 });
 
-test("a garbage cursor is the client's mistake", async () => {
+test("an invalid cursor is the client's error", async () => {
   client = await testClient();
   await client.model();
   for (const last_created_at of ["garbage", "", "+999999-01-01T00:00:00Z"]) {

@@ -207,6 +207,6 @@ test.each<[string[], NamedParts<Row> & { workflow?: Workflow<Row> }, string]>([
   [[], { workflow: () => 1, reward: () => 1 }, "the script defines its own workflow, so the experiment's reward"],
   [["+rllm.workflow.workflow_args.max_steps=3"], { workflow: () => 1 }, "workflow_args.max_steps would not be read"],
   [["+rllm.agent.engine_args.mark=1"], { workflow: () => 1 }, "so rllm.agent.engine_args would not be read"],
-])("%j beside parts that would not be read is refused", async (overrides, parts, message) => {
+])("%j together with settings that it does not read is refused", async (overrides, parts, message) => {
   await expect(run(overrides, parts)).rejects.toThrow(message);
 });

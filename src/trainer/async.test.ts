@@ -130,7 +130,7 @@ describe("asynchronous training", () => {
     }
   });
 
-  it("samples while it trains where staleness is allowed, and only there", async () => {
+  it("samples during training only if staleness is allowed", async () => {
     const overlaps = async (staleness_threshold: number) => {
       let training = false;
       let asked = 0;
@@ -279,7 +279,7 @@ describe("asynchronous training", () => {
     ["ahead", { staleness_threshold: 1 }],
     ["ahead, over several steps", { staleness_threshold: 0.5, trigger_parameter_sync_step: 3 }],
     ["with partial rollouts", { staleness_threshold: 1, partial_rollout: true }],
-  ])("neither loses nor repeats a task, at whatever operation it is killed: %s", async (_, keys) => {
+  ])("neither loses nor repeats a task, regardless of the operation at which it is killed: %s", async (_, keys) => {
     const { folder: whole } = await run(asynchronous({ async: keys }));
     const operations = countOperations();
     await run(asynchronous({ async: keys }), { engine: operations.toy });

@@ -25,7 +25,7 @@ describe("train", () => {
     expect(validated.at(-1)!["val/reward"] as number).toBeGreaterThan(validated[0]!["val/reward"] as number);
   });
 
-  it("is the same run at whatever operation it is killed", { timeout: 90_000 }, async () => {
+  it("gives the same run regardless of the operation at which it is killed", { timeout: 90_000 }, async () => {
     const whole = newFolder();
     await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${whole}`] });
     const operations = countOperations();

@@ -8,7 +8,7 @@ import { type TerminationReason, type TrajectoryGroup, terminationReasons } from
 const rewardsOf = (groups: readonly TrajectoryGroup[]) =>
   Object.fromEntries(groups.map(({ id, members }) => [id, members.map(({ reward }) => reward)]));
 
-test("what cannot be compared is dropped and counted by cause, and the known rewards are still compared", () => {
+test("trajectories that cannot be compared are dropped and counted by cause, and the known rewards are still compared", () => {
   const failure = { kind: "infrastructure", boundary: "engine", message: "the server is gone" } as const;
   const with_ = (reward: number | null, steps = [sampleStep([1], [2])]) => [sampleTrajectory({ reward, steps })];
   const { groups, counts } = groupTrajectories([

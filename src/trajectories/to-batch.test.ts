@@ -130,7 +130,7 @@ test("a batch is ragged over trained tokens, each with its member's advantage", 
   });
 });
 
-test("what cannot be trained on is dropped and counted by cause", () => {
+test("steps that cannot be trained on are dropped and counted by cause", () => {
   const sound = sampleStep([1], [2]);
   const groups = [
     groupOf(
@@ -208,7 +208,7 @@ test("a trajectory whose history was rewritten is dropped if configured, and cou
   });
 });
 
-test("steps and tokens may have advantages of their own; one that does not fit is not trained on", () => {
+test("steps and tokens can have their own advantages; a step whose advantages do not fit is not trained on", () => {
   const turns = [sampleStep([1], [2, 3]), sampleStep([1, 2, 3, 4], [5]), sampleStep([9], [6])];
   const { batch, metrics } = toBatch(
     [groupOf("a:solver", turns, turns, turns)],
@@ -243,7 +243,7 @@ test.each([
   expect(batch.sequences).toHaveLength(6 - dropped);
 });
 
-test("no groups make an empty batch", () => {
+test("a batch without groups is empty", () => {
   const { batch, metrics } = toBatch([], [], { maxLength: 4 });
   expect(batch.sequences).toEqual([]);
   expect([...batch.offsets]).toEqual([0]);

@@ -47,7 +47,7 @@ test("a case belongs to the longest family that its name begins with, and is jud
   ]);
 });
 
-test("values differ if they are missing, have another length, or are not finite in another way", () => {
+test("values differ if one is missing, has another length, or is not finite in another way", () => {
   expect(differences({ a: [1, Number.NaN], b: 1 }, { a: [1, Number.NaN] }, 0)).toEqual([]);
   expect(differences({}, { a: 1 }, 1)).toHaveLength(1);
   expect(differences([1, 2, 3], [1, 2], 1)).toHaveLength(1);

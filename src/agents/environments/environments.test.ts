@@ -127,7 +127,7 @@ test("guess the number: halving finds it, and fewer guesses are worth more", asy
   expect(wrong).toMatchObject({ correct: false, metrics: { turns: 7 }, trajectories: [{ reward: 0 }] });
 });
 
-test("a question may be answered again, with the reason", async () => {
+test("a wrong answer can be corrected, with the grader's explanation", async () => {
   const workflow = multiTurn<string>({
     environment: (task) =>
       questionEnvironment(task, {

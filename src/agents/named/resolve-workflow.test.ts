@@ -157,7 +157,7 @@ describe("mistakes", () => {
     expect(error.hint ?? "").toContain(hint);
   });
 
-  test("a setting that a script's own workflow would leave unread is refused", async () => {
+  test("a setting that the script's workflow does not read is refused", async () => {
     const workflow = multiTurn<Row>({
       environment: () => ({ reset: () => "x", step: () => ({ observation: "", reward: 1, done: true }) }),
     });
@@ -180,7 +180,7 @@ describe("mistakes", () => {
     [["rllm.env.name=single_turn_env"], { question: "1?" }, "has no reward to grade with"],
     [["rllm.env.name=tool"], { question: "1?" }, "has no tools"],
     [["rllm.env.name=code"], { question: "1?" }, "the row has no tests"],
-  ])("%j of a row that does not fit", async (overrides, row, message) => {
+  ])("%j is refused if the row does not have what it needs", async (overrides, row, message) => {
     await expect(play(overrides, row, () => "1")).rejects.toThrow(message);
   });
 });

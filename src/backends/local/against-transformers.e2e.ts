@@ -73,7 +73,7 @@ function ppo(
   };
 }
 
-describe("beside plain transformers", () => {
+describe("compared with plain transformers", () => {
   it("the base model, an exported adapter and merged weights have equal log-probabilities", async () => {
     const sequences = whole(madeUpSequences(engine, 3));
     await withPolicy(engine, { kind: "none" }, async (base) => {
@@ -118,7 +118,7 @@ describe("beside plain transformers", () => {
     }
   });
 
-  it("the gradient of a PPO loss is autograd's", async () => {
+  it("the gradient of a PPO loss equals autograd's", async () => {
     const sequences = madeUpSequences(engine, 5);
     const count = numTrained(sequences);
     const rate = 1e-3;

@@ -80,7 +80,7 @@ describe("the worker process", () => {
     await expect(engine.stats()).rejects.toThrow(/closed/);
   });
 
-  it("does not outlive a Node that is killed while the worker computes", async () => {
+  it("ends when Node is killed while the worker computes", async () => {
     const script = join(root, "orphan.mjs");
     const engineFile = fileURLToPath(new URL("./engine.ts", import.meta.url));
     writeFileSync(

@@ -163,7 +163,7 @@ describe("a future", () => {
       RunError,
       /the Tinker service failed: odd$/,
     ],
-  ])("that is %s says so", async (_, answer, kind, text) => {
+  ])("%s is reported as such", async (_, answer, kind, text) => {
     const { result, of } = run(answer);
     const error: unknown = await result.catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(kind);

@@ -97,7 +97,7 @@ describe("parseFlags", () => {
     );
   });
 
-  it("has a description for every flag", () => {
+  it("describes every flag", () => {
     for (const { key, description } of flagDescriptions.values()) expect(description, key).not.toBe("");
   });
 });

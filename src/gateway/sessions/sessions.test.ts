@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { createSessions } from "./sessions.ts";
 
-test("of sessions opened by a call, the one without calls for the longest time is forgotten, and may return", () => {
+test("the session that has been idle longest, among those opened by a call, is forgotten and can be opened again", () => {
   const opened: string[] = [];
   const forgotten: string[] = [];
   const generate = () => Promise.reject(new Error("not called"));

@@ -41,7 +41,7 @@ describe("python", () => {
   });
 });
 
-test("reward all or share; all stops at the first failing test", async () => {
+test('reward "all" or "share"; "all" stops at the first failing test', async () => {
   const tests: CodeTest[] = [1, 2, 3].map((returns) => ({ call: "add", arguments: [1, 1], returns }));
   expect(await run(add, tests)).toMatchObject({
     reward: 0,

@@ -16,7 +16,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
   const { isolation } = sandbox;
   const claims = (claim: keyof Isolation) => test.runIf(isolation[claim] === true);
 
-  test("a program reads its input and its files, and its output and exit code come back", async () => {
+  test("a program reads its input and its files, and its output and exit code are returned", async () => {
     const code = "import sys\nprint(open('data/x.txt').read() + input())\nprint('bad', file=sys.stderr)\nsys.exit(3)";
     const files = { "main.py": code, "data/x.txt": "file " };
     const result = await sandbox.run({ command: ["python", "main.py"], files, stdin: "input\n" });
@@ -58,7 +58,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
     expect(left).toEqual([]);
   });
 
-  test("a process that outlives its parent is ended with it, one that leaves its group too", async () => {
+  test("a process that outlives its parent, or leaves its process group, is ended with the program", async () => {
     const code = [
       "import subprocess, os",
       "subprocess.Popen(['sleep', '91357'])",
@@ -101,7 +101,7 @@ describe.each(sandboxes)("level %s", (_level, sandbox) => {
   });
 });
 
-describe("claims of files and network", () => {
+describe("isolation of files and network", () => {
   const secret = join(homedir(), `.hone-secret-${process.pid}`);
   const outside = mkdtempSync(join(tmpdir(), "hone-outside-"));
   const server = createServer((socket) => socket.end("reached"));

@@ -70,7 +70,7 @@ test("waits for every live rollout, then makes one call in the order of the roll
   expect((await Promise.all(samples)).map((sample) => sample.request)).toEqual([2, 1, 0]);
 });
 
-test("nobody waits for a rollout that has ended; several calls are in flight", async () => {
+test("does not wait for a rollout that has ended, and keeps several calls in flight", async () => {
   const engine = handEngine();
   const queue = createSampleQueue(engine, slow);
   const [first, second] = [queue.join([0, 0]), queue.join([1, 0])];

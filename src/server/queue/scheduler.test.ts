@@ -66,7 +66,7 @@ test("samples share the engine up to its rows, clients in turns", async () => {
   expect(scheduler.state).toMatchObject({ rows: 0, rowsWaiting: 0 });
 });
 
-test("a request of more sequences than there are places runs alone", async () => {
+test("a request with more sequences than places runs alone", async () => {
   const scheduler = createScheduler(limits);
   const [big, small] = [held(), held()];
   const started: string[] = [];
@@ -101,7 +101,7 @@ test("training pauses for samples in progress and continues when they have ended
   expect(order).toEqual(["first", "second"]);
 });
 
-test("places are taken until none are left, and freed once", () => {
+test("free places are acquired until none is left, and each is released once", () => {
   const scheduler = createScheduler(limits);
   const leave = scheduler.enter(10)!;
   expect([scheduler.enter(3), scheduler.enter(2)]).toEqual([null, expect.any(Function)]);

@@ -89,7 +89,7 @@ test("each sequence has an id, and a repeated id is the same request, also beyon
   expect(new Set([...one.sample_sequence_ids, ...next.sample_sequence_ids]).size).toBe(4);
 });
 
-test("stops: the model's own end, none, tokens, and texts, each kept in the sample", async () => {
+test("stops at the model's end token, at given tokens or texts, or not at all, and keeps the stop in the sample", async () => {
   const { id } = await baseSampler();
   const run = async (stop: unknown, seed = 1) =>
     (await sample(id, { num_samples: 8, sampling_params: { max_tokens: 40, stop, seed } })).sequences;
@@ -225,7 +225,7 @@ test("requests that are wrong are the user's mistakes", async () => {
   }
 });
 
-test("a sampler keeps the weights that it was made with, also over a restart; in flight it uses the newest", async () => {
+test("a sampler keeps its weights after a restart, unless it was created to use the newest ones", async () => {
   const { session, id } = await client.model();
   const step = async (at: number) => {
     await client.cross(id, at);

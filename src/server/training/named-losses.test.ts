@@ -85,25 +85,28 @@ describe.each([
     ...policyLosses.map((lossFn) => ({ lossFn, aggMode: null, old: false, weights: false })),
     { lossFn: "dro" as const, aggMode: null, old: false, weights: true },
     ...(plain ? [] : [{ lossFn: "dro" as const, aggMode: "token-mean" as const, old: true, weights: false }]),
-  ])("$lossFn by its name is the loss, $aggMode, old $old, weights $weights", async ({ lossFn, aggMode, ...batch }) => {
-    const options = { ...base, lossFn, aggMode };
-    const named = await stepBy((own) => policyLoss(own, options), batch);
-    const plainly = await stepBy(twoPasses(options), batch);
-    expect(named.hosted?.name).toBe(batch.old && lossFn !== "gpg" ? lossFn : "cross_entropy");
-    expect([named.paths, plainly.paths]).toEqual([
-      [1, 0],
-      [0, 1],
-    ]);
-    expect(plainly.gradNorm).toBeGreaterThan(1e-3);
-    expect(named.gradNorm / plainly.gradNorm).toBeCloseTo(1, 5);
-    const moved = Math.max(...named.moved.map((logprob, index) => Math.abs(logprob - named.logprobs[index]!)));
-    expect(moved).toBeGreaterThan(1e-3);
-    named.moved.forEach((logprob, index) => {
-      expect(logprob / plainly.moved[index]!).toBeCloseTo(1, 5);
-    });
-    expect(named.logprobs).toEqual(plainly.logprobs);
-    expect(named.value).toEqual(plainly.value);
-  });
+  ])(
+    "$lossFn by name gives the gradient of the two-pass loss: $aggMode, old $old, weights $weights",
+    async ({ lossFn, aggMode, ...batch }) => {
+      const options = { ...base, lossFn, aggMode };
+      const named = await stepBy((own) => policyLoss(own, options), batch);
+      const plainly = await stepBy(twoPasses(options), batch);
+      expect(named.hosted?.name).toBe(batch.old && lossFn !== "gpg" ? lossFn : "cross_entropy");
+      expect([named.paths, plainly.paths]).toEqual([
+        [1, 0],
+        [0, 1],
+      ]);
+      expect(plainly.gradNorm).toBeGreaterThan(1e-3);
+      expect(named.gradNorm / plainly.gradNorm).toBeCloseTo(1, 5);
+      const moved = Math.max(...named.moved.map((logprob, index) => Math.abs(logprob - named.logprobs[index]!)));
+      expect(moved).toBeGreaterThan(1e-3);
+      named.moved.forEach((logprob, index) => {
+        expect(logprob / plainly.moved[index]!).toBeCloseTo(1, 5);
+      });
+      expect(named.logprobs).toEqual(plainly.logprobs);
+      expect(named.value).toEqual(plainly.value);
+    },
+  );
 
   test.each([
     ["a KL term", { klBeta: 0.1 }],
@@ -118,7 +121,7 @@ describe.each([
     expect(paths).toEqual([0, 1]);
   });
 
-  test("dro by its name needs a service that leaves the prompt out", async () => {
+  test("dro by name requires a service that excludes the prompt from the loss", async () => {
     const loss = (own: TrainingBatch) => policyLoss(own, { ...base, lossFn: "dro" });
     const { paths, hosted } = await stepBy(loss, { old: true, weights: false });
     expect(hosted?.name).toBe("dro");
@@ -130,7 +133,7 @@ test.each([
   // The first reaches the service, where its gradient overflows; the second is noticed before it is sent.
   ["a gradient", 3.3e38, 1],
   ["an advantage", 3.3e38, 0.01],
-])("%s of a named loss that is not finite drops the step, not the run", async (_, advantage, lossScale) => {
+])("%s of a named loss that is not finite drops the step without stopping the run", async (_, advantage, lossScale) => {
   opened = await openTinker({ stateFolder: join(root, `bad-${lossScale}`) });
   const policy = await opened.engine.createPolicy({
     adapter: { kind: "lora", rank: 2, alpha: 32, targets: ["attn"], seed: 1 },

@@ -61,7 +61,7 @@ it("validationLine leaves out metrics that say nothing", () => {
   expect(validationLine({ ...validation, metrics: { "val/unknown": 3 } })).toContain("unknown 3");
 });
 
-it("fit drops the heaviest first, never exceeds the width, and colours only what is left", () => {
+it("fit drops the heaviest part first, never exceeds the width, and colors only the rest", () => {
   const parts = fc.array(fc.record({ text: fc.string({ maxLength: 12 }), weight: fc.nat(5), close: fc.boolean() }), {
     minLength: 1,
   });

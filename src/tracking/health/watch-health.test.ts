@@ -202,7 +202,7 @@ describe("health", () => {
     "update/optimizer_steps": fc.constantFrom(0, 1),
   });
 
-  it("says the same in a resumed run as in an uninterrupted one", () => {
+  it("gives the same advice in a resumed run as in an uninterrupted one", () => {
     fc.assert(
       fc.property(fc.array(stepMetrics, { minLength: 1, maxLength: 60 }), fc.nat(60), (steps, at) => {
         const history = course(...steps);

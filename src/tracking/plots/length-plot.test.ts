@@ -1,10 +1,10 @@
 import { expect, it } from "vitest";
 import { lengthsSvg } from "./length-plot.ts";
 
-const heights = (svg: string, colour: string) =>
-  [...svg.matchAll(new RegExp(`height="([\\d.]+)" fill="${colour}"`, "g"))].map(([, height]) => Number(height));
+const heights = (svg: string, color: string) =>
+  [...svg.matchAll(new RegExp(`height="([\\d.]+)" fill="${color}"`, "g"))].map(([, height]) => Number(height));
 
-it("draws how many replies have which length, those at the limit in red", () => {
+it("draws the distribution of reply lengths, with those at the limit in red", () => {
   const svg = lengthsSvg(7, [1, 1, 2, 4, 4, 4, 4], 4);
   expect(svg).toContain("step 7: tokens of 7 replies, 4 at the limit of 4");
   const [zero, one, two, three, four] = heights(svg, "#4878a8");

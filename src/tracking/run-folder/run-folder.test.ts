@@ -282,7 +282,7 @@ describe("leftovers of kill -9", () => {
   });
 });
 
-it("writes episodes whole, tokens and log-probabilities as they were", () => {
+it("writes complete episodes with exact tokens and log-probabilities", () => {
   const folder = create();
   const step = {
     promptTokens: Int32Array.of(1, 2),

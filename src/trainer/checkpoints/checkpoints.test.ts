@@ -120,7 +120,7 @@ function save(
 }
 
 describe("saveCheckpoint", () => {
-  it("writes what readCheckpoint and latestCheckpoint give back", async () => {
+  it("writes a checkpoint that readCheckpoint and latestCheckpoint return", async () => {
     const saved = await save(3, { score: 0.5 });
     expect(saved.path).toBe(join(folder, "step-000003"));
     expect(saved.bytes).toBe(1006);
@@ -157,7 +157,7 @@ describe("saveCheckpoint", () => {
     expect(removed).toHaveLength(4 - kept.length);
   });
 
-  it("replaces the same step, and removes the later ones of a run that went back", async () => {
+  it("replaces a checkpoint of the same step, and removes later ones after a rewind", async () => {
     for (const step of [1, 2, 3]) await save(step);
     const { removed } = await save(2, { mark: "again" });
     expect(removed).toEqual([join(folder, "step-000003")]);
@@ -227,7 +227,7 @@ describe("saveCheckpoint", () => {
 });
 
 describe("latestCheckpoint", () => {
-  it("is undefined where there is none", async () => {
+  it("returns undefined without a checkpoint", async () => {
     expect(await latestCheckpoint(folder)).toBeUndefined();
     mkdirSync(folder);
     expect(await latestCheckpoint(folder)).toBeUndefined();

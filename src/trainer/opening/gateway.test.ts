@@ -22,7 +22,7 @@ const overHttp: Workflow<ToyRow> = async () => {
   return [...choices[0]!.message.content].filter((letter) => letter === "a").length / 4;
 };
 
-test("the run has exactly the metrics of a run through the model client; its calls are traced", async () => {
+test("a run through the gateway has exactly the metrics of a run through the model client, and its calls are traced", async () => {
   const [direct, http, traces] = [newFolder(), newFolder(), join(root, "traces.db")];
   await train(toy(), { engine: openToy(), overrides: [`rllm.trainer.run_dir=${direct}`] });
   const experiment = toy({}, undefined, overHttp);

@@ -96,7 +96,7 @@ describe("a run whose rollouts all fail stops", () => {
     expect([twice.result, half.result]).toMatchObject([{ exitCode: 0 }, { exitCode: 0 }]);
   });
 
-  it("at once where the code of the reward throws", async () => {
+  it("at once if the reward throws", async () => {
     const { result } = await attempt(
       failing(
         () => true,
@@ -107,7 +107,7 @@ describe("a run whose rollouts all fail stops", () => {
     expect(pauses.seconds).toBe(0);
   });
 
-  it("at once where the agent's own error is what fails", async () => {
+  it("at once if the agent throws an error of its own", async () => {
     const { result } = await attempt(
       async (_task, { model }) => {
         await model.chat([{ role: "user", content: "b" }]);
@@ -119,7 +119,7 @@ describe("a run whose rollouts all fail stops", () => {
     expect(pauses.seconds).toBe(0);
   });
 
-  it("where each error of the agent is given a reward, after three steps", async () => {
+  it("after three steps if on_agent_error gives each error a reward", async () => {
     const { folder, result } = await attempt(
       async (_task, { model, purpose }) => {
         await model.chat([{ role: "user", content: "b" }]);

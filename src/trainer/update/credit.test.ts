@@ -55,7 +55,7 @@ const rejection = (options: object): ConfigInput => ({
 const dynamic: ConfigInput = { rllm: { rollout: { n: 2 }, dynamic_sampling: { enable: true } } };
 
 describe("gathering", () => {
-  it("draws on until enough tasks are partly solved, and trains on all that was drawn", async () => {
+  it("keeps drawing until enough tasks are partly solved, and trains on all draws", async () => {
     const { history } = await run(toy(rejection({ min_partial_solve_tasks: 3 }), allOrNothing));
     const draws = history.map(({ metrics }) => metrics["batch/groups_before_filter"]! / 4);
     expect(Math.max(...draws)).toBeGreaterThan(1);
@@ -97,7 +97,7 @@ describe("gathering", () => {
     expect(history.some(({ metrics }) => metrics["batch/draws"]! > 1)).toBe(true);
   });
 
-  it("trains on what there is if no draw has a signal, and continues", async () => {
+  it("continues without an update if no draw has a signal", async () => {
     const hopeless = toy({ rllm: { dynamic_sampling: { enable: true, max_rounds: 2 } } }, () => 1);
     const { history } = await run(hopeless);
     expect(history).toHaveLength(6);
@@ -107,9 +107,9 @@ describe("gathering", () => {
   it.each([
     ["rejection sampling", toy(rejection({ min_partial_solve_tasks: 3 }), allOrNothing)],
     ["dynamic sampling", toy(dynamic)],
-    ["running normalisation", toy({ rllm: { reward: { running_norm: true, running_norm_minus_mean: true } } })],
+    ["running normalization", toy({ rllm: { reward: { running_norm: true, running_norm_minus_mean: true } } })],
     ["greedy replies to compare with", toy({ rllm: { algorithm: { adv_estimator: "remax" } } })],
-  ])("with %s is the same run at whatever operation it is killed", async (_, experiment) => {
+  ])("with %s gives the same run regardless of the operation at which it is killed", async (_, experiment) => {
     const whole = newFolder();
     await run(experiment, openToy(), whole);
     const operations = countOperations();
@@ -137,7 +137,7 @@ describe("credit", () => {
         { "advantage/clip_fraction": expect.any(Number) },
       ],
       [
-        "normalised rewards, bounded",
+        "normalized rewards, bounded",
         { reward: { running_norm: true, clip: 0.5 } },
         { "reward/clip_fraction": expect.any(Number), "reward/running_std": expect.any(Number) },
       ],
@@ -174,7 +174,7 @@ describe("credit", () => {
     });
   });
 
-  it.each(["broadcast", "per_step"] as const)("learns steps by %s", async (mode) => {
+  it.each(["broadcast", "per_step"] as const)("learns with the stepwise mode %s", async (mode) => {
     const stepwise: ConfigInput = {
       rllm: {
         workflow: { workflow_args: { gamma: 0.5 } },
@@ -221,7 +221,7 @@ describe("credit", () => {
   it.each<[string, ConfigInput["rllm"], RegExp]>([
     ["a mode of steps that is off", { stepwise_advantage: { mode: "per_step" } }, /has no effect/],
     [
-      "steps normalised twice",
+      "steps normalized twice",
       { stepwise_advantage: { enable: true, mode: "per_step", normalize_by_steps: true } },
       /each step has its own/,
     ],

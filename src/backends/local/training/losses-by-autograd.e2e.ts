@@ -63,7 +63,7 @@ const cases: Case[] = [
   })),
 ];
 
-it("each loss, its gradient's norm and the step it makes are autograd's", async () => {
+it("each loss, its gradient norm and its optimizer step equal autograd's", async () => {
   const sequences = madeUpSequences(engine, 5);
   const count = numTrained(sequences);
   await withPolicy(engine, lora(), async (policy) => {
