@@ -21,7 +21,7 @@ export async function promptMessages<Row>(
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
     if (typeof content !== "string")
-      throw new UserError(`prompt(row) gave ${String(content)} instead of a message's text`);
+      throw new UserError(`prompt(row) returned ${String(content)} instead of a message's text`);
   }
   if (messages.every((message) => (message as ChatMessage).content === ""))
     throw new UserError("prompt(row) returned an empty text");

@@ -49,11 +49,11 @@ test.each<[string | ChatMessage[], string | undefined, ChatMessage[]]>([
 });
 
 test.each<[unknown, string]>([
-  [undefined, "prompt(row) gave undefined instead of a message's text"],
-  [7, "prompt(row) gave 7 instead of a message's text"],
+  [undefined, "prompt(row) returned undefined instead of a message's text"],
+  [7, "prompt(row) returned 7 instead of a message's text"],
   [[], "prompt(row) returned no messages"],
-  [[{ role: "user" }], "prompt(row) gave undefined instead of a message's text"],
-  [[null], "prompt(row) gave undefined instead of a message's text"],
+  [[{ role: "user" }], "prompt(row) returned undefined instead of a message's text"],
+  [[null], "prompt(row) returned undefined instead of a message's text"],
   ["", "prompt(row) returned an empty text"],
   [[system, user], "prompt(row) returned a system message, but the workflow has a `system` already"],
 ])("a prompt function that gives %j fails the rollout, naming the row", async (prompt, message) => {

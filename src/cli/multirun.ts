@@ -57,7 +57,7 @@ export async function multirun(script: string, overrides: string[], options: Mul
   );
   const given = sets[0]?.find((text) => ["rllm.trainer.run_dir", "hydra.run.dir"].includes(keyOf(text) ?? ""));
   if (given !== undefined) {
-    throw new UserError(`${given}: each run of a multirun has a folder of its own`, {
+    throw new UserError(`${given}: each run of a multirun needs its own folder`, {
       hint: "set the folder that contains them: hydra.sweep.dir=FOLDER",
     });
   }

@@ -96,7 +96,7 @@ export async function openServeTarget(keyed: boolean): Promise<Target> {
       post("join_sampling_session", { sampling_session_id }),
       post("asample", sample),
       post("asample", { ...sample, seq_id: 2, ...scores, target_prompt_logprobs: targets }),
-      post("asample_many", { requests: [sample, { ...sample, seq_id: 3, seeds: [1, 2] }] }),
+      post("asample_many", { requests: [sample, { ...sample, seq_id: 3, num_samples: 2 }] }),
       post("forward_backward", encodeForwardBackwardRequest(crossEntropy(model_id, 0))),
       post("forward_backward", encodeForwardBackwardRequest(crossEntropy(model_id, 0, true))),
       post("optim_step", { ...step, seq_id: null }),

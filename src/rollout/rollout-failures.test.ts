@@ -68,7 +68,7 @@ describe("failures", () => {
         "a prompt of nothing",
         { workflow: single({ prompt: () => undefined as never }) },
         { kind: "agent", boundary: "workflow" },
-        "prompt: prompt(row) gave undefined instead of a message's text",
+        "prompt: prompt(row) returned undefined instead of a message's text",
         UserError,
         0,
       ],

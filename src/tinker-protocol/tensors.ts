@@ -57,7 +57,7 @@ function decodeValues(bytes: Uint8Array, dtype: number | undefined): Pick<Tensor
     case dtypes.int32:
       return { dtype: "int64", values: Float64Array.from(int32sOf(bytes)) };
     default:
-      throw new UserError(`a tensor of the unknown type ${dtype}`);
+      throw new UserError(`the tensor type ${dtype} is unknown`);
   }
 }
 
@@ -93,13 +93,14 @@ function denseOf<T extends Float32Array | Float64Array>(
   const ascending = starts.every((start, index) => start >= (starts[index - 1] ?? 0));
   const fits = shape.length === 2 && starts.length === rows + 1 && starts[0] === 0 && starts.at(-1) === values.length;
   if (!fits || !ascending || columns.length !== values.length || rows * width > 2 ** 28) {
-    throw new UserError(`sparse indices that do not fit ${values.length} values and the shape [${shape.join(", ")}]`);
+    throw new UserError(`the sparse indices do not fit ${values.length} values and the shape [${shape.join(", ")}]`);
   }
   const dense = new (values.constructor as new (length: number) => T)(rows * width);
   for (let row = 0; row < rows; row++) {
     for (let at = starts[row] ?? 0; at < (starts[row + 1] ?? 0); at++) {
       const column = columns[at] ?? -1;
-      if (!(column >= 0 && column < width)) throw new UserError(`a sparse column ${column} in a width of ${width}`);
+      if (!(column >= 0 && column < width))
+        throw new UserError(`the sparse column ${column} is outside of the width ${width}`);
       dense[row * width + column] = values[at] ?? 0;
     }
   }

@@ -38,7 +38,7 @@ const isPathKind = (text: string | undefined): text is PathKind =>
 /** @throws UserError when a checkpoint cannot have the name */
 export function checkName(name: unknown): string {
   if (typeof name !== "string" || name === "" || name.length > 200) {
-    throw new UserError("a checkpoint's name has 1 to 200 characters");
+    throw new UserError("a checkpoint's name must have 1 to 200 characters");
   }
   // The name is part of a path of three segments and of a URL.
   if (/[/\\\s?#%\p{Cc}]/u.test(name) || name === "." || name === "..") {

@@ -2,7 +2,6 @@
 
 import type { PolicyLossName } from "../../../src/algorithms/losses/policy-losses.ts";
 import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
-import { offPolicyMetrics } from "../../../src/algorithms/off-policy/off-policy-metrics.ts";
 import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
 import { type AggregationMode, tokenWeight } from "../../../src/algorithms/policy-loss/aggregation.ts";
 import type { PolicyLossOptions } from "../../../src/algorithms/policy-loss/policy-loss.ts";
@@ -21,6 +20,7 @@ import {
   times,
 } from "./loss-batch.ts";
 import { inSingle } from "./off-policy.ts";
+import { offPolicyMetrics } from "./off-policy-metrics.ts";
 
 const part = (name: string, index: number) => name.split("/")[index]!;
 

@@ -2,11 +2,11 @@
 
 import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl/kl-penalty.ts";
 import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
-import { offPolicyMetrics } from "../../../src/algorithms/off-policy/off-policy-metrics.ts";
 import { rejectionMask, rejectionRules } from "../../../src/algorithms/off-policy/rejection.ts";
 import { samplerMismatch } from "../../../src/algorithms/off-policy/sampler-mismatch.ts";
 import { type Families, family, skipped } from "./family.ts";
 import { floats, type Matrix, ragged, raggedOffsets, spread } from "./loss-batch.ts";
+import { offPolicyMetrics } from "./off-policy-metrics.ts";
 
 interface Inputs {
   train_logprobs: Matrix;

@@ -91,7 +91,7 @@ function promptOf(fields: Fields, { origin }: Task): Awaited<ReturnType<PromptOp
 function truthOf(fields: Fields, { origin }: Task): string | number | (string | number)[] {
   const truth = fields.answer ?? fields.ground_truth;
   if (typeof truth === "string" || typeof truth === "number" || Array.isArray(truth)) return truth;
-  throw new UserError(`${origin}: the row has no answer or ground_truth to grade by`, {
+  throw new UserError(`${origin}: the row has no answer or ground_truth to grade with`, {
     hint: "give the experiment a `reward`",
   });
 }

@@ -53,8 +53,3 @@ export function whiteningOf(
   };
   return { center, factor: 1 / divisors[epsAt] };
 }
-
-export function whiten<Values extends Float32Array | Float64Array>(values: Values, options: WhiteningOptions): Values {
-  const { center, factor } = whiteningOf(values, options);
-  return values.map((value) => (value - center) * factor) as Values;
-}

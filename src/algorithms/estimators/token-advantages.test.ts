@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { whiten, whitenings } from "../advantages/whitening.ts";
+import { type WhiteningOptions, whiteningOf, whitenings } from "../advantages/whitening.ts";
 import { optimalTokenBaseline } from "./optimal-token-baseline.ts";
 import { generalizedAdvantages, returnsToGo } from "./returns.ts";
 
@@ -43,6 +43,11 @@ test("tokens that the policy did not sample are skipped", () => {
     }),
   );
 });
+
+function whiten(values: Float64Array, options: WhiteningOptions): Float64Array {
+  const { center, factor } = whiteningOf(values, options);
+  return values.map((value) => (value - center) * factor);
+}
 
 test("whitened values have mean 0 and deviation 1; a single value and equal values give 0, never NaN", () => {
   for (const options of Object.values(whitenings)) {

@@ -111,7 +111,7 @@ export function rejectionRules(names: readonly string[], thresholds: readonly (s
       .split("_")
       .map(Number);
     if (bounds.length > (estimator === "k1" ? 2 : 1) || bounds.some((bound) => !(bound > 0))) {
-      throw new UserError(`the rejection rule ${name} has no threshold among ${JSON.stringify(thresholds)}`, {
+      throw new UserError(`the rejection rule ${name} has no valid threshold in ${JSON.stringify(thresholds)}`, {
         hint: 'a positive number for each rule; k1 also takes "low_high"',
       });
     }

@@ -14,7 +14,7 @@ interface Ask {
 }
 
 /** Requests that are sent as one. */
-const mostTogether = 64;
+const mostTogether = 256;
 
 /** Returns a function that requests a sample. Calls of the same microtask turn are sent together. */
 export function askTogether(

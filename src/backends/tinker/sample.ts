@@ -20,9 +20,6 @@ export function samplingSession(id: string, version: number) {
 /** Retries of a sample whose result was lost. */
 const mostLosses = 3;
 
-/** Sequences of one request. */
-const mostTogether = 64;
-
 /** Concurrent requests; the official client's limit. */
 const mostAtOnce = 400;
 
@@ -34,24 +31,20 @@ export async function* sample(
   eosTokenIds: readonly number[],
   { signal }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
-  const calls = callsOf(requests, session).map((asks) => ({
-    asks,
-    body: encode(asks, session, sampler, eosTokenIds),
-  }));
+  const bodies = requests.map((request) => encode(request, session, sampler, eosTokenIds));
   const ready = new AsyncQueue<Sample>();
-  const places = new Semaphore(mostAtOnce);
+  const places = new Semaphore(session.isHone ? Number.POSITIVE_INFINITY : mostAtOnce);
   const stop = new AbortController();
   const ask = session.isHone ? askTogether(session.connection) : askAlone;
 
   async function askAlone(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
-    const accepted = await session.connection.post("asample", body);
+    const accepting = session.connection.post("asample", body);
     const cancel = () => {
-      session.connection.post("cancel_future", { request_id: accepted.request_id }).catch(() => {});
+      accepting.then(({ request_id }) => session.connection.post("cancel_future", { request_id })).catch(() => {});
     };
-    if (aborted.aborted) cancel();
     aborted.addEventListener("abort", cancel, { once: true });
     try {
-      return await session.connection.collect("sample", accepted, aborted);
+      return await session.connection.collect("sample", await accepting, aborted);
     } finally {
       aborted.removeEventListener("abort", cancel);
     }
@@ -70,38 +63,22 @@ export async function* sample(
     }
   }
 
-  async function call({ asks, body }: (typeof calls)[number]): Promise<void> {
-    const waiting = new Set(asks);
-    /** Aborted when no caller waits for any of its samples. */
-    const abandoned = new AbortController();
-    for (const ask of asks) {
-      const { index, request } = ask;
-      const ends = [stop.signal, signal, request.signal].filter((each) => each !== undefined);
-      const aborted = AbortSignal.any(ends);
-      const giveUp = () => {
-        if (!waiting.delete(ask)) return;
-        // The service does not return the tokens of an aborted sample.
-        const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
-        ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
-        if (waiting.size === 0) abandoned.abort();
-      };
-      if (aborted.aborted) giveUp();
-      else aborted.addEventListener("abort", giveUp, { once: true });
-    }
+  async function call(request: SampleRequest, index: number): Promise<void> {
+    const aborted = AbortSignal.any([stop.signal, signal, request.signal].filter((each) => each !== undefined));
     try {
-      const result = decodeSampleResponse((await answered(body, abandoned.signal)) as Uint8Array);
-      for (const [place, ask] of asks.entries()) {
-        if (!waiting.delete(ask)) continue;
-        const processed = !session.isHone && changesDistribution(ask.request.params);
-        const own = { ...decode(ask, result, place), policyVersion: sampler.version };
-        ready.push(processed ? { ...own, processed } : own);
-      }
+      const result = places.run(() => answered(bodies[index]!, aborted), aborted);
+      const sample = decode(request, decodeSampleResponse((await unlessAborted(result, aborted)) as Uint8Array));
+      if (!session.isHone && changesDistribution(request.params)) sample.processed = true;
+      ready.push({ request: index, ...sample, policyVersion: sampler.version });
     } catch (error) {
-      if (!abandoned.signal.aborted) throw error;
+      if (!aborted.aborted) throw error;
+      // The service does not return the tokens of an aborted sample.
+      const nothing = { tokens: new Int32Array(0), logprobs: new Float32Array(0) };
+      ready.push({ request: index, ...nothing, stopReason: "aborted", policyVersion: sampler.version });
     }
   }
 
-  Promise.all(calls.map((each) => places.run(() => call(each), stop.signal))).then(
+  Promise.all(requests.map(call)).then(
     () => ready.end(),
     (error: unknown) => ready.fail(error),
   );
@@ -112,50 +89,27 @@ export async function* sample(
   }
 }
 
-/** A request with its index in the caller's list. */
-interface Ask {
-  index: number;
-  request: SampleRequest;
+/** Rejects with the signal's reason as soon as it aborts. */
+function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
+  const aborted = new Promise<never>((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+  return Promise.race([result, aborted]);
 }
 
-/** Groups requests that differ only in their seeds: Hone's own service takes them as one. */
-function callsOf(requests: readonly SampleRequest[], { isHone }: TinkerSession): Ask[][] {
-  if (!isHone) return requests.map((request, index) => [{ request, index }]);
-  const calls: Ask[][] = [];
-  const open = new Map<string, Ask[]>();
-  for (const [index, request] of requests.entries()) {
-    const { prompt, params, promptLogprobs, topLogprobs, temperedLogprobs } = request;
-    const rest = { ...params, seed: 0, topLogprobs, temperedLogprobs };
-    const alone = promptLogprobs || params.seed < 0;
-    const key = alone ? String(index) : `${prompt.join()} ${JSON.stringify(rest)}`;
-    const call = open.get(key);
-    if (call && call.length < mostTogether) {
-      call.push({ request, index });
-      continue;
-    }
-    const begun = [{ request, index }];
-    calls.push(begun);
-    open.set(key, begun);
-  }
-  return calls;
-}
-
-/** @param asks of one call: they differ only in their seeds */
 function encode(
-  asks: readonly Ask[],
+  { params, prompt, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
   { isHone }: TinkerSession,
   sampler: SamplingSession,
   eosTokenIds: readonly number[],
 ): Record<string, unknown> {
-  const { params, prompt, promptLogprobs, topLogprobs, temperedLogprobs } = asks[0]!.request;
   if (params.minP > 0)
     throw new UserError("Tinker does not support min_p", { hint: "Set min_p to 0; top_p and top_k are supported." });
   return {
     type: "sample",
     sampling_session_id: sampler.id,
     seq_id: sampler.next(),
-    num_samples: asks.length,
-    seeds: asks.length > 1 ? asks.map(({ request }) => request.params.seed) : undefined,
+    num_samples: 1,
     prompt: { chunks: [{ type: "encoded_text", tokens: Array.from(prompt) }] },
     sampling_params: {
       max_tokens: params.maxTokens,
@@ -186,14 +140,13 @@ function stopOf({ stopIds, stopStrings, ignoreEos }: SamplingParams, eosTokenIds
 }
 
 function decode(
-  { index, request }: Ask,
+  request: SampleRequest,
   { sequences, promptLogprobs }: ReturnType<typeof decodeSampleResponse>,
-  place: number,
-): Omit<Sample, "policyVersion"> {
-  const sequence = sequences[place];
-  if (!sequence) throw new RunError(`the Tinker service returned ${sequences.length} samples, but more were requested`);
+): Omit<Sample, "request" | "policyVersion"> {
+  const [sequence] = sequences;
+  if (!sequence) throw new RunError("the Tinker service returned an answer without a sample");
   const { tokens, logprobs, stopReason, top } = sequence;
-  const sample: Omit<Sample, "policyVersion"> = { request: index, tokens, logprobs, stopReason };
+  const sample: Omit<Sample, "request" | "policyVersion"> = { tokens, logprobs, stopReason };
   if (request.promptLogprobs && promptLogprobs) sample.promptLogprobs = promptLogprobs;
   if (top) {
     sample.topLogprobs = Array.from({ length: top.length }, (_, row) => ({

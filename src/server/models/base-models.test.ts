@@ -41,10 +41,12 @@ test("several base models are served side by side, each with its own models and 
 
   const { path } = await client.finish("save_weights", { model_id: first, seq_id: 2, path: "one" });
   const load = { model_id: second, seq_id: 2, path, optimizer: true };
-  expect((await client.failure("load_weights", load)).error).toMatch(/of the base model first, this one of second/);
+  expect((await client.failure("load_weights", load)).error).toMatch(
+    /belongs to the base model first, but this model is based on second/,
+  );
   const sampler = { session_id: session, sampling_session_seq_id: 5, base_model: "alias", model_path: path };
   await expect(client.post("create_sampling_session", sampler)).rejects.toThrow(
-    /400: .*of the base model first, not of alias/,
+    /400: .*belongs to the base model first, not to alias/,
   );
   await expect(client.post("create_sampling_session", { ...sampler, base_model: "frist" })).rejects.toThrow(
     /400: .*no base model .*frist.* Served: first, second/,

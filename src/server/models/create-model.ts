@@ -51,7 +51,7 @@ export function createModelFrom(creation: ModelCreation, body: unknown): Record<
     const checkpoint = requireLoadable(context, path, optimizer);
     const base = findBaseModel(context.models, checkpoint.baseModel);
     if (base_model && findBaseModel(context.models, base_model) !== base) {
-      throw new UserError(`${path} is of the base model ${checkpoint.baseModel}, not of ${base_model}`);
+      throw new UserError(`${path} belongs to the base model ${checkpoint.baseModel}, not to ${base_model}`);
     }
     return {
       baseModel: base_model ?? checkpoint.baseModel,

@@ -68,7 +68,7 @@ export function createLiveModel(context: ServerContext, session: SessionRecord, 
         const text = "the engine died during this request";
         throw record.dirty
           ? new RunError(`${text}, and ${lostText(id)}`, { ...lost(), cause })
-          : new RunError(`${text}; ${id} is as it was last saved`, {
+          : new RunError(`${text}; ${id} continues from its last save`, {
               ...lost(),
               hint: "Send the request again.",
               cause,

@@ -45,8 +45,6 @@ const schema = z.strictObject({
   record_stability_info: z.boolean().nullish(),
   // Not of the protocol: log-probabilities of samples are those at temperature 1.
   raw_logprobs: z.boolean().default(false),
-  // Not of the protocol: the seed of each sequence, so that a group is one request and draws as several would.
-  seeds: z.array(count).nullish(),
   base_model: z.string().nullish(),
   model_path: z.string().nullish(),
 });
@@ -116,8 +114,6 @@ export function readSampleCall(
     const why = request.prompt_logprobs ? `the prompt has ${prompt.length} tokens` : "prompt_logprobs is off";
     throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
   }
-  const { num_samples: samples, seeds } = request;
-  refuse(seeds?.length !== undefined && seeds.length !== samples, `${seeds?.length} seeds for num_samples ${samples}`);
   const seed = params.seed ?? randomInt(2 ** 47);
   const base = {
     maxTokens,
@@ -128,10 +124,10 @@ export function readSampleCall(
     ...stops(params.stop ?? null, params.ignore_eos),
   };
   const requests = Array.from(
-    { length: samples },
+    { length: request.num_samples },
     (_, index): SampleRequest => ({
       prompt,
-      params: { ...base, seed: seeds?.[index] ?? seedOf(seed, index) },
+      params: { ...base, seed: seedOf(seed, index) },
       temperedLogprobs: !request.raw_logprobs,
       promptLogprobs: request.prompt_logprobs === true && index === 0,
       topLogprobs: topSample,
@@ -177,7 +173,7 @@ function readTargets(given: z.output<typeof tensor>, promptLength: number, vocab
   const [length = 0, width = 0] = shape ?? [];
   if (dtype !== "int64" || shape?.length !== 2 || length !== promptLength - 1 || width < 1 || width > 255) {
     throw new UserError(
-      `target_prompt_logprobs is ${dtype} of shape [${shape?.join(", ")}]; it is int64 of shape [${promptLength - 1}, K], K at most 255`,
+      `target_prompt_logprobs is ${dtype} of shape [${shape?.join(", ")}]; it must be int64 of shape [${promptLength - 1}, K], K at most 255`,
     );
   }
   const wrong = data.find((token) => !Number.isInteger(token) || token < -1 || token >= vocabularySize);

@@ -70,7 +70,7 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
       const { data, adapter, baseModel } = requireCheckpoint(context, model_path);
       const base = findBaseModel(context.models, baseModel);
       if (base_model && findBaseModel(context.models, base_model) !== base) {
-        throw new UserError(`${model_path} is of the base model ${baseModel}, not of ${base_model}`);
+        throw new UserError(`${model_path} belongs to the base model ${baseModel}, not to ${base_model}`);
       }
       return add(session, { number, baseModel, modelPath: model_path, weights: { data, adapter } });
     },

@@ -54,16 +54,6 @@ test("samples of a request differ, and a seed reproduces them", async () => {
   expect(again).not.toEqual(without);
 });
 
-test("a seed for each sequence draws as requests of one sequence would", async () => {
-  const { id } = await baseSampler();
-  const seeds = [9, 0, 9, 123];
-  const { sequences } = await sample(id, { num_samples: 4, seeds });
-  for (const [index, seed] of seeds.entries()) {
-    expect(sequences[index]).toEqual((await sample(id, { sampling_params: { seed } })).sequences[0]);
-  }
-  expect(await mistake(id, { num_samples: 3, seeds })).toBe("4 seeds for num_samples 3");
-});
-
 test("each sequence has an id, and a repeated id is the same request, also beyond 2^53", async () => {
   const { id } = await baseSampler();
   const text = (digits: string) =>

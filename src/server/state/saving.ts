@@ -140,7 +140,9 @@ export async function loadWeights(context: ServerContext, model: LiveModel, body
   const { path, optimizer } = readBody(loadSchema, body);
   const checkpoint = requireLoadable(context, path, optimizer);
   if (!model.base.names.includes(checkpoint.baseModel)) {
-    throw new UserError(`${path} is of the base model ${checkpoint.baseModel}, this one of ${model.record.baseModel}`);
+    throw new UserError(
+      `${path} belongs to the base model ${checkpoint.baseModel}, but this model is based on ${model.record.baseModel}`,
+    );
   }
   await model.close();
   model.record.adapter = checkpoint.adapter;

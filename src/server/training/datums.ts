@@ -32,7 +32,7 @@ export function readTrainingCall(
   capabilities: Pick<Capabilities, "outputs">,
 ): TrainingCall {
   const { data, lossFn } = request;
-  if (data.length === 0) throw new UserError("the request holds no datum");
+  if (data.length === 0) throw new UserError("the request contains no data");
   const { masked, ...settings } = request.lossConfig;
   const config = lossConfig(lossFn, settings);
   const read = data.map((datum, index) => {
@@ -134,7 +134,7 @@ function readTargets(datum: Datum, lossFn: string, length: number, vocabularySiz
   }
   const several = trailingShape[0] ?? 1;
   if (several < 1 || several > mostTargets) {
-    throw new UserError(`${several} targets a position; there may be 1 to ${mostTargets}`);
+    throw new UserError(`${several} targets per position, but 1 to ${mostTargets} are supported`);
   }
   const wrong = tensor.values.find((token) => !(token >= 0 && token < vocabularySize));
   if (wrong !== undefined) throw new UserError(`target token ${wrong} is not in the vocabulary of ${vocabularySize}`);
@@ -152,7 +152,9 @@ function readInputs(
   const expected = ["target_tokens", ...names];
   const more = Object.keys(lossInputs).filter((name) => !expected.includes(name));
   if (more.length > 0) {
-    throw new UserError(`loss_fn_inputs has ${more.join(", ")}, which ${lossFn} does not take: ${expected.join(", ")}`);
+    throw new UserError(
+      `loss_fn_inputs has ${more.join(", ")}, which ${lossFn} does not take; it takes ${expected.join(", ")}`,
+    );
   }
   const count = shape.reduce((product, size) => product * size, 1);
   return Object.fromEntries(

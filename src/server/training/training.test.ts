@@ -111,7 +111,7 @@ const mistakes: [name: string, change: (request: ReturnType<typeof crossEntropy>
     ({ data: [datum] }) => ({ data: [{ ...datum, input: [{ kind: "text", tokens: Int32Array.of(5) }] }] }),
     /\[4\]; with 1 input tokens/,
   ],
-  ["no data", () => ({ data: [] }), /no datum/],
+  ["no data", () => ({ data: [] }), /contains no data/],
   [
     "inputs of another loss",
     () => ({ lossFn: "importance_sampling" }),

@@ -37,8 +37,8 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
   if (!validation && (keep_best || val_only)) {
     throw new UserError(
       keep_best
-        ? "training.keep_best: the experiment has no validation dataset to find the best by"
-        : "there are no tasks to measure on: the experiment has no validation dataset",
+        ? "training.keep_best: the experiment has no validation dataset, so no best checkpoint can be chosen"
+        : "nothing to evaluate: the experiment has no validation dataset",
       { hint: "give the experiment a `validation` dataset" },
     );
   }

@@ -1,7 +1,17 @@
-/** Metrics of how two policies see the same tokens. Names and constants are verl's. */
-import { mean } from "../../statistics.ts";
-import { rowsOf } from "../../trajectories/batch.ts";
-import { clampLog, countEps, expBounded, largest, logRatios, sequenceMeans, smallest, sum } from "./describe.ts";
+/** verl's metrics of how two policies see the same tokens, from the statistics that Hone uses. Runs do not report them. */
+
+import {
+  clampLog,
+  countEps,
+  expBounded,
+  largest,
+  logRatios,
+  sequenceMeans,
+  smallest,
+  sum,
+} from "../../../src/algorithms/off-policy/describe.ts";
+import { mean } from "../../../src/statistics.ts";
+import { rowsOf } from "../../../src/trajectories/batch.ts";
 
 /**
  * Perplexities of both policies, `kl` and `k3_kl` of KL(sampler || trainer), and chi-squared of the ratios by token and
