@@ -2,6 +2,8 @@
  * Everything that happens in a run, as one union of events. The trainer emits them. Console, files, TensorBoard and
  * Weights & Biases subscribe.
  */
+import type { AttemptLife } from "../rollout/life.ts";
+import type { FailureBoundary, FailureKind, TerminationReason } from "../trajectories/types.ts";
 import type { SampleRow } from "./samples.ts";
 
 /** Values by name, e.g. `{"reward/solver/mean": 0.34}`. May contain NaN and infinities. */
@@ -28,10 +30,18 @@ export type RunEvent =
     }
   /** What the run is doing before or between steps, e.g. "loading the model". */
   | { type: "setup-status"; text: string }
+  /** Rollouts of these tasks are queued: of each, `count` from number `first` on. */
+  | ({ type: "rollouts-queued"; tasks: readonly QueuedTask[] } & RolloutsOf)
+  /** Something happened to a rollout: see `AttemptLife`. */
+  | ({ type: "rollout" } & RolloutsOf & RolloutLife)
   /** `done` of `total` rollouts have ended; `tokens` were sampled so far in this phase. */
   | { type: "rollout-progress"; step: number; done: number; total: number; tokens: number }
   /** `done` of `total` sequences of this step have been trained on. */
   | { type: "update-progress"; step: number; done: number; total: number }
+  /** The training loop has ended a phase of a step, e.g. "rollout", "update", "publish", "buffer_wait". */
+  | { type: "phase-end"; step: number; name: string; seconds: number }
+  /** The sampler uses these weights from now on. */
+  | { type: "weights"; step: number; version: number }
   | { type: "step-end"; step: number; total: number; epoch: number; metrics: Metrics; seconds: number }
   /** A few episodes of a validation, or of every `plot_every`th step. */
   | { type: "samples"; step: number; kind: "train" | "validation"; rows: readonly SampleRow[] }
@@ -55,6 +65,32 @@ export type RunEvent =
   | { type: "health"; text: string }
   /** `text`: why the run stopped or what failed; `report`: lines to read at the end, e.g. answers before and after. */
   | { type: "run-end"; reason: "done" | "stopped" | "failed"; text?: string; report?: readonly string[] };
+
+/** `step`: in which they began; with asynchronous training a later step may use them. */
+interface RolloutsOf {
+  step: number;
+  purpose: "train" | "validate";
+}
+
+export interface QueuedTask {
+  task: string;
+  first: number;
+  count: number;
+}
+
+/** `retry`: the attempt failed, another follows. `end`: the episode is complete; `reward` is its first trajectory's. */
+export type RolloutLife =
+  | AttemptLife
+  | ({ state: "retry"; failure: LifeFailure } & RolloutIdentity)
+  | ({ state: "end"; termination: TerminationReason; reward: number | null; failure?: LifeFailure } & RolloutIdentity);
+
+type RolloutIdentity = Pick<AttemptLife, "task" | "rollout" | "attempt">;
+
+interface LifeFailure {
+  kind: FailureKind;
+  boundary: FailureBoundary;
+  message: string;
+}
 
 export interface Subscriber {
   /** Must be quick. May throw only if the disk is full (RunError). */

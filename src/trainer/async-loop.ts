@@ -3,9 +3,8 @@ import { toBatch } from "../trajectories/to-batch.ts";
 import { type Dispatch, startDispatch } from "./dispatch/dispatch.ts";
 import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch/dispatch-window.ts";
 import { takeBatch } from "./dispatch/take-batch.ts";
-import { completeStep, warn } from "./loop.ts";
+import { completeStep, runClock, warn } from "./loop.ts";
 import type { AsyncOptions } from "./recipe/async-options.ts";
-import { startClock } from "./records/clock.ts";
 import type { Run } from "./run.ts";
 import { assignCredit } from "./update/assign-credit.ts";
 import { sharesOfTasks } from "./update/passes.ts";
@@ -26,7 +25,7 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
   const { recipe, models, progress } = run;
   const { plan } = recipe;
   const outage = run.watchOutage();
-  const clock = startClock();
+  const clock = runClock(run);
   let sinceSync = 0;
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
@@ -60,6 +59,7 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
       dispatch.update(pause);
       if (!options.partial || validates) await dispatch.drained();
       await models.sampler.load(await models.learner.publish());
+      run.emit({ type: "weights", step, version: models.sampler.version });
       dispatch.update(synced);
       sinceSync = 0;
     }

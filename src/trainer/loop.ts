@@ -15,7 +15,7 @@ import { type Update, updatePolicy } from "./update/update-policy.ts";
 export async function runLoop(run: Run): Promise<void> {
   const { recipe, models, progress } = run;
   const { plan } = recipe;
-  const clock = startClock();
+  const clock = runClock(run);
   while (progress.step < plan.totalSteps) {
     const step = progress.step + 1;
 
@@ -37,6 +37,7 @@ export async function runLoop(run: Run): Promise<void> {
     });
     clock.lap("update");
     await models.sampler.load(await models.learner.publish());
+    run.emit({ type: "weights", step, version: models.sampler.version });
     clock.lap("publish");
 
     progress.draws += gathered.draws;
@@ -50,6 +51,14 @@ export async function runLoop(run: Run): Promise<void> {
     clock.lap("save");
     if (stop) return;
   }
+}
+
+/** Reports each phase of the step that is being worked on, and of the one that was just completed. */
+export function runClock({ emit, progress }: Pick<Run, "emit" | "progress">): Clock {
+  const after = new Set(["record", "logging", "validation", "save"]);
+  return startClock((name, seconds) => {
+    emit({ type: "phase-end", step: progress.step + (after.has(name) ? 0 : 1), name, seconds });
+  });
 }
 
 export interface CompletedStep {

@@ -7,6 +7,7 @@ import { toMessage } from "../../chat/messages.ts";
 import { abortedByEither } from "../../concurrency/abort-controllers.ts";
 import { HoneError } from "../../errors.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
+import type { AttemptChange } from "../life.ts";
 import { beginTurn } from "./begin-turn.ts";
 import { labelOf } from "./label.ts";
 import { checkSample, responseRoom, toSamplingParams } from "./sample-limits.ts";
@@ -33,7 +34,7 @@ interface History {
 }
 
 export function openSession(
-  { chat, limits, defaults, seedFor, grouping = { groupBy: null, nameBy: null } }: SamplingClientOptions,
+  { chat, limits, defaults, seedFor, onLife, grouping = { groupBy: null, nameBy: null } }: SamplingClientOptions,
   { taskId, rollout, attempt, signal, maxSteps = Number.POSITIVE_INFINITY, keepSteps = true }: SessionOptions,
   participant: Participant,
   onClose: () => void,
@@ -49,6 +50,9 @@ export function openSession(
   let stage = "workflow";
   let since = performance.now();
   let closed = false;
+
+  const report = (change: AttemptChange) => onLife?.({ task: taskId, rollout, attempt, ...change });
+  report({ state: "start" });
 
   function reportProblem(problem: CallProblem): void {
     problems.push(problem);
@@ -95,11 +99,17 @@ export function openSession(
     const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
     if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
     calls.set(turn, performance.now());
+    report({
+      state: "call",
+      call: turn,
+      role: labelOf({ name: request.role ?? defaultRole, instance: request.instance }),
+    });
     try {
       const sample = await participant.sample(sampleRequest, turn, stop, onToken);
       checkSample(sample);
       lastProblem = undefined;
       const generated = toGenerated(begun, sample, chat.decode(sample.tokens, { skipSpecial: true }), params);
+      report(answered(turn, generated, sample.tokenVersions));
       if (keepSteps) {
         const { role = defaultRole, instance, metadata = {} } = request;
         const step = toStep(request, begun, sample, generated, limits);
@@ -109,6 +119,7 @@ export function openSession(
       return generated;
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
+      report({ state: "unanswered", call: turn, message: text });
       const problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
       if (!stop.aborted) throw problem;
       // The caller gave up. When the whole attempt was stopped, that is reported instead.
@@ -172,6 +183,7 @@ export function openSession(
     setStage(name) {
       stage = name;
       since = performance.now();
+      report({ state: "stage", stage });
     },
     waitingFor() {
       const oldest = calls.values().next().value;
@@ -189,5 +201,20 @@ export function openSession(
       participant.leave();
       onClose();
     },
+  };
+}
+
+function answered(
+  call: number,
+  { promptTokens, tokens, reply, policyVersion }: Generated,
+  versions: Int32Array = Int32Array.of(policyVersion),
+): AttemptChange {
+  return {
+    state: "answer",
+    call,
+    prompt: promptTokens.length,
+    tokens: tokens.length,
+    ...(reply.toolCalls.length > 0 ? { tools: reply.toolCalls.length } : {}),
+    versions: [versions[0] ?? policyVersion, policyVersion],
   };
 }

@@ -6,6 +6,7 @@ import type { ChatMessage, ParsedReply } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { HoneError } from "../../errors.ts";
 import type { Trajectory } from "../../trajectories/types.ts";
+import type { AttemptLife } from "../life.ts";
 import type { SampleQueue, SampleSource } from "./sample-queue.ts";
 import type { TrajectoryGrouping } from "./to-trajectories.ts";
 
@@ -49,6 +50,8 @@ export interface SamplingClientOptions {
   queue?: SampleQueue;
   /** Default: one trajectory per role. */
   grouping?: TrajectoryGrouping;
+  /** Called for everything that happens to a session. Must be quick and must not throw. */
+  onLife?: (life: AttemptLife) => void;
 }
 
 export interface SessionOptions extends Omit<CallIdentity, "turn"> {

@@ -18,7 +18,11 @@ export function describeEvent(event: RunEvent): string | null {
     case "setup-status":
     case "rollout-log":
       return printable(event.text);
+    case "rollouts-queued":
+    case "rollout":
     case "rollout-progress":
+    case "phase-end":
+    case "weights":
     case "update-progress":
     case "validation-start":
     case "samples":

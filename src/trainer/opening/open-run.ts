@@ -12,6 +12,7 @@ import type { Config } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
 import { watchHealth } from "../../tracking/health/watch-health.ts";
+import { openJournal } from "../../tracking/run-folder/journal.ts";
 import { createRunFolder, openRunFolder, type RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import { keepCheckpoints } from "../checkpoints/checkpoint-keeper.ts";
 import { restore } from "../checkpoints/restore.ts";
@@ -88,7 +89,9 @@ async function open(
   const emit = (event: RunEvent) => listeners.event(event);
   const warn = (text: string) => emit({ type: "warning", text });
   const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
-  const listeners = subscribers(await openLoggers({ config, storedConfig, folder, waitingFor, warn, out }));
+  const journal = folder && openJournal(folder.path, { onProblem: warn });
+  const loggers = await openLoggers({ config, storedConfig, folder, waitingFor, warn, out });
+  const listeners = subscribers([...(journal ? [journal] : []), ...loggers]);
   closers.push(() => listeners.close());
   for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {
     for (const note of notes) warn(note);
@@ -129,7 +132,11 @@ async function open(
   const { plan } = recipe;
   const { recoveries } = options;
   const health = watchHealth(config);
-  const recorder = createRecorder({ engine, gateway, chat, folder, recoveries, health, emit }, recipe.record);
+  const lostEvents = () => journal?.lost ?? 0;
+  const recorder = createRecorder(
+    { engine, gateway, chat, folder, recoveries, lostEvents, health, emit },
+    recipe.record,
+  );
   const contextWindow = engine.model.maxLength;
   const { workflow } = experiment;
   rollouts = openRollouts(

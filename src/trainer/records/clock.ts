@@ -6,14 +6,17 @@ export interface Clock {
   endStep(): Record<string, number>;
 }
 
-export function startClock(): Clock {
+/** @param onLap called with each phase as it ends */
+export function startClock(onLap: (name: string, seconds: number) => void = () => {}): Clock {
   let last = performance.now();
   let laps: Record<string, number> = {};
   return {
     lap(name) {
       const now = performance.now();
-      laps[name] = (laps[name] ?? 0) + (now - last) / 1000;
+      const seconds = (now - last) / 1000;
+      laps[name] = (laps[name] ?? 0) + seconds;
       last = now;
+      onLap(name, seconds);
     },
     endStep() {
       const seconds = Object.values(laps).reduce((sum, lap) => sum + lap, 0);

@@ -48,6 +48,8 @@ export interface RecorderParts {
   folder: RunFolder | undefined;
   /** How often this process has recovered after the engine had lost the model's state. */
   recoveries: number;
+  /** Events that could not be written to the journal. */
+  lostEvents(): number;
   /** Takes the metrics of each step, in order; returns the warnings of the health rules. */
   health(metrics: Metrics): string[];
   emit(event: RunEvent): void;
@@ -109,6 +111,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
         ...Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0)),
       };
       if (recoveries > 0) counted["run/recoveries"] = recoveries;
+      if (parts.lostEvents() > 0) counted["run/journal_events_lost"] = parts.lostEvents();
       keepEpisodes({ mode: "train", step }, episodes, credit);
       clock.lap("record");
       const times = clock.endStep();

@@ -14,8 +14,8 @@ import {
 } from "../../rollout/index.ts";
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
-import type { RunEvent } from "../../tracking/events.ts";
-import type { Episode } from "../../trajectories/types.ts";
+import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
+import type { Episode, Failure } from "../../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";
 import { type RewardModels, scoreEpisodes } from "./reward-models.ts";
 import type { TaskDraw } from "./take-tasks.ts";
@@ -98,7 +98,8 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
   const warn = (text: string) => emit({ type: "warning", text });
   const live = new Set<SamplingClient>();
 
-  function openClient({ purpose, sampling, step, draw = step, again = 0 }: Collection, queue?: SampleQueue) {
+  function openClient(collection: Collection, queue?: SampleQueue) {
+    const { purpose, sampling, step, draw = step, again = 0 } = collection;
     const { maxTokens, ...defaults } = sampling;
     const redrawn = again === 0 ? [] : ["again", again];
     return createSamplingClient({
@@ -112,6 +113,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           ? rolloutSeed(options.seed, "train", draw, ...redrawn)
           : rolloutSeed(options.seed, "validate"),
       grouping: options.grouping,
+      onLife: (life) => emit({ type: "rollout", step, purpose, ...life }),
       ...(queue ? { queue } : {}),
     });
   }
@@ -125,6 +127,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
     const client = openClient(collection, beside?.queue);
     const warnings = summarizeWarnings(warn, `step ${step}; its file in episodes/ has the details`);
     live.add(client);
+    emit({ type: "rollouts-queued", step, purpose, tasks: queuedTasks(tasks, firstRollout, rollouts) });
     try {
       const episodes = await runRollouts({
         ...options.attempts,
@@ -138,13 +141,18 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
         nParallelTasks: options.atOnce,
         seed: options.seed,
         signal: beside?.signal ?? parts.signal,
-        onEpisode,
+        onEpisode(episode) {
+          emit({ type: "rollout", step, purpose, ...ended(episode) });
+          onEpisode(episode);
+        },
         gateway: rolloutGateway(gateway, {
           prefix: `${purpose}-${draw}${again === 0 ? "" : `-again-${again}`}/`,
           enforceSampling: options.enforceSampling,
           metadata: { step },
         }),
-        onRetry: ({ taskId, rollout, failure }) => {
+        onRetry: ({ taskId, rollout, attempt, failure }) => {
+          const { stack: _, ...rest } = failure;
+          emit({ type: "rollout", step, purpose, task: taskId, rollout, attempt, state: "retry", failure: rest });
           const cause = `${failureNames[failure.kind]}: ${failure.message}`;
           warnings.add(`retries after ${cause}`, `retrying rollout ${rollout} of ${taskId} after ${cause}`);
         },
@@ -195,6 +203,29 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
       [...live]
         .flatMap((client) => client.waitingFor())
         .map(({ taskId, rollout, what, seconds }) => ({ what: `rollout ${rollout} of ${taskId}: ${what}`, seconds })),
+  };
+}
+
+/** A task that occurs several times is queued as often; its rollouts are numbered on. */
+function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number): QueuedTask[] {
+  const next = new Map<string, number>();
+  return tasks.map(({ id }) => {
+    const first = next.get(id) ?? firstRollout;
+    next.set(id, first + count);
+    return { task: id, first, count };
+  });
+}
+
+function ended({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutLife {
+  const { stack: _, ...rest } = failure ?? {};
+  return {
+    task: taskId,
+    rollout,
+    attempt: retries,
+    state: "end",
+    termination,
+    reward: trajectories[0]?.reward ?? null,
+    ...(failure ? { failure: rest as Omit<Failure, "stack"> } : {}),
   };
 }
 

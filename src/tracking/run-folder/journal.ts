@@ -1,0 +1,153 @@
+/**
+ * The journal of a run: events.jsonl, one line `{seq, time, kind, ...}` per event, appended and never changed. `seq` counts
+ * from 1 and continues after a resume; `time` is in milliseconds since 1970. A killed process leaves complete lines and
+ * at most one torn line, which readers skip.
+ */
+import { closeSync, existsSync, fstatSync, openSync, readSync, writeSync } from "node:fs";
+import { join } from "node:path";
+import type { RunEvent, Subscriber } from "../events.ts";
+import { toJson } from "./json-lines.ts";
+
+export const journalFile = (runFolder: string) => join(runFolder, "events.jsonl");
+
+export interface JournalOptions {
+  /** Called once, with what was lost first. */
+  onProblem: (text: string) => void;
+  now?: () => number;
+  /** Milliseconds after which a line is in the file at the latest. */
+  flushMs?: number;
+}
+
+export interface Journal extends Subscriber {
+  /** Events that could not be written. */
+  readonly lost: number;
+}
+
+/** Longer buffers are written at once. */
+const mostBuffered = 1 << 16;
+
+/** Never throws: a run goes on without its journal. Lines are written in batches, at most `flushMs` late. */
+export function openJournal(runFolder: string, { onProblem, now = Date.now, flushMs = 100 }: JournalOptions): Journal {
+  const file = journalFile(runFolder);
+  let handle: number | undefined;
+  /** Of the last line; undefined before the first event. */
+  let seq: number | undefined;
+  let buffered = "";
+  let waiting = 0;
+  let lost = 0;
+  let timer: NodeJS.Timeout | undefined;
+  /** The file does not end with a line break. */
+  let torn = false;
+
+  function failed(error: unknown): void {
+    const isFirst = lost === 0;
+    lost += Math.max(1, waiting);
+    waiting = 0;
+    buffered = "";
+    torn = true;
+    const reason = error instanceof Error ? error.message : String(error);
+    if (isFirst) onProblem(`events are missing in ${file}, counted as run/journal_events_lost: ${reason}`);
+  }
+
+  function begin(): number {
+    try {
+      const last = lastLine(file);
+      torn = last.torn;
+      return last.seq;
+    } catch (error) {
+      failed(error);
+      return 0;
+    }
+  }
+
+  function flush(): void {
+    clearTimeout(timer);
+    timer = undefined;
+    if (waiting === 0) return;
+    const bytes = Buffer.from(torn ? `\n${buffered}` : buffered);
+    try {
+      handle ??= openSync(file, "a");
+      for (let at = 0; at < bytes.length; ) at += writeSync(handle, bytes, at);
+      torn = false;
+      buffered = "";
+      waiting = 0;
+    } catch (error) {
+      failed(error);
+    }
+  }
+
+  return {
+    get lost() {
+      return lost;
+    },
+    event(event) {
+      const entry = journalEntry(event);
+      if (entry === undefined) return;
+      seq = (seq ?? begin()) + 1;
+      buffered += `${toJson({ seq, time: now(), ...entry })}\n`;
+      waiting++;
+      if (buffered.length >= mostBuffered || event.type === "run-end") flush();
+      else timer ??= setTimeout(flush, flushMs);
+    },
+    async close() {
+      flush();
+      if (handle !== undefined) closeSync(handle);
+      handle = undefined;
+    },
+  };
+}
+
+/** What a line holds besides its number and time; undefined: the event is not written, because other files have it. */
+export function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
+  switch (event.type) {
+    case "rollout-progress":
+    case "rollout-log":
+    case "samples":
+      return undefined;
+    case "run-start": {
+      const { type: kind, history: _, ...rest } = event;
+      return { kind, ...rest };
+    }
+    // metrics.jsonl has the metrics.
+    case "step-end":
+    case "validation-end": {
+      const { type: kind, metrics: _, ...rest } = event;
+      return { kind, ...rest };
+    }
+    default: {
+      const { type: kind, ...rest } = event;
+      return { kind, ...rest };
+    }
+  }
+}
+
+/** The last number in use, and whether the file ends within a line. */
+function lastLine(file: string): { seq: number; torn: boolean } {
+  if (!existsSync(file)) return { seq: 0, torn: false };
+  const handle = openSync(file, "r");
+  try {
+    const { size } = fstatSync(handle);
+    if (size === 0) return { seq: 0, torn: false };
+    for (let window = 1 << 16; ; window *= 4) {
+      const from = Math.max(0, size - window);
+      const bytes = Buffer.alloc(size - from);
+      readSync(handle, bytes, 0, bytes.length, from);
+      const text = bytes.toString("utf8");
+      const seq = text
+        .split("\n")
+        .slice(from === 0 ? 0 : 1)
+        .reduceRight((found, line) => found || seqOf(line), 0);
+      if (seq > 0 || from === 0) return { seq, torn: !text.endsWith("\n") };
+    }
+  } finally {
+    closeSync(handle);
+  }
+}
+
+function seqOf(line: string): number {
+  try {
+    return (JSON.parse(line) as { seq: number }).seq;
+  } catch {
+    return 0;
+  }
+}
