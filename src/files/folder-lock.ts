@@ -51,6 +51,12 @@ export function lockFolder(folder: string): () => void {
   };
 }
 
+/** Whether a process holds the folder: one that runs, or one of another machine, of which nothing is known. */
+export function isLocked(folder: string): boolean {
+  const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
+  return holder !== undefined && !isGone(holder);
+}
+
 /** Whether a process that certainly has ended left the folder locked. */
 export function isAbandoned(folder: string): boolean {
   const holder = holderOf(readLock(join(folder, ".lock")) ?? "");

@@ -31,6 +31,8 @@ export interface Launch {
   checkpoint?: string;
   /** Only measure, without training steps and checkpoints. A request also keeps the results and compares models. */
   evaluate?: boolean | EvaluationRequest;
+  /** Called with the run folder once the run begins. */
+  onBegin?: (folder: string) => void;
   /** Print the plan and stop before anything starts. */
   dryRun?: boolean;
   /** Print only the configuration, with its references or with their values, and stop. */

@@ -388,8 +388,8 @@ export interface SampledTokens {
   entropy?: TokenValues;
   /** As the loss used it: discounted, normalized, penalized. */
   advantage?: TokenValues;
-  /** 1: trained on. 0: not, e.g. rejected or filtered; all other values of such a token are neutral. */
-  mask: TokenValues;
+  /** 1: trained on. 0: not, e.g. rejected or filtered; color such a token neutrally. Absent in a validation. */
+  mask?: TokenValues;
   version: TokenValues;
 }
 

@@ -6,12 +6,14 @@ import type { Launch } from "../../trainer/launch.ts";
 import { multirun } from "../multirun.ts";
 import { configFiles, overrides } from "../options.ts";
 import { runScript } from "../run-script.ts";
+import { spawnWithParent } from "../spawn-with-parent.ts";
 
 interface TrainFlags {
   config?: string[];
   resume?: string;
   checkpoint?: string;
   dryRun?: boolean;
+  view?: boolean;
   multirun?: boolean;
   cfg?: "job";
   resolve?: boolean;
@@ -28,6 +30,7 @@ export function register(command: Command): void {
     .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")
     .option("--checkpoint <folder>", "start from the weights of this checkpoint")
     .option("--dry-run", "print the resolved configuration and the size of the run, then stop")
+    .option("--view", "show the run as a page while it trains, as hone view does")
     .option("-m, --multirun", "start a run for each combination of values: a=1,2 b=range(1,4)")
     .addOption(new Option("--cfg <what>", "job: print the configuration as YAML, then stop").choices(["job"]))
     .option("--resolve", "with --cfg: replace references by their values")
@@ -58,6 +61,7 @@ Examples:
 async function trainCommand(script: string, overrides: string[], flags: TrainFlags): Promise<void> {
   const { cfg, resolve: resolved = false, resume, checkpoint, dryRun = false, config: files = [] } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
+  if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");
   const search = searchOf(script, flags);
   if (flags.multirun || overrides.includes("hydra.mode=MULTIRUN")) {
     process.exitCode = await multirun(script, overrides, { resume, checkpoint, dryRun, cfg, resolved, files, search });
@@ -65,9 +69,19 @@ async function trainCommand(script: string, overrides: string[], flags: TrainFla
   }
   const launch: Launch = { overrides, search, files, dryRun };
   if (cfg !== undefined) launch.printConfig = resolved ? "resolved" : "written";
+  if (flags.view) launch.onBegin = viewBeside;
   if (resume !== undefined) launch.resume = resume;
   if (checkpoint !== undefined) launch.checkpoint = checkpoint;
   await runScript(script, launch);
+}
+
+/** A process of its own, which ends with this one and cannot harm the run. */
+function viewBeside(folder: string): void {
+  const main = process.argv[1]!;
+  const viewer = spawnWithParent([main, "view", folder, "--host", "127.0.0.1"]);
+  viewer.on("error", () => {});
+  viewer.unref();
+  viewer.channel?.unref();
 }
 
 /** As in Hydra, a relative --config-path starts at the script and a relative --config-dir at the working folder. */

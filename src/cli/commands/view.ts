@@ -1,146 +1,86 @@
-/** `hone view`: a run and its episodes in the terminal, interactively or as plain text. */
+/** `hone view`: runs and their episodes as a page in the browser, or in the terminal. */
 import { existsSync, realpathSync } from "node:fs";
 import { basename, join } from "node:path";
-import { emitKeypressEvents } from "node:readline";
 import { type Command, Option } from "commander";
-import { wantsColors } from "../../colors.ts";
+import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
-import { type BrowserContent, draw, openState, press } from "../../tracking/view/browser.ts";
-import { type EpisodeFile, episodeFiles, openPieces, readEpisodes } from "../../tracking/view/kept-episodes.ts";
-import { type Row, rowText, span } from "../../tracking/view/styled.ts";
-import { episodeHead, episodeRow, fileRows, runHead } from "../../tracking/view/tables.ts";
-import { type Coloring, colorings, legend, transcript } from "../../tracking/view/transcript.ts";
+import { printable } from "../../printable.ts";
+import { colorings } from "../../tracking/view/transcript.ts";
+import { builtPage, startViewer } from "../../view/server/start-viewer.ts";
+import { openInBrowser } from "../open-in-browser.ts";
 import { wholeNumber } from "../options.ts";
+import { untilSignal } from "../until-signal.ts";
+import { type TextFlags, viewInTerminal } from "../view-in-terminal.ts";
 
-interface ViewFlags {
-  step?: number;
-  validation?: boolean;
-  episode?: string;
-  color: Coloring;
+interface ViewFlags extends TextFlags {
+  text?: boolean;
+  port?: number;
+  host: string;
+  token?: string;
+  open: boolean;
 }
 
 export function register(command: Command): void {
   command
-    .argument("[run]", "a run folder", "runs/latest")
-    .option("--step <number>", "print the episodes of this step instead of browsing", wholeNumber(0))
+    .argument("[folder]", "a run folder, or a folder of runs; default: runs, with the newest run opened")
+    .option("--port <number>", "the port to listen on; 0 takes a free one (default: 7700 if it is free)", port)
+    .option("--host <address>", "the address to listen on; other machines need the token", "127.0.0.1")
+    .addOption(new Option("--token <text>", "the token that the page needs off this machine").env("HONE_VIEW_TOKEN"))
+    .option("--no-open", "do not open a browser")
+    .option("--text", "browse one run in the terminal")
+    .option("--step <number>", "print the episodes of this step", wholeNumber(0))
     .option("--validation", "show validation episodes instead of training episodes")
     .option("--episode <id>", "print this episode of --step, or of the last step")
     .addOption(new Option("--color <by>", "color tokens by this").choices(colorings).default("advantage"))
     .addHelpText("after", help)
-    .action(viewCommand);
+    .action((folder: string | undefined, flags: ViewFlags, self: Command) => viewCommand(folder, flags, self));
 }
 
+const port = wholeNumber(0, 65_535);
+
 const help = `
-In a terminal: the arrow keys and Enter move between steps, episodes and turns, c changes the colors, q quits.
+The page shows live and finished runs. Without a terminal, and with --text, --step or --episode, one run is shown as text.
+In the terminal: the arrow keys and Enter move between steps, episodes and turns, c changes the colors, q quits.
 
 Examples:
   hone view
-  hone view runs/latest --step 10
+  hone view runs/latest --port 8080
+  hone view --text
   hone view runs/latest --step 10 --episode larger-number/3:0 --color logprob`;
 
-/** @throws UserError if the run, step or episode does not exist */
-async function viewCommand(run: string, flags: ViewFlags): Promise<void> {
-  if (!existsSync(join(run, "metrics.jsonl")) && !existsSync(join(run, "config.yaml"))) {
-    throw new UserError(`${run} is not a run folder`, {
-      hint: "hone train creates one; runs/latest is the newest run",
-    });
-  }
-  const content = openContent(run);
-  const plain =
-    flags.step !== undefined || flags.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
-  if (plain) print(plainRows(content, flags));
-  else await browse(content);
-}
-
-function openContent(run: string): BrowserContent {
-  const name = basename(realpathSync(run));
-  const read = new Map<string, ReturnType<typeof readEpisodes>>();
-  return {
-    head: (width) => runHead(run, name, Math.min(width, 100)),
-    files: episodeFiles(run),
-    fileRow: fileRows(run),
-    episodes: (file) => {
-      const found = read.get(file.path) ?? readEpisodes(file);
-      read.clear(); // one step at a time: episodes are large
-      read.set(file.path, found);
-      return found;
-    },
-    pieces: openPieces(run),
-  };
-}
-
-function plainRows(content: BrowserContent, flags: ViewFlags): Row[] {
-  const width = process.stdout.columns ?? 100;
-  const { files, fileRow } = content;
-  if (flags.step === undefined && flags.episode === undefined) {
-    return [...content.head(width), ...files.map(fileRow)];
-  }
-  const file = chosenFile(files, flags);
-  const episodes = content.episodes(file);
-  if (flags.episode === undefined) {
-    return [[span(`step ${file.step}, ${file.kind}`, "1")], episodeHead, ...episodes.map(episodeRow)];
-  }
-  const episode = episodes.find(({ id }) => id === flags.episode);
-  if (episode === undefined) {
-    const some = episodes.slice(0, 3).map(({ id }) => id);
-    throw new UserError(`step ${file.step} has no episode ${flags.episode}`, {
-      hint: `the first episodes are ${some.join(", ")}`,
-    });
-  }
-  return [...transcript(episode, { coloring: flags.color, width, pieces: content.pieces }), [], legend(flags.color)];
-}
-
-function chosenFile(files: readonly EpisodeFile[], { step, validation = false }: ViewFlags): EpisodeFile {
-  const kind = validation ? "validation" : "train";
-  const candidates = files.filter((file) => file.kind === kind);
-  const file = step === undefined ? candidates.at(-1) : candidates.find((one) => one.step === step);
-  if (file !== undefined) return file;
-  if (candidates.length === 0) throw new UserError(`the run has stored no ${kind} episodes so far`);
-  throw new UserError(`the run has no ${kind} episodes of step ${step}`, {
-    hint: `steps with episodes: ${candidates.map((one) => one.step).join(", ")}`,
-  });
-}
-
-function print(rows: readonly Row[]): void {
-  process.stdout.write(`${rows.map((row) => rowText(row, wantsColors(process.stdout))).join("\n")}\n`);
-}
-
-/** Shows the run on the alternate screen until the person quits. Restores the terminal even after an error. */
-async function browse(content: BrowserContent): Promise<void> {
-  const { stdin, stdout } = process;
-  const colors = wantsColors(process.stdout);
-  let state = openState(content);
-  const size = () => ({ columns: stdout.columns ?? 80, rows: stdout.rows ?? 24 });
-  const show = () =>
-    stdout.write(
-      `\x1b[H${draw(state, content, size())
-        .map((row) => `${rowText(row, colors)}\x1b[K`)
-        .join("\r\n")}\x1b[J`,
+async function viewCommand(folder: string | undefined, flags: ViewFlags, self: Command): Promise<void> {
+  const wantsText = flags.text === true || flags.step !== undefined || flags.episode !== undefined;
+  const asks = (name: string) => self.getOptionValueSource(name) === "cli";
+  const wantsPage = ["port", "host", "token", "open"].filter(asks);
+  if (wantsText && wantsPage.length > 0) {
+    throw new UserError(
+      `--${wantsPage[0] === "open" ? "no-open" : wantsPage[0]} has no effect on a view in the terminal`,
     );
-  emitKeypressEvents(stdin);
-  stdin.setRawMode(true);
-  stdout.write("\x1b[?1049h\x1b[?25l");
-  try {
-    await new Promise<void>((resolve, reject) => {
-      stdin.on("keypress", (_text, key: { name?: string; ctrl?: boolean } | undefined) => {
-        try {
-          if (key?.ctrl && key.name === "c") return resolve();
-          const next = press(state, key?.name ?? "", content, size());
-          if (next === undefined) return resolve();
-          state = next;
-          show();
-        } catch (error) {
-          reject(error);
-        }
-      });
-      stdout.on("resize", show);
-      show();
-    });
-  } finally {
-    stdout.write("\x1b[?25h\x1b[?1049l");
-    stdin.setRawMode(false);
-    stdin.pause();
-    stdin.removeAllListeners("keypress");
-    stdout.removeListener("resize", show);
   }
+  if (wantsText || (wantsPage.length === 0 && !process.stdout.isTTY)) {
+    return viewInTerminal(folder ?? join("runs", "latest"), flags);
+  }
+  await servePage(folder, flags);
+}
+
+async function servePage(folder: string | undefined, { host, port, token, open }: ViewFlags): Promise<void> {
+  const viewer = await startViewer({
+    path: folder ?? "runs",
+    host,
+    ...(port === undefined ? {} : { port }),
+    ...(token === undefined ? {} : { token }),
+  });
+  const url = new URL(viewer.url);
+  const latest = join("runs", "latest");
+  if (folder === undefined && existsSync(latest))
+    url.pathname = `/runs/${encodeURIComponent(basename(realpathSync(latest)))}`;
+  process.stdout.write(`${outColors.bold(`viewing ${printable(folder ?? "runs")} at ${url}`)}\n`);
+  process.stdout.write(outColors.dim("Ctrl-C stops the viewer; runs go on\n"));
+  if (!existsSync(builtPage)) {
+    process.stderr.write(
+      "the page is not built (npm run build), so only the API under /api answers; --text needs no page\n",
+    );
+  } else if (open) openInBrowser(String(url));
+  await untilSignal();
+  await viewer.close();
 }

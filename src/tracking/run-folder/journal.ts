@@ -98,7 +98,7 @@ export function openJournal(runFolder: string, { onProblem, now = Date.now, flus
 }
 
 /** What a line holds besides its number and time; undefined: the event is not written, because other files have it. */
-export function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
+function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
   switch (event.type) {
     case "rollout-progress":
     case "rollout-log":

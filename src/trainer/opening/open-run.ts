@@ -154,6 +154,7 @@ async function open(
     folder.writeConfig(toYaml(composed.stored, composed.origins, { unresolved: true }));
   }
   begun = true;
+  if (folder) options.onBegin?.(folder.path);
   emit({
     type: "run-start",
     folder: folder ? relative(process.cwd(), folder.path) : "",

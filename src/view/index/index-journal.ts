@@ -1,0 +1,175 @@
+/** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and how the run stands. */
+import { existsSync, statSync } from "node:fs";
+import type { RunEvent } from "../../tracking/events.ts";
+import { journalFile } from "../../tracking/run-folder/journal.ts";
+import { completeLines } from "./complete-lines.ts";
+import { stored } from "./episode-rows.ts";
+import type { IndexDatabase } from "./open-database.ts";
+import { readState, writeState } from "./state.ts";
+
+/** What the journal says about the run so far. */
+export interface JournalState {
+  inode: number;
+  offset: number;
+  /** Number and time of the last event. */
+  seq: number;
+  time: number;
+  started: number | null;
+  totalSteps: number | null;
+  text: string[];
+  /** The step that is worked on, and when that began. */
+  step: number;
+  stepBegan: number;
+  doing: string | null;
+  /** Undefined while the run goes on. */
+  end?: { reason: "done" | "stopped" | "failed"; text?: string; report?: string[] };
+}
+
+/** A line of the journal. */
+type Entry = { seq: number; time: number } & EntryOf<RunEvent>;
+type EntryOf<Event> = Event extends RunEvent ? { kind: Event["type"] } & Omit<Event, "type"> : never;
+
+const newState = (inode: number): JournalState => ({
+  ...{ inode, offset: 0, seq: 0, time: 0, started: null, totalSteps: null, text: [] },
+  ...{ step: 0, stepBegan: 0, doing: null },
+});
+
+export const readJournalState = (database: IndexDatabase): JournalState =>
+  readState<JournalState>(database, "journal") ?? newState(0);
+
+/** A line's place is recorded every so many lines, so that readers find any number quickly. */
+const linesBetweenMarks = 500;
+
+/** @returns whether everything is indexed */
+export function indexJournal(database: IndexDatabase, run: string, until: number): boolean {
+  const file = journalFile(run);
+  const stat = existsSync(file) ? statSync(file) : undefined;
+  let state = readJournalState(database);
+  if (stat === undefined) return true;
+  if (stat.ino !== state.inode || stat.size < state.offset) {
+    // The run's folder was replaced by another one.
+    for (const table of ["marks", "phases", "windows", "lanes", "weights", "notes"])
+      database.exec(`DELETE FROM ${table}`);
+    state = newState(stat.ino);
+  }
+  if (stat.size <= state.offset) return true;
+  const put = statements(database);
+  for (const { text, offset, length } of completeLines(file, state.offset)) {
+    state.offset = offset + length + 1;
+    const entry = parse(text);
+    if (entry !== undefined) {
+      if (Math.floor(entry.seq / linesBetweenMarks) > Math.floor(state.seq / linesBetweenMarks) || state.seq === 0) {
+        put.mark.run([entry.seq, offset]);
+      }
+      apply(entry, { offset, end: state.offset }, state, put);
+      state.seq = entry.seq;
+      state.time = entry.time;
+    }
+    if (performance.now() > until) break;
+  }
+  writeState(database, "journal", state);
+  return state.offset >= stat.size;
+}
+
+type Statements = ReturnType<typeof statements>;
+
+const statements = (database: IndexDatabase) => ({
+  mark: database.prepare("INSERT OR REPLACE INTO marks (seq, offset) VALUES (?, ?)"),
+  note: database.prepare("INSERT INTO notes (time, kind, step, text) VALUES (?, ?, ?, ?)"),
+  phase: database.prepare("INSERT INTO phases (step, name, began, ended) VALUES (?, ?, ?, ?)"),
+  weights: database.prepare("INSERT INTO weights (time, version, step) VALUES (?, ?, ?)"),
+  window: database.prepare("INSERT OR REPLACE INTO windows (kind, step, began, ended) VALUES (?, ?, ?, ?)"),
+  lane: database.prepare(
+    "INSERT INTO lanes (kind, step, task, rollout, queued, retries, first) VALUES (?, ?, ?, ?, ?, 0, ?)",
+  ),
+  laneRetry: database.prepare(`UPDATE lanes SET retries = ? ${lastLane}`),
+  laneEnd: database.prepare(`UPDATE lanes SET ended = ?, outcome = ?, retries = ?, reward = ?, last = ? ${lastLane}`),
+  cutOff: database.prepare("UPDATE lanes SET ended = ?, last = ? WHERE ended IS NULL"),
+});
+
+const lastLane =
+  "WHERE rowid = (SELECT max(rowid) FROM lanes WHERE kind = ? AND task = ? AND rollout = ? AND ended IS NULL)";
+
+const kindOf = (purpose: "train" | "validate") => (purpose === "train" ? "train" : "validation");
+
+function apply(entry: Entry, place: { offset: number; end: number }, state: JournalState, put: Statements): void {
+  const { time } = entry;
+  switch (entry.kind) {
+    case "run-start":
+      // Rollouts of a process that was killed did not end.
+      put.cutOff.run([state.time, place.offset]);
+      state.started ??= time;
+      state.totalSteps = entry.totalSteps;
+      state.text = [...entry.text];
+      state.step = entry.step + 1;
+      state.stepBegan = time;
+      state.doing = null;
+      delete state.end;
+      return;
+    case "setup-status":
+      state.doing = entry.text;
+      return;
+    case "rollouts-queued": {
+      state.doing = entry.purpose === "train" ? `rollouts of step ${entry.step}` : "validation";
+      const kind = kindOf(entry.purpose);
+      if (kind === "train" && entry.step === state.step) put.window.run([kind, entry.step, state.stepBegan, null]);
+      for (const { task, first, count } of entry.tasks) {
+        for (let rollout = first; rollout < first + count; rollout++) {
+          put.lane.run([kind, entry.step, task, rollout, time, place.offset]);
+        }
+      }
+      return;
+    }
+    case "rollout": {
+      const lane = [kindOf(entry.purpose), entry.task, entry.rollout];
+      if (entry.state === "retry") put.laneRetry.run([entry.attempt + 1, ...lane]);
+      if (entry.state === "end") {
+        const outcome = entry.failure === undefined ? "done" : "failed";
+        put.laneEnd.run([time, outcome, entry.attempt, stored(entry.reward), place.end, ...lane]);
+      }
+      return;
+    }
+    case "phase-end":
+      put.phase.run([entry.step, entry.name, time - entry.seconds * 1000, time]);
+      if (entry.name === "validation" || entry.name === "save") state.stepBegan = time;
+      state.doing =
+        entry.name === "rollout" || entry.name === "buffer_wait" ? `update of step ${entry.step}` : state.doing;
+      return;
+    case "weights":
+      put.weights.run([time, entry.version, entry.step]);
+      return;
+    case "step-end":
+      put.window.run(["train", entry.step, state.stepBegan, time]);
+      state.step = entry.step + 1;
+      state.stepBegan = time;
+      return;
+    case "validation-start":
+      state.doing = "validation";
+      put.window.run(["validation", entry.step, time, null]);
+      return;
+    case "validation-end":
+      put.window.run(["validation", entry.step, time - entry.seconds * 1000, time]);
+      state.stepBegan = time;
+      return;
+    case "warning":
+    case "health":
+      put.note.run([time, entry.kind, state.step, entry.text]);
+      return;
+    case "run-end": {
+      const { reason, text, report } = entry;
+      put.cutOff.run([time, place.end]);
+      state.end = { reason, ...(text === undefined ? {} : { text }), ...(report ? { report: [...report] } : {}) };
+      state.doing = null;
+      return;
+    }
+  }
+}
+
+function parse(text: string): Entry | undefined {
+  try {
+    const entry = JSON.parse(text) as Entry | null;
+    return typeof entry?.seq === "number" && typeof entry.kind === "string" ? entry : undefined;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,117 @@
+/** The index of one run: follows the run folder, in slices, so that a server stays responsive. */
+import { existsSync } from "node:fs";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { UserError } from "../../errors.ts";
+import { type EpisodeIndexer, indexEpisodes } from "./index-episodes.ts";
+import { indexJournal } from "./index-journal.ts";
+import { indexMetrics } from "./index-metrics.ts";
+import { databaseFile, type IndexDatabase, openDatabase, removeDatabase } from "./open-database.ts";
+
+export interface RunIndex {
+  /** The run folder. */
+  readonly folder: string;
+  /** A database that fails is opened anew, so callers must not keep it. */
+  readonly database: IndexDatabase;
+  /** The share of the episode files that is indexed; 1: everything. */
+  readonly share: number;
+  /** What could not be read, once each. */
+  readonly problems: readonly string[];
+  /** Increases whenever something was added. */
+  readonly revision: number;
+  /**
+   * Brings the index up to date, or as far as `milliseconds` allow. Calls made at the same time share the work.
+   * @returns whether it is up to date
+   */
+  refresh(milliseconds?: number): Promise<boolean>;
+  /** Deletes a damaged index and begins anew. */
+  rebuild(): void;
+  close(): void;
+}
+
+const sliceMilliseconds = 25;
+
+/** @param cache the folder of all indexes */
+export function openRunIndex(folder: string, cache: string): RunIndex {
+  const file = databaseFile(folder, cache);
+  let database = openDatabase(file);
+  const problems: string[] = [];
+  const onProblem = (text: string) => {
+    if (!problems.includes(text)) problems.push(text);
+  };
+  let episodes: EpisodeIndexer = indexEpisodes(database, folder, onProblem);
+  let share = 0;
+  let revision = 0;
+  let working: Promise<boolean> | undefined;
+  let closed = false;
+
+  /** @returns whether everything is indexed */
+  function slice(): boolean {
+    const until = performance.now() + sliceMilliseconds;
+    database.exec("BEGIN IMMEDIATE");
+    try {
+      const changesBefore = changes();
+      const metrics = indexMetrics(database, folder, until);
+      const journal = indexJournal(database, folder, until);
+      share = episodes.advance(until);
+      if (changes() !== changesBefore) revision++;
+      database.exec("COMMIT");
+      return metrics && journal && share >= 1;
+    } catch (error) {
+      if (database.inTransaction) database.exec("ROLLBACK");
+      throw error;
+    }
+  }
+
+  const changes = () => (database.prepare("SELECT total_changes() AS count").get([]) as { count: number }).count;
+
+  function rebuild(): void {
+    database.close();
+    removeDatabase(file);
+    database = openDatabase(file);
+    episodes = indexEpisodes(database, folder, onProblem);
+  }
+
+  async function work(until: number): Promise<boolean> {
+    let failures = 0;
+    while (!closed && existsSync(folder)) {
+      try {
+        if (slice()) return true;
+        failures = 0;
+      } catch (error) {
+        failures++;
+        // First the run folder may have changed under the reader, then the index may be damaged.
+        if (failures === 2) rebuild();
+        if (failures > 2) throw error;
+      }
+      if (performance.now() > until) return false;
+      await nextTurn();
+    }
+    if (closed) return false;
+    throw new UserError(`${folder} does not exist any more`);
+  }
+
+  return {
+    folder,
+    get database() {
+      return database;
+    },
+    get share() {
+      return share;
+    },
+    problems,
+    get revision() {
+      return revision;
+    },
+    async refresh(milliseconds = 300) {
+      working ??= work(performance.now() + milliseconds).finally(() => {
+        working = undefined;
+      });
+      return await working;
+    },
+    rebuild,
+    close() {
+      closed = true;
+      database.close();
+    },
+  };
+}

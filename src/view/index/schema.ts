@@ -1,0 +1,51 @@
+/** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
+export const schemaVersion = 1;
+
+/**
+ * `trajectories` has one row for each trajectory of an episode, with the episode's own columns in each, so that a filter
+ * is one scan. `part` 0 is the first, and `episode` is its row. `part` is 0 for an episode without trajectories, too.
+ */
+export const schema = `
+CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE files (name TEXT PRIMARY KEY, mark TEXT NOT NULL, offset INTEGER NOT NULL, rows INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE trajectories (
+  row INTEGER PRIMARY KEY AUTOINCREMENT, episode INTEGER NOT NULL, part INTEGER NOT NULL,
+  key TEXT NOT NULL, file TEXT NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL, place INTEGER NOT NULL,
+  step INTEGER NOT NULL, kind TEXT NOT NULL, task TEXT NOT NULL, rollout INTEGER NOT NULL,
+  role TEXT, instance INTEGER, reward, advantage, part_tokens INTEGER NOT NULL, part_turns INTEGER NOT NULL,
+  signal INTEGER, correct INTEGER, termination TEXT NOT NULL,
+  failure TEXT, boundary TEXT, message TEXT, explanation TEXT,
+  tokens INTEGER NOT NULL, turns INTEGER NOT NULL, tools INTEGER NOT NULL, seconds REAL NOT NULL, retries INTEGER NOT NULL,
+  oldest INTEGER, version INTEGER, preview TEXT NOT NULL
+);
+CREATE INDEX by_episode ON trajectories (episode, part);
+CREATE INDEX by_key ON trajectories (key);
+CREATE INDEX by_file ON trajectories (file);
+CREATE INDEX by_place ON trajectories (part, step, kind, place);
+CREATE INDEX by_task ON trajectories (task, kind, step);
+CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "unicode61 remove_diacritics 0");
+CREATE TABLE retries (episode INTEGER NOT NULL, failure TEXT NOT NULL, boundary TEXT NOT NULL, message TEXT NOT NULL);
+CREATE INDEX retries_by_episode ON retries (episode);
+CREATE TABLE names (name INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+CREATE TABLE steps (
+  kind TEXT NOT NULL, step INTEGER NOT NULL, epoch INTEGER, time REAL, PRIMARY KEY (kind, step)
+) WITHOUT ROWID;
+CREATE TABLE points (
+  kind TEXT NOT NULL, name INTEGER NOT NULL, step INTEGER NOT NULL, value, PRIMARY KEY (kind, name, step)
+) WITHOUT ROWID;
+CREATE TABLE marks (seq INTEGER PRIMARY KEY, offset INTEGER NOT NULL);
+CREATE TABLE phases (step INTEGER NOT NULL, name TEXT NOT NULL, began REAL NOT NULL, ended REAL NOT NULL);
+CREATE INDEX phases_by_time ON phases (ended);
+CREATE TABLE windows (
+  kind TEXT NOT NULL, step INTEGER NOT NULL, began REAL NOT NULL, ended REAL, PRIMARY KEY (kind, step)
+) WITHOUT ROWID;
+CREATE TABLE lanes (
+  kind TEXT NOT NULL, step INTEGER NOT NULL, task TEXT NOT NULL, rollout INTEGER NOT NULL, queued REAL NOT NULL,
+  ended REAL, outcome TEXT, retries INTEGER NOT NULL, reward, first INTEGER NOT NULL, last INTEGER
+);
+CREATE INDEX lanes_by_rollout ON lanes (kind, task, rollout);
+CREATE INDEX lanes_by_end ON lanes (ended);
+CREATE TABLE weights (time REAL NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL);
+CREATE TABLE notes (time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER, text TEXT NOT NULL);
+PRAGMA user_version = ${schemaVersion};
+`;

@@ -1,0 +1,229 @@
+/** The anatomy of a step: what each rollout did and waited for, from the journal. */
+
+import { UserError } from "../../errors.ts";
+import type { RolloutLife } from "../../tracking/events.ts";
+import { journalFile } from "../../tracking/run-folder/journal.ts";
+import type { Anatomy, AnatomyQuery, JsonNumber, Lane, Span, SpanKind } from "../api.ts";
+import { completeLines } from "../index/complete-lines.ts";
+import { readJournalState } from "../index/index-journal.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { type Given, kindOf, required, wholeNumberOf } from "./parameters.ts";
+
+interface IndexedLane {
+  step: number;
+  task: string;
+  rollout: number;
+  queued: number;
+  ended: number | null;
+  outcome: "done" | "failed" | null;
+  retries: number;
+  reward: number | string | null;
+  first: number;
+  last: number | null;
+}
+
+const slowestShown = 3;
+
+/** @throws UserError if the journal has no such step */
+export function anatomy(database: IndexDatabase, folder: string, query: Given<AnatomyQuery>): Anatomy {
+  const kind = kindOf(query.kind);
+  const step = wholeNumberOf("step", required("step", query.step), 0);
+  const window = database.prepare("SELECT began, ended FROM windows WHERE kind = ? AND step = ?").get([kind, step]) as
+    | { began: number; ended: number | null }
+    | undefined;
+  if (window === undefined) {
+    throw new UserError(`the journal has no ${kind === "train" ? "step" : "validation after step"} ${step}`, {
+      hint: "events.jsonl of the run folder is the journal; runs of older versions have none",
+    });
+  }
+  const { seq: _, ...state } = readJournalState(database);
+  const origin = window.began;
+  const end = window.ended ?? state.time;
+  const found = database
+    .prepare("SELECT * FROM lanes WHERE kind = ? AND queued < ? AND (ended IS NULL OR ended > ?) ORDER BY rowid")
+    .all([kind, end, origin]) as IndexedLane[];
+  const lanes = withSpans(folder, found, kind, { origin, end, offset: state.offset });
+  const keyOf = database.prepare(
+    "SELECT key FROM trajectories WHERE part = 0 AND task = ? AND kind = ? AND rollout = ? AND step >= ? ORDER BY step LIMIT 1",
+  );
+  for (const [index, lane] of lanes.entries()) {
+    const row = keyOf.get([lane.task, kind, lane.rollout, found[index]!.step]) as { key: string } | undefined;
+    lane.episode = row?.key ?? null;
+  }
+  const phases = database
+    .prepare("SELECT name, began, ended FROM phases WHERE ended > ? AND began < ? ORDER BY ended")
+    .all([origin, end]) as { name: string; began: number; ended: number }[];
+  const weights = database
+    .prepare("SELECT version, time FROM weights WHERE time <= ? ORDER BY time DESC")
+    .all([end]) as { version: number; time: number }[];
+  // Those of the window, and the ones in use at its start.
+  const before = weights.findIndex(({ time }) => time < origin);
+  const shown = weights.slice(0, before < 0 ? weights.length : before + 1).reverse();
+  return {
+    step,
+    kind,
+    origin,
+    end: end - origin,
+    phases: phases.map(({ name, began, ended }) => ({ name, start: Math.max(0, began - origin), end: ended - origin })),
+    weights: shown.map(({ version, time }) => ({ version, at: time - origin })),
+    lanes,
+    ...summary(lanes, end - origin),
+  };
+}
+
+const noTotals = (): Record<SpanKind, number> => ({
+  ...{ queued: 0, model: 0, tool: 0, environment: 0, grader: 0, set_up: 0, agent: 0 },
+});
+
+function summary(lanes: readonly Lane[], now: number): Pick<Anatomy, "slowest" | "totals"> {
+  const totals = noTotals();
+  const own = lanes.map(({ spans }) => {
+    const times = noTotals();
+    for (const { kind, start, end } of spans) times[kind] += (end ?? now) - start;
+    for (const kind of Object.keys(totals) as SpanKind[]) totals[kind] += times[kind];
+    return times;
+  });
+  const slowest = lanes
+    .map(({ start, end }, lane) => {
+      const { queued: _, ...times } = own[lane]!;
+      const [mostly = ["agent"]] = Object.entries(times).sort(([, left], [, right]) => right - left);
+      const queued = own[lane]!.queued;
+      return { lane, ends: end ?? now, milliseconds: (end ?? now) - start - queued, mostly: mostly[0] as SpanKind };
+    })
+    .sort((left, right) => right.ends - left.ends || right.milliseconds - left.milliseconds);
+  return { slowest: slowest.slice(0, slowestShown).map(({ ends: _, ...rest }) => rest), totals };
+}
+
+const laneName = ({ task, rollout }: { task: string; rollout: number }) => JSON.stringify([task, rollout]);
+
+/** Reads the part of the journal in which these rollouts lived. */
+function withSpans(
+  folder: string,
+  found: readonly IndexedLane[],
+  kind: "train" | "validation",
+  { origin, end, offset }: { origin: number; end: number; offset: number },
+): Lane[] {
+  const builders = found.map((lane) => laneBuilder(lane, origin));
+  // A task may be attempted again in a later step: the lane of an event is the latest that had begun.
+  const byName = new Map<string, { first: number; last: number; builder: LaneBuilder }[]>();
+  for (const [index, lane] of found.entries()) {
+    const own = byName.get(laneName(lane)) ?? [];
+    own.push({ first: lane.first, last: lane.last ?? Number.POSITIVE_INFINITY, builder: builders[index]! });
+    byName.set(laneName(lane), own);
+  }
+  const from = Math.min(...found.map(({ first }) => first));
+  const to = Math.max(...found.map(({ last }) => last ?? offset));
+  if (found.length > 0) {
+    const purpose = `"purpose":"${kind === "train" ? "train" : "validate"}"`;
+    for (const line of completeLines(journalFile(folder), from, to)) {
+      if (!line.text.includes('"kind":"rollout"') || !line.text.includes(purpose)) continue;
+      const event = JSON.parse(line.text) as RolloutLife & { time: number };
+      const lane = byName.get(laneName(event))?.find(({ first, last }) => line.offset >= first && line.offset < last);
+      lane?.builder.add(event, event.time - origin);
+    }
+  }
+  return builders.map((builder) => builder.lane(end - origin));
+}
+
+interface LaneBuilder {
+  add(event: RolloutLife, at: number): void;
+  lane(now: number): Lane;
+}
+
+const stageKinds: Readonly<Record<string, SpanKind>> = {
+  environment: "environment",
+  reward: "grader",
+  "set-up": "set_up",
+};
+
+function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
+  const queued = indexed.queued - origin;
+  const spans: Span[] = [];
+  const calls = new Map<number, Span>();
+  /** The span of the rollout's own code; undefined while a model call runs. */
+  let own: Span | undefined = { kind: "queued", start: queued, end: null, attempt: 0 };
+  let stage = "workflow";
+  let attempt = 0;
+  /** The last reply called tools: what follows is their work. */
+  let tools = false;
+
+  function close(at: number): void {
+    if (own === undefined) return;
+    own.end = at;
+    if (at > own.start) spans.push(own);
+    own = undefined;
+  }
+  function open(at: number): void {
+    const kind = stageKinds[stage] ?? "agent";
+    const named = kind === "agent" && stage !== "workflow" ? { stage } : {};
+    own = {
+      kind: tools && (kind === "agent" || kind === "environment") ? "tool" : kind,
+      start: at,
+      end: null,
+      attempt,
+      ...named,
+    };
+  }
+
+  return {
+    add(event, at) {
+      switch (event.state) {
+        case "start":
+          close(at);
+          ({ attempt } = event);
+          stage = "workflow";
+          tools = false;
+          open(at);
+          return;
+        case "stage":
+          stage = event.stage;
+          if (calls.size > 0) return;
+          close(at);
+          open(at);
+          return;
+        case "call": {
+          close(at);
+          const span: Span = { kind: "model", start: at, end: null, attempt, call: event.call, role: event.role };
+          calls.set(event.call, span);
+          spans.push(span);
+          return;
+        }
+        case "answer":
+        case "unanswered": {
+          const span = calls.get(event.call);
+          calls.delete(event.call);
+          if (span === undefined) return;
+          span.end = at;
+          if (event.state === "unanswered") span.failed = true;
+          else {
+            Object.assign(span, { prompt: event.prompt, tokens: event.tokens, versions: event.versions });
+            tools = event.tools !== undefined;
+          }
+          if (calls.size === 0) open(at);
+          return;
+        }
+        case "retry":
+        case "end":
+          close(at);
+          for (const span of calls.values()) span.end = at;
+          calls.clear();
+      }
+    },
+    lane(now) {
+      const ended = indexed.ended === null ? null : indexed.ended - origin;
+      for (const span of calls.values()) span.end = ended;
+      if (own !== undefined && (ended ?? now) > own.start) spans.push({ ...own, end: ended });
+      return {
+        task: indexed.task,
+        rollout: indexed.rollout,
+        episode: null,
+        start: queued,
+        end: ended,
+        retries: indexed.retries,
+        ended: indexed.outcome,
+        reward: indexed.reward as JsonNumber | null as number | null,
+        spans,
+      };
+    },
+  };
+}

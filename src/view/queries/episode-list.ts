@@ -1,0 +1,131 @@
+/** Rows of episodes from the index. */
+import type { EpisodeList, EpisodeRow, EpisodesQuery, SortColumn, TrajectoryRow } from "../api.ts";
+import { type Condition, filterCondition } from "../filter/to-sql.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { type Given, oneOf, wholeNumberOf } from "./parameters.ts";
+import { fromStored } from "./stored.ts";
+
+/** Columns of a row of `trajectories`, as SQLite returns them. */
+export interface IndexedRow {
+  episode: number;
+  key: string;
+  file: string;
+  offset: number;
+  length: number;
+  place: number;
+  step: number;
+  kind: "train" | "validation";
+  task: string;
+  rollout: number;
+  role: string | null;
+  instance: number | null;
+  reward: number | string | null;
+  advantage: number | string | null;
+  part_tokens: number;
+  part_turns: number;
+  signal: number | null;
+  correct: number | null;
+  termination: string;
+  failure: string | null;
+  boundary: string | null;
+  message: string | null;
+  explanation: string | null;
+  tokens: number;
+  turns: number;
+  tools: number;
+  seconds: number;
+  retries: number;
+  oldest: number | null;
+  version: number | null;
+  preview: string;
+}
+
+/** By step, then validation after training, then place in the file. */
+const byPlace = "step DIR, kind DIR, place DIR";
+
+const sorts: Record<SortColumn, string> = {
+  newest: byPlace,
+  step: byPlace,
+  task: "task DIR, rollout DIR",
+  reward: "reward DIR",
+  advantage: "advantage DIR",
+  termination: "termination DIR",
+  tokens: "tokens DIR",
+  turns: "turns DIR",
+  seconds: "seconds DIR",
+  version: "version DIR",
+};
+
+/** @throws UserError for a parameter or filter that is not valid */
+export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>): EpisodeList {
+  const condition = filterCondition(query.filter ?? "");
+  const sort = oneOf("sort", query.sort ?? "newest", Object.keys(sorts) as SortColumn[]);
+  const order = oneOf("order", query.order ?? (sort === "newest" ? "desc" : "asc"), ["asc", "desc"]);
+  const limit = wholeNumberOf("limit", query.limit, 100, 1000);
+  const offset = wholeNumberOf("offset", query.offset, 0);
+  const { where, values } = whereOf(database, condition);
+  const { total } = database.prepare(`SELECT count(*) AS total FROM trajectories WHERE ${where}`).get(values) as {
+    total: number;
+  };
+  const orderBy = `${sorts[sort].replaceAll("DIR", `${order} NULLS LAST`)}, step DESC, place`;
+  return {
+    total,
+    offset,
+    rows: rowsWhere(database, `${where} ORDER BY ${orderBy} LIMIT ${limit} OFFSET ${offset}`, values),
+  };
+}
+
+/** The first trajectories of the episodes that match. */
+export function whereOf(database: IndexDatabase, { sql, values, perTrajectory }: Condition) {
+  const several = perTrajectory && database.prepare("SELECT 1 FROM trajectories WHERE part = 1 LIMIT 1").get([]);
+  const matches = several ? `row IN (SELECT episode FROM trajectories WHERE ${sql})` : sql;
+  return { where: `part = 0 AND ${matches}`, values };
+}
+
+/** @param rest the condition, order and limit; `part = 0` is the caller's */
+export function rowsWhere(database: IndexDatabase, rest: string, values: readonly unknown[]): EpisodeRow[] {
+  const rows = database.prepare(`SELECT * FROM trajectories WHERE ${rest}`).all([...values]) as IndexedRow[];
+  return toRows(database, rows);
+}
+
+export function toRows(database: IndexDatabase, rows: readonly IndexedRow[]): EpisodeRow[] {
+  const marks = rows.map(() => "?").join(", ");
+  const others = database
+    .prepare(`SELECT * FROM trajectories WHERE part > 0 AND episode IN (${marks}) ORDER BY part`)
+    .all(rows.map(({ episode }) => episode)) as IndexedRow[];
+  const byEpisode = new Map<number, IndexedRow[]>();
+  for (const other of others) byEpisode.set(other.episode, [...(byEpisode.get(other.episode) ?? []), other]);
+  return rows.map((row) => toRow(row, byEpisode.get(row.episode) ?? []));
+}
+
+function toRow(row: IndexedRow, others: readonly IndexedRow[]): EpisodeRow {
+  const { key, step, kind, task, rollout, termination, tokens, turns, tools, seconds, retries, preview } = row;
+  const { failure, boundary, message, oldest, version } = row;
+  return {
+    ...{ key, id: `${task}:${rollout}`, step, kind, task, rollout },
+    reward: fromStored(row.reward),
+    advantage: fromStored(row.advantage),
+    correct: row.correct === null ? null : row.correct === 1,
+    termination,
+    failure: failure === null ? null : { kind: failure, boundary: boundary ?? "", message: message ?? "" },
+    ...{ tokens, turns, tools, seconds, retries },
+    versions: oldest === null || version === null ? null : [oldest, version],
+    zeroSignal: row.signal === null ? null : row.signal === 0,
+    trajectories: [row, ...others].flatMap(toTrajectory),
+    preview,
+  };
+}
+
+function toTrajectory({ role, instance, reward, advantage, part_tokens, part_turns }: IndexedRow): TrajectoryRow[] {
+  if (role === null) return [];
+  return [
+    {
+      role,
+      ...(instance === null ? {} : { instance }),
+      reward: fromStored(reward),
+      advantage: fromStored(advantage),
+      tokens: part_tokens,
+      turns: part_turns,
+    },
+  ];
+}

@@ -1,0 +1,162 @@
+/** One episode with its turns and tokens, read from the run folder. */
+
+import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
+import { UserError } from "../../errors.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import {
+  type KeptEpisode,
+  type KeptTrajectory,
+  type Pieces,
+  tokenAdvantages,
+} from "../../tracking/view/kept-episodes.ts";
+import { continues } from "../../trajectories/to-sequences.ts";
+import type { Step } from "../../trajectories/types.ts";
+import type {
+  Episode,
+  JsonNumber,
+  Message,
+  Reply,
+  SampledTokens,
+  TokenValues,
+  ToolCall,
+  TrajectoryDetail,
+  Turn,
+} from "../api.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { type IndexedRow, toRows } from "./episode-list.ts";
+import { readKept } from "./read-kept.ts";
+import { jsonNumbers, toJsonNumber } from "./stored.ts";
+
+/** @throws UserError if there is no such episode */
+function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
+  const row = database.prepare("SELECT * FROM trajectories WHERE key = ? AND part = 0").get([key]) as
+    | IndexedRow
+    | undefined;
+  if (row === undefined) throw new UserError(`the run has no episode ${key}`, { hint: "a resumed run repeats steps" });
+  return { row, kept: readKept(folder, row) };
+}
+
+/** @param pieces undefined without a tokenizer */
+export function episode(database: IndexDatabase, folder: string, key: string, pieces: Pieces | undefined): Episode {
+  const { row, kept } = readOne(database, folder, key);
+  const [shown] = toRows(database, [row]);
+  const neighbor = (sign: "<" | ">", order: "DESC" | "ASC") =>
+    (
+      database
+        .prepare(
+          `SELECT key FROM trajectories WHERE part = 0 AND step = ? AND kind = ? AND place ${sign} ? ORDER BY place ${order} LIMIT 1`,
+        )
+        .get([row.step, row.kind, row.place]) as { key: string } | undefined
+    )?.key ?? null;
+  return {
+    ...shown!,
+    row: kept.row ?? null,
+    explanation: kept.explanation ?? null,
+    metrics: jsonNumbers(kept.metrics),
+    retriedAfter: [...(kept.retriedAfter ?? [])],
+    stack: kept.failure?.stack ?? null,
+    detail: kept.trajectories.map((trajectory, index) => ({
+      ...shown!.trajectories[index]!,
+      turnList: turnsOf(trajectory, row.kind === "train", pieces),
+    })),
+    previous: neighbor("<", "DESC"),
+    next: neighbor(">", "ASC"),
+  };
+}
+
+function turnsOf(
+  trajectory: KeptTrajectory,
+  trained: boolean,
+  pieces: Pieces | undefined,
+): TrajectoryDetail["turnList"] {
+  const { steps } = trajectory;
+  let offered = "[]";
+  return steps.map((step, index) => {
+    const before = longestContinued(step, steps.slice(0, index));
+    const earlier = before === null ? undefined : steps[before]!;
+    const seen = earlier === undefined ? 0 : earlier.promptTokens.length + earlier.tokens.length;
+    const tools = JSON.stringify(step.tools ?? []);
+    const isOffered = tools !== offered;
+    offered = tools;
+    return {
+      messages: step.messages.slice(earlier === undefined ? 0 : earlier.messages.length + 1).map(toMessage),
+      continues: before,
+      ...(index > 0 && before === null && step.starts !== undefined ? { starts: step.starts } : {}),
+      ...(isOffered ? { tools: [...(step.tools ?? [])] } : {}),
+      reply: toReply(step),
+      promptLength: step.promptTokens.length,
+      prompt: withPieces(step.promptTokens.subarray(seen), pieces),
+      sampled: sampledTokens(trajectory, index, trained, pieces),
+      stopReason: step.stopReason,
+      ...(step.cutOffBy === undefined ? {} : { cutOffBy: step.cutOffBy }),
+      reward: step.reward === null ? null : toJsonNumber(step.reward),
+      ...(step.processed ? { processed: true as const } : {}),
+    } satisfies Turn;
+  });
+}
+
+/** The index of the earlier step that has most tokens of this one's prompt. */
+function longestContinued(step: Step, earlier: readonly Step[]): number | null {
+  let best: number | null = null;
+  for (const [index, before] of earlier.entries()) {
+    if (best !== null && earlier[best]!.promptTokens.length >= before.promptTokens.length) continue;
+    if (continues(step.promptTokens, before)) best = index;
+  }
+  return best;
+}
+
+const withPieces = (tokens: Int32Array, pieces: Pieces | undefined) => ({
+  ids: Array.from(tokens),
+  ...(pieces === undefined ? {} : { pieces: pieces(tokens) }),
+});
+
+function sampledTokens(
+  trajectory: KeptTrajectory,
+  index: number,
+  trained: boolean,
+  pieces: Pieces | undefined,
+): SampledTokens {
+  const { tokens, logprobs, policyVersion, tokenVersions } = trajectory.steps[index]!;
+  const advantage = tokenAdvantages(trajectory, index, tokens.length);
+  return {
+    ...withPieces(tokens, pieces),
+    logprobs: valuesOf(logprobs),
+    ...(advantage === undefined ? {} : { advantage: valuesOf(advantage) }),
+    ...(trained ? { mask: policyVersion >= 0 && advantage !== undefined ? 1 : 0 } : {}),
+    version: tokenVersions === undefined ? policyVersion : valuesOf(tokenVersions),
+  };
+}
+
+/** One number if all are equal. */
+function valuesOf(values: ArrayLike<number>): TokenValues {
+  const list = Array.from(values, (value): JsonNumber => toJsonNumber(value));
+  const [first] = list;
+  return typeof first === "number" && list.every((value) => value === first) ? first : list;
+}
+
+function toMessage({ role, content, reasoning, toolCalls = [], toolCallId, name }: ChatMessage): Message {
+  return {
+    role,
+    content,
+    ...(name === undefined ? {} : { name }),
+    ...(toolCallId === undefined ? {} : { toolCallId }),
+    ...(reasoning ? { thinking: reasoning } : {}),
+    ...(toolCalls.length === 0 ? {} : { toolCalls: toolCalls.map(toCall) }),
+  };
+}
+
+function toReply({ text, reply }: Step): Reply {
+  const problems = (reply?.problems ?? []).map(({ kind, message }) => ({ kind, message }));
+  return {
+    text,
+    content: reply?.content ?? text,
+    ...(reply?.reasoning ? { thinking: reply.reasoning } : {}),
+    toolCalls: (reply?.toolCalls ?? []).map(toCall),
+    problems,
+  };
+}
+
+const toCall = ({ id, name, arguments: given, argumentsText }: KeptCall): ToolCall => ({
+  ...{ id, name },
+  arguments: argumentsText ?? toJson(given),
+});

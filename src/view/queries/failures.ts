@@ -1,0 +1,112 @@
+/** Failures by boundary and message, and full text search. */
+
+import { UserError } from "../../errors.ts";
+import type { FailureGroup, Failures, FailuresQuery, SearchHit, SearchQuery, SearchResults } from "../api.ts";
+import { filterCondition, searchTerms } from "../filter/to-sql.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { type IndexedRow, rowsWhere, toRows, whereOf } from "./episode-list.ts";
+import { type Given, required, wholeNumberOf } from "./parameters.ts";
+
+interface FailureRow {
+  episode: number;
+  step: number;
+  failure: string;
+  boundary: string;
+  message: string;
+}
+
+const shownExamples = 5;
+
+export function failures(database: IndexDatabase, query: Given<FailuresQuery>): Failures {
+  const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
+  const failed = database
+    .prepare(
+      `SELECT episode, step, failure, boundary, message FROM trajectories WHERE ${where} AND failure IS NOT NULL ORDER BY step, place`,
+    )
+    .all(values) as FailureRow[];
+  const retried = database
+    .prepare(
+      `SELECT retries.episode, step, retries.failure, retries.boundary, retries.message
+       FROM retries JOIN trajectories ON row = retries.episode WHERE row IN (SELECT row FROM trajectories WHERE ${where})
+       ORDER BY step, place`,
+    )
+    .all(values) as FailureRow[];
+  const terminations = database
+    .prepare(
+      `SELECT termination, count(*) AS count FROM trajectories WHERE ${where} GROUP BY termination ORDER BY count DESC`,
+    )
+    .all(values) as Failures["terminations"];
+  return { failures: byMessage(database, failed), retries: byMessage(database, retried, true), terminations };
+}
+
+/** Numbers, ids and addresses differ between failures of one cause. */
+const causeOf = (message: string) => message.slice(0, 500).replaceAll(/0x[0-9a-f]+|[0-9a-f]{8,}|\d+(\.\d+)?/gi, "#");
+
+function byMessage(database: IndexDatabase, rows: readonly FailureRow[], retried = false): FailureGroup[] {
+  const groups = new Map<string, FailureRow[]>();
+  for (const row of rows) {
+    const name = JSON.stringify([row.failure, row.boundary, causeOf(row.message)]);
+    const own = groups.get(name) ?? [];
+    own.push(row);
+    groups.set(name, own);
+  }
+  return [...groups.values()]
+    .sort((left, right) => right.length - left.length)
+    .map((own) => {
+      const newest = own.at(-1)!;
+      const episodes = [...new Set(own.map(({ episode }) => episode))].slice(-shownExamples).reverse();
+      const marks = episodes.map(() => "?").join(", ");
+      return {
+        kind: newest.failure,
+        boundary: newest.boundary,
+        message: newest.message,
+        count: own.length,
+        steps: [own[0]!.step, newest.step],
+        filter: retried ? "retries>0" : failureFilter(newest),
+        examples: rowsWhere(database, `row IN (${marks}) ORDER BY step DESC, place`, episodes),
+      };
+    });
+}
+
+/** The longest part of the message that does not change. */
+function failureFilter({ failure, boundary, message }: FailureRow): string {
+  const fixed = message.slice(0, 500).split(/0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:\.\d+)?/i);
+  const longest = fixed.reduce((best, part) => (part.trim().length > best.length ? part.trim() : best), "");
+  const words = longest === "" ? "" : ` and message~"${longest.replaceAll(/["\\]/g, "\\$&")}"`;
+  return `failure=${failure} and boundary=${boundary}${words}`;
+}
+
+/** @throws UserError if there is nothing to search */
+export function search(database: IndexDatabase, query: Given<SearchQuery>): SearchResults {
+  const terms = searchTerms(required("q", query.q));
+  if (terms === undefined) throw new UserError("a text search needs a letter or a digit");
+  const limit = wholeNumberOf("limit", query.limit, 50, 200);
+  const offset = wholeNumberOf("offset", query.offset, 0);
+  const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
+  const matching = `${where} AND episode IN (SELECT rowid FROM texts WHERE texts MATCH ?)`;
+  const { total } = database
+    .prepare(`SELECT count(*) AS total FROM trajectories WHERE ${matching}`)
+    .get([...values, terms]) as { total: number };
+  const rows = database
+    .prepare(
+      `SELECT * FROM trajectories WHERE ${matching} ORDER BY step DESC, kind DESC, place LIMIT ${limit} OFFSET ${offset}`,
+    )
+    .all([...values, terms]) as IndexedRow[];
+  const snippet = database.prepare(
+    "SELECT snippet(texts, 0, char(2), char(3), '...', 24) AS snippet FROM texts WHERE texts MATCH ? AND rowid = ?",
+  );
+  const shown = toRows(database, rows);
+  const hits = rows.map(({ episode }, index): SearchHit => {
+    const found = snippet.get([terms, episode]) as { snippet: string } | undefined;
+    return { episode: shown[index]!, ...marked(found?.snippet ?? "") };
+  });
+  return { total, hits };
+}
+
+/** The first match is between the characters 2 and 3, which are removed. */
+function marked(snippet: string): Pick<SearchHit, "snippet" | "match"> {
+  const from = snippet.indexOf("\u0002");
+  const to = snippet.indexOf("\u0003");
+  const text = snippet.replaceAll("\u0002", "").replaceAll("\u0003", "");
+  return { snippet: text, match: from < 0 || to < 0 ? null : [from, to - 1] };
+}

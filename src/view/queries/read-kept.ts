@@ -1,0 +1,9 @@
+/** Reads an episode from its place in the run folder. */
+import { join } from "node:path";
+import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
+import type { KeptEpisode } from "../../tracking/view/kept-episodes.ts";
+import { readAt } from "../index/complete-lines.ts";
+
+export function readKept(folder: string, at: { file: string; offset: number; length: number }): KeptEpisode {
+  return readEpisode(readAt(join(folder, "episodes", at.file), at.offset, at.length)) as KeptEpisode;
+}

@@ -1,0 +1,130 @@
+/** A run: how it stands, its steps and notes. */
+import { existsSync, statSync } from "node:fs";
+import { basename, join } from "node:path";
+import { isLocked } from "../../files/folder-lock.ts";
+import type { JsonNumber, Note, RunDetail, RunState, RunSummary, StepSummary } from "../api.ts";
+import { type JournalState, readJournalState } from "../index/index-journal.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import type { RunIndex } from "../index/run-index.ts";
+import { configText, runConfig } from "./config.ts";
+import { oneCurve } from "./curves.ts";
+import { fromStored } from "./stored.ts";
+
+const chartValues = 60;
+
+export function runState(folder: string, { end }: Pick<JournalState, "end">): RunState {
+  if (isLocked(folder)) return "live";
+  return end?.reason ?? "interrupted";
+}
+
+export function runSummary({ folder, database, share, problems }: RunIndex): RunSummary {
+  const journal = readJournalState(database);
+  const config = runConfig(folder);
+  const rewards = oneCurve(database, "reward/mean").map(({ value }) => fromStored(value));
+  const { step } = database.prepare("SELECT max(step) AS step FROM steps WHERE kind = 'train'").get([]) as {
+    step: number | null;
+  };
+  const { episodes } = database.prepare("SELECT count(*) AS episodes FROM trajectories WHERE part = 0").get([]) as {
+    episodes: number;
+  };
+  const times = database.prepare("SELECT min(time) AS first, max(time) AS last FROM steps").get([]) as {
+    first: number | null;
+    last: number | null;
+  };
+  const started = journal.started ?? times.first ?? existing(join(folder, "config.yaml"));
+  return {
+    id: basename(folder),
+    state: runState(folder, journal),
+    step: step ?? 0,
+    totalSteps: journal.totalSteps,
+    started,
+    updated: Math.max(journal.time, times.last ?? 0) || started,
+    model: configText(config, "model.name"),
+    backend: configText(config, "rllm.backend"),
+    project: configText(config, "rllm.trainer.project_name"),
+    experiment: configText(config, "rllm.trainer.experiment_name"),
+    episodes,
+    reward: rewards.at(-1) ?? null,
+    rewards: thinned(rewards),
+    validation: lastValidation(database),
+    ...(share < 1 ? { indexing: share } : {}),
+    ...(problems.length > 0 ? { problem: problems[0]! } : {}),
+  };
+}
+
+export function runDetail(index: RunIndex): RunDetail {
+  const { folder, database } = index;
+  const journal = readJournalState(database);
+  const roles = database.prepare("SELECT DISTINCT role FROM trajectories WHERE role IS NOT NULL ORDER BY role").all([]);
+  return {
+    ...runSummary(index),
+    path: folder,
+    text: journal.text,
+    steps: stepSummaries(database),
+    notes: database.prepare("SELECT kind, step, time, text FROM notes ORDER BY time").all([]) as Note[],
+    doing: isLocked(folder) ? journal.doing : null,
+    roles: (roles as { role: string }[]).map(({ role }) => role),
+    cursor: journal.seq,
+    hasTokenizer: existsSync(join(folder, "tokenizer", "tokenizer.json")),
+    end: journal.end === undefined ? null : { ...journal.end, report: journal.end.report ?? [] },
+  };
+}
+
+function stepSummaries(database: IndexDatabase): StepSummary[] {
+  const steps = new Map<number, StepSummary>();
+  const stepOf = (step: number) => {
+    const found = steps.get(step) ?? {
+      step,
+      epoch: null,
+      time: null,
+      seconds: null,
+      train: 0,
+      validation: 0,
+      phases: {},
+    };
+    steps.set(step, found);
+    return found;
+  };
+  const done = database.prepare("SELECT step, epoch, time FROM steps WHERE kind = 'train'").all([]) as {
+    step: number;
+    epoch: number | null;
+    time: number | null;
+  }[];
+  for (const { step, epoch, time } of done) Object.assign(stepOf(step), { epoch, time });
+  const counts = database
+    .prepare("SELECT step, kind, count(*) AS count FROM trajectories WHERE part = 0 GROUP BY step, kind")
+    .all([]) as { step: number; kind: "train" | "validation"; count: number }[];
+  for (const { step, kind, count } of counts) stepOf(step)[kind] = count;
+  const times = database
+    .prepare("SELECT step, text, value FROM points JOIN names USING (name) WHERE kind = 'train' AND text GLOB 'time/*'")
+    .all([]) as { step: number; text: string; value: number | string }[];
+  for (const { step, text, value } of times) {
+    const name = text.slice("time/".length);
+    const summary = stepOf(step);
+    if (name === "step") summary.seconds = typeof value === "number" ? value : null;
+    else summary.phases[name] = value as JsonNumber;
+  }
+  return [...steps.values()].sort((left, right) => left.step - right.step);
+}
+
+function lastValidation(database: IndexDatabase): Record<string, JsonNumber> {
+  const rows = database
+    .prepare(
+      `SELECT text, value FROM points JOIN names USING (name)
+       WHERE kind = 'validation' AND step = (SELECT max(step) FROM steps WHERE kind = 'validation') AND text GLOB 'val/*'`,
+    )
+    .all([]) as { text: string; value: number | string }[];
+  return Object.fromEntries(rows.map(({ text, value }) => [text, value as JsonNumber]));
+}
+
+/** At most so many, evenly chosen; the last is kept. */
+function thinned<Value>(values: readonly Value[]): Value[] {
+  if (values.length <= chartValues) return [...values];
+  return Array.from({ length: chartValues }, (_, index) => {
+    return values[Math.round((index * (values.length - 1)) / (chartValues - 1))]!;
+  });
+}
+
+function existing(file: string): number | null {
+  return statSync(file, { throwIfNoEntry: false })?.mtimeMs ?? null;
+}

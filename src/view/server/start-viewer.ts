@@ -1,0 +1,77 @@
+/** Starts the viewer's server. */
+import { randomBytes } from "node:crypto";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { fileURLToPath } from "node:url";
+import { getRequestListener } from "@hono/node-server";
+import { UserError } from "../../errors.ts";
+import { needsToken } from "./access.ts";
+import { createApp } from "./app.ts";
+import { createLive } from "./live.ts";
+import { openViewer } from "./viewer.ts";
+
+export interface ViewerOptions {
+  /** A run folder, or a folder of runs. */
+  path: string;
+  host: string;
+  /** 0: a free one. Default: 7700, or a free one if that is taken. */
+  port?: number;
+  /** Default: one is made if the host is not this machine alone. */
+  token?: string;
+  /** The page's files. Default: those of the package. */
+  page?: string;
+  /** The folder of the indexes. Default: in the user's cache. */
+  cache?: string;
+}
+
+export interface RunningViewer {
+  /** With the token, if one is required. */
+  url: string;
+  close(): Promise<void>;
+}
+
+const usualPort = 7700;
+
+/** Built by Vite into the package. */
+export const builtPage = fileURLToPath(new URL("../../../dist/web", import.meta.url));
+
+/** @throws UserError if the path is not viewable, or the port is taken */
+export async function startViewer(options: ViewerOptions): Promise<RunningViewer> {
+  const { path, host, port = usualPort, page = builtPage, cache } = options;
+  const token = options.token ?? (needsToken(host) ? randomBytes(16).toString("hex") : null);
+  const viewer = openViewer(path, cache);
+  const live = createLive(viewer);
+  const app = createApp({ viewer, live, token, page });
+  const server = createServer(getRequestListener(app.fetch));
+  const listen = (at: number) =>
+    new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      server.listen(at, host, () => {
+        server.off("error", reject);
+        resolve();
+      });
+    });
+  try {
+    await listen(port).catch((error: NodeJS.ErrnoException) => {
+      if (options.port !== undefined || error.code !== "EADDRINUSE") throw error;
+      return listen(0);
+    });
+  } catch (error) {
+    viewer.close();
+    throw new UserError(`the viewer cannot listen on ${host}:${port}: ${(error as Error).message}`, {
+      hint: "choose another with --port, or --port 0 for a free one",
+      cause: error,
+    });
+  }
+  const { port: bound } = server.address() as AddressInfo;
+  const named = host.includes(":") ? `[${host}]` : host;
+  return {
+    url: `http://${named}:${bound}/${token === null ? "" : `?token=${token}`}`,
+    async close() {
+      live.close();
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+      viewer.close();
+    },
+  };
+}

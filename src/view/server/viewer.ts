@@ -1,0 +1,92 @@
+/** The runs that are viewed, each with its index. */
+import { existsSync, readdirSync, realpathSync, statSync } from "node:fs";
+import { basename, dirname, join } from "node:path";
+import { UserError } from "../../errors.ts";
+import { openPieces, type Pieces } from "../../tracking/view/kept-episodes.ts";
+import { defaultCache, removeUnused } from "../index/open-database.ts";
+import { openRunIndex, type RunIndex } from "../index/run-index.ts";
+
+export interface Viewer {
+  /** The folder that is viewed. */
+  readonly folder: string;
+  /** It is one run. */
+  readonly single: boolean;
+  /** Names of the runs' folders, the newest first. */
+  names(): string[];
+  /** @throws UserError if there is no such run */
+  open(name: string): OpenedRun;
+  close(): void;
+}
+
+export interface OpenedRun {
+  readonly name: string;
+  readonly index: RunIndex;
+  /** Texts of tokens; undefined without a tokenizer in the run folder. */
+  pieces(): Pieces | undefined;
+}
+
+const isRun = (folder: string) =>
+  ["config.yaml", "metrics.jsonl", "events.jsonl"].some((name) => existsSync(join(folder, name)));
+
+/**
+ * @param path a run folder, or a folder of runs
+ * @param cache the folder of the indexes
+ * @throws UserError if it is neither
+ */
+export function openViewer(path: string, cache: string = defaultCache()): Viewer {
+  if (!existsSync(path) || !statSync(path).isDirectory()) {
+    throw new UserError(`${path} is not a run folder, nor a folder of runs`, {
+      hint: "hone train creates one; runs/latest is the newest run",
+    });
+  }
+  const folder = realpathSync(path);
+  const single = isRun(folder);
+  const opened = new Map<string, OpenedRun>();
+  removeUnused(cache);
+
+  function names(): string[] {
+    if (single) return [basename(folder)];
+    return readdirSync(folder, { withFileTypes: true })
+      .filter((entry) => entry.isDirectory() && isRun(join(folder, entry.name)))
+      .map(({ name }) => ({ name, time: statSync(join(folder, name)).birthtimeMs }))
+      .sort((left, right) => right.time - left.time || (left.name < right.name ? 1 : -1))
+      .map(({ name }) => name);
+  }
+  if (!single && names().length === 0) {
+    throw new UserError(`${path} is not a run folder, and contains none`, {
+      hint: "hone train creates one; runs/latest is the newest run",
+    });
+  }
+
+  return {
+    folder,
+    single,
+    names,
+    open(name) {
+      const found = opened.get(name);
+      const at = single ? folder : join(folder, name);
+      // A name is one of the listed ones, so it cannot lead elsewhere.
+      if (!names().includes(name)) {
+        found?.index.close();
+        opened.delete(name);
+        throw new UserError(`${single ? dirname(folder) : folder} has no run ${name}`);
+      }
+      if (found) return found;
+      let pieces: { found: Pieces | undefined } | undefined;
+      const run: OpenedRun = {
+        name,
+        index: openRunIndex(at, cache),
+        pieces() {
+          if (pieces?.found === undefined) pieces = { found: openPieces(at) };
+          return pieces.found;
+        },
+      };
+      opened.set(name, run);
+      return run;
+    },
+    close() {
+      for (const { index } of opened.values()) index.close();
+      opened.clear();
+    },
+  };
+}
