@@ -48,7 +48,7 @@ interface Place {
   rollout: number;
 }
 
-export function generateEpisode(place: Place, { rollouts = 4, tokens = 20, reply }: Omit<GeneratedRun, "steps">) {
+function generateEpisode(place: Place, { rollouts = 4, tokens = 20, reply }: Omit<GeneratedRun, "steps">) {
   const { step, task, rollout } = place;
   const reward = task === 1 ? 1 : rollout / rollouts;
   const text =
