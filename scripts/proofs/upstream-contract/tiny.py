@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "worker" / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "worker" / "tests"))
 from make_tiny_model import make_tokenizer  # noqa: E402
 
 # What a model's own folder may ask of a server, and what must have no bearing on a call that says everything itself.
