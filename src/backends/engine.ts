@@ -171,12 +171,13 @@ export interface TokenRows {
 
 /**
  * Weights that a learner has published, for samplers to load. `engine`: the engine keeps them and its own samplers find
- * them by `id`. `adapter`: a folder with PEFT's files, which nobody changes; `name` is unique.
+ * them by `id`. `adapter`: a folder with PEFT's files, `weights`: a Hugging Face model directory; nobody changes them, and
+ * `name` is unique.
  */
 export type Published = {
   /** Counted by the learner, from 1; a sampler that has loaded nothing has version 0, the weights it was opened with. */
   version: number;
-} & ({ kind: "engine"; id: string } | { kind: "adapter"; name: string; path: string });
+} & ({ kind: "engine"; id: string } | { kind: "adapter" | "weights"; name: string; path: string });
 
 /** Samples from published weights. */
 export interface Sampler {

@@ -77,20 +77,21 @@ export function removeLeftovers(folder: string, isLeft: (name: string) => boolea
 const cleaned = new Set<string>();
 
 /**
- * Creates a folder for this process in the system's temporary folder. The caller removes it. The first call with a prefix
- * also removes the folders of killed processes.
+ * Creates a folder for this process in `root`, by default the system's temporary folder. The caller removes it. The first
+ * call with a prefix also removes the folders of killed processes.
  *
  * @example
  * const folder = temporaryFolder("hone-sandbox-");
  */
-export function temporaryFolder(prefix: string): string {
-  if (!cleaned.has(prefix)) {
-    cleaned.add(prefix);
-    for (const name of readdirSync(tmpdir())) {
-      if (name.startsWith(prefix) && isOwnerGone(name)) removeOwn(join(tmpdir(), name));
+export function temporaryFolder(prefix: string, root: string = tmpdir()): string {
+  const path = join(root, prefix);
+  if (!cleaned.has(path)) {
+    cleaned.add(path);
+    for (const name of readdirSync(root)) {
+      if (name.startsWith(prefix) && isOwnerGone(name)) removeOwn(join(root, name));
     }
   }
-  return mkdtempSync(join(tmpdir(), `${prefix}${ownerMark}-`));
+  return mkdtempSync(`${path}${ownerMark}-`);
 }
 
 /** Keeps folders of other users: the system's temporary folder is shared. */

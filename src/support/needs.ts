@@ -228,12 +228,18 @@ export const settingNeeds: readonly SettingNeed[] = [
     ({ model }) => model.lora_rank > 0,
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
-  refusing(needsValue("local.sampler.type", "vllm", ["local.sampler.url", "local.sampler.api_key"])),
   refusing(
     needs(
-      "local.sampler.url, the address of a running vLLM server",
+      "local.sampler.type=vllm or sglang",
+      ["local.sampler.url", "local.sampler.api_key"],
+      ({ local: { sampler } }) => sampler.type !== "own",
+    ),
+  ),
+  refusing(
+    needs(
+      "local.sampler.url, the address of a running server",
       ["local.sampler.type"],
-      ({ local: { sampler } }) => sampler.type !== "vllm" || sampler.url !== null,
+      ({ local: { sampler } }) => sampler.type === "own" || sampler.url !== null,
     ),
   ),
   {

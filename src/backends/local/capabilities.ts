@@ -26,10 +26,11 @@ export const capabilities: Capabilities = {
   exports: ["adapter", "merged"],
 };
 
-/** Sampled by a vLLM server instead. */
-export const capabilitiesWithServer: Capabilities = {
+/** Sampled by an inference server instead, which has a copy of its own of all weights. */
+export const capabilitiesWith = (kind: "vllm" | "sglang"): Capabilities => ({
   ...capabilities,
-  engine: "local engine with a vLLM server",
-  adapters: ["lora", "none"],
+  engine: kind === "vllm" ? "local engine with a vLLM server" : "local engine with an SGLang server",
+  sampleLogprobs: kind === "vllm" ? "raw" : "processed",
   sampling: capabilities.sampling.filter((name) => name !== "tempered_logprobs"),
-};
+  frozenSampler: { lora: true, full: true },
+});

@@ -44,10 +44,13 @@ export function localEngineOptions(
   };
 }
 
-/** The inference servers that sample; none: the local engine does. */
-export function serverUrls({ local: { sampler } }: Config): readonly string[] {
-  if (sampler.type !== "vllm" || sampler.url === null) return [];
-  return typeof sampler.url === "string" ? [sampler.url] : sampler.url;
+/** The inference servers that sample; undefined: the local engine does. */
+export function serversOf({
+  local: { sampler },
+}: Config): { kind: "vllm" | "sglang"; urls: readonly string[] } | undefined {
+  const { type: kind, url } = sampler;
+  if (kind === "own" || url === null) return undefined;
+  return { kind, urls: typeof url === "string" ? [url] : url };
 }
 
 /** The API key of the inference servers. @throws UserError when it was not saved with the run */

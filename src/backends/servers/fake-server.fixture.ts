@@ -16,11 +16,12 @@ interface Asked {
  */
 export async function fakeServer(
   kind: ServerKind,
-  sampler: (model: string) => Sampler,
+  sampler: (model: string) => Sampler | undefined,
   control?: (path: string, body: Record<string, unknown>) => Promise<{ status?: number; text: string } | undefined>,
-  options: { apiKey?: string; port?: number } = {},
+  /** `label` of the weights in replies; default: the sampler's version. */
+  options: { apiKey?: string; port?: number; label?: () => string } = {},
 ): Promise<{ url: string; close(): void }> {
-  const { read, write } = dialects[kind];
+  const { read, write: writeReply } = dialects[kind];
   const server = createServer(async (incoming, response) => {
     let text = "";
     for await (const chunk of incoming) text += chunk;
@@ -39,6 +40,13 @@ export async function fakeServer(
       return;
     }
     const { request, stream } = read(body);
+    const model = sampler(String(body.model ?? body.lora_path ?? "base"));
+    if (model === undefined) {
+      response.writeHead(404).end('{"error":{"message":"The model does not exist."}}');
+      return;
+    }
+    const write = (piece: Piece, end: number) =>
+      writeReply(piece, end, request, options.label?.() ?? `${piece.policyVersion}`);
     const gone = new AbortController();
     response.on("close", () => gone.abort());
     const tokens: [number, number][] = [];
@@ -46,17 +54,14 @@ export async function fakeServer(
       tokens.push([token, logprob]);
       event(
         response,
-        write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length, request),
+        write({ ...empty, tokens: Int32Array.of(token), logprobs: Float32Array.of(logprob) }, tokens.length),
       );
     };
     const how = stream ? { signal: gone.signal, onToken } : { signal: gone.signal };
-    for await (const sample of sampler(String(body.model)).sample([request], how)) {
-      if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length, request)));
+    for await (const sample of model.sample([request], how)) {
+      if (!stream) response.end(JSON.stringify(write(sample, sample.tokens.length)));
       else {
-        event(
-          response,
-          write({ ...sample, tokens: new Int32Array(), logprobs: new Float32Array() }, tokens.length, request),
-        );
+        event(response, write({ ...sample, tokens: new Int32Array(), logprobs: new Float32Array() }, tokens.length));
         response.end("data: [DONE]\n\n");
       }
     }
@@ -96,8 +101,8 @@ const dialects = {
       const promptLogprobs = body.prompt_logprobs === 0;
       return { request: { prompt, params, topLogprobs, promptLogprobs }, stream: body.stream === true };
     },
-    write(piece: Piece, _end: number, { prompt }: SampleRequest): object {
-      const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason, policyVersion } = piece;
+    write(piece: Piece, _end: number, { prompt }: SampleRequest, label: string): object {
+      const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason } = piece;
       const prompt_logprobs =
         promptLogprobs &&
         Array.from(promptLogprobs, (logprob, index) =>
@@ -108,7 +113,7 @@ const dialects = {
       );
       const choice = { token_ids: [...tokens], logprobs: { token_logprobs: [...logprobs], top_logprobs } };
       const finish_reason = stopReason ?? null;
-      return { choices: [{ ...choice, prompt_logprobs, finish_reason }], weight_version: `${policyVersion}` };
+      return { choices: [{ ...choice, prompt_logprobs, finish_reason }], weight_version: label };
     },
   },
   sglang: {
@@ -121,16 +126,22 @@ const dialects = {
       };
       const prompt = Int32Array.from(body.input_ids as number[]);
       const topLogprobs = (body.top_logprobs_num ?? 0) as number;
-      return { request: { prompt, params, topLogprobs, temperedLogprobs: true }, stream: body.stream === true };
+      const promptLogprobs = body.logprob_start_len === 0;
+      const request = { prompt, params, topLogprobs, promptLogprobs, temperedLogprobs: true };
+      return { request, stream: body.stream === true };
     },
-    write({ tokens, logprobs, topLogprobs, stopReason, policyVersion }: Piece, end: number, _: SampleRequest): object {
+    write(piece: Piece, end: number, { prompt }: SampleRequest, label: string): object {
+      const { tokens, logprobs, promptLogprobs, topLogprobs, stopReason } = piece;
+      const input_token_logprobs =
+        promptLogprobs &&
+        Array.from(promptLogprobs, (logprob, index) => [index === 0 ? null : logprob, prompt[index], null]);
       const entries = Array.from(tokens, (token, index) => [logprobs[index], token, null]);
       const top = topLogprobs?.map((row) =>
         Array.from(row.tokens, (token, index) => [row.logprobs[index], token, null]),
       );
-      const info = { output_token_logprobs: entries, output_token_logprobs_length: end, output_top_logprobs: top };
-      const reason = stopReason === undefined ? null : { type: stopReason };
-      return { meta_info: { ...info, finish_reason: reason, weight_version: `${policyVersion}` } };
+      const own = { output_token_logprobs: entries, output_token_logprobs_length: end, output_top_logprobs: top };
+      const finish_reason = stopReason === undefined ? null : { type: stopReason };
+      return { meta_info: { ...own, input_token_logprobs, finish_reason, weight_version: label } };
     },
   },
 };

@@ -16,6 +16,8 @@ export interface ServedModelOptions {
   kind?: "vllm" | "sglang";
   /** The model's name at the server; SGLang has only one. */
   model?: string;
+  /** Name of an adapter that the servers have loaded. */
+  adapter?: string;
   /**
    * Which log-probabilities the server was started to give. By default vLLM's are `raw` and SGLang's `processed`. Set this
    * for vLLM with `--logprobs-mode processed_logprobs`, and for SGLang with `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
@@ -58,6 +60,7 @@ interface Call {
 export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options: ServedModelOptions): Sampler {
   const dialect = options.kind === "sglang" ? sglang : vllmCompletions;
   const mode = options.logprobs ?? dialect.logprobs;
+  const model = options.adapter ?? (options.kind === "sglang" ? undefined : options.model);
   /** The newest that the server has reported, if it is asked. */
   let version = options.version ?? 0;
 
@@ -80,7 +83,7 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
     const streams = onToken !== undefined && !request.promptLogprobs;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
-      const body = JSON.stringify(dialect.write(request, options.model, streams));
+      const body = JSON.stringify(dialect.write(request, model, streams));
       const path = prefix + dialect.path;
       const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);

@@ -2,16 +2,22 @@
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
-import { publishingAdapters, removeLeftAdapters } from "./adapter-folders.ts";
-import { type AdapterSampler, adapterSampler } from "./adapter-sampler.ts";
-import { allServers } from "./all-servers.ts";
-import type { ServedModel } from "./control.ts";
-import { probeServers } from "./probe-servers.ts";
+import { allServers } from "./control/all-servers.ts";
+import type { ServedModel } from "./control/control.ts";
+import { sglangControl } from "./control/sglang-control.ts";
+import { vllmControl } from "./control/vllm-control.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
+import { adapterSampler } from "./weights/adapter-sampler.ts";
+import { probeServers } from "./weights/probe-servers.ts";
+import { folderForWeights, publishingFolders, removeLeftAdapters } from "./weights/published-folders.ts";
+import type { SyncedSampler } from "./weights/synced-sampler.ts";
+import { weightsSampler } from "./weights/weights-sampler.ts";
 
 export interface ServerOptions extends GroupOptions {
-  /** For the published adapters, removed in the end; the server can read it by the same path. */
+  /** Default "vllm". */
+  kind?: "vllm" | "sglang";
+  /** For published weights, removed in the end; the server can read it by the same path. */
   folder: string;
   /** The trainer's tokenizer, without special tokens at its ends. */
   encode(text: string): ArrayLike<number>;
@@ -24,9 +30,11 @@ const tokenizerProbe =
 /** The server is asked when a policy is created, not by learners alone. */
 export function withServer(engine: Engine, options: ServerOptions): Engine {
   const group = openServers(options);
-  const control = allServers(group);
+  const { kind = "vllm" } = options;
+  const control = allServers(group, kind === "vllm" ? vllmControl : sglangControl);
   const urls = group.servers.map(({ url }) => url).join(", ");
-  const samplers: AdapterSampler[] = [];
+  const samplers: SyncedSampler[] = [];
+  const folders = new Set<string>();
   let retriesSeen = 0;
   let model: ModelInfo = engine.model;
 
@@ -50,29 +58,25 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
 
   async function createPolicy(spec: PolicySpec): Promise<Policy> {
     const { adapter } = spec;
-    if (adapter.kind === "full") {
-      throw new UserError(
-        "model.lora_rank=0 trains all weights; an inference server can load only LoRA adapters so far",
-        {
-          hint: "model.lora_rank=32, or local.sampler.type=own",
-        },
-      );
-    }
     const served = await compare();
     const policy = await engine.createPolicy(spec);
-    if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { model: served.name, version: 0 }) };
+    const base = { kind, model: served.name };
+    if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { ...base, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
-    const { learner, first } = publishingAdapters(policy.learner, options.folder);
-    const sampler = adapterSampler(group, control, probeServers(group, learner, probeTokens));
+    const isAdapter = adapter.kind === "lora";
+    const folder = isAdapter ? options.folder : folderForWeights(options.folder, engine.model, group);
+    folders.add(folder);
+    const { learner, first } = publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
+    const probes = probeServers(group, learner, probeTokens);
+    const sampler = isAdapter
+      ? adapterSampler(group, control, probes, { kind })
+      : weightsSampler(group, control, probes, base);
     samplers.push(sampler);
     try {
       await sampler.load(await first());
     } catch (error) {
       if (!(error instanceof RunError) || error.code !== "run_failed") throw error;
-      throw new UserError(error.message, {
-        hint: `start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 3 --max-lora-rank ${adapter.rank}, on a machine that can read ${options.folder}`,
-        cause: error,
-      });
+      throw new UserError(error.message, { hint: howToStart(kind, adapter, folder), cause: error });
     }
     return { learner, sampler };
   }
@@ -93,10 +97,23 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
       try {
         for (const sampler of samplers) await sampler.close();
         await group.close();
-        rmSync(options.folder, { recursive: true, force: true });
+        for (const folder of folders) rmSync(folder, { recursive: true, force: true });
       } finally {
         await engine.close();
       }
     },
   };
+}
+
+function howToStart(kind: "vllm" | "sglang", adapter: PolicySpec["adapter"], folder: string): string {
+  const flags = {
+    vllm: {
+      lora: "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 3 --max-lora-rank",
+      full: "VLLM_SERVER_DEV_MODE=1",
+    },
+    sglang: { lora: "--enable-lora --max-loras-per-batch 3 --lora-target-modules all --max-lora-rank", full: "" },
+  };
+  const name = kind === "vllm" ? "vLLM" : "SGLang";
+  const needed = adapter.kind === "lora" ? `${flags[kind].lora} ${adapter.rank}` : flags[kind].full;
+  return `start ${name}${needed && ` with ${needed}`}, on a machine that can read ${folder}`;
 }

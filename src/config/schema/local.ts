@@ -49,18 +49,14 @@ export const local = section({
       .enum(["own", "vllm", "sglang"])
       .default("own")
       .describe("Sampler: the local engine itself (own), or an inference server (vllm, sglang).")
-      .meta({
-        backends: ["local"],
-        later: { sglang: "weights cannot be sent to SGLang servers so far" },
-        instead: "local.sampler.type=own",
-      }),
+      .meta({ backends: ["local"], instead: "local.sampler.type=own" }),
     url: z
       .union([text, z.array(text).min(1)])
       .refine((urls) => [urls].flat().every(isAddress), "must begin with http:// or https://")
       .nullable()
       .default(null)
       .describe(
-        "URL of a running vLLM server that serves the same model, or a list of such URLs. The servers sample; the local engine trains and sends them each new version of the LoRA adapter.",
+        "URL of a running vLLM or SGLang server that serves the same model, or a list of such URLs. The servers sample; the local engine trains and sends them each new version of the LoRA adapter, or of all weights.",
       )
       .meta({ backends: ["local"] }),
     api_key: optionalText

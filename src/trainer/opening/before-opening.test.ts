@@ -51,7 +51,7 @@ it.each([
   ["by the recipe", ["rllm.algorithm.estimator_map.solver=gropo"], /estimator gropo does not exist/],
   [
     "by the recipe, beside a setting that it ignores",
-    ["rllm.on_unsupported=warn", "local.sampler.type=sglang", "rllm.algorithm.estimator_map.solver=gropo"],
+    ["rllm.on_unsupported=warn", "rllm.remote_runtime.enabled=true", "rllm.algorithm.estimator_map.solver=gropo"],
     /estimator gropo does not exist/,
   ],
 ])("a dry run says once what a run refuses %s, and prints the configuration", async (_, overrides, reason) => {

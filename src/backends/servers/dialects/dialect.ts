@@ -6,7 +6,10 @@ export interface Dialect {
   path: string;
   /** What log-probabilities are by default. */
   logprobs: Sampler["logprobs"];
-  /** @returns the request's body */
+  /**
+   * @param model the name of the model or adapter; undefined for the server's only model
+   * @returns the request's body
+   */
   write(request: SampleRequest, model: string | undefined, stream: boolean): Record<string, unknown>;
   /** @throws MissingTokens when the answer has no token ids or log-probabilities */
   read(body: Record<string, unknown>, request: SampleRequest): ServerReply;

@@ -18,7 +18,7 @@ export const sglang: Dialect = {
   path: "/generate",
   // After temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
   logprobs: "processed",
-  write({ prompt, params, topLogprobs = 0 }: SampleRequest, _, stream) {
+  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, adapter, stream) {
     // JSON.stringify leaves out what is undefined.
     return {
       input_ids: Array.from(prompt),
@@ -38,12 +38,20 @@ export const sglang: Dialect = {
         // SGLang's seeds have 32 bits.
         sampling_seed: params.seed % 2 ** 31,
       },
+      // Without it, the base model samples.
+      lora_path: adapter,
       return_logprob: true,
+      logprob_start_len: promptLogprobs ? 0 : undefined,
       top_logprobs_num: topLogprobs > 0 ? topLogprobs : undefined,
       stream: stream || undefined,
     };
   },
-  read: (body) => readReply(body, 0),
+  read(body) {
+    const reply = readReply(body, 0);
+    const { input_token_logprobs: given } = isObject(body.meta_info) ? body.meta_info : {};
+    if (Array.isArray(given)) reply.promptLogprobs = readPrompt(given as Entry[]);
+    return reply;
+  },
   openStream() {
     let seen = 0;
     return (event) => {
@@ -77,6 +85,11 @@ function readReply(body: Record<string, unknown>, seen: number): ServerReply {
   };
   if (Array.isArray(top)) reply.topLogprobs = (top as Entry[][]).slice(skip).map(readTop);
   return reply;
+}
+
+function readPrompt([, ...rest]: Entry[]): Float32Array {
+  const logprobs = rest.map(([logprob]) => logprob);
+  return Float32Array.of(Number.NaN, ...toLogprobs(logprobs, "meta_info.input_token_logprobs"));
 }
 
 function readStop(reason: unknown): ServerReply["stopReason"] {

@@ -1,15 +1,17 @@
-/** The control routes of several servers as those of one. A server that comes back gets the adapters that it lacks. */
-import { UserError } from "../../errors.ts";
-import { type Control, type ServedModel, vllmControl } from "./control.ts";
-import type { Server, ServerGroup } from "./server-group.ts";
+/** The control routes of several servers as those of one. A server that comes back gets the weights that it lacks. */
+import { UserError } from "../../../errors.ts";
+import type { Server, ServerGroup } from "../server-group.ts";
+import type { Control, ServedModel } from "./control.ts";
 
-export function allServers(group: ServerGroup, controlOf: (server: Server) => Control = vllmControl): Control {
+export function allServers(group: ServerGroup, controlOf: (server: Server) => Control): Control {
   const controls = new Map(
     group.servers.map((server) => [server, { control: controlOf(server), has: new Set<string>() }]),
   );
   let served: string | undefined;
   /** Adapters that every server should have, by name. */
   const wanted = new Map<string, string>();
+  let weights: { path: string; version: string } | undefined;
+  const each = <T>(ask: (control: Control) => Promise<T>) => group.each((server) => ask(controls.get(server)!.control));
 
   async function readModel(server: Server): Promise<ServedModel> {
     const { control, has } = controls.get(server)!;
@@ -34,7 +36,8 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
   group.restore = async (server) => {
     const { name } = await readModel(server);
     if (served !== undefined && name !== served) throw new Error(`it serves ${name} instead of ${served}`);
-    const { has } = controls.get(server)!;
+    const { control, has } = controls.get(server)!;
+    if (weights) await control.loadWeights(weights.path, weights.version);
     // Others may be published meanwhile.
     for (;;) {
       const missing = [...wanted].find(([name]) => !has.has(name));
@@ -57,7 +60,7 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
       return joinModels(models);
     },
     async tokenize(model, text) {
-      const [first, ...others] = await group.each((server) => controls.get(server)!.control.tokenize(model, text));
+      const [first, ...others] = await each((control) => control.tokenize(model, text));
       if (others.every((tokens) => tokens.join() === first!.join())) return first!;
       throw new UserError("the inference servers have different tokenizers", {
         hint: "serve the same model everywhere",
@@ -70,6 +73,17 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
     async unloadAdapter(name) {
       wanted.delete(name);
       await group.each((server) => unload(server, name));
+    },
+    async loadWeights(path, version) {
+      weights = { path, version };
+      await each((control) => control.loadWeights(path, version));
+    },
+    weightVersion: async () => [...new Set(await each((control) => control.weightVersion()))].join(", "),
+    async sleep() {
+      await each((control) => control.sleep());
+    },
+    async wake() {
+      await each((control) => control.wake());
     },
   };
 }

@@ -1,11 +1,12 @@
 /** Samples from a server's LoRA adapters, the newest of which it loads. Requests keep the version that they began with. */
 import { rmSync } from "node:fs";
-import { UserError } from "../../errors.ts";
-import type { Sampler } from "../engine.ts";
-import type { Control } from "./control.ts";
+import { UserError } from "../../../errors.ts";
+import type { Sampler } from "../../engine.ts";
+import type { Control } from "../control/control.ts";
+import type { ServerGroup } from "../server-group.ts";
+import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
 import type { ServerProbes } from "./probe-servers.ts";
-import type { ServerGroup } from "./server-group.ts";
-import { sampleFrom } from "./server-sampler.ts";
+import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
 
 interface Loaded {
   sampler: Sampler;
@@ -15,12 +16,13 @@ interface Loaded {
   running: number;
 }
 
-export interface AdapterSampler extends Sampler {
-  /** Of the last load. */
-  metrics: Record<string, number>;
-}
-
-export function adapterSampler(group: ServerGroup, control: Control, probes: ServerProbes): AdapterSampler {
+/** @param kind of the servers, and which log-probabilities they give */
+export function adapterSampler(
+  group: ServerGroup,
+  control: Control,
+  probes: ServerProbes,
+  kind: Pick<ServedModelOptions, "kind" | "logprobs">,
+): SyncedSampler {
   let current: Loaded | undefined;
   /** On the server, older than the current one. */
   let old: Loaded[] = [];
@@ -56,18 +58,13 @@ export function adapterSampler(group: ServerGroup, control: Control, probes: Ser
       }
     },
     async load(published) {
-      const { kind, version } = published;
-      if (kind !== "adapter")
-        throw new UserError(
-          `the inference server at ${group.servers[0]?.url} cannot load weights of the kind "${kind}"`,
-        );
+      const { version, name, path } = requireKind(published, "adapter", group);
       const begin = performance.now();
-      const { name, path } = published;
       await control.loadAdapter(name, path);
-      const served = { model: name, version };
+      const served = { ...kind, adapter: name, version };
       const next = { sampler: sampleFrom(group, served), name, path, running: 0 };
       try {
-        metrics["rollout/sync_probe_difference"] = await probes.check(served);
+        metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
       } catch (error) {
         old.push(next);
         throw error;

@@ -2,10 +2,11 @@
  * Compares a server's log-probabilities with the learner's after each update of the server's weights. A server can
  * acknowledge an update without applying it; then the run would train on samples of another policy.
  */
-import { RunError } from "../../errors.ts";
-import { mean } from "../../statistics.ts";
-import type { Sequence } from "../../trajectories/types.ts";
-import type { Learner, Sample, SampleRequest, Sampler } from "../engine.ts";
+import { RunError } from "../../../errors.ts";
+import { mean } from "../../../statistics.ts";
+import type { Sequence } from "../../../trajectories/types.ts";
+import type { Learner, Sample, SampleRequest, Sampler } from "../../engine.ts";
+import { changeEvidence, distance, minus } from "./change-evidence.ts";
 
 /** Sampled tokens of a probe. */
 const length = 24;
@@ -13,18 +14,20 @@ const length = 24;
 const mostPrompt = 256;
 
 /**
- * Limits of mean absolute differences in nats. `parity`: between server and trainer. `change`: how far the weights must
- * have moved before the server's change is compared with the trainer's; both are rounded, so less is noise.
+ * In nats. `parity`: how far server and trainer may differ on average. `change`: changes that are smaller than this (root
+ * mean square) are not compared, because rounding can hide them from the server.
  */
 const limits = {
-  float32: { parity: 0.01, change: 0.002 },
+  float32: { parity: 0.01, change: 1e-5 },
   /** Where the server or the trainer computes in bfloat16 or float16. */
-  half: { parity: 0.1, change: 0.1 },
+  half: { parity: 0.1, change: 1e-3 },
 };
 /** Unchanged weights differ by less if server and trainer compute in float32. */
 const mostOfFloat32 = 1e-3;
+/** Standard deviations. */
+const conclusive = 6;
 
-/** A sequence with its log-probabilities at some version. */
+/** A sequence with its log-probabilities at some version, of all tokens except the first. */
 interface Anchor {
   sequence: Sequence;
   server: Float32Array;
@@ -50,33 +53,34 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
   let anchor: Anchor | undefined;
   let precision: keyof typeof limits | undefined;
 
+  // Alone, so that equal weights give equal numbers, whatever else is computed.
+  const ownLogprobs = async (sequence: Sequence) =>
+    (await learner.forward([sequence], { entropy: false })).logprobs.slice();
+
   const probe: ParityProbe = {
     prompt,
     async check(sampler, version) {
       const start = probe.prompt.subarray(0, mostPrompt);
       const fresh = await one(sampler, {
         prompt: start,
-        // Not 1, so that the probe detects a server that reports tempered log-probabilities.
-        params: { ...plain, maxTokens: length, temperature: 0.7, seed: version },
+        // Not 1, so that the probe detects a server that reports other log-probabilities than it should.
+        params: { ...plain, maxTokens: length, temperature: sampler.logprobs === "raw" ? 0.7 : 1, seed: version },
       });
       const sequence = sequenceOf(start, fresh.tokens);
-      const sequences = anchor ? [sequence, anchor.sequence] : [sequence];
-      const { logprobs, offsets } = await learner.forward(sequences, { entropy: false });
-      const own = logprobs.slice(0, offsets[1]);
-      const difference = distance(fresh.logprobs, own);
+      const learner = await ownLogprobs(sequence);
+      const difference = distance(fresh.logprobs, learner.slice(start.length - 1));
       precision ??= difference <= mostOfFloat32 ? "float32" : "half";
       const { parity, change } = limits[precision];
       if (!(difference <= parity)) throw mismatch(url, version, difference, parity, anchor === undefined);
       if (anchor) {
-        const server = await score(sampler, anchor.sequence);
-        const moved = minus(logprobs.slice(offsets[1]), anchor.learner);
-        const followed = minus(server, anchor.server);
-        const size = mean(moved.map(Math.abs));
+        const moved = minus(await ownLogprobs(anchor.sequence), anchor.learner);
+        const followed = minus(await score(sampler, anchor.sequence), anchor.server);
+        const evidence = changeEvidence(moved, followed, change);
+        if (evidence < -conclusive) throw stale(url, version, followed, moved);
         // Too small a change is measured together with the next ones.
-        if (size < change) return difference;
-        if (distance(followed, moved) > size / 2) throw stale(url, version, followed, size);
+        if (evidence < conclusive) return difference;
       }
-      anchor = { sequence, server: await score(sampler, sequence), learner: own };
+      anchor = { sequence, server: await score(sampler, sequence), learner };
       return difference;
     },
   };
@@ -90,8 +94,8 @@ async function one(sampler: Sampler, request: SampleRequest): Promise<Sample> {
   throw new RunError("the inference server did not answer the probe");
 }
 
-/** The server's log-probabilities of the trained tokens, which are the last ones. */
-async function score(sampler: Sampler, { tokens, trained }: Sequence): Promise<Float32Array> {
+/** The server's log-probabilities of all tokens except the first. */
+async function score(sampler: Sampler, { tokens }: Sequence): Promise<Float32Array> {
   const { promptLogprobs } = await one(sampler, {
     prompt: tokens,
     params: { ...plain, maxTokens: 1 },
@@ -99,18 +103,13 @@ async function score(sampler: Sampler, { tokens, trained }: Sequence): Promise<F
   });
   if (promptLogprobs === undefined)
     throw new RunError("the inference server does not return log-probabilities of prompts");
-  return promptLogprobs.slice(trained.indexOf(1) + 1);
+  return promptLogprobs.slice(1);
 }
 
 function sequenceOf(prompt: Int32Array, reply: Int32Array): Sequence {
   const tokens = Int32Array.of(...prompt, ...reply);
-  const trained = new Uint8Array(tokens.length - 1).fill(1, prompt.length - 1);
-  return { tokens, trained };
+  return { tokens, trained: new Uint8Array(tokens.length - 1).fill(1) };
 }
-
-const minus = (left: Float32Array, right: Float32Array) =>
-  left.map((value, index) => value - (right[index] ?? Number.NaN));
-const distance = (left: Float32Array, right: Float32Array) => mean(minus(left, right).map(Math.abs));
 
 function mismatch(url: string, version: number, difference: number, limit: number, isFirst: boolean): RunError {
   const text = `the log-probabilities of the inference server at ${url} differ from the trainer's by ${difference.toFixed(4)} on average (version ${version}, at most ${limit})`;
@@ -122,10 +121,10 @@ function mismatch(url: string, version: number, difference: number, limit: numbe
   });
 }
 
-function stale(url: string, version: number, followed: Float32Array, moved: number): RunError {
-  const change = mean(followed.map(Math.abs)).toFixed(4);
+function stale(url: string, version: number, followed: Float32Array, moved: Float32Array): RunError {
+  const size = (change: Float32Array) => mean(change.map(Math.abs)).toPrecision(2);
   return new RunError(
-    `the inference server at ${url} acknowledged version ${version} of the weights, but does not sample with it: its log-probabilities of a fixed sequence changed by ${change} on average, the trainer's by ${moved.toFixed(4)}`,
+    `the inference server at ${url} acknowledged version ${version} of the weights, but does not sample with it: its log-probabilities of a fixed sequence changed by ${size(followed)} on average, the trainer's by ${size(moved)}`,
     { code: "sampler_mismatch", hint: "restart the server, then continue the run with --resume" },
   );
 }

@@ -1,8 +1,8 @@
 /** Probes the weights of each server by itself, because each can fail to apply an update. */
-import type { Learner } from "../engine.ts";
+import type { Learner } from "../../engine.ts";
+import type { ServerGroup } from "../server-group.ts";
+import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
 import { type ParityProbe, parityProbe } from "./parity-probe.ts";
-import type { ServerGroup } from "./server-group.ts";
-import { sampleFrom } from "./server-sampler.ts";
 
 export interface ServerProbes {
   /** Later probes begin with this prompt, as rollouts do. */
@@ -11,7 +11,7 @@ export interface ServerProbes {
    * @returns the largest difference between a server and the learner, see `ParityProbe.check`
    * @throws RunError if a server and the trainer have different weights
    */
-  check(served: { model: string; version: number }): Promise<number>;
+  check(served: ServedModelOptions, version: number): Promise<number>;
 }
 
 export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward">, prompt: Int32Array): ServerProbes {
@@ -20,12 +20,12 @@ export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward
   );
   const all: ServerProbes = {
     prompt,
-    async check(served) {
+    async check(served, version) {
       const differences = await group.each((server) => {
         const probe = probes.get(server)!;
         probe.prompt = all.prompt;
         const sampler = sampleFrom({ servers: [server], run: (_, ask) => ask(server) }, served);
-        return probe.check(sampler, served.version);
+        return probe.check(sampler, version);
       });
       return Math.max(...differences);
     },

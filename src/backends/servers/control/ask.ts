@@ -1,0 +1,65 @@
+/** Requests to the control routes of an inference server. */
+import type { z } from "zod";
+import { RunError } from "../../../errors.ts";
+import { ServerFailed } from "../requests/server-failed.ts";
+import type { Server } from "../server-group.ts";
+
+export interface Ask {
+  url: string;
+  /**
+   * A GET, or with a body a POST.
+   * @returns the answer's text
+   * @throws RunError when the server does not answer, or answers an error
+   */
+  ask(path: string, body?: object): Promise<string>;
+  /** @throws RunError also when the answer has another form */
+  read<T>(schema: z.ZodType<T>, path: string, body?: object): Promise<T>;
+}
+
+/** Loading the weights of a large model takes minutes. */
+const limitMs = 900_000;
+
+/** @param kind the server's name for people */
+export function openAsk({ url, headers }: Pick<Server, "url" | "headers">, kind: string): Ask {
+  async function ask(path: string, body?: object): Promise<string> {
+    let response: Response;
+    let text: string;
+    try {
+      response = await fetch(url + path, {
+        method: body === undefined ? "GET" : "POST",
+        headers,
+        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        signal: AbortSignal.timeout(limitMs),
+      });
+      text = await response.text();
+    } catch (error) {
+      const { cause, message } = error as Error;
+      throw new ServerFailed(
+        `the inference server at ${url} does not answer: ${cause instanceof Error ? cause.message : message}`,
+        {
+          code: "server_unreachable",
+          hint: "start it, or correct local.sampler.url",
+          cause: error,
+        },
+      );
+    }
+    if (response.ok) return text;
+    throw new RunError(`the inference server at ${url} answered ${response.status} to ${path}: ${text.slice(0, 500)}`);
+  }
+
+  return {
+    url,
+    ask,
+    async read(schema, path, body) {
+      const text = await ask(path, body);
+      try {
+        return schema.parse(JSON.parse(text));
+      } catch (error) {
+        throw new RunError(`the inference server at ${url} answered ${path} with ${text.slice(0, 200)}`, {
+          hint: `local.sampler.url must be the address of a ${kind} server`,
+          cause: error,
+        });
+      }
+    },
+  };
+}

@@ -1,0 +1,39 @@
+/** vLLM's control routes. Those of weights need VLLM_SERVER_DEV_MODE=1. */
+import { z } from "zod";
+import { RunError } from "../../../errors.ts";
+import type { Server } from "../server-group.ts";
+import { openAsk } from "./ask.ts";
+import { type Control, commonControl } from "./control.ts";
+
+const reset = z.object({ success: z.boolean() });
+const weightInfo = z.object({ weight_version: z.string() });
+
+export function vllmControl(server: Pick<Server, "url" | "headers">): Control {
+  const asking = openAsk(server, "vLLM");
+  const { url, ask, read } = asking;
+  return {
+    ...commonControl(asking, "/v1/unload_lora_adapter"),
+    async loadAdapter(name, path) {
+      await ask("/v1/load_lora_adapter", { lora_name: name, lora_path: path });
+    },
+    async loadWeights(path, version) {
+      await ask("/pause?mode=keep", {});
+      try {
+        await ask("/collective_rpc", { method: "reload_weights", kwargs: { weights_path: path } });
+        // Without the parameter, the reset fails while a request has cached something.
+        const { success } = await read(reset, "/reset_prefix_cache?reset_running_requests=true", {});
+        if (!success) throw new RunError(`the inference server at ${url} could not reset its prefix cache`);
+        await ask("/update_weight_version", { new_version: version });
+      } finally {
+        await ask("/resume", {});
+      }
+    },
+    weightVersion: async () => (await read(weightInfo, "/weight_info")).weight_version,
+    async sleep() {
+      await ask("/sleep?level=1", {});
+    },
+    async wake() {
+      await ask("/wake_up", {});
+    },
+  };
+}

@@ -1,0 +1,53 @@
+/** Samples from a server whose weights it replaces. Running requests continue with the new ones. */
+import { rmSync } from "node:fs";
+import { RunError } from "../../../errors.ts";
+import type { Control } from "../control/control.ts";
+import type { ServerGroup } from "../server-group.ts";
+import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
+import type { ServerProbes } from "./probe-servers.ts";
+import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
+
+/** @param served without a version: replies report that of each token */
+export function weightsSampler(
+  group: ServerGroup,
+  control: Control,
+  probes: ServerProbes,
+  served: Omit<ServedModelOptions, "version">,
+): SyncedSampler {
+  const sampler = sampleFrom(group, served);
+  let current: { version: number; path: string } | undefined;
+  const metrics: Record<string, number> = {};
+  return {
+    metrics,
+    logprobs: sampler.logprobs,
+    separate: true,
+    get version() {
+      return current?.version ?? 0;
+    },
+    sample(requests, options) {
+      const [first] = requests;
+      if (first) probes.prompt = first.prompt;
+      return sampler.sample(requests, options);
+    },
+    async load(published) {
+      const { version, path } = requireKind(published, "weights", group);
+      const begin = performance.now();
+      await control.loadWeights(path, `${version}`);
+      const label = await control.weightVersion();
+      if (label !== `${version}`) throw otherVersion(group, version, label);
+      metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
+      // The server needs the files of these weights only if it is restarted.
+      if (current) rmSync(current.path, { recursive: true, force: true });
+      current = { version, path };
+      metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
+    },
+    close: sampler.close,
+  };
+}
+
+function otherVersion({ servers }: ServerGroup, version: number, label: string): RunError {
+  return new RunError(
+    `the inference server at ${servers[0]?.url} acknowledged version ${version} of the weights, but reports "${label}"`,
+    { code: "sampler_mismatch", hint: "use the server for one run at a time; restart it, then continue with --resume" },
+  );
+}
