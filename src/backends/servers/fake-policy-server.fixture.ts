@@ -18,7 +18,7 @@ export const exportingEngine: Engine = {
 export const encode = (text: string) => Array.from(text, (_, index) => index % 20);
 
 /** What the server does wrong. */
-export interface Fault {
+interface Fault {
   /** Acknowledges weights without using them. */
   ignores?: boolean;
   /** The label of the weights, whatever they are. */
