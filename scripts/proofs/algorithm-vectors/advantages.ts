@@ -10,7 +10,7 @@ import {
 } from "../../../src/algorithms/estimators/estimator.ts";
 import { type EstimatorName, estimators } from "../../../src/algorithms/estimators/index.ts";
 import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
-import { generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
+import { type GaeOptions, generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
 import { allEqual } from "../../../src/statistics.ts";
 import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/group-metrics.ts";
 import { rewardGroup } from "../../../src/trajectories/sample-episodes.fixture.ts";
@@ -139,7 +139,9 @@ const gae = (preset: { carries: boolean }): Family =>
     const { token_level_rewards: rewards, values, response_mask: mask } = inputs;
     const options = { gamma: params.gamma, lambda: params.lam ?? params.lambd ?? 1 };
     const rows = rewards.map((row, index) =>
-      generalizedAdvantages(row, values[index]!, options, preset.carries ? mask[index] : undefined),
+      preset.carries
+        ? carriedAdvantages(row, values[index]!, mask[index]!, options)
+        : generalizedAdvantages(row, values[index]!, options),
     );
     return {
       advantages: whitenWhere(
@@ -149,6 +151,24 @@ const gae = (preset: { carries: boolean }): Family =>
       returns: rows.map(({ returns }) => returns),
     };
   });
+
+/** Of the tokens that the policy sampled; the others repeat the advantage of the token after them. */
+function carriedAdvantages(
+  rewards: readonly number[],
+  values: readonly number[],
+  mask: readonly number[],
+  options: GaeOptions,
+) {
+  const own = (row: readonly number[]) => row.filter((_, token) => mask[token] === 1);
+  const sampled = [...generalizedAdvantages(own(rewards), own(values), options).advantages];
+  let ahead = 0;
+  const advantages = mask.map(() => 0);
+  for (let token = mask.length - 1; token >= 0; token--) {
+    if (mask[token] === 1) ahead = sampled.pop()!;
+    advantages[token] = ahead;
+  }
+  return { advantages, returns: advantages.map((advantage, token) => advantage + values[token]!) };
+}
 
 const verlReturns = family<Rows, { gamma: number }>(
   ({ inputs: { token_level_rewards, response_mask: mask }, params }) => {

@@ -28,24 +28,20 @@ export function returnsToGo(rewards: ArrayLike<number>, gamma: number): Float64A
  *
  * @param rewards `[T]`
  * @param values `[T]` the critic's value at each token
- * @param mask `[T]` 1: sampled by the policy. Other tokens are skipped and repeat the advantage of the token after them.
  * @returns `[T]` advantages, and returns `A + V`, which the critic learns
  */
 export function generalizedAdvantages(
   rewards: ArrayLike<number>,
   values: ArrayLike<number>,
   { gamma, lambda }: GaeOptions,
-  mask?: ArrayLike<number>,
 ): { advantages: Float64Array; returns: Float64Array } {
   const advantages = new Float64Array(rewards.length);
   const returns = new Float64Array(rewards.length);
   let nextValue = 0;
   let ahead = 0;
   for (let token = rewards.length - 1; token >= 0; token--) {
-    if (mask === undefined || mask[token] !== 0) {
-      ahead = rewards[token]! + gamma * nextValue - values[token]! + gamma * lambda * ahead;
-      nextValue = values[token]!;
-    }
+    ahead = rewards[token]! + gamma * nextValue - values[token]! + gamma * lambda * ahead;
+    nextValue = values[token]!;
     advantages[token] = ahead;
     returns[token] = ahead + values[token]!;
   }

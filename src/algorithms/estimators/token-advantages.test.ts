@@ -24,26 +24,6 @@ test("advantages are the returns if the critic predicts 0, and 0 if it predicts 
   );
 });
 
-test("tokens that the policy did not sample are skipped", () => {
-  const token = fc.record({
-    reward: fc.integer({ min: -4, max: 4 }),
-    value: fc.integer({ min: -4, max: 4 }),
-    on: fc.nat(1),
-  });
-  fc.assert(
-    fc.property(fc.array(token, { maxLength: 8 }), (tokens) => {
-      const options = { gamma: 0.9, lambda: 0.8 };
-      const row = (some: typeof tokens) => [some.map(({ reward }) => reward), some.map((one) => one.value)] as const;
-      const mask = tokens.map(({ on }) => on);
-      const whole = generalizedAdvantages(...row(tokens), options, mask);
-      const alone = generalizedAdvantages(...row(tokens.filter(({ on }) => on === 1)), options);
-      const where = (figures: Float64Array) => figures.filter((_, index) => mask[index] === 1);
-      close(where(whole.advantages), alone.advantages);
-      close(where(whole.returns), alone.returns);
-    }),
-  );
-});
-
 function whiten(values: Float64Array, options: WhiteningOptions): Float64Array {
   const { center, factor } = whiteningOf(values, options);
   return values.map((value) => (value - center) * factor);

@@ -17,8 +17,10 @@ interface Entry {
   users: number;
 }
 
-/** @param mostIdle unused policies that stay open */
-export function createSnapshotPool(store: Store, mostIdle = 4) {
+/** Unused policies that stay open. */
+const mostIdle = 4;
+
+export function createSnapshotPool(store: Store) {
   // In the order of their last use.
   const entries = new Map<string, Entry>();
 

@@ -2,8 +2,7 @@
 import { splitEstimatorMap } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { KlControllerOptions } from "../../algorithms/kl/kl-controller.ts";
 import { lossAliases, type PolicyLossName, policyLosses } from "../../algorithms/losses/policy-losses.ts";
-import type { ImportanceOptions } from "../../algorithms/off-policy/importance-weights.ts";
-import { type RejectionRule, rejectionRules } from "../../algorithms/off-policy/rejection.ts";
+import { rejectionRules } from "../../algorithms/off-policy/rejection.ts";
 import type { CustomLoss } from "../../algorithms/policy-loss/custom-loss.ts";
 import type { PolicyLossOptions } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Capabilities, Sampler } from "../../backends/engine.ts";
@@ -12,6 +11,7 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
+import { type CorrectionOptions, correctsProcessed } from "../update/prepare-batch.ts";
 
 export type CustomLosses = Readonly<Record<string, CustomLoss>>;
 
@@ -65,11 +65,6 @@ function lossNamed(name: string, custom: CustomLosses): PolicyLossName | CustomL
   });
 }
 
-export interface CorrectionOptions {
-  weights: ImportanceOptions | undefined;
-  rules: readonly RejectionRule[];
-}
-
 /** @throws UserError if a rule does not exist */
 export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOptions {
   const { tis_mode, tis_cap, tis_normalize, rs_mode, rs_threshold } = algorithm.rollout_correction;
@@ -77,14 +72,6 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
     weights: tis_mode === null ? undefined : { level: tis_mode, cap: tis_cap, normalize: tis_normalize },
     rules: rs_mode === null || rs_mode.length === 0 ? [] : rejectionRules(rs_mode, rs_threshold ?? []),
   };
-}
-
-/** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
-export function correctsProcessed(engine: string): UserError {
-  return new UserError(
-    `rllm.algorithm.rollout_correction needs the model's own log-probabilities, but the engine "${engine}" reports them after temperature, top_p and top_k`,
-    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or remove tis_mode and rs_mode." },
-  );
 }
 
 /**

@@ -7,20 +7,25 @@ import {
 } from "../../algorithms/advantages/token-advantages.ts";
 import type { KlEstimatorName } from "../../algorithms/kl/kl-estimators.ts";
 import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
-import { importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
-import { rejectionMask } from "../../algorithms/off-policy/rejection.ts";
+import { type ImportanceOptions, importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
+import { type RejectionRule, rejectionMask } from "../../algorithms/off-policy/rejection.ts";
 import {
   informativeSequences,
   type PolicyLossOptions,
   readsSampler,
 } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Learner } from "../../backends/engine.ts";
+import { UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import { type CorrectionOptions, correctsProcessed } from "../recipe/loss-options.ts";
 import type { Models } from "../state.ts";
 import { compareByTokens } from "./compare-by-tokens.ts";
 import { askCritic } from "./critic.ts";
+
+export interface CorrectionOptions {
+  weights: ImportanceOptions | undefined;
+  rules: readonly RejectionRule[];
+}
 
 export interface PrepareOptions {
   /** The engine's name, for errors. */
@@ -109,6 +114,14 @@ export async function prepareBatch(
     Object.assign(metrics, corrected.metrics);
   }
   return { batch, comparable: !given.processed, metrics, kl };
+}
+
+/** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
+export function correctsProcessed(engine: string): UserError {
+  return new UserError(
+    `rllm.algorithm.rollout_correction needs the model's own log-probabilities, but the engine "${engine}" reports them after temperature, top_p and top_k`,
+    { hint: "Sample with temperature=1, top_p=1 and top_k=-1, or remove tis_mode and rs_mode." },
+  );
 }
 
 /** Replaces the sampler's log-probabilities, which belong to a distribution other than the model's own. */
