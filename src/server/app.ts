@@ -8,6 +8,7 @@ import { clipped, HttpError } from "./http-error.ts";
 import { checkpointSearchRoutes } from "./routes/checkpoint-search.ts";
 import { checkpointRoutes, downloadRoutes } from "./routes/checkpoints.ts";
 import { futureRoutes } from "./routes/futures.ts";
+import { generateRoutes } from "./routes/generate.ts";
 import { handshakeRoutes } from "./routes/handshake.ts";
 import { recordRoutes } from "./routes/records.ts";
 import { refusedRoutes } from "./routes/refused.ts";
@@ -19,6 +20,9 @@ import type { Service } from "./service.ts";
 
 /** Well above what a client sends in one request: 5 MB of estimated tensors, or a long prompt as JSON. */
 const mostBytes = 256 * 1024 * 1024;
+
+/** Whether the server works needs no key. */
+const openPaths = new Set(["/api/v1/healthz", "/health"]);
 
 /** @param apiKey null: requests need no key */
 export function createApp(service: Service, apiKey: string | null): Hono {
@@ -62,13 +66,15 @@ export function createApp(service: Service, apiKey: string | null): Hono {
   app.use(async (c, next) => {
     const bearer = c.req.header("authorization")?.replace(/^Bearer /i, "");
     const given = c.req.header("x-api-key") ?? bearer ?? "";
-    if (apiKey !== null && c.req.path !== "/api/v1/healthz" && !sameKey(given, apiKey)) {
+    if (apiKey !== null && !openPaths.has(c.req.path) && !sameKey(given, apiKey)) {
       throw new HttpError(401, "the API key is wrong: set TINKER_API_KEY to the key that this server was started with");
     }
     await next();
   });
   app.get("/metrics", (c) => c.text(metrics.text()));
   app.route("/api/v1", api);
+  app.use("/inference/*", limit);
+  app.route("/", generateRoutes(service));
   app.notFound((c) => c.json({ detail: clipped(`${c.req.method} ${c.req.path} does not exist on this server`) }, 404));
   app.onError((error, c) => {
     if (error instanceof HttpError) return c.json({ detail: clipped(error.message) }, error.status);

@@ -8,6 +8,7 @@ import type { FutureResult } from "./queue/futures.ts";
 import { createOperations } from "./queue/operations.ts";
 import { createSampleAcceptor } from "./sampling/accept-sample.ts";
 import { createCompletions } from "./sampling/completions.ts";
+import { createGenerator } from "./sampling/generate.ts";
 import { createSamplers } from "./sampling/samplers.ts";
 import { loadWeights, saveExternal, saveForSampler, saveWeights } from "./state/saving.ts";
 import { createSessions } from "./state/sessions.ts";
@@ -41,6 +42,7 @@ export function createService(context: ServerContext) {
     context,
     sessions,
     samplers,
+    generator: createGenerator(context, samplers),
     completions: createCompletions(context.futures),
     uploads: createUploads(context, sessions),
     createModel: (body: unknown) => createModel(creation, body),

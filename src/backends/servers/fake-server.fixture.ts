@@ -29,14 +29,14 @@ export async function fakeServer(
       response.writeHead(401).end("the key is wrong");
       return;
     }
-    if (incoming.url === "/health") {
-      response.end();
-      return;
-    }
     const body = text === "" ? {} : JSON.parse(text);
     const answer = await control?.(incoming.url ?? "", body);
     if (answer) {
       response.writeHead(answer.status ?? 200).end(answer.text);
+      return;
+    }
+    if (incoming.method === "GET") {
+      response.writeHead(incoming.url === "/health" ? 200 : 404).end();
       return;
     }
     const { request, stream } = read(body);

@@ -23,6 +23,10 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
 
   beforeAll(async () => {
     server = createServer(async (request, response) => {
+      if (request.method === "GET") {
+        response.writeHead(404).end();
+        return;
+      }
       let body = "";
       for await (const chunk of request) body += chunk;
       sent = { path: request.url, body: JSON.parse(body) };

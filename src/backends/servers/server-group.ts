@@ -12,6 +12,8 @@ export interface Server {
   readonly headers: Readonly<Record<string, string>>;
   /** Requests that it works on. */
   running: number;
+  /** Whether it has vLLM's `/inference/v1/generate`. */
+  generates?: Promise<boolean> | undefined;
 }
 
 export interface GroupOptions {
@@ -82,6 +84,8 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
     const why = await check(server);
     if (why === undefined) return false;
     if (isWorking(server)) {
+      // It may be started again with other flags.
+      server.generates = undefined;
       lost.set(server, { why, askedAt: performance.now() });
       if (servers.some(isWorking)) {
         onNote?.(`the inference server at ${server.url} does not answer (${why}); the others take over its samples`);

@@ -21,8 +21,8 @@ beforeEach(async () => {
     });
     let text = "";
     for await (const chunk of request) text += chunk;
-    if (request.url === "/health") {
-      response.end();
+    if (request.method === "GET") {
+      response.writeHead(request.url === "/health" ? 200 : 404).end();
       return;
     }
     const body = JSON.parse(text);

@@ -1,4 +1,5 @@
 /** Inference servers as a sampler: token ids in, token ids and log-probabilities out, over HTTP. */
+import { randomUUID } from "node:crypto";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../engine.ts";
@@ -6,13 +7,17 @@ import { changesDistribution } from "../sampling-params.ts";
 import { MissingTokens, type ServerReply, type VersionSpan } from "./dialects/dialect.ts";
 import { sglang } from "./dialects/sglang.ts";
 import { vllmCompletions } from "./dialects/vllm-completions.ts";
+import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { continuedRequest, joinReplies } from "./requests/continued.ts";
 import { gatherEvents } from "./requests/gather-events.ts";
 import { post } from "./requests/post.ts";
 import { openServers, type Server, type ServerGroup } from "./server-group.ts";
 
 export interface ServedModelOptions {
-  /** `vllm`: any server whose `/v1/completions` takes and returns token ids as vLLM's does. Default "vllm". */
+  /**
+   * `vllm`: any server whose `/inference/v1/generate` or, without that route, `/v1/completions` takes and returns token ids as
+   * vLLM's does. Default "vllm".
+   */
   kind?: "vllm" | "sglang";
   /** The model's name at the server; SGLang has only one. */
   model?: string;
@@ -58,8 +63,7 @@ interface Call {
 
 /** A sampler of one model at the servers, which stay open when it is closed. */
 export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options: ServedModelOptions): Sampler {
-  const dialect = options.kind === "sglang" ? sglang : vllmCompletions;
-  const mode = options.logprobs ?? dialect.logprobs;
+  const mode = options.logprobs ?? (options.kind === "sglang" ? sglang : vllmCompletions).logprobs;
   const model = options.adapter ?? (options.kind === "sglang" ? undefined : options.model);
   /** The newest that the server has reported, if it is asked. */
   let version = options.version ?? 0;
@@ -74,6 +78,7 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
   async function ask(server: Server, call: Call, parts: ServerReply[]): Promise<ServerReply> {
     const { pool, url, prefix, headers } = server;
     const { index, stop, onToken } = call;
+    const dialect = options.kind === "sglang" ? sglang : await vllmDialect(server);
     const request = continuedRequest(call.request, parts);
     if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
     const report = (piece: ServerReply) => {
@@ -83,7 +88,7 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
     const streams = onToken !== undefined && !request.promptLogprobs;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
-      const body = JSON.stringify(dialect.write(request, model, streams));
+      const body = JSON.stringify(dialect.write(request, model, streams, randomUUID()));
       const path = prefix + dialect.path;
       const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);

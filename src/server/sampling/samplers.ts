@@ -8,7 +8,7 @@ import { type BaseModel, findBaseModel } from "../models/base-models.ts";
 import { createSnapshotPool, type SnapshotUse } from "../models/snapshots.ts";
 import { readBody } from "../read-body.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
-import { type SamplerRecord, type SessionRecord, samplerRecord } from "../state/records.ts";
+import { type SamplerRecord, type SessionRecord, type Snapshot, samplerRecord } from "../state/records.ts";
 import type { Sessions } from "../state/sessions.ts";
 
 const createSchema = z.looseObject({
@@ -97,6 +97,9 @@ export function createSamplers(context: ServerContext, sessions: Sessions) {
       }
       return pool.use(base, snapshot, how, use);
     },
+    /** The same for the weights of a checkpoint, without a sampling session. */
+    useSnapshot: <T>(base: BaseModel, snapshot: Snapshot, use: (policy: Policy) => Promise<T>): Promise<T> =>
+      pool.use(base, snapshot, "samples", use),
     /** Drops old unnamed weights. Returns the folders in use. */
     sweep(): ReadonlySet<string> {
       for (const session of store.sessions.values()) {

@@ -8,13 +8,16 @@ export interface Dialect {
   logprobs: Sampler["logprobs"];
   /**
    * @param model the name of the model or adapter; undefined for the server's only model
+   * @param id of this request at the server
    * @returns the request's body
    */
-  write(request: SampleRequest, model: string | undefined, stream: boolean): Record<string, unknown>;
+  write(request: SampleRequest, model: string | undefined, stream: boolean, id: string): Record<string, unknown>;
   /** @throws MissingTokens when the answer has no token ids or log-probabilities */
   read(body: Record<string, unknown>, request: SampleRequest): ServerReply;
   /** @returns the reader of one reply's stream: each event's new tokens */
   openStream(request: SampleRequest): (event: Record<string, unknown>) => ServerReply;
+  /** The request that ends another one, which is then answered with what it has. Absent: the server cannot. */
+  abort?(id: string): { path: string; body: Record<string, unknown> };
 }
 
 export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs"> {

@@ -66,12 +66,12 @@ function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCou
   if (Array.isArray(top) && top.every(isObject)) {
     reply.topLogprobs = top.map((alternatives) => readTop(alternatives, topCount));
   }
-  if (Array.isArray(choice.prompt_logprobs)) reply.promptLogprobs = readPrompt(choice.prompt_logprobs, prompt);
+  if (Array.isArray(choice.prompt_logprobs)) reply.promptLogprobs = readPromptLogprobs(choice.prompt_logprobs, prompt);
   return reply;
 }
 
 /** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: of each prompt token, besides likelier ones if asked for */
-function readPrompt(given: readonly unknown[], prompt: Int32Array): Float32Array {
+export function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Float32Array {
   const logprobs = given.map((entry, index) => {
     const token = isObject(entry) ? entry[`${prompt[index]}`] : undefined;
     return isObject(token) ? token.logprob : undefined;

@@ -1,0 +1,74 @@
+/** vLLM's `/inference/v1/generate`: tokens in and out without text, and which weights sampled which tokens. */
+import { isObject } from "../../../is-object.ts";
+import type { SampleRequest } from "../../engine.ts";
+import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
+import { readPromptLogprobs } from "./vllm-completions.ts";
+
+export const vllmGenerate: Dialect = {
+  path: "/inference/v1/generate",
+  logprobs: "raw",
+  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, model, stream, id) {
+    // JSON.stringify leaves out what is undefined.
+    return {
+      request_id: id,
+      model,
+      token_ids: Array.from(prompt),
+      sampling_params: {
+        max_tokens: params.maxTokens,
+        temperature: params.temperature,
+        top_p: params.topP,
+        top_k: Math.max(0, params.topK),
+        min_p: params.minP,
+        stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
+        stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
+        ignore_eos: params.ignoreEos || undefined,
+        repetition_penalty: 1,
+        presence_penalty: 0,
+        frequency_penalty: 0,
+        seed: params.seed,
+        // 0: only those of the sampled tokens.
+        logprobs: topLogprobs,
+        prompt_logprobs: promptLogprobs ? 0 : undefined,
+        // Only stop strings need text.
+        detokenize: params.stopStrings.length > 0,
+      },
+      stream: stream || undefined,
+    };
+  },
+  read: readChoice,
+  openStream: (request) => (event) => readChoice(event, request),
+  abort: (id) => ({ path: "/inference/v1/abort_requests", body: { request_ids: [`generate-tokens-${id}`] } }),
+};
+
+function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
+  const [choice] = Array.isArray(body.choices) ? body.choices : [];
+  if (!isObject(choice)) throw new Error("the inference server's answer has no choices");
+  const { token_ids: ids, logprobs, finish_reason: reason } = choice;
+  if (!Array.isArray(ids)) throw new MissingTokens("its choices have no token_ids");
+  const content = isObject(logprobs) && Array.isArray(logprobs.content) ? logprobs.content : undefined;
+  if (content === undefined && ids.length > 0) throw new MissingTokens("its choices have no logprobs.content");
+  const entries = (content ?? []).filter(isObject);
+  const reply: ServerReply = {
+    tokens: new Int32Array(ids as number[]),
+    logprobs: toLogprobs(
+      entries.map(({ logprob }) => logprob),
+      "logprobs.content",
+    ),
+    stopReason: reason === null || reason === undefined ? undefined : toStopReason(String(reason)),
+    versions: readVersions(choice.weight_versions),
+  };
+  if (topCount > 0) reply.topLogprobs = entries.map(({ top_logprobs: top }) => readTop(top, topCount));
+  if (Array.isArray(body.prompt_logprobs)) reply.promptLogprobs = readPromptLogprobs(body.prompt_logprobs, prompt);
+  return reply;
+}
+
+/** @param given the most likely tokens, and the sampled one if it is not among them */
+function readTop(given: unknown, count: number) {
+  const ranked = (Array.isArray(given) ? given.filter(isObject) : [])
+    .sort((left, right) => Number(right.logprob) - Number(left.logprob))
+    .slice(0, count);
+  return {
+    tokens: Int32Array.from(ranked, ({ token_id: token }) => Number(token)),
+    logprobs: Float32Array.from(ranked, ({ logprob }) => Number(logprob)),
+  };
+}

@@ -1,0 +1,74 @@
+/** The routes that clients of vLLM use: token ids in, token ids and log-probabilities out. */
+import { randomUUID } from "node:crypto";
+import { Hono } from "hono";
+import { z } from "zod";
+import { HttpError } from "../http-error.ts";
+import { readBody } from "../read-body.ts";
+import { type ReplyHead, toEvent, toLastEvent, toReply } from "../sampling/generate-reply.ts";
+import { readGenerateCall } from "../sampling/generate-request.ts";
+import type { Service } from "../service.ts";
+import { jsonBody } from "./bodies.ts";
+
+const abortSchema = z.looseObject({ request_ids: z.array(z.string()) });
+
+export function generateRoutes({ context, generator }: Service): Hono {
+  return (
+    new Hono()
+      .post("/inference/v1/generate", async (c) => {
+        const call = readGenerateCall(await jsonBody(c));
+        const { model, request, run } = generator.accept(call);
+        const head: ReplyHead = {
+          request_id: call.id ?? randomUUID(),
+          created: Math.floor(context.now().getTime() / 1000),
+          model,
+        };
+        const { signal } = c.req.raw;
+        if (!call.stream) return c.json(toReply(head, request.prompt, await run(signal), call.logprobs));
+        const events = new TransformStream<string, Uint8Array>({
+          transform: (text, out) => out.enqueue(new TextEncoder().encode(text)),
+        });
+        const writer = events.writable.getWriter();
+        const write = (event: object | string) =>
+          writer.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`).catch(() => {});
+        let streamed = 0;
+        // The engine streams no alternatives: these come with the last event.
+        const onToken = request.topLogprobs
+          ? undefined
+          : (_: number, token: number, logprob: number) => {
+              streamed++;
+              void write(toEvent(head, token, logprob, call.logprobs));
+            };
+        void run(signal, onToken)
+          .then(
+            async (sample) => {
+              await write(toLastEvent(head, sample, streamed, call.logprobs));
+              await write("[DONE]");
+            },
+            (error: unknown) => {
+              const isOwn = error instanceof HttpError;
+              if (!isOwn) context.log.warn("", `a stream of /inference/v1/generate failed: ${error}`);
+              const message = error instanceof Error ? error.message : String(error);
+              return write({ error: { message, code: isOwn ? error.status : 500 } });
+            },
+          )
+          .finally(() => writer.close().catch(() => {}));
+        return c.body(events.readable, 200, { "content-type": "text/event-stream" });
+      })
+      // Clients ask with GET whether the route exists.
+      .get("/inference/v1/generate", (c) => c.json({ detail: "use POST" }, 405, { allow: "POST" }))
+      .post("/inference/v1/abort_requests", async (c) => {
+        generator.abort(readBody(abortSchema, await jsonBody(c)).request_ids);
+        return c.body(null, 200);
+      })
+      // Base models do not change.
+      .get("/weight_info", (c) => c.json({ weight_version: "0" }))
+      .get("/health", (c) => c.body(null, context.models.some(({ keeper }) => keeper.lost) ? 503 : 200))
+      .get("/v1/models", (c) => {
+        const data = context.models.map(({ name, engine: { model } }) => ({
+          ...{ id: name, object: "model", owned_by: "hone", root: model.directory, parent: null },
+          max_model_len: model.maxLength,
+        }));
+        return c.json({ object: "list", data });
+      })
+  );
+}
