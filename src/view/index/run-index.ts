@@ -33,12 +33,11 @@ const sliceMilliseconds = 25;
 /** @param cache the folder of all indexes */
 export function openRunIndex(folder: string, cache: string): RunIndex {
   const file = databaseFile(folder, cache);
-  let database = openDatabase(file);
   const problems: string[] = [];
   const onProblem = (text: string) => {
     if (!problems.includes(text)) problems.push(text);
   };
-  let episodes: EpisodeIndexer = indexEpisodes(database, folder, onProblem);
+  let { database, episodes } = open();
   let share = 0;
   let revision = 0;
   let working: Promise<boolean> | undefined;
@@ -64,11 +63,22 @@ export function openRunIndex(folder: string, cache: string): RunIndex {
 
   const changes = () => (database.prepare("SELECT total_changes() AS count").get([]) as { count: number }).count;
 
+  function open(): { database: IndexDatabase; episodes: EpisodeIndexer } {
+    const found = openDatabase(file);
+    try {
+      return { database: found, episodes: indexEpisodes(found, folder, onProblem) };
+    } catch {
+      found.close();
+      removeDatabase(file);
+      const database = openDatabase(file);
+      return { database, episodes: indexEpisodes(database, folder, onProblem) };
+    }
+  }
+
   function rebuild(): void {
     database.close();
     removeDatabase(file);
-    database = openDatabase(file);
-    episodes = indexEpisodes(database, folder, onProblem);
+    ({ database, episodes } = open());
   }
 
   async function work(until: number): Promise<boolean> {

@@ -68,12 +68,15 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   for (const [path, answer] of Object.entries(runRoutes)) {
     app.get(path, async (context) => {
       const run = viewer.open(context.req.param("run") ?? "");
+      const given = { ...context.req.query(), ...context.req.param() };
       await run.index.refresh(patienceMilliseconds);
       try {
-        return context.json(answer(run, { ...context.req.query(), ...context.req.param() }) as object);
+        return context.json(answer(run, given) as object);
       } catch (error) {
-        if (isDatabaseError(error)) run.index.rebuild();
-        throw error;
+        if (!isDatabaseError(error)) throw error;
+        run.index.rebuild();
+        await run.index.refresh(patienceMilliseconds);
+        return context.json(answer(run, given) as object);
       }
     });
   }
