@@ -1,4 +1,5 @@
 /** Operations on training batches: denominators, and selections of sequences and tokens. */
+import { concatenate } from "../concatenate.ts";
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
@@ -39,7 +40,11 @@ export function totalsOf(offsets: Int32Array): BatchTotals {
  */
 export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>): TrainingBatch {
   const indices = Array.from(chosen);
-  const gather = (values: Float32Array) => gatherTokens(values, batch.offsets, indices);
+  const gather = (values: Float32Array) =>
+    concatenate(
+      Float32Array,
+      indices.map((index) => values.subarray(batch.offsets[index]!, batch.offsets[index + 1]!)),
+    );
   return {
     sequences: indices.map((index) => batch.sequences[index]!),
     offsets: offsetsOf(indices.map((index) => batch.offsets[index + 1]! - batch.offsets[index]!)),
@@ -92,15 +97,4 @@ function optionalArrays(batch: TrainingBatch, gather: (values: Float32Array) => 
 /** The same sequences as a batch of its own: the denominators count only them. */
 export function asWhole(batch: TrainingBatch): TrainingBatch {
   return { ...batch, totals: totalsOf(batch.offsets) };
-}
-
-function gatherTokens(values: Float32Array, offsets: Int32Array, indices: readonly number[]): Float32Array {
-  const parts = indices.map((index) => values.subarray(offsets[index]!, offsets[index + 1]!));
-  const gathered = new Float32Array(parts.reduce((total, part) => total + part.length, 0));
-  let position = 0;
-  for (const part of parts) {
-    gathered.set(part, position);
-    position += part.length;
-  }
-  return gathered;
 }

@@ -1,4 +1,5 @@
 /** The policy term of a loss: evaluates each sequence's loss, applies the weights, writes the slopes. */
+import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import type { TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
 import { geometricMeans } from "../losses/gmpo.ts";
@@ -154,9 +155,15 @@ function markTokens(
     }
     marks ??= new Uint8Array(outputs.logprobs.length);
     const own = sequences.filter((sequence) => sequence.loss === loss);
-    const logprobs = concat(own.map(({ start, trained }) => outputs.logprobs.subarray(start, start + trained)));
+    const logprobs = concatenate(
+      Float64Array,
+      own.map(({ start, trained }) => outputs.logprobs.subarray(start, start + trained)),
+    );
     const ofBatch = (values: Float32Array) =>
-      concat(own.map(({ from, trained }) => values.subarray(from, from + trained)));
+      concatenate(
+        Float64Array,
+        own.map(({ from, trained }) => values.subarray(from, from + trained)),
+      );
     const old = batch.oldLogprobs === undefined ? logprobs : ofBatch(batch.oldLogprobs);
     const marked = mark({ logprobs, old, advantages: ofBatch(batch.advantages) }, constants);
     let position = 0;
@@ -166,14 +173,4 @@ function markTokens(
     }
   }
   return marks;
-}
-
-function concat(parts: readonly Floats[]): Float64Array {
-  const all = new Float64Array(parts.reduce((length, part) => length + part.length, 0));
-  let position = 0;
-  for (const part of parts) {
-    all.set(part, position);
-    position += part.length;
-  }
-  return all;
 }

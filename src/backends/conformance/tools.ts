@@ -1,6 +1,8 @@
 /** Tools of the conformance checks: made-up token sequences, simple losses, comparisons. */
+
 import assert from "node:assert/strict";
 import type { Loss } from "../../algorithms/types.ts";
+import { concatenate } from "../../concatenate.ts";
 import { uniforms } from "../../random.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import type {
@@ -99,11 +101,9 @@ export function madeUpTokens(engine: Pick<SamplerSubject, "model">, seed: number
   });
 }
 
-const joined = (...parts: Int32Array[]): Int32Array => Int32Array.from(parts.flatMap((part) => Array.from(part)));
-
 /** A sequence whose tokens from `prompt` on are trained. */
 export function trainedAfter(prompt: Int32Array, reply: Int32Array): Sequence {
-  const tokens = joined(prompt, reply);
+  const tokens = concatenate(Int32Array, [prompt, reply]);
   return {
     tokens,
     trained: Uint8Array.from({ length: tokens.length - 1 }, (_, index) => (index + 1 >= prompt.length ? 1 : 0)),
@@ -114,7 +114,7 @@ export function trainedAfter(prompt: Int32Array, reply: Int32Array): Sequence {
 export function madeUpSequences(engine: Engine, seed = 1): Sequence[] {
   const tokens = (offset: number, length: number) => madeUpTokens(engine, seed * 100 + offset, length);
   const [first, second] = [tokens(0, 7), tokens(1, 3)];
-  const gaps = joined(tokens(2, 5), tokens(3, 6));
+  const gaps = concatenate(Int32Array, [tokens(2, 5), tokens(3, 6)]);
   return [
     trainedAfter(first, tokens(4, 5)),
     trainedAfter(second, tokens(5, 1)),

@@ -1,5 +1,7 @@
 /** Opens the local engine: prepares Python and the model, and starts the worker. */
+
 import { join } from "node:path";
+import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
@@ -8,7 +10,6 @@ import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
 import { type Connection, connect } from "./channel/connection.ts";
 import { readNumber } from "./channel/frames.ts";
-import { concatenate } from "./channel/ragged.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
@@ -50,7 +51,7 @@ function scorer(connection: Connection, model: ModelInfo): Scorer {
     model,
     async score(sequences) {
       const arrays = {
-        tokens: concatenate(sequences),
+        tokens: concatenate(Int32Array, sequences),
         offsets: offsetsOf(sequences.map(({ length }) => length)),
       };
       const { scores } = (await connection.request("score", {}, arrays).answer).arrays;

@@ -1,11 +1,11 @@
 /** Sampling through the worker. */
+import { concatenate } from "../../concatenate.ts";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 import type { Connection } from "./channel/connection.ts";
 import type { Frame, FrameArray } from "./channel/frames.ts";
-import { concatenate } from "./channel/ragged.ts";
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(
@@ -20,7 +20,10 @@ export async function* sample(
 
   const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined };
   const arrays = {
-    tokens: concatenate(requests.map(({ prompt }) => prompt)),
+    tokens: concatenate(
+      Int32Array,
+      requests.map(({ prompt }) => prompt),
+    ),
     offsets: offsetsOf(requests.map(({ prompt }) => prompt.length)),
   };
   const request = connection.request("sample", fields, arrays, (frame) => {

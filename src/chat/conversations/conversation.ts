@@ -2,6 +2,7 @@
  * One agent's conversations as append-only tokens. The prompt of a call that continues an earlier one is that call's
  * prompt, its sampled tokens, and the bridge to the next turn. If that is impossible, the whole conversation is rendered.
  */
+import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
 import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "../messages.ts";
 import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
@@ -199,7 +200,7 @@ function continued(
   stopIds: Chat["stopIds"],
 ): Int32Array {
   const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1);
-  const prompt = join(call.prompt, call.sampled, added.subarray(ended ? 1 : 0));
+  const prompt = concatenate(Int32Array, [call.prompt, call.sampled, added.subarray(ended ? 1 : 0)]);
   // The new prompt contains the old tokens, so a long conversation shares their memory.
   const seen = call.prompt.length;
   call.sampled = prompt.subarray(seen, seen + call.sampled.length);
@@ -251,16 +252,6 @@ function takesUp(recorded: readonly Recorded[], messages: readonly ChatMessage[]
 function withId(message: ChatMessage, callIds: ReadonlyMap<string, string>): ChatMessage {
   const toolCallId = translated(message.toolCallId, callIds);
   return toolCallId === undefined ? message : { ...message, toolCallId };
-}
-
-function join(...parts: readonly Int32Array[]): Int32Array {
-  const joined = new Int32Array(parts.reduce((total, part) => total + part.length, 0));
-  let position = 0;
-  for (const part of parts) {
-    joined.set(part, position);
-    position += part.length;
-  }
-  return joined;
 }
 
 const optionsKey = ({ thinking, reasoningEffort }: CallOptions) => JSON.stringify([thinking, reasoningEffort]);

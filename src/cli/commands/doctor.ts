@@ -1,4 +1,5 @@
 /** `hone doctor`: checks the machine, trains on one batch, and reports each finding with the command that fixes it. */
+
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import type { Command } from "commander";
@@ -9,6 +10,7 @@ import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts"
 import { openChat } from "../../chat/open-chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
+import { concatenate } from "../../concatenate.ts";
 import type { Config } from "../../config/schema.ts";
 import { formatBytes } from "../../files/durable-files.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
@@ -104,7 +106,10 @@ async function trainOnce(engine: Engine, config: Config, report: Report): Promis
   const norm = gradNorm.toPrecision(3);
   report("training", `${tokens} tokens forward and backward in ${time()}, gradient norm ${norm}`);
 
-  const sampled = Float32Array.from(samples.flatMap(({ logprobs }) => [...logprobs]));
+  const sampled = concatenate(
+    Float32Array,
+    samples.map(({ logprobs }) => logprobs),
+  );
   const { "rollout/logprob_diff_mean": mismatch = 0 } = samplerMismatch(outputs.logprobs, sampled);
   const allowed = engine.model.dtype === "float32" ? 1e-3 : 0.1;
   report(

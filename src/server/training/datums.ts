@@ -2,6 +2,7 @@
 
 import type { Loss } from "../../algorithms/types.ts";
 import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
+import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
 import type { Datum, ForwardBackwardRequest, InputChunk } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
@@ -65,7 +66,7 @@ export function textTokens(chunks: readonly InputChunk[], vocabularySize: number
     if (chunk.kind === "text") return chunk.tokens;
     throw new UserError(`the input has a chunk of kind ${chunk.kind}; this model reads text only`);
   });
-  const tokens = Int32Array.from(parts.flatMap((part) => Array.from(part)));
+  const tokens = concatenate(Int32Array, parts);
   const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
   if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
   return tokens;

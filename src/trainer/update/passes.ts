@@ -1,8 +1,10 @@
 /** Optimizer steps. The forward and backward of one may take several passes, if all at once would be too much. */
+
 import { addMetrics } from "../../algorithms/metric-sums.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
+import { concatenate } from "../../concatenate.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
 
@@ -101,7 +103,10 @@ async function stepInPasses(
 function partOf(batch: TrainingBatch, loss: Loss, share: Int32Array): { sequences: Sequence[]; loss: Loss } {
   const { sequences, offsets } = batch;
   const pick = (values: Float32Array) =>
-    Float32Array.from(Array.from(share).flatMap((at) => [...values.subarray(offsets[at], offsets[at + 1])]));
+    concatenate(
+      Float32Array,
+      Array.from(share, (at) => values.subarray(offsets[at], offsets[at + 1])),
+    );
   const hosted = () => {
     const whole = loss.hosted?.();
     const inputs = Object.entries(whole?.inputs ?? {}).map(([name, values]) => [name, pick(values)] as const);
@@ -127,7 +132,10 @@ function join(earlier: readonly ForwardBackwardResult[], last: ForwardBackwardRe
   const counts = results.flatMap(({ outputs: { offsets } }) =>
     [...offsets.subarray(1)].map((end, at) => end - offsets[at]!),
   );
-  const logprobs = Float32Array.from(results.flatMap(({ outputs }) => [...outputs.logprobs]));
+  const logprobs = concatenate(
+    Float32Array,
+    results.map(({ outputs }) => outputs.logprobs),
+  );
   return {
     loss: results.reduce((sum, { loss }) => sum + loss, 0),
     metrics: addMetrics(results.map(({ metrics }) => metrics)),

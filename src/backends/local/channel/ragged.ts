@@ -1,26 +1,11 @@
 /** Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure. */
+
 import type { OutputGradient } from "../../../algorithms/types.ts";
+import { concatenate } from "../../../concatenate.ts";
 import { RunError, UserError } from "../../../errors.ts";
 import { offsetsOf } from "../../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../../trajectories/types.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
-
-export const concatenate = (arrays: readonly Int32Array[]): Int32Array =>
-  joinInto(new Int32Array(totalLength(arrays)), arrays);
-
-const totalLength = (arrays: readonly ArrayLike<number>[]) => arrays.reduce((total, { length }) => total + length, 0);
-
-function joinInto<Whole extends Int32Array | Float32Array | Uint8Array>(
-  whole: Whole,
-  arrays: readonly ArrayLike<number>[],
-): Whole {
-  let position = 0;
-  for (const array of arrays) {
-    whole.set(array, position);
-    position += array.length;
-  }
-  return whole;
-}
 
 /** @throws UserError when a sequence is empty, or its mask or targets do not fit its tokens */
 export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
@@ -34,10 +19,13 @@ export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
     }
   }
   const masks = sequences.map((sequence) => sequence.trained);
-  const trained = joinInto(new Uint8Array(totalLength(masks)), masks);
-  const tokens = concatenate(sequences.map((sequence) => sequence.tokens));
+  const trained = concatenate(Uint8Array, masks);
+  const tokens = concatenate(
+    Int32Array,
+    sequences.map((sequence) => sequence.tokens),
+  );
   if (sequences.every(({ targets }) => targets === undefined)) return { tokens, offsets, trained };
-  return { tokens, offsets, trained, targets: concatenate(sequences.map(targetsOf)) };
+  return { tokens, offsets, trained, targets: concatenate(Int32Array, sequences.map(targetsOf)) };
 }
 
 function targetsOf({ tokens, trained, targets }: Sequence, index: number): Int32Array {
@@ -90,7 +78,7 @@ export function scatter(whole: TokenOutputs, part: TokenOutputs, sequences: Int3
 export function gather(whole: OutputGradient, offsets: Int32Array, sequences: Int32Array): OutputGradient {
   const pick = (source: Float32Array): Float32Array => {
     const pieces = Array.from(sequences, (sequence) => source.subarray(offsets[sequence], offsets[sequence + 1]));
-    return joinInto(new Float32Array(totalLength(pieces)), pieces);
+    return concatenate(Float32Array, pieces);
   };
   const picked = gradientNames.flatMap((name) => (whole[name] === undefined ? [] : [[name, pick(whole[name])]]));
   return Object.fromEntries(picked) as OutputGradient;
