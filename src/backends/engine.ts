@@ -59,11 +59,14 @@ export interface PolicySpec {
 }
 
 export interface LearnerSpec extends PolicySpec {
-  /** Another model than the engine's, for a critic or a reference; requires `Capabilities.otherModels`. */
+  /**
+   * Another model than the engine's, with the same vocabulary, for a critic or a reference; requires
+   * `Capabilities.otherModels`.
+   */
   model?: string;
   /**
-   * `value` makes a critic: over the adapted model one value per position instead of a distribution, 0 everywhere
-   * before the first step. Each value is that of the state before the trained token, and the only output: `logprobs` are
+   * `value` makes a critic: over the adapted model one value per position instead of a distribution. Before the first
+   * step it is 0 everywhere, unless the model's files have a value head, such as a reward model's. Each value is that of the state before the trained token, and the only output: `logprobs` are
    * empty. A critic cannot be exported; its head is trained and saved with the adapter.
    */
   head?: "value";
@@ -265,9 +268,17 @@ export interface Policy {
   readonly learner: Learner;
 }
 
+export interface ScoreMoments {
+  mean: number;
+  /** Above 0. */
+  std: number;
+}
+
 /** A frozen model that gives each sequence one number, such as a reward model. */
 export interface Scorer {
   readonly model: Pick<ModelInfo, "name" | "directory" | "maxLength">;
+  /** Mean and standard deviation of its scores on its own data, if its files store them, as OpenRLHF's do. */
+  readonly moments?: ScoreMoments;
   /** Requests to its servers that were repeated since the start; absent if it has none. */
   readonly retries?: number;
   /** `[S]` a score for each sequence, which is read at its last token. */

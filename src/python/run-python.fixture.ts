@@ -24,10 +24,16 @@ export async function makeTinyModel(directory: string, seed = 0): Promise<string
 }
 
 /**
- * Writes a tiny reward model with a tokenizer and a chat template of its own into a new folder.
+ * Writes a tiny reward model into a new folder, with a tokenizer and a chat template of its own, or with `tokenizer` the
+ * tiny language model's.
  * @param preferred characters that it likes; without them its weights are random
  */
-export async function makeTinyRewardModel(directory: string, preferred?: string): Promise<string> {
-  await runPython("make_tiny_reward_model.py", [directory, "0", ...(preferred === undefined ? [] : [preferred])]);
+export async function makeTinyRewardModel(
+  directory: string,
+  { preferred, tokenizer }: { preferred?: string; tokenizer?: "of the language model" } = {},
+): Promise<string> {
+  const flags = tokenizer === undefined ? [] : ["--language-model"];
+  const words = [...flags, directory, "0", ...(preferred === undefined ? [] : [preferred])];
+  await runPython("make_tiny_reward_model.py", words);
   return directory;
 }

@@ -34,6 +34,18 @@ test.each([
   [[onTinker, "rllm.algorithm.estimator_map={judge:gae}"], "it requires a critic (gae)"],
   [[onTinker, "model.lora_rank=0"], "it requires training of all weights (lora_rank=0)"],
   [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
+  [["rllm.critic.model=./other"], "it requires an estimator with a critic"],
+  [["rllm.algorithm.reference_model=./other"], "it requires rllm.algorithm.kl_beta above 0"],
+  [
+    [onTinker, "rllm.algorithm.reference_model=./other"],
+    "it requires other models beside the run's own; only the local",
+  ],
+  [
+    [onTinker, "rllm.reward.model=./judge"],
+    "it requires reward models, or servers for them (rllm.reward.use_engine=true)",
+  ],
+  [["rllm.reward.model=./judge", "rllm.reward.use_engine=true"], "it requires rllm.reward.engine_url"],
+  [["rllm.reward.normalize=true"], "it requires rllm.reward.model"],
 ])("%j is refused", (overrides, message) => {
   expect(found(...overrides)).toEqual([expect.stringContaining(message)]);
   expect(() => checkSettings(composeConfig({ overrides }))).toThrow(message);
@@ -42,6 +54,7 @@ test.each([
 test.each([
   [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
+  [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or engine_url"],
   [["rllm.workflow.workflow_args.gamma=0.5"], "it requires rllm.stepwise_advantage.enable=true with mode=per_step"],
   [["rllm.workflow.workflow_args.reward_bonus_coeff=1"], "it requires rllm.stepwise_advantage.enable=true"],
   [["rllm.stepwise_advantage.enable=true"], "it requires rllm.stepwise_advantage.mode=per_step or"],
@@ -60,6 +73,10 @@ test.each([
   ["rllm.algorithm.policy_loss.tau_pos=2", "rllm.algorithm.loss_fn_map={judge: sapo}"],
   ["rllm.algorithm.policy_loss.dro_beta=2", "rllm.algorithm.estimator_map={judge: [grpo, dro]}"],
   ["local.dtype=float32", onTinker],
+  [onTinker, "rllm.reward={model: ./judge, use_engine: true, engine_url: ['http://localhost:1']}"],
+  ["rllm.critic.model=./other", "rllm.algorithm.adv_estimator=gae"],
+  ["rllm.algorithm.reference_model=./other", "rllm.algorithm.kl_beta=0.1"],
+  ["rllm.reward={model: [./a, ./b], model_weights: [{solver: 1}, 2], own_weight: {judge: 0}}"],
 ])("%s takes effect with %s", (...overrides) => {
   expect(found(...overrides)).toEqual([]);
 });

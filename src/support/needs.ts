@@ -60,8 +60,13 @@ export const engineNeeds: readonly EngineNeed[] = [
   ),
   {
     keys: ["rllm.reward.model"],
-    requires: "reward models",
+    requires: "reward models, or servers for them (rllm.reward.use_engine=true)",
     isMet: ({ outputs }) => outputs.includes("scores"),
+  },
+  {
+    keys: ["rllm.critic.model", `${algorithm}.reference_model`],
+    requires: "other models beside the run's own",
+    isMet: ({ otherModels }, value) => otherModels || value === null,
   },
   {
     keys: ["model.lora_rank"],
@@ -104,7 +109,7 @@ export const settingNeeds: readonly SettingNeed[] = [
   refusing(
     needs(
       "rllm.reward.model",
-      under("rllm.reward", "model_weights", "own_weight", "use_engine"),
+      under("rllm.reward", "model_weights", "own_weight", "normalize", "use_engine"),
       ({ rllm }) => rllm.reward.model !== null,
     ),
   ),
@@ -145,7 +150,7 @@ export const settingNeeds: readonly SettingNeed[] = [
   ),
 
   needs(critic, under("rllm.critic", "learning_rate", "value_clip", "value_coef"), hasCritic),
-  refusing(needs(critic, ["rllm.critic.warmup_steps", `${algorithm}.lam`], hasCritic)),
+  refusing(needs(critic, ["rllm.critic.model", "rllm.critic.warmup_steps", `${algorithm}.lam`], hasCritic)),
   needsValue(`${algorithm}.use_precomputed_advantage`, false, under(algorithm, "adv_estimator", "estimator_preset")),
   needs("the estimator grpo or group_norm", [`${algorithm}.norm_adv_by_std_in_grpo`], (config) =>
     hasEstimator(config, (name) => ["grpo", "group_norm"].includes(name) || builtInEstimator(name) === undefined),
@@ -161,7 +166,7 @@ export const settingNeeds: readonly SettingNeed[] = [
   ),
   needsLoss("the loss ppo", [`${algorithm}.clip_ratio_c`], ["ppo"]),
   needsValue(`${algorithm}.loss_agg_mode`, "seq-mean-token-sum-norm", [`${algorithm}.loss_scale_factor`]),
-  refusing(needs(`${algorithm}.kl_beta above 0`, [`${algorithm}.kl_target`], hasKl)),
+  refusing(needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_target", "reference_model"), hasKl)),
   needs(`${algorithm}.kl_beta above 0`, under(algorithm, "kl_estimator", "use_kl_in_reward"), hasKl),
   needs(`${algorithm}.kl_target`, [`${algorithm}.kl_horizon`], ({ rllm }) => rllm.algorithm.kl_target !== null),
   needs(

@@ -91,6 +91,8 @@ export interface Trajectory {
   steps: Step[];
   /** `null`: unknown (the rollout failed or the grader does not know). Never replaced by 0. */
   reward: number | null;
+  /** What `reward` is the weighted sum of, if reward models score: each score by its model's name, `own` the workflow's. */
+  scores?: Readonly<Record<string, number>>;
 }
 
 /** Everything one rollout (one attempt at one task) recorded. */

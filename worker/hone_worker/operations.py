@@ -91,6 +91,7 @@ class Operations:
             device=header.get("device", "auto"),
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
+            output_layer=header.get("head") is None,
         )
         micro_batch_tokens = header.get("micro_batch_tokens", 0)
         if header.get("head") == "score":

@@ -1,7 +1,8 @@
 """Writes a tiny reward model (sequence classification with one label) as a Hugging Face folder. Its byte-level
-tokenizer has other ids than the tiny language model's, and another chat template.
+tokenizer has other ids than the tiny language model's, and another chat template; with `--language-model` it is that
+model's own.
 
-    python make_tiny_reward_model.py DIRECTORY [SEED] [PREFERRED]
+    python make_tiny_reward_model.py [--language-model] DIRECTORY [SEED] [PREFERRED]
 
 Its weights are random, or such that the score grows with the share of the characters PREFERRED in a
 conversation."""
@@ -52,9 +53,10 @@ def plant_preference(model: LlamaForSequenceClassification, tokens: list[int]) -
 
 
 def main() -> None:
-    directory, seed = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    tokenizer = make_reward_tokenizer()
-    preferred = sys.argv[3] if len(sys.argv) > 3 else None
+    arguments = [argument for argument in sys.argv[1:] if argument != "--language-model"]
+    tokenizer = make_reward_tokenizer() if len(arguments) == len(sys.argv) - 1 else make_tokenizer()
+    directory, seed = Path(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 0
+    preferred = arguments[2] if len(arguments) > 2 else None
     model = make_reward_model(tokenizer, seed, layers=1 if preferred else 2)
     if preferred:
         plant_preference(model, tokenizer.convert_tokens_to_ids(list(preferred)))

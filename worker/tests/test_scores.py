@@ -1,5 +1,7 @@
 """Scores of reward models against transformers' own."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,56 @@ def test_value_heads(head, tmp_path):
     with torch.no_grad():
         expected = torch.cat([plain(input_ids=torch.tensor([s])).logits[:, 0] for s in sequences]) + 0.5
     assert (scores_of(open_scores(tmp_path), sequences) - expected).abs().max() < 1e-4
+
+
+def test_a_value_head_that_the_configuration_names(tmp_path):
+    plain = build("llama", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    tensors["regression.weight"] = tensors.pop("score.weight")
+    save_file(tensors, file, metadata={"format": "pt"})
+    configure(tmp_path, value_head_prefix="regression")
+    sequences = draw_sequences(4)
+    with torch.no_grad():
+        expected = torch.cat([plain(input_ids=torch.tensor([s])).logits[:, 0] for s in sequences])
+    assert (scores_of(open_scores(tmp_path), sequences) - expected).abs().max() < 1e-4
+
+
+def configure(folder, **settings):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def test_stored_moments_of_the_scores(tmp_path):
+    build("llama", tmp_path)
+    assert open_scores(tmp_path).info()["score_moments"] is None
+    file = tmp_path / "model.safetensors"
+    moments = {"mean": torch.tensor([3.0]), "std": torch.tensor([4.0])}
+    save_file(load_file(file) | moments, file, metadata={"format": "pt"})
+    assert open_scores(tmp_path).info()["score_moments"] == [3, 4]
+    configure(tmp_path, mean=0.5, std=2)
+    assert open_scores(tmp_path).info()["score_moments"] == [0.5, 2]
+    configure(tmp_path, std=0)
+    with pytest.raises(UserMistake, match="standard deviation 0 of the scores are not usable"):
+        open_scores(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_a_critic_starts_from_a_reward_model(kind, tmp_path):
+    """Its values are the scores of the states before the trained tokens."""
+    plain = build("llama", tmp_path)
+    tokens = draw_sequences(4)[2]
+    with Client() as worker:
+        load = {"model": str(tmp_path), "cache_dir": str(tmp_path), "device": "cpu", "dtype": "float32"}
+        worker.call("load", **load, head="value")
+        adapter = {"kind": kind, "rank": 2, "alpha": 4, "targets": ["attn"], "seed": 1}
+        created = worker.call("create_policy", adapter=adapter, head="value")
+        trained = np.ones(len(tokens) - 1, np.uint8)
+        request = worker.send("forward", {**ragged([tokens]), "trained": trained}, policy=created["policy"], outputs=["values"])
+        _, arrays, _ = worker.answer(request)
+    with torch.no_grad():
+        expected = plain.score(plain.model(input_ids=torch.tensor([tokens])).last_hidden_state)[0, :-1, 0]
+    assert np.abs(arrays["values"] - expected.numpy()).max() < 1e-4
 
 
 def test_models_that_are_not_reward_models(tmp_path):

@@ -5,7 +5,7 @@ import { backendSettings } from "../../../src/config/compose/backends.ts";
 import { sharedKeys, verlNames } from "../../../src/config/compose/sync/shared-keys.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
-import { flagSections } from "../../../src/config/lightrft/flags.ts";
+import { type FlagName, flagSections } from "../../../src/config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
 import { verlKeys } from "../../../src/config/schema/verl.ts";
 import type { Config } from "../../../src/config/schema.ts";
@@ -13,6 +13,7 @@ import { shippedFolder } from "../../../src/config/tree/shipped.ts";
 import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
 import { settingNeeds } from "../../../src/support/needs.ts";
+import { flagEffect } from "./flag-effect.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
 
@@ -79,7 +80,7 @@ const sectionOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")
 
 function keyRow(known: KeyDescription, config: Config): string[] {
   const { key, type, description, about } = known;
-  const meaning = [description, requirements(key), about.note && `*${about.note}*`, laterText(about.later)]
+  const meaning = [description, ...requirementsOf(key), about.note && `*${about.note}*`, laterText(about.later)]
     .filter(Boolean)
     .join(" ");
   const fallback = about.written ?? JSON.stringify(known.default);
@@ -93,17 +94,17 @@ function laterText(later: KeyDescription["about"]["later"]): string | undefined 
 }
 
 function supportedBy(known: KeyDescription, config: Config): string {
-  const backends = supportingBackends(known, config);
+  return namesOf(supportingBackends(known, config));
+}
+
+function namesOf(backends: readonly string[]): string {
   if (backends.length === builtBackends.length) return "all";
   return backends.length === 0 ? "none so far" : backends.join(", ");
 }
 
-/** What the key requires of other settings. */
-function requirements(key: string): string {
-  return settingNeeds
-    .filter(({ keys }) => keys.includes(key))
-    .map(({ requires }) => `Requires ${requires}.`)
-    .join(" ");
+/** What the key requires of other settings, a sentence each. */
+function requirementsOf(key: string): string[] {
+  return settingNeeds.filter(({ keys }) => keys.includes(key)).map(({ requires }) => `Requires ${requires}.`);
 }
 
 function verlPage(): string {
@@ -132,22 +133,50 @@ ${table(["key", "type", "default", "rllm name", "meaning"], rows)}`,
 }
 
 function lightRftPage(): string {
+  const { config } = composeConfig();
   const parts = Object.entries(flagSections).map(([section, flags]) => {
-    const rows = Object.keys(flags).map((name) => {
+    const rows = (Object.keys(flags) as FlagName[]).map((name) => {
       const known = flagDescriptions.get(name)!;
-      const { note } = known.about;
       const type = isSwitch(known) ? "switch" : known.type;
       const fallback = known.about.written ?? JSON.stringify(known.default ?? null);
+      const { keys, noEffect } = flagEffect(name);
+      const settings = keys.map((key) => configKeys.get(key)!);
+      const meaning = [
+        known.description,
+        known.about.note && `*${known.about.note}*`,
+        noEffect && `No effect: ${noEffect}.`,
+      ];
+      // LightRFT's runs are local, and a flag meets the conditions that name its own keys.
+      const isMet = (condition: string) =>
+        condition.includes("a local engine") || keys.some((key) => condition.includes(key));
+      const conditions = settings.flatMap(({ key, about }) => [
+        ...requirementsOf(key).filter((one) => !isMet(one)),
+        laterText(about.later),
+      ]);
+      const backends = builtBackends.filter((backend) =>
+        settings.every((setting) => supportingBackends(setting, config).includes(backend)),
+      );
       return [
         code(`--${name}`),
         type,
         code(fallback),
-        [known.description, note && `*${note}*`].filter(Boolean).join(" "),
+        [...meaning, ...new Set(conditions)].filter(Boolean).join(" "),
+        keys.map(code).join(", "),
+        keys.length === 0 ? "" : namesOf(backends),
       ];
     });
-    return `## ${section}\n\n${table(["flag", "type", "default", "meaning"], rows)}`;
+    const heads = ["flag", "type", "default", "meaning", "becomes", "supported by"];
+    return `## ${section}\n\n${table(heads, rows)}`;
   });
-  return page("`hone lightrft`", parts.join("\n\n"));
+  return page(
+    "`hone lightrft`",
+    `Every flag becomes settings of Hone, which work in other commands too. Given flags win over the script's \`config\`; the
+defaults of flags that are not given do not. A given flag whose setting is not supported stops the run before it starts; a default
+that is not supported, such as \`--engine_type vllm\`, prints a warning, and the run continues without it. Settings
+of \`local.*\` require a local engine.
+
+${parts.join("\n\n")}`,
+  );
 }
 
 function page(title: string, body: string): string {

@@ -21,7 +21,7 @@ export const capabilities: Capabilities = {
     "tokens_streamed",
   ],
   multiplePolicies: true,
-  otherModels: false,
+  otherModels: true,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter", "merged"],
 };

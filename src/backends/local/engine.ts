@@ -5,7 +5,7 @@ import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
-import type { Engine, ModelInfo, Scorer } from "../engine.ts";
+import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
 import { type Connection, connect } from "./channel/connection.ts";
@@ -14,6 +14,7 @@ import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { createPolicy } from "./policy.ts";
+import { requireSameVocabulary } from "./same-vocabulary.ts";
 import { startWorker } from "./worker-process.ts";
 
 /**
@@ -21,34 +22,62 @@ import { startWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
-  const { connection, model, versions, died } = await openWorker(options);
-  const scorers: Connection[] = [];
+  const { connection, model: own, versions, died } = await openWorker(options);
+  const others = new Set<Connection>();
+  // A run's sequences fit all of its models.
+  let model = own;
+
+  async function openOther(name: string, load: Parameters<typeof openWorker>[1]) {
+    const opened = await openWorker({ ...options, model: name }, load);
+    others.add(opened.connection);
+    return opened;
+  }
+
+  async function learnerOfOther(name: string, spec: LearnerSpec): Promise<Learner> {
+    const other = await openOther(name, { head: spec.head });
+    const close = async () => {
+      others.delete(other.connection);
+      await other.connection.close();
+    };
+    try {
+      requireSameVocabulary(own, other.model);
+      const { learner } = await createPolicy(other.connection, spec);
+      model = { ...model, maxLength: Math.min(model.maxLength, other.model.maxLength) };
+      return { ...learner, close };
+    } catch (error) {
+      await close();
+      throw error;
+    }
+  }
+
   return {
     capabilities,
-    model,
+    get model() {
+      return model;
+    },
     versions,
     createPolicy: (spec) => createPolicy(connection, spec),
-    async createLearner(spec) {
+    async createLearner({ model: name, ...spec }) {
       requireCreatable(capabilities, spec);
-      return (await createPolicy(connection, spec)).learner;
+      return name === undefined ? (await createPolicy(connection, spec)).learner : learnerOfOther(name, spec);
     },
     async createScorer(name) {
-      const opened = await openWorker({ ...options, model: name }, "score");
-      scorers.push(opened.connection);
-      return scorer(opened.connection, opened.model);
+      const { connection: other, model: judge, moments } = await openOther(name, { head: "score" });
+      return scorer(other, judge, moments);
     },
     stats: () => stats(connection),
-    waitingFor: () => [connection, ...scorers].flatMap(({ waitingFor }) => waitingFor()),
+    waitingFor: () => [connection, ...others].flatMap(({ waitingFor }) => waitingFor()),
     died,
     async close() {
-      await Promise.all([connection, ...scorers].map(({ close }) => close()));
+      await Promise.all([connection, ...others].map(({ close }) => close()));
     },
   };
 }
 
-function scorer(connection: Connection, model: ModelInfo): Scorer {
+function scorer(connection: Connection, model: ModelInfo, moments: ScoreMoments | undefined): Scorer {
   return {
     model,
+    ...(moments ? { moments } : {}),
     async score(sequences) {
       const arrays = {
         tokens: concatenate(Int32Array, sequences),
@@ -62,7 +91,7 @@ function scorer(connection: Connection, model: ModelInfo): Scorer {
 }
 
 /** Starts a worker with a model. `head`: as in the protocol. */
-async function openWorker(options: LocalEngineOptions, head?: "score") {
+async function openWorker(options: LocalEngineOptions, { head }: { head?: "score" | "value" | undefined } = {}) {
   const status = options.onStatus ?? (() => {});
   status("preparing Python and the model");
   const model = await resolveModel(options.model);
@@ -94,9 +123,11 @@ async function openWorker(options: LocalEngineOptions, head?: "score") {
         if (header.event === "status") status(String(header.text));
       },
     ).answer;
+    const found = header.model as WorkerModel;
     return {
       connection,
-      model: modelInfo(options.model, header.model as WorkerModel),
+      model: modelInfo(options.model, found),
+      moments: momentsOf(found),
       versions: header.versions as Record<string, string>,
       died: worker.ended,
     };
@@ -119,11 +150,17 @@ interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture" | "dt
   max_length: number;
   eos_token_ids: number[];
   attention_reason?: string | null;
+  /** Of a reward model. */
+  score_moments?: [mean: number, std: number] | null;
+}
+
+function momentsOf({ score_moments: moments }: WorkerModel): ScoreMoments | undefined {
+  return moments ? { mean: moments[0], std: moments[1] } : undefined;
 }
 
 function modelInfo(name: string, info: WorkerModel): ModelInfo {
   const { vocabulary_size: vocabularySize, max_length: maxLength, eos_token_ids: eosTokenIds, ...rest } = info;
-  const { attention_reason: attentionReason, ...own } = rest;
+  const { attention_reason: attentionReason, score_moments: _, ...own } = rest;
   const model = { ...own, name, vocabularySize, maxLength, eosTokenIds };
   return attentionReason ? { ...model, attentionReason } : model;
 }

@@ -84,7 +84,7 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
   return {
     ...engine,
     get model() {
-      return model;
+      return { ...model, maxLength: Math.min(model.maxLength, engine.model.maxLength) };
     },
     createPolicy,
     async stats() {

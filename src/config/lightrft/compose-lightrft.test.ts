@@ -68,6 +68,7 @@ describe("composeLightRft", () => {
     ["gmpo", "group_norm", "gmpo"],
     ["cpgd", "cpgd", "cpgd"],
     ["reinforce", "reinforce", "ppo"],
+    ["gae", "gae", "ppo"],
   ])("--advantage_estimator %s", (name, estimator, loss) => {
     const { algorithm } = compose(`${least} --advantage_estimator ${name}`).config.rllm;
     expect([algorithm.adv_estimator, algorithm.loss_fn, algorithm.estimator_preset]).toEqual([
@@ -128,4 +129,12 @@ it("writes plots and trajectories to --log_dir", () => {
   const { rllm } = compose(`${least} --log_dir logs`).config;
   expect(rllm.trainer.plot_dir).toBe("logs/plots");
   expect(rllm.episode_logging).toEqual({ log_episodes: true, episode_log_dir: "logs" });
+});
+
+it("reward models, their servers, and the critic's model", () => {
+  const { rllm } = compose(
+    `${least} --reward_pretrain ./judge --rm_use_engine --normalize_reward --advantage_estimator gae --critic_pretrain ./critic --critic_learning_rate 1e-4`,
+  ).config;
+  expect(rllm.reward).toMatchObject({ model: "./judge", own_weight: 0, use_engine: true, normalize: true });
+  expect(rllm.critic).toMatchObject({ model: "./critic", learning_rate: 1e-4 });
 });

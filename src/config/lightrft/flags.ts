@@ -46,9 +46,10 @@ export const flagSections = {
   },
   Algorithm: {
     advantage_estimator: z
-      .enum(["group_norm", "reinforce", "cpgd", "gspo", "gmpo"])
+      .enum(["group_norm", "reinforce", "cpgd", "gspo", "gmpo", "gae", "rloo", "reinforce_baseline"])
       .default("group_norm")
-      .describe("Advantage estimator; gspo and gmpo use group_norm advantages with the loss of that name."),
+      .describe("Advantage estimator; gspo and gmpo use group_norm advantages with the loss of that name.")
+      .meta({ note: "The last three are not in the documentation, but in LightRFT's code; gae trains a critic." }),
     n_samples_per_prompt: positive.default(4).describe("Number of responses per prompt."),
     kl_estimator: z
       .enum(["k1", "k2", "k3"])
@@ -83,7 +84,7 @@ export const flagSections = {
     enable_engine_sleep: on.describe(
       "Free the inference server's memory during training; --disable_engine_sleep keeps it.",
     ),
-    rm_use_engine: off.describe("Run the reward model in an inference engine."),
+    rm_use_engine: off.describe("Inference servers run the reward model."),
   },
   Memory: {
     adam_offload: off.describe("Keep Adam's moments in CPU memory."),
@@ -137,6 +138,8 @@ export const flagSections = {
       .nullable()
       .default(null)
       .describe("Save a checkpoint every this many rollouts, instead of --save_interval."),
+    critic_pretrain: optionalText.describe("Model that the critic of gae starts from; without it, --pretrain."),
+    normalize_reward: off.describe("Normalize scores by the mean and standard deviation that the reward model stores."),
     use_kl_loss: off.describe("Add the KL to the loss; without it, the KL is subtracted from the reward."),
     high_entropy_token_ratio: share
       .default(0)

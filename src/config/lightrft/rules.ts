@@ -41,7 +41,7 @@ export function checkRules({ values, given }: ParsedFlags, world: World, mistake
   if (processes % values.sp_size !== 0) {
     mistake("sp_size", `${count} cannot be divided into groups of ${values.sp_size}`);
   }
-  if (!["reinforce", "cpgd"].includes(values.advantage_estimator) && samples < 2) {
+  if (!["reinforce", "cpgd", "gae"].includes(values.advantage_estimator) && samples < 2) {
     mistake(
       "n_samples_per_prompt",
       `${values.advantage_estimator} compares the samples of a prompt, so set at least 2`,

@@ -139,6 +139,8 @@ const rules: Readonly<Record<FlagName, Rule>> = {
   }),
   save_steps: ({ save_steps }) =>
     save_steps === null ? { "rllm.trainer.freq_unit": "epochs" } : { "rllm.trainer.save_freq": save_steps },
+  critic_pretrain: ifGiven("critic_pretrain", "rllm.critic.model"),
+  normalize_reward: "rllm.reward.normalize",
   use_kl_loss: ({ use_kl_loss, init_kl_coef }) => ({
     "rllm.algorithm.use_kl_in_reward": !use_kl_loss && init_kl_coef > 0,
   }),

@@ -193,7 +193,10 @@ export const algorithm = section({
   kl_beta: notNegative
     .nullable()
     .default(0)
-    .describe("Weight of the KL divergence from the reference policy (the base model) in the loss; 0 is off."),
+    .describe("Weight of the KL divergence from the reference policy in the loss; 0 is off."),
+  reference_model: optionalText.describe(
+    "The reference policy: a directory or hub id of a model with the tokenizer of model.name. null is model.name itself.",
+  ),
   kl_estimator: z
     .enum(["k1", "k2", "k3", "abs"])
     .default("k3")
@@ -238,6 +241,9 @@ export const stepwiseAdvantage = section({
 });
 
 export const critic = section({
+  model: optionalText.describe(
+    "Model that the critic starts from: a directory or hub id with the tokenizer of model.name, such as a reward model, whose value head it keeps. null starts from model.name.",
+  ),
   learning_rate: notNegative
     .default(9e-6)
     .describe("Peak learning rate of the critic used by gae; it shares the policy's schedule and betas."),

@@ -2,6 +2,8 @@
 import { z } from "zod";
 import { aboveZero, count, notNegative, off, positive, section, text } from "./about.ts";
 
+const roleWeights = z.union([z.number(), z.record(z.string(), z.number())]);
+
 export const reward = section({
   clip: notNegative.default(0).describe("Clip the estimator's output for each reward to +/- this; 0 is off."),
   running_norm: off.describe("Divide the estimator's output for each reward by its running standard deviation."),
@@ -23,20 +25,25 @@ export const reward = section({
       "Reward models: a Hugging Face directory or hub id of a sequence-classification model with one label or of a model with a value head, or a list of them. Each scores the last conversation of every trajectory, rendered with its own tokenizer and chat template.",
     ),
   model_weights: z
-    .array(z.number())
+    .array(roleWeights)
     .default([])
-    .describe("Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty is 1 each."),
-  own_weight: z
-    .number()
+    .describe(
+      "Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty is 1 each. A map has weights per role, e.g. {solver: 1}; roles that it does not name are not scored by that model.",
+    ),
+  own_weight: roleWeights
     .default(1)
     .describe(
-      "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown.",
+      "With reward models: weight of the script's own reward, which is added to the weighted scores. 0 ignores it, even if it is unknown. A map has weights per role; roles that it does not name have 1.",
     ),
+  normalize: off.describe(
+    "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
+  ),
   use_engine: off.describe(
     "The servers of rllm.reward.engine_url run the reward models, instead of a process of Hone's own.",
   ),
   engine_url: z
     .array(text)
+    .refine((urls) => urls.every((url) => /^https?:\/\/[^/]/.test(url)), "must begin with http:// or https://")
     .default([])
     .describe(
       "Addresses of vLLM servers (--runner pooling) or SGLang servers (--is-embedding) that serve the reward models. Several servers of one model share its work.",

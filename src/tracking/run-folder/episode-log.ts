@@ -64,10 +64,11 @@ const readable = ({ id, trajectories, ...episode }: Episode) => ({
   explanation: episode.explanation,
   metrics: episode.metrics,
   timing: { seconds: episode.seconds, retries: episode.retries },
-  trajectories: trajectories.map(({ name, instance, reward, steps }: Trajectory) => ({
+  trajectories: trajectories.map(({ name, instance, reward, scores, steps }: Trajectory) => ({
     name,
     uid: `${id}:${name}${instance === undefined ? "" : `:${instance}`}`,
     reward,
+    scores,
     num_steps: steps.length,
     steps: steps.map((step, index) => readableStep(step, index === steps.length - 1)),
   })),

@@ -1,7 +1,7 @@
 /** The configuration, compiled once: the options of each stage, and every reason to refuse them before anything opens. */
 
 import { needsReference, readsEntropy } from "../../algorithms/policy-loss/policy-loss.ts";
-import type { Capabilities, LearnerSpec, PolicySpec } from "../../backends/engine.ts";
+import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
@@ -18,7 +18,7 @@ import { checkCredit, creditOptions, needsEstimate } from "./credit-options.ts";
 import { checkSamplerLogprobs, requireOutputs } from "./loss-options.ts";
 import { planOf, tasksPerDraw, tasksPerStep } from "./plan.ts";
 import { rewardModelOptions } from "./reward-model-options.ts";
-import { criticSpec, updateOptions } from "./update-options.ts";
+import { criticSpec, referenceSpec, updateOptions } from "./update-options.ts";
 
 export type Recipe = ReturnType<typeof compileRecipe>;
 
@@ -39,18 +39,16 @@ export function compileRecipe(
   checkRunGateway(config);
   const update = updateOptions(config, experiment, capabilities, plan.totalSteps);
   requireOutputs(capabilities, config, readsEntropy(update.loss));
-  const comparesWithBase =
-    needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
+  const compares = needsReference(update.loss) || (rllm.algorithm.use_kl_in_reward && update.klController.initial > 0);
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
-  const base: LearnerSpec = { adapter: { kind: "none" } };
   return {
     /** Of the engine that it was compiled for. */
     capabilities,
     plan,
     models: {
       policy: { adapter: adapterSpec(config) } satisfies PolicySpec,
-      reference: comparesWithBase ? base : undefined,
+      reference: compares ? referenceSpec(config) : undefined,
       critic: judges ? criticSpec(config) : undefined,
     },
     rewardModels: rewardModelOptions(config),

@@ -2,6 +2,7 @@
 import { basename } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { own } from "../../own.ts";
 
 export interface RewardModelOptions {
   models: readonly {
@@ -9,15 +10,25 @@ export interface RewardModelOptions {
     model: string;
     /** In its metrics: the last part of `model`, with a number if that is taken. */
     name: string;
-    weight: number;
+    weight: RoleWeights;
   }[];
-  /** The weight of the workflow's own reward. */
-  ownWeight: number;
+  /** The weight of the workflow's own reward; 1 for roles that are not named. */
+  ownWeight: RoleWeights;
+  /** Normalize scores by the moments that the models' files store. */
+  normalize: boolean;
+}
+
+/** One weight for all roles, or a weight per role. */
+export type RoleWeights = number | Readonly<Record<string, number>>;
+
+/** @returns undefined if the role is not named */
+export function weightOf(weights: RoleWeights, role: string): number | undefined {
+  return typeof weights === "number" ? weights : own<number>(weights, role);
 }
 
 /** @throws UserError when the weights do not fit the models */
 export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undefined {
-  const { model, model_weights: weights, own_weight: ownWeight } = rllm.reward;
+  const { model, model_weights: weights, own_weight: ownWeight, normalize } = rllm.reward;
   if (model === null) return undefined;
   const listed = [model].flat();
   if (weights.length > 0 && weights.length !== listed.length) {
@@ -35,5 +46,5 @@ export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undef
     taken.add(name);
     return { model, name, weight: weights[index] ?? 1 };
   });
-  return { models, ownWeight };
+  return { models, ownWeight, normalize };
 }

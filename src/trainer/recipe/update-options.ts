@@ -71,10 +71,20 @@ function adamParams(
  */
 export function criticSpec(config: Config): LearnerSpec {
   const adapter = adapterSpec(config);
-  if (adapter.kind !== "lora") return { adapter, head: "value" };
+  const other = otherModel(config, config.rllm.critic.model);
+  if (adapter.kind !== "lora") return { adapter, head: "value", ...other };
   const targets = adapter.targets.filter((target) => target !== "unembed");
-  if (targets.length > 0) return { adapter: { ...adapter, targets }, head: "value" };
+  if (targets.length > 0) return { adapter: { ...adapter, targets }, head: "value", ...other };
   throw new UserError("a critic has no output layer, and model.train_attn and model.train_mlp are both off", {
     hint: "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
   });
+}
+
+/** The frozen model that the KL compares with. */
+export function referenceSpec(config: Config): LearnerSpec {
+  return { adapter: { kind: "none" }, ...otherModel(config, config.rllm.algorithm.reference_model) };
+}
+
+function otherModel({ model }: Config, name: string | null): Pick<LearnerSpec, "model"> {
+  return name === null || name === model.name ? {} : { model: name };
 }

@@ -27,7 +27,7 @@ let server: ChildProcess | undefined;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
-  planted = await makeTinyRewardModel(join(root, "likes-letters"), letters);
+  planted = await makeTinyRewardModel(join(root, "likes-letters"), { preferred: letters });
   random = await makeTinyRewardModel(join(root, "random"));
 });
 afterAll(() => {

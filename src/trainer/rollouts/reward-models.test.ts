@@ -1,9 +1,11 @@
+import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import type { ModelInfo, Scorer } from "../../backends/engine.ts";
+import type { Engine, ModelInfo, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { RunError } from "../../errors.ts";
 import type { Episode, Step } from "../../trajectories/types.ts";
-import { type RewardModel, scoreEpisodes } from "./reward-models.ts";
+import type { RoleWeights } from "../recipe/reward-model-options.ts";
+import { openRewardModels, type RewardModel, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
 const model = { maxLength: 20 } as ModelInfo;
 
@@ -15,7 +17,7 @@ const chat: RewardModel["chat"] = {
   },
 };
 
-const rewardModel = (name: string, score: Scorer["score"], weight = 1): RewardModel => ({
+const rewardModel = (name: string, score: Scorer["score"], weight: RoleWeights = 1): RewardModel => ({
   name,
   weight,
   scorer: { model, score },
@@ -37,7 +39,7 @@ function episode(rewards: (number | null)[], steps: Step[] = [step("hi", "yes")]
   return { taskId: "t", rollout: 0, trajectories, metrics: {} } as unknown as Episode;
 }
 
-async function score(episodes: Episode[], models: RewardModel[], ownWeight = 1) {
+async function score(episodes: Episode[], models: RewardModel[], ownWeight: RoleWeights = 1) {
   const problems: string[] = [];
   await scoreEpisodes(episodes, { models, ownWeight }, (name, _, problem) => problems.push(`${name}: ${problem}`));
   return {
@@ -86,6 +88,42 @@ test.each<[string, Episode, Scorer["score"], string]>([
   expect(found.problems).toEqual([expect.stringContaining(`judge: `)]);
   expect(found.problems[0]).toContain(problem);
   expect(found.metrics[0]).toMatchObject({ "reward_model/failed": 1 });
+});
+
+test("weights per role: a model scores only the roles that its weights name", async () => {
+  const several = episode([1, 10]);
+  several.trajectories[1]!.name = "judge";
+  const models = [rewardModel("long", lengths, { agent: 0.5 }), rewardModel("fixed", of(3, 5))];
+  const found = await score([several], models, { judge: 0 });
+  expect(found.rewards).toEqual([[1 + 4 + 3, 5]]);
+  expect(several.trajectories.map(({ scores }) => scores)).toEqual([{ own: 1, long: 8, fixed: 3 }, { fixed: 5 }]);
+  expect(found.metrics[0]).toMatchObject({ "reward_model/long": 8, "reward_model/fixed": 4, "reward_model/own": 1 });
+  expect(rolesWithoutTrajectories({ models, ownWeight: { judge: 0, jugde: 1 } }, [several])).toEqual(["jugde"]);
+});
+
+test("stored moments are applied with normalize, reported without, and required with it", async () => {
+  const moments = { mean: 2, std: 4 };
+  const normalized = { ...rewardModel("judge", of(6)), moments };
+  expect((await score([episode([null])], [normalized], 0)).rewards).toEqual([[1]]);
+
+  const directory = fileURLToPath(new URL("../../chat/fixtures/chatml", import.meta.url));
+  const open = async (normalize: boolean, scorer: Partial<Scorer>) => {
+    const warnings: string[] = [];
+    const engine = {
+      capabilities: { engine: "toy" },
+      createScorer: async () => ({ model: { ...model, directory }, score: of(1), ...scorer }),
+    } as unknown as Engine;
+    const options = { models: [{ model: "judge", name: "judge", weight: 1 }], ownWeight: 1, normalize };
+    const { models } = await openRewardModels(engine, options, (text) => warnings.push(text));
+    return { moments: models[0]?.moments, warnings };
+  };
+  expect(await open(true, { moments })).toEqual({ moments, warnings: [] });
+  expect(await open(false, { moments })).toEqual({
+    moments: undefined,
+    warnings: [expect.stringContaining("mean 2 and standard deviation 4 of its scores, which are not applied")],
+  });
+  expect((await open(false, { moments: { mean: 0, std: 1 } })).warnings).toEqual([]);
+  await expect(open(true, {})).rejects.toThrow("judge stores no mean and standard deviation of its scores");
 });
 
 test("failed rollouts are not scored", async () => {

@@ -1,6 +1,6 @@
 /** Reward models score the conversations of finished episodes, and their scores become part of the rewards. */
 
-import type { Engine, Scorer } from "../../backends/engine.ts";
+import type { Engine, ScoreMoments, Scorer } from "../../backends/engine.ts";
 import { EngineDied } from "../../backends/engine-died.ts";
 import { loadChat } from "../../chat/chat.ts";
 import { toMessage } from "../../chat/messages.ts";
@@ -9,12 +9,14 @@ import type { Chat } from "../../chat/types.ts";
 import { HoneError, UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
-import type { RewardModelOptions } from "../recipe/reward-model-options.ts";
+import { type RewardModelOptions, type RoleWeights, weightOf } from "../recipe/reward-model-options.ts";
 
 export interface RewardModel {
   name: string;
-  weight: number;
+  weight: RoleWeights;
   scorer: Scorer;
+  /** The scores are normalized by these. */
+  moments?: ScoreMoments;
   /** Its own tokenizer and chat template. */
   chat: Pick<Chat, "renderLater">;
 }
@@ -22,16 +24,16 @@ export interface RewardModel {
 export interface RewardModels {
   models: readonly RewardModel[];
   /** The weight of the workflow's own reward. */
-  ownWeight: number;
+  ownWeight: RoleWeights;
 }
 
 /** `failed`: the model did not answer, so the rollout failed; otherwise this conversation cannot be scored. */
 type Score = { value: number } | { problem: string; failed?: true };
 
-/** @throws UserError when a model cannot be loaded or has no chat template */
+/** @throws UserError when a model cannot be loaded, has no chat template, or cannot be normalized */
 export async function openRewardModels(
   engine: Engine,
-  options: RewardModelOptions,
+  { models: wanted, ownWeight, normalize }: RewardModelOptions,
   warn: (text: string) => void,
 ): Promise<RewardModels> {
   if (!engine.createScorer) {
@@ -40,11 +42,30 @@ export async function openRewardModels(
     });
   }
   const models: RewardModel[] = [];
-  for (const { model, name, weight } of options.models) {
+  for (const { model, name, weight } of wanted) {
     const scorer = await engine.createScorer(model);
-    models.push({ name, weight, scorer, chat: openChat(model, scorer, warn) });
+    const opened = { name, weight, scorer, chat: openChat(model, scorer, warn) };
+    const moments = momentsOf(model, scorer, normalize, warn);
+    models.push(moments ? { ...opened, moments } : opened);
   }
-  return { models, ownWeight: options.ownWeight };
+  return { models, ownWeight };
+}
+
+function momentsOf(
+  model: string,
+  { moments }: Scorer,
+  normalize: boolean,
+  warn: (text: string) => void,
+): ScoreMoments | undefined {
+  if (normalize && moments === undefined) {
+    throw new UserError(`rllm.reward.normalize=true: ${model} stores no mean and standard deviation of its scores`, {
+      hint: "add `mean` and `std` to its config.json, or set rllm.reward.normalize=false",
+    });
+  }
+  if (normalize || moments === undefined || (moments.mean === 0 && moments.std === 1)) return moments;
+  const stored = `mean ${moments.mean} and standard deviation ${moments.std}`;
+  warn(`${model} stores the ${stored} of its scores, which are not applied; rllm.reward.normalize=true applies them`);
+  return undefined;
 }
 
 function openChat(model: string, { model: { directory } }: Scorer, warn: (text: string) => void): Chat {
@@ -60,8 +81,8 @@ function openChat(model: string, { model: { directory } }: Scorer, warn: (text: 
 
 /**
  * Replaces the reward of every trajectory by the weighted sum of its own and of the models' scores, which is unknown if
- * one of them is. The scores are reported as `reward_model/{name}`, averaged over the trajectories of an episode. Failed
- * rollouts are not scored, and a rollout fails if a model does not answer.
+ * one of them is. The scores are kept with the trajectory, and reported as `reward_model/{name}`, averaged over the
+ * trajectories of an episode. Failed rollouts are not scored, and a rollout fails if a model does not answer.
  *
  * @param onProblem called for each score that failed
  * @throws EngineDied when the process of a reward model has ended
@@ -74,21 +95,26 @@ export async function scoreEpisodes(
   const finished = episodes.filter(({ failure }) => failure === undefined);
   const all = finished.flatMap(({ trajectories }) => trajectories);
   const columns = await Promise.all(
-    models.map(async ({ name, weight, ...model }) => ({ name, weight, scores: await scoresOf(model, all) })),
+    models.map(async (model) => {
+      const scored = all.filter(({ name }) => weightOf(model.weight, name) !== undefined);
+      const scores = await scoresOf(model, scored);
+      return { ...model, scores: new Map(scored.map((trajectory, index) => [trajectory, scores[index]!])) };
+    }),
   );
-  let next = 0;
   for (const episode of finished) {
     const known = new Map<string, number[]>();
     let failed = 0;
     for (const trajectory of episode.trajectories) {
-      const index = next++;
+      const own = weightOf(ownWeight, trajectory.name) ?? 1;
+      const scores: Record<string, number> = {};
       let sum: number | null = 0;
-      if (ownWeight !== 0) {
-        sum = trajectory.reward === null ? null : ownWeight * trajectory.reward;
-        if (trajectory.reward !== null) append(known, "own", trajectory.reward);
+      if (own !== 0) {
+        sum = trajectory.reward === null ? null : own * trajectory.reward;
+        if (trajectory.reward !== null) scores.own = trajectory.reward;
       }
-      for (const { name, weight, scores } of columns) {
-        const score = scores[index] ?? { problem: "the reward model gave too few scores" };
+      for (const { name, weight, scores: found } of columns) {
+        const score = found.get(trajectory);
+        if (score === undefined) continue;
         if ("problem" in score) {
           sum = null;
           failed++;
@@ -96,16 +122,29 @@ export async function scoreEpisodes(
           if (score.failed) fail(episode, `the reward model ${name} did not answer: ${score.problem}`);
           continue;
         }
-        append(known, name, score.value);
-        if (sum !== null) sum += weight * score.value;
+        scores[name] = score.value;
+        if (sum !== null) sum += (weightOf(weight, trajectory.name) ?? 0) * score.value;
       }
       trajectory.reward = sum;
+      trajectory.scores = scores;
+      for (const [name, value] of Object.entries(scores)) append(known, name, value);
     }
     for (const [name, values] of known) {
       episode.metrics[`reward_model/${name}`] = mean(values);
     }
     episode.metrics["reward_model/failed"] = failed;
   }
+}
+
+/** @returns the roles that weights name but no trajectory of these episodes has, such as misspelled ones */
+export function rolesWithoutTrajectories(
+  { models, ownWeight }: RewardModels,
+  episodes: readonly Episode[],
+): readonly string[] {
+  const present = new Set(episodes.flatMap(({ trajectories }) => trajectories.map(({ name }) => name)));
+  const maps = [ownWeight, ...models.map(({ weight }) => weight)];
+  const named = new Set(maps.flatMap((weights) => (typeof weights === "number" ? [] : Object.keys(weights))));
+  return present.size === 0 ? [] : [...named].filter((role) => !present.has(role));
 }
 
 /** As if a reward of the workflow had failed, so that an outage is waited for. */
@@ -121,7 +160,7 @@ function append(lists: Map<string, number[]>, name: string, value: number): void
 }
 
 async function scoresOf(
-  { scorer, chat }: Pick<RewardModel, "scorer" | "chat">,
+  { scorer, chat, moments = { mean: 0, std: 1 } }: RewardModel,
   trajectories: readonly Trajectory[],
 ): Promise<Score[]> {
   const rendered = await Promise.all(trajectories.map((trajectory) => renderConversation(trajectory, chat, scorer)));
@@ -131,7 +170,7 @@ async function scoresOf(
   return rendered.map((tokens): Score => {
     if (typeof tokens === "string") return { problem: tokens };
     if (typeof scores === "string") return { problem: scores, failed: true };
-    const value = scores[next++] ?? Number.NaN;
+    const value = ((scores[next++] ?? Number.NaN) - moments.mean) / moments.std;
     return Number.isFinite(value) ? { value } : { problem: `the score is ${value}` };
   });
 }

@@ -17,7 +17,7 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";
-import { type RewardModels, scoreEpisodes } from "./reward-models.ts";
+import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 import type { TaskDraw } from "./take-tasks.ts";
 import { summarizeWarnings } from "./warning-summary.ts";
 
@@ -174,12 +174,26 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           const cause = `${model} gave no score, so the reward is unknown: ${problem}`;
           warnings.add(`rollouts: ${cause}`, `rollout ${rollout} of ${taskId}: ${cause}`);
         });
+        warnOfRewards(parts.rewardModels, episodes);
       }
       return episodes;
     } finally {
       live.delete(client);
       warnings.end();
     }
+  }
+
+  const warned = new Set<string>();
+  let retriesSeen = 0;
+
+  function warnOfRewards(rewardModels: RewardModels, episodes: readonly Episode[]) {
+    for (const role of rolesWithoutTrajectories(rewardModels, episodes)) {
+      if (!warned.has(role)) warn(`rllm.reward has a weight for the role "${role}", which no rollout of this step has`);
+      warned.add(role);
+    }
+    const retries = rewardModels.models.reduce((sum, { scorer }) => sum + (scorer.retries ?? 0), 0);
+    if (retries > retriesSeen) warn(`${retries - retriesSeen} requests to servers of reward models were repeated`);
+    retriesSeen = retries;
   }
 
   return {

@@ -67,10 +67,14 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def load_pretrained(
-    directory: Path, device: torch.device, dtype: torch.dtype, auto: type = AutoModelForCausalLM
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    auto: type = AutoModelForCausalLM,
+    output_layer: bool = True,
 ) -> PreTrainedModel:
     """The model of a folder as the transformers class `auto` reads it, frozen and in evaluation mode. Raises
-    UserMistake if the folder is not complete."""
+    UserMistake if the folder is not complete. Without `output_layer`, the folder may lack that layer."""
     files = check_model_folder(directory)
     needed, free = files.elements * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
@@ -94,7 +98,8 @@ def load_pretrained(
         model = model.to(device)
     except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
         raise _explained(directory, error) from error
-    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
+    optional = () if output_layer else _output_layer_names(model)
+    absent = sorted(set(report["missing_keys"]).difference(optional)) + sorted(str(key) for key in report.get("mismatched_keys", ()))
     if absent:
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserMistake(
@@ -103,6 +108,12 @@ def load_pretrained(
         )
     _switch_off_dropout(model)
     return model.eval().requires_grad_(False)
+
+
+def _output_layer_names(model: PreTrainedModel) -> list[str]:
+    layer = model.get_output_embeddings()
+    names = [name for name, module in model.named_modules() if module is layer]
+    return [f"{name}.{part}" for name in names for part in ("weight", "bias")]
 
 
 def longest_sequence(config: PreTrainedConfig) -> int:

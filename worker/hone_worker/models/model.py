@@ -31,6 +31,8 @@ class ModelSource:
     device: torch.device
     dtype: torch.dtype
     gradient_checkpointing: bool
+    output_layer: bool = True
+    """False: the folder may lack the layer of a language model that predicts tokens."""
 
 
 def find_source(
@@ -41,11 +43,12 @@ def find_source(
     device: str = "auto",
     dtype: str = "auto",
     gradient_checkpointing: bool = False,
+    output_layer: bool = True,
 ) -> ModelSource:
     """Finds a folder, a GGUF file or a hub id. Raises UserMistake for what the user can fix."""
     chosen = choose_device(device)
     folder = find_folder(model, Path(cache_dir).expanduser())
-    return ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing)
+    return ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing, output_layer)
 
 
 def load_model(model: str, name: str, **options) -> "LanguageModel":
@@ -60,7 +63,9 @@ class LanguageModel:
         self.source = source
         self.directory = source.directory
         self.device, self.dtype = source.device, source.dtype
-        self.module = load_pretrained(source.directory, source.device, source.dtype)
+        self.module = load_pretrained(
+            source.directory, source.device, source.dtype, output_layer=source.output_layer
+        )
         self.base = getattr(self.module, self.module.base_model_prefix, None)
         self.head = self.module.get_output_embeddings()
         if self.base is None or not isinstance(self.head, nn.Linear):

@@ -2,18 +2,15 @@
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModel
 
 from ..errors import UserMistake
 from ..memory import is_out_of_memory, release_cached
-from .checkpoint_files import check_model_folder
 from .loading import end_tokens, load_pretrained, longest_sequence
 from .model import ModelSource
+from .value_layer import HEADS, read_moments, read_value_layer
 
-_HEADS = ("score", "v_head.summary", "value_head")
-"""Names of the head in files: transformers' sequence classification, TRL's value head, OpenRLHF's."""
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 2048, 16384
 
 
@@ -24,7 +21,14 @@ class ScoreModel:
     def __init__(self, source: ModelSource, micro_batch_tokens: int = 0):
         """`micro_batch_tokens`: including padding; 0 chooses by device."""
         self.source, self.device = source, source.device
-        self.weight, self.bias = (part.to(source.device) for part in _read_head(source))
+        layer = read_value_layer(source.directory)
+        if layer is None:
+            raise UserMistake(
+                f"{source.directory} is not a reward model: its weights have none of {', '.join(HEADS)}",
+                "use a sequence-classification model with one label, or a model with a value head",
+            )
+        self.weight, self.bias = (part.to(source.device) for part in (layer.weight, layer.bias))
+        self.moments = read_moments(source.directory)
         self.body = load_pretrained(source.directory, source.device, source.dtype, AutoModel)
         self.config = self.body.config.get_text_config()
         if self.config.hidden_size != self.weight.shape[1]:
@@ -60,6 +64,7 @@ class ScoreModel:
             "device": str(self.device),
             "attention": "padded",
             "attention_reason": "a reward model reads padded rows",
+            "score_moments": self.moments,
         }
 
     def _check(self, sequences: list[np.ndarray]) -> None:
@@ -99,32 +104,6 @@ class ScoreModel:
         hidden = self.body(**inputs, use_cache=False).last_hidden_state
         last = hidden[torch.arange(len(rows)), lengths - 1].float()
         return torch.nn.functional.linear(last, self.weight, self.bias)[:, 0]
-
-
-def _read_head(source: ModelSource) -> tuple[Tensor, Tensor]:
-    """The head's fp32 weight `[1, D]` and bias `[1]`, which is 0 where the files have none."""
-    tensors: dict[str, Tensor] = {}
-    for path in check_model_folder(source.directory).paths:
-        with safe_open(path, "pt") as file:
-            present = set(file.keys())
-            for name in (f"{head}.{part}" for head in _HEADS for part in ("weight", "bias")):
-                if name in present:
-                    tensors[name] = file.get_tensor(name).float()
-    head = next((head for head in _HEADS if f"{head}.weight" in tensors), None)
-    if head is None:
-        raise UserMistake(
-            f"{source.directory} is not a reward model: its weights have none of "
-            f"{', '.join(f'{head}.weight' for head in _HEADS)}",
-            "use a sequence-classification model with one label, or a model with a value head",
-        )
-    weight = tensors[f"{head}.weight"]
-    if weight.ndim != 2 or len(weight) != 1:
-        raise UserMistake(
-            f"{source.directory}: {head}.weight has shape {list(weight.shape)}, so a sequence gets "
-            f"{len(weight)} numbers",
-            "a reward model has one label",
-        )
-    return weight, tensors.get(f"{head}.bias", torch.zeros(1))
 
 
 def _plan(lengths: list[int], budget: int) -> list[list[int]]:

@@ -4,15 +4,23 @@ import torch
 from torch import Tensor
 
 from ..models.model import LanguageModel
+from ..models.value_layer import read_value_layer
 
 
 class ValueHead:
-    """A linear layer from a hidden state to one value, in fp32. It starts at zero, so that all first values
-    are 0 and the first step trains only the head."""
+    """A linear layer from a hidden state to one value, in fp32. It starts as the model's files have it, such as
+    those of a reward model. Without one it starts at zero, so that all first values are 0 and the first step trains
+    only the head."""
 
     def __init__(self, model: LanguageModel):
-        self.weight = torch.zeros(1, model.head.in_features, device=model.device, requires_grad=True)
-        self.bias = torch.zeros(1, device=model.device, requires_grad=True)
+        layer = read_value_layer(model.directory)
+        if layer is None:
+            self.weight = torch.zeros(1, model.head.in_features, device=model.device)
+            self.bias = torch.zeros(1, device=model.device)
+        else:
+            self.weight, self.bias = layer.weight.to(model.device), layer.bias.to(model.device)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
 

@@ -17,7 +17,11 @@ export interface ScoringServersOptions extends RequestOptions {
   encode(directory: string, text: string): ArrayLike<number>;
 }
 
-const modelConfig = z.looseObject({ max_position_embeddings: z.int().optional() });
+const modelConfig = z.looseObject({
+  max_position_embeddings: z.int().optional(),
+  mean: z.number().optional(),
+  std: z.number().positive().optional(),
+});
 
 /** The servers are asked when a reward model is opened. */
 export function withScoringServers(engine: Engine, options: ScoringServersOptions): Engine {
@@ -44,7 +48,8 @@ export function withScoringServers(engine: Engine, options: ScoringServersOption
       const maxLength = Math.min(...limits.filter((limit) => limit !== undefined));
       const scorer = await serverScorer({ name, directory, maxLength }, served, options);
       scorers.push(scorer);
-      return scorer;
+      const { mean, std } = config;
+      return mean === undefined || std === undefined ? scorer : Object.assign(scorer, { moments: { mean, std } });
     },
     async stats() {
       const retries = scorers.map(({ model, retries }) => [`reward_model/${basename(model.name)}_retries`, retries]);
