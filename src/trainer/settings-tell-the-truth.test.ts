@@ -52,7 +52,16 @@ const readElsewhere = [
 
 const candidates: readonly unknown[] = [
   ...[0.5, 1, 2, 3, 7, -1, true, false, "other", "tinker://run/weights/name", "reward:1", "http://localhost:1"],
-  ...[["token_k1"], ["1_2"], ["console", "tensorboard"], { judge: "rloo" }, { judge: "gpg" }, { size: 1 }, [0.5]],
+  ...[
+    ["token_k1"],
+    ["1_2"],
+    ["console", "tensorboard"],
+    { judge: "rloo" },
+    { judge: "gpg" },
+    { size: 1 },
+    [0.5],
+    ["http://localhost:1"],
+  ],
 ];
 
 /** A value that the key accepts and that differs from `current` and from values that change nothing, if there is one. */
