@@ -58,10 +58,8 @@ export function takeLaunch(): Launch | undefined {
   return launch;
 }
 
-/** The options that a script passes to `train`, combined with the pending launch: the command line wins. */
-export function withLaunch(options: TrainOptions): TrainOptions {
-  const launch = takeLaunch();
-  if (launch === undefined) return options;
+/** The options that a script passes to `train`, combined with a launch: the command line wins. */
+export function withLaunch(options: TrainOptions, launch: Launch): TrainOptions {
   return {
     ...options,
     ...launch,

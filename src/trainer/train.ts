@@ -15,7 +15,7 @@ import { bestCheckpoint } from "./checkpoints/checkpoints.ts";
 import { savedConfigFile } from "./checkpoints/open-checkpoint.ts";
 import { evaluate, type Measurement } from "./evaluation/evaluate.ts";
 import type { Experiment } from "./experiment.ts";
-import { type TrainOptions, withLaunch } from "./launch.ts";
+import { type TrainOptions, takeLaunch, withLaunch } from "./launch.ts";
 import { runLoop } from "./loop.ts";
 import { checkExperiment } from "./opening/check-experiment.ts";
 import { openRun } from "./opening/open-run.ts";
@@ -46,10 +46,14 @@ export interface RunSummary {
  * const { history } = await train(experiment, { overrides: ["rllm.trainer.total_batches=20"] });
  */
 export async function train<Row>(experiment: Experiment<Row>, options: TrainOptions = {}): Promise<RunSummary> {
-  const launched = withLaunch(options);
+  const launch = takeLaunch();
+  const launched = launch ? withLaunch(options, launch) : options;
   checkExperiment(experiment);
   try {
-    return await runExperiment(experiment as Experiment<unknown>, launched);
+    const summary = await runExperiment(experiment as Experiment<unknown>, launched);
+    // `hone train` exits with the code of the run that its script starts.
+    if (launch) process.exitCode = summary.exitCode;
+    return summary;
   } finally {
     await experiment.close?.();
   }
