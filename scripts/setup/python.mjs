@@ -49,13 +49,7 @@ function pythonReady(home, dev) {
  */
 export async function preparePython({ dev = false, home = homeOf() } = {}) {
   const own = process.env.HONE_PYTHON;
-  if (own) {
-    if ((await attempt(own, ["-c", ""])).code === 0) return own;
-    throw new SetupError(`HONE_PYTHON=${own} does not run`, {
-      hint: "Set it to a Python executable, or unset it.",
-      exitCode: 2,
-    });
-  }
+  if (own) return requireRunning(own, "HONE_PYTHON");
   const folder = join(home, "python");
   if (pythonReady(home, dev)) return pythonIn(folder);
   mkdirSync(home, { recursive: true });
@@ -64,6 +58,18 @@ export async function preparePython({ dev = false, home = homeOf() } = {}) {
     if (dev && !pythonReady(home, true)) await addDev(home, folder);
   });
   return pythonIn(folder);
+}
+
+/**
+ * @param {string} python
+ * @param {string} variable that names it
+ */
+export async function requireRunning(python, variable) {
+  if ((await attempt(python, ["-c", ""])).code === 0) return python;
+  throw new SetupError(`${variable}=${python} does not run`, {
+    hint: "Set it to a Python executable, or unset it.",
+    exitCode: 2,
+  });
 }
 
 /**
@@ -109,7 +115,7 @@ async function install(uv, python, lock) {
 }
 
 /** @param {string} line */
-function showProgress(line) {
+export function showProgress(line) {
   if (/^(Downloading|Prepared|Installed|warning)/.test(line.trim())) say(`  ${line.trim()}`);
 }
 
@@ -156,7 +162,7 @@ async function installCpuTorch(uv, python) {
 }
 
 /** @param {string} folder */
-async function diskUse(folder) {
+export async function diskUse(folder) {
   const { code, output } = await attempt("du", ["-sk", folder]);
   return code === 0 ? `, ${size(Number.parseInt(output, 10) * 1024)} on disk` : "";
 }

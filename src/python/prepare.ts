@@ -33,6 +33,15 @@ export async function preparePackage(name: string): Promise<string> {
   return (await runSetup<{ directory: string }>("package", name)).directory;
 }
 
+/**
+ * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` names a ready one.
+ * @returns its Python executable
+ * @throws UserError if the user can install what is missing; RunError if the set-up fails
+ */
+export async function prepareEnvironment(name: "vllm" | "vllm-cpu"): Promise<string> {
+  return (await runSetup<PreparedPython>("environment", name)).python;
+}
+
 interface SetupFailure {
   error: string;
   hint?: string;

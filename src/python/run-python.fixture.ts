@@ -17,9 +17,12 @@ export async function runPython(script: string, args: readonly string[] = [], in
   return output;
 }
 
-/** Writes a tiny random Llama with a byte-level tokenizer and a chat template into a new folder. */
-export async function makeTinyModel(directory: string, seed = 0): Promise<string> {
-  await runPython("make_tiny_model.py", [directory, String(seed)]);
+/**
+ * Writes a tiny random Llama with a byte-level tokenizer and a chat template into a new folder.
+ * @param headSize inference servers require at least 32
+ */
+export async function makeTinyModel(directory: string, seed = 0, headSize = 8): Promise<string> {
+  await runPython("make_tiny_model.py", [directory, String(seed), String(headSize)]);
   return directory;
 }
 

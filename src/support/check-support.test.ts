@@ -13,6 +13,7 @@ test("shipped defaults are supported, also when set explicitly", () => {
   ).toEqual([]);
 });
 
+const onCpu = ["local.sampler.type=vllm", "local.device=cpu"];
 const onTinker = "rllm/backend=tinker";
 
 test.each([
@@ -20,9 +21,10 @@ test.each([
     ["rllm.remote_runtime.enabled=true"],
     "rllm.remote_runtime.enabled=true: agents in remote runtimes are not supported yet",
   ],
-  [["local.sampler.type=vllm"], "it requires local.sampler.url, the address of a running server"],
-  [["local.sampler.type=sglang"], "it requires local.sampler.url, the address of a running server"],
   [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
+  [[...onCpu, "local.sampler.tensor_parallel=2"], "it requires an NVIDIA GPU"],
+  [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
   [["rllm/backend=verl"], 'rllm.backend="verl": the verl backend is not built yet'],
@@ -55,6 +57,8 @@ test.each([
   [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
   [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or engine_url"],
+  [[...onCpu, "local.sampler.memory_share=0.3"], "it requires an NVIDIA GPU"],
+  [["local.sampler.memory_share=0.3"], "it requires an inference server that Hone starts"],
   [["rllm.workflow.workflow_args.gamma=0.5"], "it requires rllm.stepwise_advantage.enable=true with mode=per_step"],
   [["rllm.workflow.workflow_args.reward_bonus_coeff=1"], "it requires rllm.stepwise_advantage.enable=true"],
   [["rllm.stepwise_advantage.enable=true"], "it requires rllm.stepwise_advantage.mode=per_step or"],

@@ -8,6 +8,7 @@ import { type EstimatorSpec, estimators } from "../algorithms/estimators/index.t
 import { lossAliases, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { Capabilities } from "../backends/engine.ts";
 import { isRemote } from "../backends/registry/open-engine.ts";
+import { isOnGpu } from "../backends/registry/own-server.ts";
 import { sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys } from "../config/describe.ts";
@@ -234,19 +235,22 @@ export const settingNeeds: readonly SettingNeed[] = [
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   refusing(
-    needs(
-      "local.sampler.type=vllm or sglang",
-      ["local.sampler.url", "local.sampler.api_key"],
-      ({ local: { sampler } }) => sampler.type !== "own",
-    ),
+    needs("local.sampler.type=vllm or sglang", ["local.sampler.url"], ({ local }) => local.sampler.type !== "own"),
   ),
   refusing(
     needs(
       "local.sampler.url, the address of a running server",
-      ["local.sampler.type"],
-      ({ local: { sampler } }) => sampler.type === "own" || sampler.url !== null,
+      ["local.sampler.api_key"],
+      ({ local: { sampler } }) => sampler.url !== null,
     ),
   ),
+  needs(
+    "an inference server that Hone starts (local.sampler.type=vllm without local.sampler.url)",
+    under("local.sampler", "tensor_parallel", "memory_share", "devices"),
+    ({ local: { sampler } }) => sampler.type !== "own" && sampler.url === null,
+  ),
+  needs("an NVIDIA GPU", ["local.sampler.memory_share"], isOnGpu),
+  refusing(needs("an NVIDIA GPU", under("local.sampler", "tensor_parallel", "devices"), isOnGpu)),
   {
     keys: ["training.default_local_dir"],
     requires: "an explicit value, with rllm.trainer.run_dir unset",

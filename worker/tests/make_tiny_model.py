@@ -1,6 +1,8 @@
 """Writes a tiny random model as a Hugging Face folder, with a byte-level tokenizer and a chat template.
 
-    python make_tiny_model.py DIRECTORY [SEED]
+    python make_tiny_model.py DIRECTORY [SEED] [HEAD_SIZE]
+
+Inference servers require a head size of at least 32.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ def make_tokenizer(special: list[str] = SPECIAL) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(vocabulary: int, seed: int) -> LlamaForCausalLM:
+def make_model(vocabulary: int, seed: int, head_size: int = 8) -> LlamaForCausalLM:
     """Weights large enough that the distributions are far from uniform."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4096, initializer_range=0.3, tie_word_embeddings=False,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        head_dim=head_size, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )
     return LlamaForCausalLM(config)
 
@@ -47,7 +49,8 @@ def main() -> None:
     directory = Path(sys.argv[1])
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(directory)
-    make_model(len(tokenizer), int(sys.argv[2]) if len(sys.argv) > 2 else 0).save_pretrained(directory)
+    numbers = [int(argument) for argument in sys.argv[2:]]
+    make_model(len(tokenizer), *(numbers or [0])).save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ export function localEngineOptions(
   };
 }
 
-/** The inference servers that sample; undefined: the local engine does. */
+/** The running inference servers that sample, if any do. */
 export function serversOf({
   local: { sampler },
 }: Config): { kind: "vllm" | "sglang"; urls: readonly string[] } | undefined {

@@ -1,17 +1,10 @@
-/**
- * The worker as an operating-system process: starts it in its own process group, keeps its log, watches its memory,
- * explains its end, and always ends it. It does not know messages.
- */
-import { type ChildProcess, spawn } from "node:child_process";
-import { createWriteStream, readFileSync } from "node:fs";
-import { dirname } from "node:path";
-import type { Readable, Writable } from "node:stream";
+/** The local engine's worker as a process. It does not know messages. */
 import { fileURLToPath } from "node:url";
-import { RunError } from "../../errors.ts";
-import { makeFolder } from "../../files/make-folder.ts";
 import { ownerMark } from "../../files/temporary-names.ts";
+import { type Death, describeDeath } from "../../processes/describe-death.ts";
+import { type PipedProcess, startProcess } from "../../processes/start-process.ts";
+import { EngineDied } from "../engine-died.ts";
 import { threadEnvironment, usableCores } from "./cores.ts";
-import { describeDeath } from "./worker-death.ts";
 
 export interface WorkerOptions {
   /** The Python executable. */
@@ -22,23 +15,14 @@ export interface WorkerOptions {
   logFile?: string | undefined;
 }
 
-export interface WorkerProcess {
-  readonly pid: number;
-  readonly input: Writable;
-  readonly output: Readable;
+export interface WorkerProcess extends Omit<PipedProcess, "ended" | "lastLines"> {
   /** Resolves with the reason when the process has ended; never rejects. */
-  readonly ended: Promise<RunError>;
-  /** Ends the whole process group: end of input, then SIGTERM, then SIGKILL. Resolves when it has ended. */
-  stop(): Promise<void>;
-  /** SIGKILL to the whole group, now. */
-  kill(): void;
+  readonly ended: Promise<EngineDied>;
 }
 
 /** The same relative path from src/ and from dist/. */
 const workerDirectory = fileURLToPath(new URL("../../../worker", import.meta.url));
-const keptLines = 50;
-const memoryIntervalMs = 1000;
-const graceMs = 3000;
+const graceSeconds = 3;
 
 /**
  * Sizes of torch's two caches of compiled matrix products on a CPU. Each number of rows needs its own product of about
@@ -47,39 +31,12 @@ const graceMs = 3000;
  */
 const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };
 
-const running = new Set<ChildProcess>();
-
-/** Signals the worker's process group. */
-function signalGroup(child: ChildProcess, signal: NodeJS.Signals): void {
-  if (child.pid === undefined) return;
-  try {
-    process.kill(process.platform === "win32" ? child.pid : -child.pid, signal);
-  } catch (error) {
-    // ESRCH: it has ended already.
-    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
-  }
-}
-
-// Runs on a normal exit and on an uncaught error. If Node is killed, the worker notices through HONE_PARENT_PID.
-function killAll(): void {
-  for (const child of running) signalGroup(child, "SIGKILL");
-}
-
-function residentBytes(pid: number): number | null {
-  try {
-    const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
-    return kilobytes === undefined ? null : Number(kilobytes) * 1024;
-  } catch {
-    return null; // Not Linux, or the process has ended.
-  }
-}
-
 /** @throws RunError when Python cannot be started at all */
-export async function startWorker(options: WorkerOptions): Promise<WorkerProcess> {
-  const { python, threads, logFile } = options;
-  const child = spawn(python, ["-m", "hone_worker"], {
-    detached: process.platform !== "win32",
-    stdio: ["pipe", "pipe", "pipe"],
+export async function startWorker({ python, threads, logFile }: WorkerOptions): Promise<WorkerProcess> {
+  const worker = await startProcess({
+    name: "Python",
+    command: python,
+    args: ["-m", "hone_worker"],
     env: {
       ...kernelCaches,
       ...process.env,
@@ -89,80 +46,25 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
         .join(process.platform === "win32" ? ";" : ":"),
       PYTHONUNBUFFERED: "1",
       HONE_OWNER: ownerMark,
+      // If Node is killed, the worker notices by it.
       HONE_PARENT_PID: String(process.pid),
     },
+    channel: "pipes",
+    logFile,
+    graceSeconds,
   });
-  await new Promise<void>((resolve, reject) => {
-    child.once("spawn", resolve);
-    child.once("error", (cause) =>
-      reject(new RunError(`cannot start Python (${python}): ${cause.message}`, { cause })),
-    );
-  });
-  if (running.size === 0) process.on("exit", killAll);
-  running.add(child);
-
-  const pid = child.pid!;
-  const lastLines = keepLog(child, logFile);
-  let resident = residentBytes(pid);
-  const watch = setInterval(() => {
-    resident = residentBytes(pid) ?? resident;
-  }, memoryIntervalMs);
-  watch.unref();
-  // A write to a worker that has just died fails here; its death is reported by `ended`, with the reason.
-  child.stdin.on("error", () => {});
-
-  const ended = new Promise<RunError>((resolve) => {
-    child.once("close", (code, signal) => {
-      clearInterval(watch);
-      running.delete(child);
-      if (running.size === 0) process.off("exit", killAll);
-      resolve(describeDeath({ code, signal, residentBytes: resident, lastLines, logFile }));
-    });
-    // "close" waits for the pipes, which a grandchild may hold open, so the rest of the group is killed too.
-    child.once("exit", () => signalGroup(child, "SIGKILL"));
-  });
-
-  async function stop(): Promise<void> {
-    child.stdin.end();
-    for (const signal of ["SIGTERM", "SIGKILL"] as const) {
-      if (await within(ended, graceMs)) return;
-      signalGroup(child, signal);
-    }
-    await ended;
-  }
-
-  return { pid, input: child.stdin, output: child.stdout, ended, stop, kill: () => signalGroup(child, "SIGKILL") };
+  return { ...worker, ended: worker.ended.then(workerDied) };
 }
 
-/** Writes the log to the file and keeps its last lines for the error message. */
-function keepLog(child: ChildProcess, logFile: string | undefined): readonly string[] {
-  const lines: string[] = [];
-  let unfinished = "";
-  if (logFile !== undefined) makeFolder(dirname(logFile));
-  const file = logFile === undefined ? null : createWriteStream(logFile, { flags: "a" });
-  // A full disk must not end the run because of its log.
-  file?.on("error", (error) => process.stderr.write(`hone: cannot write ${logFile}: ${error.message}\n`));
-  child.stderr?.setEncoding("utf8");
-  child.stderr?.on("data", (text: string) => {
-    file?.write(text);
-    const parts = (unfinished + text).split("\n");
-    unfinished = parts.pop() ?? "";
-    lines.push(...parts.filter((line) => line.trim() !== ""));
-    lines.splice(0, Math.max(0, lines.length - keptLines));
-  });
-  child.stderr?.on("end", () => {
-    if (unfinished.trim() !== "") lines.push(unfinished);
-    file?.end();
-  });
-  return lines;
-}
+const hints = {
+  SIGKILL:
+    "Lower local.micro_batch_tokens, local.max_sample_rows or data.max_response_length, set local.gradient_checkpointing=true, or use a machine with more memory.",
+  SIGSEGV:
+    "Run `hone doctor`. If it happens again, try local.device=cpu or local.dtype=float32 to find the part that fails.",
+  SIGILL: "Run on another machine, or point HONE_PYTHON at a Python whose torch was built for this one.",
+};
 
-async function within(promise: Promise<unknown>, milliseconds: number): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<false>((resolve) => {
-    timer = setTimeout(() => resolve(false), milliseconds);
-  });
-  const inTime = await Promise.race([promise.then(() => true), late]);
-  clearTimeout(timer);
-  return inTime;
+export function workerDied(death: Death): EngineDied {
+  const { message, hint } = describeDeath(death, { name: "the local engine's worker", hints });
+  return new EngineDied(message, { hint });
 }

@@ -1,31 +1,42 @@
-/** The local engine: a Python worker on this machine, which an inference server may sample for. */
+/** The local engine: a Python worker on this machine, which inference servers may sample for. */
 import { join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
+import { checkOwnServer, startOwnServer, startsServer } from "./own-server.ts";
 
 export const local: BackendDescriptor = {
-  capabilities(config) {
-    const servers = serversOf(config);
-    return servers === undefined ? capabilities : capabilitiesWith(servers.kind);
+  capabilities({ local: { sampler } }) {
+    return sampler.type === "own" ? capabilities : capabilitiesWith(sampler.type);
   },
-  check: (config) => void (serversOf(config) && serverKey(config)),
+  check(config) {
+    if (startsServer(config)) checkOwnServer(config);
+    else if (serversOf(config)) serverKey(config);
+  },
   async open(config, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
     const engine = await openLocalEngine(localEngineOptions(config, hooks));
-    const servers = serversOf(config);
-    if (servers === undefined) return engine;
-    const [{ withServer }, { openTokenizer }] = await Promise.all([
+    const { type: kind } = config.local.sampler;
+    if (kind === "own") return engine;
+    const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
       import("../servers/with-server.ts"),
+      import("../servers/process/own-server.ts"),
       import("../../chat/tokens/tokenizer.ts"),
     ]);
-    return withServer(engine, {
-      ...servers,
-      apiKey: serverKey(config),
+    const options = {
       onNote: warn,
       folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
-      encode: (text) => openTokenizer(engine.model.directory).encode(text),
-    });
+      encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
+    };
+    const servers = serversOf(config);
+    if (servers !== undefined) return withServer(engine, { ...options, ...servers, apiKey: serverKey(config) });
+    try {
+      const server = await startOwnServer(config, engine.model, hooks);
+      return ownServer(withServer(engine, { ...options, kind, urls: [server.url], apiKey: server.apiKey }), server);
+    } catch (error) {
+      await engine.close();
+      throw error;
+    }
   },
 };

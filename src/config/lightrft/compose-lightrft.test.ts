@@ -92,12 +92,22 @@ describe("composeLightRft", () => {
     },
   );
 
-  it("rejects unsupported settings that were given, and only reports unsupported LightRFT defaults", () => {
+  it("rejects unsupported settings that were given", () => {
     const asked = (line: string) =>
-      unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sampler.type");
-    expect(asked("--engine_type vllm")).toMatchObject([{ isRefused: true }]);
-    expect(asked("--max_norm 1")).toMatchObject([{ isRefused: false }]);
-    expect(asked("local.sampler.type=own")).toEqual([]);
+      unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sequence_parallel");
+    expect(asked("--sp_size 2")).toMatchObject([{ isRefused: true }]);
+    expect(asked("--max_norm 1")).toEqual([]);
+  });
+
+  it.each([
+    ["--max_norm 1", { type: "own" }],
+    ["--engine_type sglang", { type: "sglang" }],
+    ["--engine_tp_size 2", { type: "vllm", tensor_parallel: 2 }],
+    ["--engine_mem_util 0.3", { type: "vllm", memory_share: 0.3 }],
+    ["--disable_engine_sleep", { type: "vllm", sleep: false }],
+    ["--engine_type sglang local.sampler.type=own", { type: "own" }],
+  ])("an inference server is started only if %s asks for one", (line, sampler) => {
+    expect(compose(`${least} ${line}`).config.local.sampler).toMatchObject(sampler);
   });
 });
 

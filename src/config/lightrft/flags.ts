@@ -76,7 +76,11 @@ export const flagSections = {
     sp_size: positive.default(1).describe("Number of processes that share one sequence."),
   },
   "Inference engine": {
-    engine_type: z.enum(["vllm", "sglang"]).default("vllm").describe("Inference server to sample with."),
+    engine_type: z
+      .enum(["vllm", "sglang"])
+      .default("vllm")
+      .describe("Inference server to sample with.")
+      .meta({ note: "Without any --engine flag the trainer samples itself." }),
     engine_tp_size: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide the number of processes."),

@@ -28,6 +28,9 @@ const ifGiven =
   (values, isGiven) =>
     isGiven(flag) ? { [key]: values[flag] } : {};
 
+/** Without any of these the local engine samples, which needs neither a GPU nor another environment. */
+const engineFlags: readonly FlagName[] = ["engine_type", "engine_tp_size", "engine_mem_util", "enable_engine_sleep"];
+
 const rules: Readonly<Record<FlagName, Rule>> = {
   pretrain: "model.name",
   reward_pretrain: ({ reward_pretrain: model, remote_rm_url: urls }) =>
@@ -79,7 +82,7 @@ const rules: Readonly<Record<FlagName, Rule>> = {
   gradient_checkpointing: "local.gradient_checkpointing",
   sp_size: "local.sequence_parallel",
 
-  engine_type: "local.sampler.type",
+  engine_type: ({ engine_type }, isGiven) => (engineFlags.some(isGiven) ? { "local.sampler.type": engine_type } : {}),
   engine_tp_size: "local.sampler.tensor_parallel",
   engine_mem_util: "local.sampler.memory_share",
   enable_engine_sleep: "local.sampler.sleep",

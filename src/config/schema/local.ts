@@ -4,7 +4,6 @@ import { count, off, on, optionalText, positive, section, text } from "./about.t
 
 const processesLater = "the local engine runs in a single process so far";
 const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
-const startLater = "Hone does not start inference servers so far";
 
 const isAddress = (url: string) => /^https?:\/\/[^/]/.test(url);
 
@@ -56,7 +55,7 @@ export const local = section({
       .nullable()
       .default(null)
       .describe(
-        "URL of a running vLLM or SGLang server that serves the same model, or a list of such URLs. The servers sample; the local engine trains and sends them each new version of the LoRA adapter, or of all weights.",
+        "URL of a running vLLM or SGLang server that serves the same model, or a list of such URLs; null starts one. The servers sample; the local engine trains and sends them each new version of the LoRA adapter, or of all weights.",
       )
       .meta({ backends: ["local"] }),
     api_key: optionalText
@@ -66,14 +65,21 @@ export const local = section({
     tensor_parallel: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide processes.")
-      .meta({ later: startLater }),
+      .meta({ backends: ["local"] }),
     memory_share: z
       .number()
       .gt(0)
       .max(1)
       .default(0.5)
       .describe("Fraction of GPU memory for the inference server.")
-      .meta({ later: startLater }),
+      .meta({ backends: ["local"] }),
+    devices: z
+      .array(count.min(0))
+      .min(1)
+      .nullable()
+      .default(null)
+      .describe("GPUs of the inference server, such as [1, 2]; null is the trainer's.")
+      .meta({ backends: ["local"] }),
     sleep: on
       .describe("Free the inference server's memory during training. Has no effect so far.")
       .meta({ neutral: [true, false] }),

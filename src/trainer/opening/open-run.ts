@@ -115,6 +115,8 @@ async function open(
 
   const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
   engine = opened.engine;
+  // Rollouts would fail one by one, and be retried.
+  void engine.died?.then((reason) => abort.abort(reason));
   const { chat } = opened;
   // A remote service may support less than its descriptor says.
   const recipe = isDeepStrictEqual(engine.capabilities, compiled.capabilities)

@@ -1,5 +1,4 @@
-/** Explains why a worker process ended. */
-import { EngineDied } from "../engine-died.ts";
+/** Explains why a program ended that should have gone on. */
 
 export interface Death {
   code: number | null;
@@ -11,31 +10,34 @@ export interface Death {
   logFile: string | undefined;
 }
 
-const lessMemory =
-  "Lower local.micro_batch_tokens, local.max_sample_rows or data.max_response_length, set local.gradient_checkpointing=true, or use a machine with more memory.";
+export interface Mortal {
+  /** Such as "the local engine's worker". */
+  name: string;
+  /** What to do after an end by one of these signals. */
+  hints: { SIGKILL: string } & Partial<Record<NodeJS.Signals, string>>;
+}
 
 interface Meaning {
   meaning: string;
-  hint: string;
+  hint?: string;
 }
 
+const resume = "The run can be resumed from its last checkpoint.";
+
 const meanings: Partial<Record<NodeJS.Signals, Meaning>> = {
-  SIGKILL: { meaning: "most likely the system killed it because memory ran out", hint: lessMemory },
-  SIGSEGV: {
-    meaning: "native code (torch or a driver) accessed invalid memory",
-    hint: "Run `hone doctor`. If it happens again, try local.device=cpu or local.dtype=float32 to find the part that fails.",
-  },
+  SIGKILL: { meaning: "most likely the system killed it because memory ran out" },
+  SIGSEGV: { meaning: "native code (torch or a driver) accessed invalid memory", hint: "Run `hone doctor`." },
   SIGBUS: {
     meaning: "a file that was mapped into memory shrank, or the disk or shared memory is full",
     hint: "Check free disk space, and do not change the model's files during a run.",
   },
   SIGILL: {
     meaning: "this processor does not support an instruction that torch uses",
-    hint: "Run on another machine, or point HONE_PYTHON at a Python whose torch was built for this one.",
+    hint: "Run on another machine.",
   },
   SIGABRT: { meaning: "native code aborted; its message is above", hint: "Run `hone doctor`." },
-  SIGTERM: { meaning: "another program terminated it", hint: "The run can be resumed from its last checkpoint." },
-  SIGINT: { meaning: "it was interrupted", hint: "The run can be resumed from its last checkpoint." },
+  SIGTERM: { meaning: "another program terminated it", hint: resume },
+  SIGINT: { meaning: "it was interrupted", hint: resume },
 };
 
 const signalNumbers: Record<number, NodeJS.Signals> = {
@@ -49,9 +51,9 @@ const signalNumbers: Record<number, NodeJS.Signals> = {
 
 const shownLines = 12;
 
-/** The error: how the worker ended, what that means, the log's last lines, and what to do. */
-export function describeDeath(death: Death): EngineDied {
-  // A shell or container that ran the worker reports a signal as 128 + its number.
+/** How the program ended, what that means, the log's last lines, and what to do. */
+export function describeDeath(death: Death, { name, hints }: Mortal): { message: string; hint: string } {
+  // A shell or container that ran the program reports a signal as 128 + its number.
   const signal =
     death.signal ?? (death.code !== null && death.code > 128 ? (signalNumbers[death.code - 128] ?? null) : null);
   const known = signal === null ? undefined : meanings[signal];
@@ -63,8 +65,12 @@ export function describeDeath(death: Death): EngineDied {
   const lines = death.lastLines.slice(-shownLines).map((line) => `    ${line}`);
   const said = lines.length > 0 ? `\n  Its last output:\n${lines.join("\n")}` : "";
   const log = death.logFile === undefined ? "" : ` Its log: ${death.logFile}`;
-  return new EngineDied(
-    `the local engine's worker ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
-    { hint: `${known?.hint ?? "The output above shows the cause. `hone doctor` checks the installation."}${log}` },
-  );
+  const hint =
+    (signal && hints[signal]) ??
+    known?.hint ??
+    "The output above shows the cause. `hone doctor` checks the installation.";
+  return {
+    message: `${name} ended ${how}${known === undefined ? "" : `: ${known.meaning}`}.${memory}${said}`,
+    hint: `${hint}${log}`,
+  };
 }

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { describeDeath } from "./worker-death.ts";
+import { workerDied } from "./worker-process.ts";
 
 const death = { code: null, signal: null, residentBytes: null, lastLines: [], logFile: undefined };
 
-describe("describeDeath", () => {
+describe("workerDied", () => {
   it.each([
     [
       "SIGKILL is memory",
@@ -22,7 +22,7 @@ describe("describeDeath", () => {
     ],
     ["the log", { code: 1, logFile: "/runs/a/worker.log" }, [/exit code 1/], /Its log: \/runs\/a\/worker\.log/],
   ] as const)("%s", (_what, facts, messages, hint) => {
-    const error = describeDeath({ ...death, ...facts });
+    const error = workerDied({ ...death, ...facts });
     for (const message of messages) expect(error.message).toMatch(message);
     expect(error.hint).toMatch(hint);
     expect(error.exitCode).toBe(1);
@@ -30,7 +30,7 @@ describe("describeDeath", () => {
 
   it("shows only the end of a long log", () => {
     const lastLines = Array.from({ length: 50 }, (_, index) => `line ${index}`);
-    const { message } = describeDeath({ ...death, code: 1, lastLines });
+    const { message } = workerDied({ ...death, code: 1, lastLines });
     expect(message).not.toContain("line 37\n");
     expect(message).toContain("line 38\n");
   });

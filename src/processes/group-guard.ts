@@ -1,4 +1,4 @@
-/** Kills the process groups of agents' programs when this process ends, even by `kill -9`, which runs no handler. */
+/** Kills the process groups of other programs when this process ends, even by `kill -9`, which runs no handler. */
 import { spawn } from "node:child_process";
 import type { Writable } from "node:stream";
 

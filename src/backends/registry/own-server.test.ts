@@ -1,0 +1,35 @@
+import { expect, test } from "vitest";
+import { composeConfig } from "../../config/compose.ts";
+import { checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
+
+const configOf = (...overrides: string[]) =>
+  composeConfig({ overrides: ["local.sampler.type=vllm", ...overrides] }).config;
+const onCpu = { directory: "/models/tiny", dtype: "float32", device: "cpu", maxLength: 512 };
+
+test.each([
+  [["model.lora_rank=8"], { loraRank: 8, adapters: 3 }],
+  [["model.lora_rank=0"], { loraRank: undefined, adapters: 3 }],
+  [["rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1.5"], { adapters: 5 }],
+  [["rllm.async_training.staleness_threshold=1.5"], { adapters: 3 }],
+  [["rllm.trainer.seed=5"], { seed: 5, gpu: undefined }],
+])("%j", (overrides, expected) => {
+  expect(launchOptions(configOf(...overrides), onCpu, false)).toMatchObject(expected);
+});
+
+test.each([
+  ["the trainer's GPU", [], "cuda:1", undefined, "1"],
+  ["the trainer's GPU among the visible ones", [], "cuda:1", "GPU-a, GPU-b", "GPU-b"],
+  ["all GPUs for a shared model", ["local.sampler.tensor_parallel=2"], "cuda:0", "4,5", undefined],
+  ["other GPUs", ["local.sampler.devices=[2,3]"], "cuda:0", undefined, "2,3"],
+  ["other GPUs among the visible ones", ["local.sampler.devices=[1]"], "cuda:0", "6,7", "7"],
+  ["GPUs beside a trainer on the CPU", ["local.sampler.devices=[0]"], "cpu", undefined, "0"],
+])("the server runs on %s", (_, overrides, device, visible, expected) => {
+  expect(gpuOptions(configOf(...overrides), device, visible).visible).toBe(expected);
+});
+
+test.each([
+  [["local.sampler.tensor_parallel=2", "local.sampler.devices=[1]"], /devices names 1 GPU/],
+  [["local.sampler.type=sglang", "local.device=cpu"], /SGLang needs an NVIDIA GPU/],
+])("%j is refused before anything is loaded", (overrides, message) => {
+  expect(() => checkOwnServer(configOf(...overrides))).toThrow(message);
+});

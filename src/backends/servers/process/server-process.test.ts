@@ -1,0 +1,124 @@
+/** Servers that start, fail to start, and end, with a program that stands in for the inference server. */
+import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
+import { tabularEngine } from "../../../testing/tabular-engine.ts";
+import { params } from "../../conformance/tools.ts";
+import { EngineDied } from "../../engine-died.ts";
+import { ownServer } from "./own-server.ts";
+import { startServer } from "./server-process.ts";
+
+const root = temporaryFolder("server-process");
+let count = 0;
+
+/** @param script runs with `port` and `name` set, after it was told to serve its name */
+function start(script: string) {
+  const python = join(root, `python-${++count}`);
+  const logFile = join(root, `${count}.log`);
+  writeFileSync(python, `#!${process.execPath}\nconst [name, port] = process.argv.slice(2);\n${script}`);
+  chmodSync(python, 0o755);
+  const statuses: string[] = [];
+  const starting = startServer({
+    name: "the stand-in",
+    python,
+    launch: ({ servedName, port, apiKey }) => ({ args: [servedName, `${port}`], env: { KEY: apiKey } }),
+    logFile,
+    onStatus: (text) => statuses.push(text),
+  });
+  return { starting, statuses, logFile };
+}
+
+const serve = (name = "name") => `
+console.error("ready on", process.pid);
+require("node:http").createServer((request, response) => {
+  const allowed = request.headers.authorization === "Bearer " + process.env.KEY;
+  response.writeHead(allowed ? 200 : 401).end(JSON.stringify({ data: [{ id: ${name} }] }));
+}).listen(port, "127.0.0.1");`;
+
+function alive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+async function gone(pid: number): Promise<boolean> {
+  for (let tries = 0; tries < 100 && alive(pid); tries++) await sleep(50);
+  return !alive(pid);
+}
+const pidIn = (log: string) => Number(/ready on (\d+)/.exec(readFileSync(log, "utf8"))?.[1]);
+
+test("a server is ready when it answers, and stopping it ends the programs that it started", async () => {
+  const helper = `const child = require("node:child_process").spawn("sleep", ["600"]); console.log("helper", child.pid);`;
+  const { starting, statuses, logFile } = start(helper + serve());
+  const server = await starting;
+  expect(statuses[0]).toMatch(/^starting the stand-in; its log is .*\.log$/);
+  const child = Number(/helper (\d+)/.exec(readFileSync(logFile, "utf8"))?.[1]);
+  expect([alive(pidIn(logFile)), alive(child)]).toEqual([true, true]);
+  await server.stop();
+  expect(await gone(pidIn(logFile))).toBe(true);
+  expect(await gone(child)).toBe(true);
+  await expect(server.died).resolves.toBeInstanceOf(EngineDied);
+});
+
+test("a server that ends before it answers names the first cause in its log", async () => {
+  const { starting } = start(`
+    console.error("(EngineCore pid=5) ERROR 11-22 12:00:00 [core.py:9] ValueError: 3 GiB of cache do not suffice");
+    console.error("  File engine.py, line 3");
+    console.error("RuntimeError: Engine core initialization failed. See root cause above.");
+    process.exit(1);`);
+  await expect(starting).rejects.toThrow(
+    /^the stand-in ended with exit code 1\.\n.*\n {4}ValueError: 3 GiB of cache do not suffice\n {4}RuntimeError: Engine core/,
+  );
+});
+
+test("a program that cannot be started is named", async () => {
+  const { starting } = start("");
+  await expect(starting).rejects.toThrow(/the stand-in ended with exit code 0/);
+  const missing = startServer({
+    name: "the stand-in",
+    python: join(root, "nothing"),
+    launch: () => ({ args: [], env: {} }),
+    logFile: undefined,
+    onStatus: () => {},
+  });
+  await expect(missing).rejects.toThrow(/cannot start the stand-in .*ENOENT/);
+});
+
+test("another server on its port is not taken for it", async () => {
+  const { starting } = start(`${serve('"another"')} setTimeout(() => process.exit(3), 1500);`);
+  await expect(starting).rejects.toThrow(/exit code 3/);
+});
+
+test("a request that fails because the server died fails with the reason, and so does the engine", async () => {
+  const { starting, logFile } = start(serve());
+  const server = await starting;
+  const tabular = tabularEngine({ alphabet: "abc" });
+  const policy = await tabular.createPolicy({ adapter: { kind: "none" } });
+  const failing = {
+    ...tabular,
+    createPolicy: async () => ({
+      ...policy,
+      sampler: {
+        ...policy.sampler,
+        async *sample() {
+          const { status } = await fetch(`${server.url}/v1/models`);
+          if (status === 401) process.kill(pidIn(logFile), "SIGKILL");
+          throw new Error("other side closed");
+        },
+      },
+    }),
+  };
+  const engine = ownServer(failing as typeof tabular, server);
+  const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
+  const request = { prompt: Int32Array.of(1), params: params({ maxTokens: 1 }) };
+  await expect(sampler.sample([request])[Symbol.asyncIterator]().next()).rejects.toThrow(
+    /^the stand-in ended by SIGKILL: .*memory/,
+  );
+  expect((await engine.died)?.message).toMatch(/stand-in ended by SIGKILL/);
+  await engine.close();
+  expect(existsSync(logFile)).toBe(true);
+});

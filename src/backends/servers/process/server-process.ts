@@ -1,0 +1,120 @@
+/** An inference server that Hone starts, watches and ends. */
+import { randomUUID } from "node:crypto";
+import type { AddressInfo } from "node:net";
+import { createServer } from "node:net";
+import { relative } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { RunError } from "../../../errors.ts";
+import { type Death, describeDeath } from "../../../processes/describe-death.ts";
+import { guardGroup } from "../../../processes/group-guard.ts";
+import { startProcess } from "../../../processes/start-process.ts";
+import { EngineDied } from "../../engine-died.ts";
+import type { Launch, Place } from "./launch.ts";
+import { causesIn, lastMessage } from "./server-log.ts";
+
+export interface ServerProcessOptions {
+  /** Such as "the vLLM server". */
+  name: string;
+  /** The Python of its environment. */
+  python: string;
+  launch: (place: Place) => Launch;
+  logFile: string | undefined;
+  /** Called with the progress of the start. */
+  onStatus: (text: string) => void;
+}
+
+export interface ServerProcess {
+  /** Of the process group. */
+  pid: number;
+  url: string;
+  apiKey: string;
+  answers(): Promise<boolean>;
+  /** Resolves with the reason when the server has ended, by itself or by `stop`. */
+  died: Promise<EngineDied>;
+  stop(): Promise<void>;
+}
+
+/** A server that has not answered by then hangs. */
+const startSeconds = 1800;
+const graceSeconds = 10;
+const pollMs = 250;
+
+/**
+ * Starts a server on a free port of this machine and waits until it answers.
+ *
+ * @throws EngineDied when it ends before it answers
+ * @throws RunError when it cannot be started, or does not answer
+ */
+export async function startServer(options: ServerProcessOptions): Promise<ServerProcess> {
+  const { name, python, launch, logFile, onStatus } = options;
+  // Tells this server from another one that took the port first.
+  const servedName = `hone-${randomUUID().slice(0, 8)}`;
+  const port = await freePort();
+  // Other users of this machine can connect too.
+  const apiKey = randomUUID();
+  const { args, env } = launch({ servedName, port, apiKey });
+  onStatus(`starting ${name}${logFile === undefined ? "" : `; its log is ${relative(process.cwd(), logFile)}`}`);
+  const server = await startProcess({
+    name,
+    command: python,
+    args,
+    env: { ...process.env, ...env },
+    channel: "log",
+    logFile,
+    graceSeconds,
+  });
+  const release = guardGroup(server.pid);
+  const died = server.ended.then((death) => {
+    release();
+    return serverDied(death, name);
+  });
+  const url = `http://127.0.0.1:${port}`;
+  const answers = () => isReady(url, apiKey, servedName);
+  let reportAfter = 15;
+  const begin = performance.now();
+  while (!(await answers())) {
+    const reason = await Promise.race([died, sleep(pollMs)]);
+    if (reason) throw reason;
+    const seconds = (performance.now() - begin) / 1000;
+    if (seconds > startSeconds) {
+      await server.stop();
+      throw new RunError(`${name} does not answer after ${startSeconds / 60} minutes`, { hint: `see ${logFile}` });
+    }
+    if (seconds < reportAfter) continue;
+    reportAfter *= 2;
+    const message = lastMessage(server.lastLines);
+    onStatus(`starting ${name} for ${Math.round(seconds)} s${message === "" ? "" : `: ${message}`}`);
+  }
+  return { pid: server.pid, url, apiKey, answers, died, stop: server.stop };
+}
+
+async function isReady(url: string, apiKey: string, servedName: string): Promise<boolean> {
+  try {
+    const headers = { authorization: `Bearer ${apiKey}` };
+    const response = await fetch(`${url}/v1/models`, { headers, signal: AbortSignal.timeout(5000) });
+    return response.ok && (await response.text()).includes(servedName);
+  } catch {
+    return false; // Not listening so far.
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once("error", reject);
+    server.listen(0, "127.0.0.1", () => {
+      const { port } = server.address() as AddressInfo;
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+const hints = {
+  SIGKILL:
+    "Lower local.sampler.memory_share (on a CPU: the environment variable VLLM_CPU_KVCACHE_SPACE, in GiB), or use a machine with more memory.",
+};
+
+function serverDied(death: Death, name: string): EngineDied {
+  const { message, hint } = describeDeath({ ...death, lastLines: causesIn(death.lastLines) }, { name, hints });
+  return new EngineDied(message, { hint });
+}
