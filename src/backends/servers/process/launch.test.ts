@@ -26,8 +26,9 @@ function flagsOf(args: readonly string[]): Record<string, string | true> {
 
 test("vLLM on a CPU", () => {
   const { args, env } = vllmLaunch(options, machine);
-  expect(args.slice(0, 4)).toEqual(["-m", "vllm.entrypoints.cli.main", "serve", "/models/tiny"]);
+  expect(args.slice(0, 2)).toEqual(["-m", "vllm.entrypoints.openai.api_server"]);
   expect(flagsOf(args)).toEqual({
+    "--model": "/models/tiny",
     "--served-model-name": "hone-1",
     "--host": "127.0.0.1",
     "--port": "4000",

