@@ -300,6 +300,8 @@ export interface ModelInfo {
   /** How attention runs: `packed`, or `padded` with the reason why the packed form was not possible. */
   attention: "packed" | "padded";
   attentionReason?: string;
+  /** The inference servers that sample it, and by which route. */
+  sampledBy?: string;
 }
 
 export interface Engine {

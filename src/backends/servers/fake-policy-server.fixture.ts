@@ -65,7 +65,8 @@ const routes = {
   },
 };
 
-export async function fakePolicyServer(kind: ServerKind): Promise<FakePolicyServer> {
+/** @param generates the server has vLLM's `/inference/v1/generate` */
+export async function fakePolicyServer(kind: ServerKind, generates = false): Promise<FakePolicyServer> {
   const route = routes[kind];
   const adapters: FakePolicyServer["adapters"] = new Map();
   const freshBase = async () => (await tabular.createPolicy({ adapter: { kind: "none" } })).sampler;
@@ -135,7 +136,7 @@ export async function fakePolicyServer(kind: ServerKind): Promise<FakePolicyServ
     kind,
     (model) => (model === "base" ? base : adapters.get(model)?.sampler),
     control,
-    { label: () => label },
+    { label: () => label, generates },
   );
   const server: FakePolicyServer = {
     url,

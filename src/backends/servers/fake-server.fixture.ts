@@ -1,6 +1,7 @@
 /** An inference server that speaks vLLM's or SGLang's HTTP in front of a sampler, so that its replies come from a real model. */
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { toReply } from "../../server/sampling/generate-reply.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
 
 export type ServerKind = "vllm" | "sglang";
@@ -19,9 +20,10 @@ export async function fakeServer(
   sampler: (model: string) => Sampler | undefined,
   control?: (path: string, body: Record<string, unknown>) => Promise<{ status?: number; text: string } | undefined>,
   /** `label` of the weights in replies; default: the sampler's version. */
-  options: { apiKey?: string; port?: number; label?: () => string } = {},
+  options: { apiKey?: string; port?: number; label?: () => string; generates?: boolean } = {},
 ): Promise<{ url: string; close(): void }> {
-  const { read, write: writeReply } = dialects[kind];
+  const { read, write: writeReply } = options.generates ? generate : dialects[kind];
+  const running = new Map<string, AbortController>();
   const server = createServer(async (incoming, response) => {
     let text = "";
     for await (const chunk of incoming) text += chunk;
@@ -36,7 +38,13 @@ export async function fakeServer(
       return;
     }
     if (incoming.method === "GET") {
-      response.writeHead(incoming.url === "/health" ? 200 : 404).end();
+      const hasIt = options.generates && incoming.url === "/inference/v1/generate";
+      response.writeHead(incoming.url === "/health" ? 200 : hasIt ? 405 : 404).end();
+      return;
+    }
+    if (incoming.url === "/inference/v1/abort_requests") {
+      for (const id of body.request_ids) running.get(id.replace("generate-tokens-", ""))?.abort();
+      response.end();
       return;
     }
     const { request, stream } = read(body);
@@ -49,6 +57,7 @@ export async function fakeServer(
       writeReply(piece, end, request, options.label?.() ?? `${piece.policyVersion}`);
     const gone = new AbortController();
     response.on("close", () => gone.abort());
+    running.set(String(body.request_id), gone);
     const tokens: [number, number][] = [];
     const onToken = (_: number, token: number, logprob: number) => {
       tokens.push([token, logprob]);
@@ -91,6 +100,21 @@ const common = (asked: Record<string, unknown>) => ({
   stopIds: (asked.stop_token_ids ?? []) as number[],
   ignoreEos: asked.ignore_eos === true,
 });
+
+/** vLLM's `/inference/v1/generate`. */
+const generate = {
+  read(body: Record<string, unknown>): Asked {
+    const asked = body.sampling_params as Record<string, unknown>;
+    const params = { ...common(asked), maxTokens: asked.max_tokens as number, seed: asked.seed as number };
+    params.topK ||= -1;
+    const prompt = Int32Array.from(body.token_ids as number[]);
+    const promptLogprobs = asked.prompt_logprobs === 0;
+    const request = { prompt, params, topLogprobs: asked.logprobs as number, promptLogprobs };
+    return { request, stream: body.stream === true };
+  },
+  write: (piece: Piece, _end: number, { prompt }: SampleRequest, label: string): object =>
+    toReply({ request_id: "1", created: 1, model: label }, prompt, piece as Sample, true),
+};
 
 const dialects = {
   vllm: {

@@ -4,7 +4,7 @@ import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
-import { MissingTokens, type ServerReply, type VersionSpan } from "./dialects/dialect.ts";
+import { type Dialect, MissingTokens, type ServerReply, type VersionSpan } from "./dialects/dialect.ts";
 import { sglang } from "./dialects/sglang.ts";
 import { vllmCompletions } from "./dialects/vllm-completions.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
@@ -54,25 +54,44 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
   return Object.assign(sampleFrom(group, options), { close: group.close });
 }
 
+/** Which model samples the next part of a reply. */
+export interface Borrowed extends Pick<ServedModelOptions, "model" | "adapter" | "version"> {
+  /** Called when the part is sampled. */
+  giveBack(): void;
+}
+
+export interface ServedSampler extends Sampler {
+  /**
+   * Ends the running requests at the servers and continues each with the model that is lent now, from the tokens that it
+   * has. A request at a server without this ability is not changed.
+   */
+  interrupt(): Promise<void>;
+}
+
 interface Call {
   index: number;
   request: SampleRequest;
   stop: AbortSignal | undefined;
   onToken: SampleOptions["onToken"] | undefined;
+  /** It is to be continued with another model. */
+  interrupted: boolean;
 }
 
-/** A sampler of one model at the servers, which stay open when it is closed. */
-export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options: ServedModelOptions): Sampler {
+/**
+ * A sampler of one model at the servers, which stay open when it is closed.
+ *
+ * @param borrow called for each part of a reply; default: always the same model
+ */
+export function sampleFrom(
+  group: Pick<ServerGroup, "run" | "servers">,
+  options: ServedModelOptions,
+  borrow: () => Borrowed = () => ({ ...options, giveBack: () => {} }),
+): ServedSampler {
   const mode = options.logprobs ?? (options.kind === "sglang" ? sglang : vllmCompletions).logprobs;
-  const model = options.adapter ?? (options.kind === "sglang" ? undefined : options.model);
   /** The newest that the server has reported, if it is asked. */
   let version = options.version ?? 0;
 
-  /** A version that is known counts for the whole reply. */
-  const stamp = (reply: ServerReply): ServerReply =>
-    options.version === undefined
-      ? reply
-      : { ...reply, versions: [{ version: options.version, end: reply.tokens.length }] };
+  const running = new Map<Call, { server: Server; dialect: Dialect; id: string }>();
 
   /** @param parts what was already sampled; a server that fails in the middle of a stream adds what it has sent */
   async function ask(server: Server, call: Call, parts: ServerReply[]): Promise<ServerReply> {
@@ -81,6 +100,13 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
     const dialect = options.kind === "sglang" ? sglang : await vllmDialect(server);
     const request = continuedRequest(call.request, parts);
     if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
+    const { model, adapter, version: known, giveBack } = borrow();
+    /** A version that is known counts for the whole part. */
+    const stamp = (reply: ServerReply): ServerReply =>
+      known === undefined ? reply : { ...reply, versions: [{ version: known, end: reply.tokens.length }] };
+    const name = adapter ?? (options.kind === "sglang" ? undefined : model);
+    const id = randomUUID();
+    running.set(call, { server, dialect, id });
     const report = (piece: ServerReply) => {
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };
@@ -88,7 +114,7 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
     const streams = onToken !== undefined && !request.promptLogprobs;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
-      const body = JSON.stringify(dialect.write(request, model, streams, randomUUID()));
+      const body = JSON.stringify(dialect.write(request, name, streams, id));
       const path = prefix + dialect.path;
       const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
@@ -104,6 +130,9 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
         hint: "Hone trains on tokens, not on text: use vLLM 0.10.2 or newer (return_token_ids), or SGLang",
         cause: error,
       });
+    } finally {
+      running.delete(call);
+      giveBack();
     }
   }
 
@@ -111,10 +140,14 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
     const stops = [request.signal, signal].filter((each) => each !== undefined);
     // A signal of its own: many requests listen to the caller's.
     const stop = stops.length > 0 ? AbortSignal.any(stops) : undefined;
-    const call: Call = { index, request, stop, onToken };
+    const call: Call = { index, request, stop, onToken, interrupted: false };
     const parts: ServerReply[] = [];
-    const last = await group.run(request.session, (server) => ask(server, call, parts));
-    return toSample(index, request, joinReplies([...parts, last]));
+    for (;;) {
+      parts.push(await group.run(request.session, (server) => ask(server, call, parts)));
+      const isInterrupted = call.interrupted && parts.at(-1)?.stopReason === "aborted" && !stop?.aborted;
+      if (!isInterrupted) return toSample(index, request, joinReplies(parts));
+      call.interrupted = false;
+    }
   }
 
   function toSample(index: number, request: SampleRequest, reply: ServerReply): Sample {
@@ -156,9 +189,23 @@ export function sampleFrom(group: Pick<ServerGroup, "run" | "servers">, options:
         },
       );
     },
+    async interrupt() {
+      const ended = [...running].map(async ([call, { server, dialect, id }]) => {
+        if (dialect.abort === undefined) return;
+        call.interrupted = true;
+        const { path, body } = dialect.abort([id]);
+        const { pool, url, prefix, headers } = server;
+        const signal = AbortSignal.timeout(abortMs);
+        await post({ pool, url, path: prefix + path, headers, body: JSON.stringify(body), signal, onText: undefined });
+      });
+      // A request that does not end keeps the model that it has.
+      await Promise.allSettled(ended);
+    },
     close: async () => {},
   };
 }
+
+const abortMs = 30_000;
 
 /** `[T]` */
 function spread(versions: readonly VersionSpan[], length: number): Int32Array {

@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { lora, madeUpSequences, madeUpWeights, numTrained, params, sampleOne, step } from "../conformance/tools.ts";
-import type { AdapterSpec, Engine, Policy } from "../engine.ts";
+import type { AdapterSpec, Engine, Policy, Sample } from "../engine.ts";
 import { encode, exportingEngine, type FakePolicyServer, fakePolicyServer } from "./fake-policy-server.fixture.ts";
 import { withServer } from "./with-server.ts";
 
@@ -19,9 +19,9 @@ let count = 0;
 let server: FakePolicyServer;
 let engine: Engine;
 
-async function open(kind: "vllm" | "sglang" = "vllm"): Promise<void> {
+async function open(kind: "vllm" | "sglang" = "vllm", generates = false): Promise<void> {
   folder = join(root, `run-${++count}`, "weights");
-  server = await fakePolicyServer(kind);
+  server = await fakePolicyServer(kind, generates);
   engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode });
 }
 afterEach(async () => {
@@ -49,6 +49,52 @@ const versionsIn = (path: string) =>
   readdirSync(path)
     .map((name) => name.split("-").at(-1))
     .sort();
+
+test.each([false, true])(
+  "weights that are published in the middle of a reply continue it (streamed: %s)",
+  async (streams) => {
+    await open("vllm", true);
+    const policy = await engine.createPolicy({ adapter: lora() });
+    const [first] = server.adapters.values();
+    const { sampler } = first!;
+    let begun = () => {};
+    const isBegun = new Promise<void>((resolve) => {
+      begun = resolve;
+    });
+    first!.sampler = {
+      ...sampler,
+      async *sample([request], options = {}) {
+        const short = { ...request!, params: { ...request!.params, maxTokens: 3 } };
+        for await (const sample of sampler.sample([short], options)) {
+          await new Promise((resolve) => {
+            options.signal?.addEventListener("abort", resolve);
+            begun();
+          });
+          yield { ...sample, stopReason: "aborted" };
+        }
+      },
+    };
+    const tokens: number[] = [];
+    const onToken = (_: number, token: number) => void tokens.push(token);
+    const request = { prompt, params: params({ maxTokens: 8, ignoreEos: true }), topLogprobs: 1 };
+    const running = policy.sampler.sample([request], streams ? { onToken } : {})[Symbol.asyncIterator]();
+    const waiting = running.next();
+    await isBegun;
+    await trainStep(policy, 1);
+    const sample: Sample = (await waiting).value!;
+    expect(sample).toMatchObject({ stopReason: "length", policyVersion: 1 });
+    expect([...sample.tokenVersions!]).toEqual([0, 0, 0, 1, 1, 1, 1, 1]);
+    expect([sample.tokens.length, sample.topLogprobs?.length]).toEqual([8, 8]);
+    if (streams) expect(tokens).toEqual([...sample.tokens]);
+    const whole = Int32Array.of(...prompt, ...sample.tokens);
+    const trained = new Uint8Array(whole.length - 1).fill(1, prompt.length + 2);
+    const own = await policy.learner.forward([{ tokens: whole, trained }], {});
+    for (const [index, logprob] of own.logprobs.entries()) expect(sample.logprobs[index + 3]).toBeCloseTo(logprob, 5);
+    // Nothing is sampled with the old version any more.
+    await trainStep(policy, 2);
+    expect(server.requests).toContain("unload v0");
+  },
+);
 
 describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) => {
   test("is sampled with each adapter that is published, two of which stay at the server", async () => {
@@ -85,15 +131,27 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
     expect(existsSync(used)).toBe(false);
   });
 
-  test("keeps the version that a running request began with", async () => {
+  test("without a way to end requests, each keeps the version that it began with", async () => {
     await open(kind);
     const policy = await engine.createPolicy({ adapter: lora() });
-    const running = policy.sampler.sample([{ ...ask, params: params({ maxTokens: 2 }) }])[Symbol.asyncIterator]();
-    const first = running.next();
+    const [first] = server.adapters.values();
+    const { sampler } = first!;
+    let release = () => {};
+    const gate = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    first!.sampler = {
+      ...sampler,
+      async *sample(requests, options) {
+        await gate;
+        yield* sampler.sample(requests, options);
+      },
+    };
+    const running = sampleOne(policy, ask);
     for (const version of [1, 2, 3]) await trainStep(policy, version);
-    expect((await first).value).toMatchObject({ policyVersion: 0 });
     expect(server.requests).not.toContain("unload v0");
-    await running.next();
+    release();
+    expect(await running).toMatchObject({ policyVersion: 0 });
     await trainStep(policy, 4);
     expect(server.requests).toContain("unload v0");
   });

@@ -6,6 +6,8 @@ import { allServers } from "./control/all-servers.ts";
 import type { ServedModel } from "./control/control.ts";
 import { sglangControl } from "./control/sglang-control.ts";
 import { vllmControl } from "./control/vllm-control.ts";
+import { sglang } from "./dialects/sglang.ts";
+import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
@@ -52,8 +54,14 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     model = {
       ...engine.model,
       maxLength: Math.min(engine.model.maxLength, served.maxLength ?? Number.POSITIVE_INFINITY),
+      sampledBy: kind === "vllm" ? `vLLM at ${urls} (${await routes()})` : `SGLang at ${urls} (${sglang.path})`,
     };
     return served;
+  }
+
+  async function routes(): Promise<string> {
+    const dialects = await Promise.all(group.servers.map(vllmDialect));
+    return [...new Set(dialects.map(({ path }) => path))].join(", ");
   }
 
   async function createPolicy(spec: PolicySpec): Promise<Policy> {

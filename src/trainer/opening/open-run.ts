@@ -238,5 +238,6 @@ function describeModel({ model }: Engine, { model: wanted }: Config): string {
   const targets = (["attn", "mlp", "unembed"] as const).filter((part) => wanted[`train_${part}`]).join(", ");
   const trained = wanted.lora_rank === 0 ? "all weights" : `LoRA of rank ${wanted.lora_rank} on ${targets}`;
   const attention = model.attention === "packed" ? "" : `; padded attention: ${model.attentionReason}`;
-  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}`;
+  const sampled = model.sampledBy === undefined ? "" : `; sampled by ${model.sampledBy}`;
+  return `${model.name}: ${model.architecture}, ${millions}M parameters, ${model.dtype} on ${model.device}, ${trained}${attention}${sampled}`;
 }

@@ -16,8 +16,8 @@ export interface Dialect {
   read(body: Record<string, unknown>, request: SampleRequest): ServerReply;
   /** @returns the reader of one reply's stream: each event's new tokens */
   openStream(request: SampleRequest): (event: Record<string, unknown>) => ServerReply;
-  /** The request that ends another one, which is then answered with what it has. Absent: the server cannot. */
-  abort?(id: string): { path: string; body: Record<string, unknown> };
+  /** The request that ends others, which are then answered with what they have. Absent: the server cannot. */
+  abort?(ids: readonly string[]): { path: string; body: Record<string, unknown> };
 }
 
 export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs"> {

@@ -37,7 +37,10 @@ export const vllmGenerate: Dialect = {
   },
   read: readChoice,
   openStream: (request) => (event) => readChoice(event, request),
-  abort: (id) => ({ path: "/inference/v1/abort_requests", body: { request_ids: [`generate-tokens-${id}`] } }),
+  abort: (ids) => ({
+    path: "/inference/v1/abort_requests",
+    body: { request_ids: ids.map((id) => `generate-tokens-${id}`) },
+  }),
 };
 
 function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {

@@ -1,7 +1,9 @@
-/** Samples from a server's LoRA adapters, the newest of which it loads. Requests keep the version that they began with. */
+/**
+ * Samples from a server's LoRA adapters, the newest of which it loads. Running requests continue with a new version where the
+ * server can end them early, else they keep the version that they began with.
+ */
 import { rmSync } from "node:fs";
 import { UserError } from "../../../errors.ts";
-import type { Sampler } from "../../engine.ts";
 import type { Control } from "../control/control.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
@@ -9,7 +11,7 @@ import type { ServerProbes } from "./probe-servers.ts";
 import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
 
 interface Loaded {
-  sampler: Sampler;
+  version: number;
   name: string;
   path: string;
   /** Requests that the server samples with it. */
@@ -34,6 +36,13 @@ export function adapterSampler(
     for (const { name } of adapters) await control.unloadAdapter(name);
   }
 
+  const sampler = sampleFrom(group, kind, () => {
+    const used = current;
+    if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
+    used.running++;
+    return { adapter: used.name, version: used.version, giveBack: () => void used.running-- };
+  });
+
   const remove = (paths: readonly string[]) => {
     for (const path of paths) rmSync(path, { recursive: true, force: true });
   };
@@ -43,26 +52,19 @@ export function adapterSampler(
     logprobs: "raw",
     separate: true,
     get version() {
-      return current?.sampler.version ?? 0;
+      return current?.version ?? 0;
     },
-    async *sample(requests, options) {
-      const used = current;
-      if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
+    sample(requests, options) {
       const [first] = requests;
       if (first) probes.prompt = first.prompt;
-      used.running++;
-      try {
-        yield* used.sampler.sample(requests, options);
-      } finally {
-        used.running--;
-      }
+      return sampler.sample(requests, options);
     },
     async load(published) {
       const { version, name, path } = requireKind(published, "adapter", group);
       const begin = performance.now();
       await control.loadAdapter(name, path);
       const served = { ...kind, adapter: name, version };
-      const next = { sampler: sampleFrom(group, served), name, path, running: 0 };
+      const next = { version, name, path, running: 0 };
       try {
         metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
       } catch (error) {
@@ -77,6 +79,7 @@ export function adapterSampler(
       old = old.filter((adapter) => !idle.includes(adapter));
       if (current) old.push(current);
       current = next;
+      await sampler.interrupt();
       metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
     },
     async close() {
