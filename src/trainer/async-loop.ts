@@ -37,7 +37,7 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
     clock.lap("buffer_wait");
 
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
-    const { batch, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
+    const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
     const update = await dispatch.during(
       updatePolicy(models, batch, recipe.update, {
         step,
@@ -67,7 +67,8 @@ async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Pro
 
     progress.dispatch = savedState(dispatch.window);
     progress.draws = Math.ceil(progress.dispatch.next / options.batch);
-    await completeStep(run, { step, gathered, credit, update, clock, metrics: { ...metrics, ...counted } });
+    const training = update.tokens.byStep(batch, sources);
+    await completeStep(run, { step, gathered, credit, update, training, clock, metrics: { ...metrics, ...counted } });
     if (validates) run.validation = await run.validate(step);
     clock.lap("validation");
     if (saves || (await run.checkpoints?.isNewBest(step, run.validation))) {

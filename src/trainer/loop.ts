@@ -2,7 +2,7 @@
 import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { type Clock, startClock } from "./records/clock.ts";
-import { countBadSteps } from "./records/record.ts";
+import { countBadSteps, type StepTrainings } from "./records/record.ts";
 import { countFailingSteps } from "./rollouts/failing-rollouts.ts";
 import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./rollouts/group-episodes.ts";
 import { attemptDraw } from "./rollouts/rollouts.ts";
@@ -29,7 +29,7 @@ export async function runLoop(run: Run): Promise<void> {
     clock.lap("rollout");
 
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
-    const { batch, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
+    const { batch, sources, metrics } = toBatch(credit.groups, credit.advantages, recipe.sequences);
     const update = await updatePolicy(models, batch, recipe.update, {
       step,
       klWeight: progress.klWeight,
@@ -41,7 +41,8 @@ export async function runLoop(run: Run): Promise<void> {
     clock.lap("publish");
 
     progress.draws += gathered.draws;
-    await completeStep(run, { step, gathered, credit, update, clock, metrics });
+    const training = update.tokens.byStep(batch, sources);
+    await completeStep(run, { step, gathered, credit, update, training, clock, metrics });
     if (plan.validateAfter(step)) run.validation = await run.validate(step);
     clock.lap("validation");
     const stop = run.stopRequested();
@@ -66,6 +67,8 @@ export interface CompletedStep {
   gathered: GatheredStep;
   credit: Credit;
   update: Update;
+  /** What the update computed for the tokens of each step. */
+  training: StepTrainings;
   clock: Clock;
   /** The metrics of batching, and of asynchronous training. */
   metrics: Record<string, number>;

@@ -3,14 +3,21 @@ import { mean, spread } from "../statistics.ts";
 import { offsetsOf, totalsOf } from "./batch.ts";
 import { type DropCause, dropCause, dropMetrics, type SequenceFilters } from "./sequence-filters.ts";
 import { isBreak, type SampledSequence, type SequenceCause, sequenceCauses, toSequences } from "./to-sequences.ts";
-import type { TrainingBatch, TrajectoryGroup } from "./types.ts";
+import type { TrainingBatch, Trajectory, TrajectoryGroup } from "./types.ts";
 
 /** Of a whole trajectory, or of each of its steps: one number, or one for each token of the step. */
 export type MemberAdvantage = number | readonly StepAdvantage[];
 export type StepAdvantage = number | ArrayLike<number>;
 
+/** Where a sequence of a batch comes from: the trained steps of a trajectory. */
+export interface SequenceSource {
+  trajectory: Trajectory;
+  steps: SampledSequence["steps"];
+}
+
 interface Row {
   sequence: SampledSequence;
+  trajectory: Trajectory;
   group: number;
   role: string;
   /** `[N]` */
@@ -19,13 +26,13 @@ interface Row {
 
 /**
  * @param advantages `[groups][members]`
- * @returns the batch, and `batch/*`: breaks, sequences dropped by cause, lengths
+ * @returns the batch, where each of its sequences comes from, and `batch/*`: breaks, sequences dropped by cause, lengths
  */
 export function toBatch(
   groups: readonly TrajectoryGroup[],
   advantages: readonly (readonly MemberAdvantage[])[],
   filters: SequenceFilters,
-): { batch: TrainingBatch; metrics: Record<string, number> } {
+): { batch: TrainingBatch; sources: SequenceSource[]; metrics: Record<string, number> } {
   const rows: Row[] = [];
   const dropped = Object.fromEntries(Object.keys(dropMetrics).map((cause) => [cause, 0])) as Record<DropCause, number>;
   const stepCounts: number[] = [];
@@ -42,12 +49,13 @@ export function toBatch(
         const own = tokenAdvantages(sequence, advantages[group]![member]!);
         const cause = dropCause(sequence, about, filters) ?? (own === null ? "advantage" : null);
         if (cause !== null) dropped[cause]++;
-        else rows.push({ sequence, group, role, advantages: own! });
+        else rows.push({ sequence, trajectory, group, role, advantages: own! });
       }
     });
   });
   return {
     batch: packRows(rows),
+    sources: rows.map(({ trajectory, sequence: { steps } }) => ({ trajectory, steps })),
     metrics: {
       ...causeMetrics(causes),
       ...Object.fromEntries(Object.entries(dropMetrics).map(([cause, name]) => [name, dropped[cause as DropCause]])),

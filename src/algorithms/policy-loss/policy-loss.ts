@@ -34,9 +34,10 @@ export { needsReference, type PolicyLossOptions, readsEntropy, readsSampler } fr
  * `actor/kl_loss`, `actor/entropy_loss` of the whole batch, including what `lossPart` left out; `actor/ppo_kl` over the
  * evaluated tokens. The counts of all evaluations of a batch add up to those of one batch.
  *
+ * @param watch called with each evaluation
  * @throws RunError when a KL term or a custom loss has no reference log-probabilities
  */
-export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions): Loss {
+export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions, watch?: WatchTerm): Loss {
   if (batch.referenceLogprobs === undefined && needsReference(options)) {
     throw new RunError("the loss needs log-probabilities of the reference policy, but the batch has none");
   }
@@ -46,7 +47,7 @@ export function policyLoss(batch: TrainingBatch, options: PolicyLossOptions): Lo
     outputs: readsEntropy(options) ? { entropy: true } : {},
     coupled: isCoupled(options),
     hosted: () => hostedLoss(batch, options),
-    evaluate: (outputs, sequences) => evaluate(batch, options, term, outputs, sequences),
+    evaluate: (outputs, sequences) => evaluate(batch, options, term, outputs, sequences, watch),
   };
 }
 
@@ -76,6 +77,9 @@ export function lossPart(minibatch: TrainingBatch, options: PolicyLossOptions): 
   return { ...part, totals: { ...part.totals, highEntropyTokens: highEntropyTokens(minibatch, options) } };
 }
 
+/** `slopes`: the gradient of the policy term alone, in the layout of the outputs. */
+export type WatchTerm = (outputs: TokenOutputs, sequences: Int32Array, slopes: Float32Array) => void;
+
 /** Weighted losses of some sequences, and plain sums over their tokens. */
 interface Sums extends TermSums {
   referenceKl: number;
@@ -88,6 +92,7 @@ function evaluate(
   term: PolicyTerm,
   outputs: TokenOutputs,
   sequences: Int32Array,
+  watch?: WatchTerm,
 ): LossValue {
   const { klBeta, entropyCoeff = 0 } = options;
   const evaluated = weightedSequences(batch, options, outputs, sequences);
@@ -96,6 +101,7 @@ function evaluate(
   const gradient: OutputGradient = { logprobs: emptyGradient() };
   if (hasEntropyBonus(options)) gradient.entropy = emptyGradient();
   const sums: Sums = { ...term(outputs, evaluated, gradient.logprobs), referenceKl: 0, entropy: 0 };
+  watch?.(outputs, sequences, gradient.logprobs);
   const estimateKl = klEstimators[options.klEstimator];
   for (const { loss, from, start, trained } of evaluated) {
     const end = start + trained;

@@ -7,9 +7,16 @@ import { RunError, UserError } from "../../errors.ts";
 import { atPath } from "../../system-errors.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
 import { readEpisode } from "../run-folder/read-episode.ts";
+import type { StepTraining } from "../run-folder/token-values.ts";
 
-/** `advantage`: one of the trajectory, or for each step one, or one per token. */
-export type KeptTrajectory = Trajectory & { advantage?: number | readonly (number | readonly number[])[] };
+/**
+ * `advantage`: one of the trajectory, or for each step one, or one per token. `training`: what the update computed for the
+ * tokens of each step; null for what it did not train on, absent in older runs.
+ */
+export type KeptTrajectory = Trajectory & {
+  advantage?: number | readonly (number | readonly number[])[];
+  training?: readonly (StepTraining | null)[] | null;
+};
 export type KeptEpisode = Omit<Episode, "trajectories"> & { trajectories: KeptTrajectory[] };
 
 export interface EpisodeFile {

@@ -10,6 +10,7 @@ import type { Metrics, RunEvent } from "../../tracking/events.ts";
 import { plotLengths } from "../../tracking/plots/length-plot.ts";
 import { logEpisodes } from "../../tracking/run-folder/episode-log.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
+import type { StepTraining } from "../../tracking/run-folder/token-values.ts";
 import { sampleRows } from "../../tracking/samples.ts";
 import { episodeMetrics } from "../../trajectories/episode-metrics.ts";
 import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metrics.ts";
@@ -32,14 +33,19 @@ export interface RecordOptions {
   maxResponseLength: number;
 }
 
+export type StepTrainings = ReadonlyMap<Trajectory, readonly (StepTraining | null)[]>;
+
 interface FinishedStep {
   step: number;
   gathered: GatheredStep;
   credit: Credit;
+  training: StepTrainings;
   clock: Clock;
   /** Of batching and of the update. */
   metrics: Record<string, number>;
 }
+
+type Learned = Pick<FinishedStep, "credit" | "training">;
 
 export interface RecorderParts {
   engine: Pick<Engine, "stats">;
@@ -61,14 +67,14 @@ export interface Recorder {
    * Keeps episodes in the run folder, and readable files and plots if configured.
    * @throws RunError if the run folder cannot be written; the rest only warns
    */
-  episodes(source: EpisodeSource, episodes: readonly Episode[], credit?: Credit): void;
+  episodes(source: EpisodeSource, episodes: readonly Episode[], learned?: Learned): void;
 }
 
 export function createRecorder(parts: RecorderParts, options: RecordOptions): Recorder {
   const { chat, emit, folder, gateway, recoveries } = parts;
 
-  function keepEpisodes({ mode, step }: EpisodeSource, episodes: readonly Episode[], credit?: Credit): void {
-    if (mode === "train") folder?.writeEpisodes(step, withAdvantages(episodes, credit));
+  function keepEpisodes({ mode, step }: EpisodeSource, episodes: readonly Episode[], learned?: Learned): void {
+    if (mode === "train") folder?.writeEpisodes(step, withTraining(episodes, learned));
     else folder?.writeEpisodes(step, episodes, "validation");
     const { plotEvery, episodeLog, plan } = options;
     const isPlotted = plotEvery > 0 && step % plotEvery === 0;
@@ -92,7 +98,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
 
   return {
     episodes: keepEpisodes,
-    async step({ step, gathered, credit, clock, metrics: given }) {
+    async step({ step, gathered, credit, training, clock, metrics: given }) {
       const { epoch, episodes, groups } = gathered;
       const { totalSteps } = options.plan;
       const rewards = groups.flatMap(({ members }) => members.map(({ reward }) => reward));
@@ -112,7 +118,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
       };
       if (recoveries > 0) counted["run/recoveries"] = recoveries;
       if (parts.lostEvents() > 0) counted["run/journal_events_lost"] = parts.lostEvents();
-      keepEpisodes({ mode: "train", step }, episodes, credit);
+      keepEpisodes({ mode: "train", step }, episodes, { credit, training });
       clock.lap("record");
       const times = clock.endStep();
       const metrics = { ...counted, ...times, ...speed(times, episodes) };
@@ -128,16 +134,21 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
   };
 }
 
-/** Adds each trajectory's advantage, so that people can see it. */
-function withAdvantages(episodes: readonly Episode[], credit: Credit | undefined): readonly Episode[] {
-  if (credit === undefined) return episodes;
+/** Adds each trajectory's advantage, and what the update computed for its tokens, so that people can see them. */
+function withTraining(episodes: readonly Episode[], learned: Learned | undefined): readonly Episode[] {
+  if (learned === undefined) return episodes;
+  const { credit, training } = learned;
   const found = new Map<Trajectory, MemberAdvantage | undefined>();
   for (const [group, { members }] of credit.groups.entries()) {
     for (const [member, { trajectory }] of members.entries()) {
       found.set(trajectory, credit.advantages[group]?.[member]);
     }
   }
-  const kept = (trajectory: Trajectory) => ({ ...trajectory, advantage: found.get(trajectory) });
+  const kept = (trajectory: Trajectory) => ({
+    ...trajectory,
+    advantage: found.get(trajectory),
+    training: training.get(trajectory) ?? null,
+  });
   return episodes.map((episode) => ({ ...episode, trajectories: episode.trajectories.map(kept) }));
 }
 

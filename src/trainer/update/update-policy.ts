@@ -12,6 +12,7 @@ import type { Models } from "../state.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
 import { allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
+import { recordTokens, type TokenRecord } from "./token-record.ts";
 
 export interface UpdateOptions {
   loss: PolicyLossOptions;
@@ -43,6 +44,8 @@ export interface Update {
   klWeight: number | undefined;
   /** Why an optimizer step was dropped: a loss or gradient that is not finite. */
   failure: string | undefined;
+  /** What was computed for each token. */
+  tokens: TokenRecord;
 }
 
 /**
@@ -60,6 +63,7 @@ export async function updatePolicy(
   const klWeight = knownWeight ?? options.klController.initial;
   const loss = { ...options.loss, klBeta: options.prepare.klInReward === undefined ? klWeight : 0 };
   const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, klWeight);
+  const tokens = recordTokens(batch);
   const adam = options.adam(step);
   const criticStep = {
     loss: options.critic.loss,
@@ -83,8 +87,9 @@ export async function updatePolicy(
       if (part.sequences.length === 0) withoutSignal++;
       else if (!criticAlone) {
         const constants = { ...loss.constants, seed: deriveSeed(seed, "loss", steps.results.length) };
-        const own = policyLoss(part, { ...loss, constants });
+        const own = policyLoss(part, { ...loss, constants }, tokens.watch(part));
         const dropped = await takeStep(steps, learner, part, own, shares, adam);
+        if (dropped === undefined) tokens.outputs(part, steps.results.at(-1)!.outputs);
         failure = dropped ?? failure;
         // Only the first minibatch is comparable: later ones are trained with newer weights than they were sampled with.
         const [first] = steps.results;
@@ -118,6 +123,7 @@ export async function updatePolicy(
   }
   return {
     failure,
+    tokens,
     klWeight: adapts ? nextKlWeight(klWeight, kl, batch.sequences.length, options.klController) : knownWeight,
     metrics: { ...metrics, ...merged, ...mismatch },
   };

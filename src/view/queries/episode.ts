@@ -3,6 +3,7 @@
 import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import { type PackedValues, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import {
   type KeptEpisode,
   type KeptTrajectory,
@@ -105,6 +106,9 @@ function longestContinued(step: Step, earlier: readonly Step[]): number | null {
   return best;
 }
 
+/** 32-bit floats have 7 digits. */
+const rounded = (value: number) => (Number.isInteger(value) ? value : Number(value.toPrecision(7)));
+
 const withPieces = (tokens: Int32Array, pieces: Pieces | undefined) => ({
   ids: Array.from(tokens),
   ...(pieces === undefined ? {} : { pieces: pieces(tokens) }),
@@ -117,19 +121,43 @@ function sampledTokens(
   pieces: Pieces | undefined,
 ): SampledTokens {
   const { tokens, logprobs, policyVersion, tokenVersions } = trajectory.steps[index]!;
-  const advantage = tokenAdvantages(trajectory, index, tokens.length);
+  const recorded = trajectory.training?.[index];
+  const values = (packed: PackedValues | undefined) => unpackValues(packed, tokens.length);
+  const advantage = values(recorded?.advantage) ?? tokenAdvantages(trajectory, index, tokens.length);
+  const optional = {
+    trainerLogprobs: values(recorded?.logprobs),
+    referenceLogprobs: values(recorded?.reference),
+    ratio: values(recorded?.ratio),
+    clipped: values(recorded?.clipped),
+    entropy: values(recorded?.entropy),
+    advantage,
+    // Older runs recorded only advantages.
+    mask: !trained
+      ? undefined
+      : (values(recorded?.mask) ?? [
+          policyVersion >= 0 && advantage !== undefined && trajectory.training === undefined ? 1 : 0,
+        ]),
+  };
   return {
     ...withPieces(tokens, pieces),
     logprobs: valuesOf(logprobs),
-    ...(advantage === undefined ? {} : { advantage: valuesOf(advantage) }),
-    ...(trained ? { mask: policyVersion >= 0 && advantage !== undefined ? 1 : 0 } : {}),
+    ...present(optional),
     version: tokenVersions === undefined ? policyVersion : valuesOf(tokenVersions),
   };
 }
 
-/** One number if all are equal. */
+function present<Name extends string>(arrays: Record<Name, ArrayLike<number> | undefined>) {
+  const found = Object.entries<ArrayLike<number> | undefined>(arrays).flatMap(([name, values]) =>
+    values === undefined ? [] : [[name, valuesOf(values)] as const],
+  );
+  return Object.fromEntries(found) as Partial<Record<Name, TokenValues>>;
+}
+
+/** One number if all are equal; null for NaN, which says that it is not known for this token. */
 function valuesOf(values: ArrayLike<number>): TokenValues {
-  const list = Array.from(values, (value): JsonNumber => toJsonNumber(value));
+  const list = Array.from(values, (value): JsonNumber | null =>
+    Number.isNaN(value) ? null : toJsonNumber(rounded(value)),
+  );
   const [first] = list;
   return typeof first === "number" && list.every((value) => value === first) ? first : list;
 }
