@@ -61,7 +61,7 @@ console.log("trained", step);
 describe("the package", () => {
   it("contains what a project needs, and no tests, fixtures, proofs or sources", () => {
     const unneeded = packed.filter((path) =>
-      /(\.(map|test|e2e|fixture)\b|(^|\/)(tests?|proofs|maintain|bench|src)\/)/.test(path),
+      /(\.(map|test|e2e|fixture)\b|(^|\/)(tests?|conformance|proofs|maintain|bench|src)\/)/.test(path),
     );
     expect(unneeded).toEqual([]);
     expect(packed).toEqual(
