@@ -1,5 +1,5 @@
 /** The frame of the page: top bar, tabs of a run, shortcuts, and the view of the address. */
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Anatomy } from "./pages/anatomy.tsx";
 import { Compare } from "./pages/compare.tsx";
 import { Configuration } from "./pages/configuration.tsx";
@@ -20,9 +20,14 @@ import { focusSearch, moveFocus, useKeys } from "./state/keys.ts";
 import { connection } from "./state/live.ts";
 import { switchTheme, theme } from "./state/theme.ts";
 
+/** Small screens show a part of the tabs. */
+const scrollToTab = () =>
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
 export function App() {
   const [area, run = "", view = "", item = ""] = path.value.split("/").slice(1).map(decodeURIComponent);
   const help = useRef<HTMLDialogElement>(null);
+  useEffect(scrollToTab, [view]);
   useKeys({
     j: () => moveFocus(1),
     k: () => moveFocus(-1),

@@ -168,7 +168,7 @@ export const report: Record<string, unknown> = {
       { key: "data.seed", value: 1, origin: "default (config/x.yaml:1)" },
     ],
   }),
-  [`/api/runs/${run}/anatomy?step=2&kind=train`]: answer("/api/runs/:run/anatomy", {
+  [`/api/runs/${run}/anatomy?kind=train&step=2`]: answer("/api/runs/:run/anatomy", {
     step: 2,
     kind: "train",
     origin: 0,
@@ -192,13 +192,13 @@ export const report: Record<string, unknown> = {
     slowest: [{ lane: 0, milliseconds: 800, mostly: "model" }],
     totals: { queued: 0, model: 1400, tool: 0, environment: 0, grader: 200, set_up: 0, agent: 0 },
   }),
-  [`/api/runs/${run}/groups?step=1&kind=train`]: answer("/api/runs/:run/groups", {
+  [`/api/runs/${run}/groups?kind=train&step=1`]: answer("/api/runs/:run/groups", {
     groups: [
       { ...group, rewards: [1, 0], zeroSignal: null },
       { ...group, role: "judge", rewards: [1, null], zeroSignal: "all rewards are <equal>" },
     ],
   }),
-  [`/api/runs/${run}/group?step=1&task=${task}&kind=train`]: answer("/api/runs/:run/group", {
+  [`/api/runs/${run}/group?kind=train&step=1&task=${task}`]: answer("/api/runs/:run/group", {
     step: 1,
     kind: "train",
     task: "<b>toy</b>/1",
@@ -210,7 +210,7 @@ export const report: Record<string, unknown> = {
     ],
     steps: [1, 2],
   }),
-  [`/api/runs/${run}/task?task=${task}&kind=train`]: answer("/api/runs/:run/task", {
+  [`/api/runs/${run}/task?kind=train&task=${task}`]: answer("/api/runs/:run/task", {
     task: "<b>toy</b>/1",
     row: { question: hostile },
     steps: [1, 2].map((step) => ({
@@ -220,7 +220,7 @@ export const report: Record<string, unknown> = {
       episodes: rows.filter((one) => one.step === step),
     })),
   }),
-  [`/api/runs/${run}/episodes?sort=newest&order=desc&limit=100`]: answer("/api/runs/:run/episodes", {
+  [`/api/runs/${run}/episodes?limit=100&order=desc&sort=newest`]: answer("/api/runs/:run/episodes", {
     total: 4,
     offset: 0,
     rows: rows.toReversed(),
@@ -243,7 +243,7 @@ export const report: Record<string, unknown> = {
       { termination: "error", count: 1 },
     ],
   }),
-  [`/api/runs/${run}/search?q=cat&limit=200`]: answer("/api/runs/:run/search", {
+  [`/api/runs/${run}/search?limit=200&q=cat`]: answer("/api/runs/:run/search", {
     total: 1,
     hits: [{ episode: rows[0]!, snippet: "the <cat> sat", match: [4, 9] }],
   }),

@@ -2,7 +2,7 @@
 /**
  * Takes a picture of every view of a viewer's page, in light and dark, 1440 and 390 pixels wide:
  *   npm run screenshots -- http://127.0.0.1:7700 pictures
- * The viewer must show a folder of two or more runs; the newest is looked at.
+ * The viewer must show a folder of two or more runs; the one with the most episodes is looked at.
  */
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -17,16 +17,27 @@ const [server = "http://127.0.0.1:7700", folder = "screenshots"] = process.argv.
  */
 const get = async (path) => (await fetch(`${server}/api/${path}`)).json();
 
+/**
+ * The last step with a group whose rewards differ, and the task of this group.
+ * @param {string} run
+ * @param {{step: number, train: number}[]} steps
+ */
+async function signal(run, steps) {
+  for (const { step } of steps.filter(({ train }) => train > 0).reverse()) {
+    const { groups } = await get(`runs/${run}/groups?step=${step}`);
+    const found = groups.find((/** @type {{zeroSignal: string | null}} */ { zeroSignal }) => zeroSignal === null);
+    if (found) return { step, task: encodeURIComponent(found.task) };
+  }
+  throw new Error(`run ${run} has no group with a signal`);
+}
+
 /** @returns {Promise<Record<string, string>>} the address of each view */
 async function views() {
   const { runs } = await get("runs");
-  const run = encodeURIComponent(runs[0].id);
+  const most = Math.max(...runs.map((/** @type {{episodes: number}} */ { episodes }) => episodes));
+  const run = encodeURIComponent(runs.find((/** @type {{episodes: number}} */ { episodes }) => episodes === most).id);
   const { steps } = await get(`runs/${run}`);
-  const { step } = steps.findLast((/** @type {{train: number}} */ { train }) => train > 0);
-  const { groups } = await get(`runs/${run}/groups?step=${step}`);
-  const telling =
-    groups.find((/** @type {{zeroSignal: string | null}} */ { zeroSignal }) => zeroSignal === null) ?? groups[0];
-  const task = encodeURIComponent(telling.task);
+  const { step, task } = await signal(run, steps);
   const { members } = await get(`runs/${run}/group?step=${step}&task=${task}`);
   const validation = await get(`runs/${run}/episodes?filter=${encodeURIComponent("kind=validation")}&limit=1`);
   const repeated = validation.rows?.[0];

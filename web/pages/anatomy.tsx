@@ -55,7 +55,7 @@ function Lanes({ run, step, kind }: { run: string; step: number; kind: "train" |
   if (!data) return <Pending error={error} />;
   if (data.lanes.length === 0)
     return <Empty>The journal has no rollouts of this step. Runs of earlier versions have no journal.</Empty>;
-  const total = data.end - data.origin;
+  const total = Math.max(1, data.end);
   const versions = data.lanes.flatMap(({ spans }) => spans.flatMap((span) => span.versions ?? []));
   const oldest = Math.min(...versions);
   const newest = Math.max(...versions);
@@ -98,7 +98,7 @@ function Summary({ data, run }: { data: AnatomyData; run: string }) {
     <section class="card">
       <div class="bar" aria-hidden="true">
         {spent.map(({ kind, time }) => (
-          <i key={kind} class={`span ${kind}`} style={{ flexGrow: time }} />
+          <i key={kind} class={`span ${kind}`} style={{ inlineSize: `${(time / sum) * 100}%` }} />
         ))}
       </div>
       <ul class="legend" aria-label="time of all rollouts">

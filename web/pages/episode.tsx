@@ -174,18 +174,25 @@ function Transcript({ episode }: { episode: EpisodeData }) {
   return (
     <>
       <div class="sticky coloring">
-        <Choice
-          label="color of tokens"
-          value={name}
-          options={coloringNames.map((one) => ({
-            value: one,
-            label: colorings[one].label,
-            title: ranges.get(one) ? colorings[one].about : "not recorded for this episode",
-            disabled: !ranges.get(one),
-          }))}
-          onChange={(color) => setParameters({ color })}
-        />
-        <Choice label="form" value={tokens} options={textForms} onChange={(form) => setParameters({ tokens: form })} />
+        <div class="controls">
+          <Choice
+            label="color of tokens"
+            value={name}
+            options={coloringNames.map((one) => ({
+              value: one,
+              label: colorings[one].label,
+              title: ranges.get(one) ? colorings[one].about : "not recorded for this episode",
+              disabled: !ranges.get(one),
+            }))}
+            onChange={(color) => setParameters({ color })}
+          />
+          <Choice
+            label="form"
+            value={tokens}
+            options={textForms}
+            onChange={(form) => setParameters({ tokens: form })}
+          />
+        </div>
         <Legend coloring={colorings[name]} range={range} />
       </div>
       <VirtualList count={blocks.length} estimate={(index) => heightOf(blocks[index]!)} class="transcript">

@@ -5,6 +5,7 @@ import { EpisodeRow } from "../parts/episode-row.tsx";
 import { FilterBox } from "../parts/filter-box.tsx";
 import { VirtualList } from "../parts/virtual.tsx";
 import { parameter, setParameters } from "../state/address.ts";
+import { embedded } from "../state/embedded.ts";
 import { answerAt, apiPath, useAnswer } from "../state/fetch.ts";
 import { SearchResults } from "./search.tsx";
 
@@ -40,16 +41,7 @@ export function Episodes({ run }: { run: string }) {
         )}
       </div>
       <FilterBox error={error} />
-      <label class="field">
-        Full text
-        <input
-          class="words"
-          type="text"
-          value={words}
-          placeholder='words, or "a phrase"'
-          onInput={(event) => setParameters({ q: event.currentTarget.value })}
-        />
-      </label>
+      {!embedded && <SearchWords words={words} />}
       {words !== "" && <SearchResults run={run} words={words} filter={filter} />}
       {words === "" && !data && !error && <Pending error={undefined} />}
       {words === "" && data?.total === 0 && (
@@ -68,6 +60,19 @@ export function Episodes({ run }: { run: string }) {
   );
 }
 
+const SearchWords = ({ words }: { words: string }) => (
+  <label class="field">
+    Full text
+    <input
+      class="words"
+      type="text"
+      value={words}
+      placeholder='words, or "a phrase"'
+      onInput={(event) => setParameters({ q: event.currentTarget.value })}
+    />
+  </label>
+);
+
 function ListHead({ sort, order }: { sort: SortColumn; order: "asc" | "desc" }) {
   const flip = (column: SortColumn) =>
     setParameters({ sort: column, order: column === sort && order === "desc" ? "asc" : "desc" });
@@ -84,7 +89,7 @@ function ListHead({ sort, order }: { sort: SortColumn; order: "asc" | "desc" }) 
           class={column.class}
           aria-sort={column.sort === sort ? (order === "asc" ? "ascending" : "descending") : "none"}
         >
-          <button type="button" class="link" onClick={() => flip(column.sort)}>
+          <button type="button" class="link" disabled={embedded !== undefined} onClick={() => flip(column.sort)}>
             {column.label}
             {column.sort === sort && (order === "asc" ? " ↑" : " ↓")}
           </button>

@@ -1,11 +1,12 @@
 /** One run: how it goes, its curves, and everything about one of its steps. */
 import { useMemo } from "preact/hooks";
 import type { Note, RunDetail, StepSummary } from "../../src/view/api.ts";
-import { Empty, Link, Pending, StateBadge, StepSlider, Text } from "../parts/basics.tsx";
+import { Empty, Link, Pending, StepSlider, Text } from "../parts/basics.tsx";
 import { Chart, seriesColor } from "../parts/chart.tsx";
 import { ago, atTime, count, duration, percent, short, toNumber } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
 import { address, parameter, setParameters } from "../state/address.ts";
+import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { plannedCharts } from "./charts.ts";
 
@@ -83,7 +84,6 @@ function RunHead({ run }: { run: RunDetail }) {
     <>
       <div class="head">
         <h1>{printable(id)}</h1>
-        <StateBadge state={state} />
         {doing && <span class="muted">{printable(doing)}</span>}
       </div>
       {totalSteps !== null && state === "live" && <progress value={step} max={totalSteps} aria-label="steps done" />}
@@ -116,9 +116,11 @@ function StepCard({ run, step }: { run: RunDetail; step: number }) {
       <div class="ways">
         <Link to={address(["runs", run.id, "groups"], { step })}>Groups</Link>
         <Link to={address(["runs", run.id, "anatomy"], { step })}>Anatomy</Link>
-        <Link to={address(["runs", run.id, "episodes"], { filter: `step=${step}` })}>
-          {summary ? count(summary.train, "episode") : "Episodes"}
-        </Link>
+        {summary && summary.train > 0 && (
+          <Link to={address(["runs", run.id, "episodes"], embedded ? {} : { filter: `step=${step} and kind=train` })}>
+            {count(summary.train, "episode")}
+          </Link>
+        )}
         {summary && summary.validation > 0 && (
           <Link to={address(["runs", run.id, "groups"], { step, kind: "validation" })}>
             {count(summary.validation, "validation episode")}
@@ -147,7 +149,11 @@ function Phases({ summary: { phases } }: { summary: StepSummary }) {
     <div class="phases">
       <div class="bar" aria-hidden="true">
         {known.map(({ name, seconds }, index) => (
-          <i key={name} style={{ flexGrow: seconds, background: `var(${seriesColor(index)})` }} title={name} />
+          <i
+            key={name}
+            style={{ inlineSize: `${(seconds / total) * 100}%`, background: `var(${seriesColor(index)})` }}
+            title={name}
+          />
         ))}
       </div>
       <ul class="legend">

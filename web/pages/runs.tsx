@@ -1,19 +1,21 @@
 /** All runs of the folder. */
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { RunSummary } from "../../src/view/api.ts";
 import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
 import { Sparkline } from "../parts/chart.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
-import { address, parameter, setParameters } from "../state/address.ts";
+import { address, go, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
-import { Run } from "./run.tsx";
 
 export function Runs() {
   const { data, error } = useAnswer("/api/runs", {});
   const [chosen, choose] = useState<readonly string[]>([]);
-  if (!data) return <Pending error={error} />;
-  if (data.single && data.runs[0]) return <Run run={data.runs[0].id} />;
+  const only = data?.single ? data.runs[0]?.id : undefined;
+  useEffect(() => {
+    if (only !== undefined) go(address(["runs", only]), { replace: true });
+  }, [only]);
+  if (!data || only !== undefined) return <Pending error={error} />;
   const words = parameter("q").toLowerCase().split(/\s+/);
   const runs = data.runs.filter((run) => words.every((word) => textOf(run).includes(word)));
   const toggle = (id: string) => choose(chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id]);
@@ -114,8 +116,14 @@ function RunRow({ run, chosen, onToggle }: { run: RunSummary; chosen: boolean; o
         {totalSteps !== null && <span class="muted"> / {totalSteps}</span>}
       </td>
       <td class="curve">
-        <Sparkline values={rewards.map(toNumber)} label={`reward of ${id} by step`} />
-        <Reward value={reward} />
+        {rewards.length === 0 ? (
+          <span class="muted">–</span>
+        ) : (
+          <>
+            <Sparkline values={rewards.map(toNumber)} label={`reward of ${id} by step`} />
+            <Reward value={reward} />
+          </>
+        )}
       </td>
       <td>{validationText(validation)}</td>
       <td class="clip" title={model ?? undefined}>

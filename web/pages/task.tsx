@@ -73,16 +73,14 @@ function Side({ run, history, name, label, row, keys }: SideProps) {
       {history.steps.length > 1 && (
         <StepSlider steps={history.steps.map(({ step }) => step)} step={row.step} onStep={toStep} keys={keys} />
       )}
-      <Choice
-        label={`rollout ${label}`}
-        value={row.key}
-        options={(here?.episodes ?? []).map(({ key, rollout }) => ({
-          value: key,
-          label: `${rollout}`,
-          title: `rollout ${rollout}`,
-        }))}
-        onChange={(key) => setParameters({ [name]: key })}
-      />
+      {here !== undefined && here.episodes.length > 1 && (
+        <Choice
+          label={`rollout ${label}`}
+          value={row.key}
+          options={here.episodes.map(({ key, rollout }) => ({ value: key, label: `rollout ${rollout}` }))}
+          onChange={(key) => setParameters({ [name]: key })}
+        />
+      )}
       <p class="verdict">
         <Link to={address(["runs", run, "episodes", row.key])}>
           {label}: step {row.step}, rollout {row.rollout}

@@ -114,7 +114,7 @@ function optionsFor(latest: { current: ChartProps }, width: number): uPlot.Optio
     height: chartHeight,
     padding: [10, 8, 0, 0],
     legend: { show: false },
-    scales: { x: { time: false } },
+    scales: { x: { time: false }, y: { range: (_, low, high) => yRange(low, high) } },
     cursor: { sync: { key: "steps" }, points: { size: 6 }, drag: { x: false, y: false } },
     axes: [
       {
@@ -153,6 +153,14 @@ function optionsFor(latest: { current: ChartProps }, width: number): uPlot.Optio
       draw: [(plot) => drawMarks(plot, latest.current, { mark, attention })],
     },
   };
+}
+
+/** A constant is in the middle, not at the foot of a scale to 100. */
+function yRange(low: number | null, high: number | null): [number, number] {
+  if (low === null || high === null) return [0, 1];
+  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
+  const margin = (high - low) * 0.08;
+  return [low >= 0 ? Math.max(0, low - margin) : low - margin, high <= 0 ? Math.min(0, high + margin) : high + margin];
 }
 
 /** A line at the chosen step, and a triangle at the foot of steps with a sentence. */

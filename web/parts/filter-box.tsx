@@ -2,13 +2,23 @@
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../../src/view/api.ts";
 import { parameter, setParameters } from "../state/address.ts";
+import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
 import { printable } from "./printable.ts";
 
 /** Waits until the person stops typing. */
 const typingMilliseconds = 250;
 
-export function FilterBox({ error, name = "filter" }: { error: ApiError | undefined; name?: string }) {
+/** A report cannot filter: it contains its episodes only. */
+export const FilterBox = (props: FilterBoxProps) => (embedded ? null : <LiveFilterBox {...props} />);
+
+interface FilterBoxProps {
+  error: ApiError | undefined;
+  /** The parameter of the address. */
+  name?: string;
+}
+
+function LiveFilterBox({ error, name = "filter" }: FilterBoxProps) {
   const fields = useAnswer("/api/fields", {}).data;
   const given = parameter(name);
   const [text, setText] = useState(given);

@@ -16,7 +16,7 @@ export function short(value: JsonNumber | null | undefined): string {
       "-",
       "−",
     );
-  if (size !== 0 && size < 1e-3) return number.toExponential(1).replace("-", "−").replace("e-", "e−");
+  if (size !== 0 && size < 1e-3) return number.toExponential(1).replace(".0", "").replaceAll("-", "−");
   const text = size >= 1000 ? Math.round(number).toLocaleString("en") : String(Number(number.toPrecision(3)));
   return text.replace("-", "−");
 }

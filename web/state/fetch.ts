@@ -34,7 +34,9 @@ export function apiPath<R extends keyof Routes>(
     return encodeURIComponent(value);
   });
   const given = Object.entries(left).filter((pair): pair is [string, string] => Boolean(pair[1]));
-  return given.length === 0 ? base : `${base}?${new URLSearchParams(given)}`;
+  const query = new URLSearchParams(given);
+  query.sort();
+  return query.size === 0 ? base : `${base}?${query}`;
 }
 
 /** The answer at a path; reading it in a component draws the component again when it changes. */

@@ -40,6 +40,7 @@ export function SampledBlock({ coloring, range, ids, ...place }: SampledBlockPro
   const thinking = thinkingRange(place.of);
   return (
     <TokenGroup {...place} ids={ids}>
+      {place.from === 0 && <span class="role">assistant</span>}
       {sampled.ids.slice(place.from, place.to).map((id, offset) => {
         const index = place.from + offset;
         const { side, strength } = shadeOf(coloring, sampled, index, range);
@@ -63,6 +64,7 @@ export function SampledBlock({ coloring, range, ids, ...place }: SampledBlockPro
 
 export const PromptBlock = ({ ids, ...place }: TokenRange & { ids: boolean }) => (
   <TokenGroup {...place} ids={ids}>
+    {place.from === 0 && <span class="role">prompt</span>}
     {place.of.prompt.ids.slice(place.from, place.to).map((id, offset) => {
       const index = place.from + offset;
       return (

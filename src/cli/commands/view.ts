@@ -6,6 +6,7 @@ import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
 import { printable } from "../../printable.ts";
 import { colorings } from "../../tracking/view/transcript.ts";
+import { exportReport } from "../../view/server/export-report.ts";
 import { builtPage, startViewer } from "../../view/server/start-viewer.ts";
 import { openInBrowser } from "../open-in-browser.ts";
 import { wholeNumber } from "../options.ts";
@@ -18,6 +19,9 @@ interface ViewFlags extends TextFlags {
   host: string;
   token?: string;
   open: boolean;
+  export?: string;
+  filter?: string;
+  limit: number;
 }
 
 export function register(command: Command): void {
@@ -27,6 +31,12 @@ export function register(command: Command): void {
     .option("--host <address>", "the address to listen on; other machines need the token", "127.0.0.1")
     .addOption(new Option("--token <text>", "the token that the page needs off this machine").env("HONE_VIEW_TOKEN"))
     .option("--no-open", "do not open a browser")
+    .option(
+      "--export <file>",
+      "write one HTML file with the curves and episodes of a run, which opens without a server",
+    )
+    .option("--filter <filter>", "of --export: the episodes that match, e.g. reward<0.2 (default: all)")
+    .option("--limit <number>", "of --export: at most this many episodes, the newest", wholeNumber(1, 1000), 40)
     .option("--text", "browse one run in the terminal")
     .option("--step <number>", "print the episodes of this step", wholeNumber(0))
     .option("--validation", "show validation episodes instead of training episodes")
@@ -45,6 +55,7 @@ In the terminal: the arrow keys and Enter move between steps, episodes and turns
 Examples:
   hone view
   hone view runs/latest --port 8080
+  hone view runs/latest --export report.html --filter 'reward<0.2'
   hone view --text
   hone view runs/latest --step 10 --episode larger-number/3:0 --color logprob`;
 
@@ -57,10 +68,23 @@ async function viewCommand(folder: string | undefined, flags: ViewFlags, self: C
       `--${wantsPage[0] === "open" ? "no-open" : wantsPage[0]} has no effect on a view in the terminal`,
     );
   }
+  if (flags.export !== undefined) {
+    if (wantsText || wantsPage.length > 0)
+      throw new UserError("--export writes a file and cannot be combined with other views");
+    return writeReport(folder ?? join("runs", "latest"), flags.export, flags);
+  }
+  const onlyExport = ["filter", "limit"].find(asks);
+  if (onlyExport !== undefined) throw new UserError(`--${onlyExport} requires --export`);
   if (wantsText || (wantsPage.length === 0 && !process.stdout.isTTY)) {
     return viewInTerminal(folder ?? join("runs", "latest"), flags);
   }
   await servePage(folder, flags);
+}
+
+async function writeReport(run: string, output: string, { filter, limit }: ViewFlags): Promise<void> {
+  const { episodes, total } = await exportReport({ run, output, filter, limit });
+  const left = total > episodes ? ` of ${total}; --limit takes more` : "";
+  process.stdout.write(`${printable(output)} contains ${episodes} episodes${left}\n`);
 }
 
 async function servePage(folder: string | undefined, { host, port, token, open }: ViewFlags): Promise<void> {

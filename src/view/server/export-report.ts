@@ -1,0 +1,122 @@
+/** A report: the page with a run's curves and chosen episodes inside, in one file that opens without a server or a network. */
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { RunError, UserError } from "../../errors.ts";
+import { writeWhole } from "../../files/durable-files.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import type { Routes } from "../api.ts";
+import { runSummary } from "../queries/run.ts";
+import { type Parameters, runRoutes } from "./routes.ts";
+import { builtPage } from "./start-viewer.ts";
+import { type OpenedRun, openViewer } from "./viewer.ts";
+
+export interface ReportOptions {
+  /** A run folder. */
+  run: string;
+  /** The file to write. */
+  output: string;
+  /** Episodes that match; the newest `limit` of them are contained. */
+  filter?: string | undefined;
+  limit: number;
+  /** The page's files. Default: those of the package. */
+  page?: string;
+  /** The folder of the indexes. Default: in the user's cache. */
+  cache?: string;
+}
+
+/**
+ * @returns the number of episodes in the file, and of those that matched
+ * @throws UserError if the folder is not a run, or the filter cannot be read
+ */
+export async function exportReport(options: ReportOptions): Promise<{ episodes: number; total: number }> {
+  const { run, output, filter, limit, page = builtPage, cache } = options;
+  const viewer = openViewer(run, cache);
+  try {
+    if (!viewer.single)
+      throw new UserError(`${run} is a folder of runs`, { hint: "a report contains one run: name its folder" });
+    const opened = viewer.open(viewer.names()[0]!);
+    if (!(await opened.index.refresh(Number.POSITIVE_INFINITY))) throw new RunError(`${run} cannot be read completely`);
+    const { answers, episodes, total } = collect(opened, { filter, limit });
+    writeWhole(output, [reportHtml(page, answers)]);
+    return { episodes, total };
+  } finally {
+    viewer.close();
+  }
+}
+
+type RunRoute = keyof typeof runRoutes;
+
+/** What the page asks for when a person looks at these episodes. */
+function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | undefined; limit: number }) {
+  const answers: Record<string, unknown> = {};
+  const ask = <R extends RunRoute>(route: R, given: Parameters = {}) =>
+    runRoutes[route](run, given) as Routes[R]["answer"];
+  const put = (route: RunRoute | "/api/runs", given: Parameters, answer: unknown) => {
+    answers[addressOf(route, { run: run.name, ...given })] = answer;
+  };
+  const add = (route: RunRoute, given: Parameters = {}) => put(route, given, ask(route, given));
+
+  const { total, rows } = ask("/api/runs/:run/episodes", { filter, limit: String(limit) });
+  put("/api/runs", {}, { folder: run.name, single: true, runs: [runSummary(run.index)] });
+  const detail = ask("/api/runs/:run");
+  const stored = (step: number, kind: string) => rows.filter((row) => row.step === step && row.kind === kind).length;
+  const steps = detail.steps.map((step) => ({
+    ...step,
+    train: stored(step.step, "train"),
+    validation: stored(step.step, "validation"),
+  }));
+  put("/api/runs/:run", {}, { ...detail, path: run.name, steps });
+  add("/api/runs/:run/curves", { kind: "train" });
+  add("/api/runs/:run/curves", { kind: "validation" });
+  add("/api/runs/:run/config");
+  add("/api/runs/:run/failures");
+  const listed = { sort: "newest", order: "desc", limit: "100" };
+  put("/api/runs/:run/episodes", listed, { total: rows.length, offset: 0, rows });
+  for (const [index, { key, step, kind, task }] of rows.entries()) {
+    const answer = ask("/api/runs/:run/episodes/:episode", { episode: key });
+    const neighbors = { previous: rows[index + 1]?.key ?? null, next: rows[index - 1]?.key ?? null };
+    put("/api/runs/:run/episodes/:episode", { episode: key }, { ...answer, ...neighbors });
+    add("/api/runs/:run/groups", { step: String(step), kind });
+    // A run of an earlier version has no journal.
+    if (detail.cursor > 0) add("/api/runs/:run/anatomy", { step: String(step), kind });
+    add("/api/runs/:run/group", { step: String(step), task, kind });
+    add("/api/runs/:run/task", { task, kind });
+  }
+  return { answers, episodes: rows.length, total };
+}
+
+/** As the page writes it: parameters of the path in place, the others sorted. */
+function addressOf(route: string, given: Parameters): string {
+  const rest = { ...given };
+  const path = route.replace(/:(\w+)/g, (_, name: string) => {
+    const value = rest[name] ?? "";
+    delete rest[name];
+    return encodeURIComponent(value);
+  });
+  delete rest.run;
+  const query = new URLSearchParams(rest);
+  query.sort();
+  return query.size === 0 ? path : `${path}?${query}`;
+}
+
+/** The file may run its own script, and load nothing. */
+const policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:";
+
+function reportHtml(page: string, answers: Record<string, unknown>): string {
+  if (!existsSync(join(page, "index.html"))) {
+    throw new RunError("the page is not built", { hint: "npm run build builds it in a checkout" });
+  }
+  const [html, script, style] = ["index.html", "page.js", "page.css"].map((file) =>
+    readFileSync(join(page, file), "utf8"),
+  );
+  // Text of a model must not end the element that holds it.
+  const data = toJson(answers).replaceAll("<", "\\u003c");
+  const parts = [
+    `<meta http-equiv="Content-Security-Policy" content="${policy}">`,
+    `<style>${style!.replaceAll("</style", "<\\/style")}</style>`,
+    `<script type="application/json" id="hone-data">${data}</script>`,
+    `<script type="module">${script!.replaceAll("</script", "<\\/script")}</script>`,
+  ];
+  const bare = html!.replace(/\s*<script type="module"[^>]*><\/script>|\s*<link rel="stylesheet"[^>]*>/g, "");
+  return bare.replace("</head>", () => `${parts.join("\n")}\n</head>`);
+}
