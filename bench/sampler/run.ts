@@ -39,6 +39,8 @@ const [sequences, tokens, rounds] = [flags.sequences, flags.tokens, flags.rounds
   number,
 ];
 const promptLength = 64;
+/** Of the server, if it requires one. */
+const apiKey = process.env.VLLM_API_KEY;
 
 const requestsOf = (round: number): SampleRequest[] =>
   Array.from({ length: sequences }, (_, index) => {
@@ -80,17 +82,19 @@ const perSecond = (all: Measured[]) => (sequences * tokens) / median(all.map(({ 
 const percent = (ratio: number) => `${(100 * ratio).toFixed(1)}%`;
 
 async function measureServer(url: string): Promise<void> {
-  const group = openServers({ urls: [url] });
+  const group = openServers({ urls: [url], apiKey });
   const dialect = await vllmDialect(group.servers[0]!);
-  const { data } = (await (await fetch(`${url}/v1/models`)).json()) as { data: [{ id: string }] };
+  const { data } = (await (await fetch(`${url}/v1/models`, { headers: group.servers[0]!.headers })).json()) as {
+    data: [{ id: string }];
+  };
   const model = data[0].id;
-  const sampler = serverSampler({ url, model });
+  const sampler = serverSampler({ url, model, ...(apiKey === undefined ? {} : { apiKey }) });
   const pool = new Pool(new URL(url).origin, { connections: 1024, headersTimeout: 0, bodyTimeout: 0 });
 
   const direct = async (requests: SampleRequest[]) => {
     const answers = requests.map(async (request, index) => {
       const body = JSON.stringify(dialect.write(request, model, false, `direct-${index}`));
-      const headers = { "content-type": "application/json" };
+      const { headers } = group.servers[0]!;
       const answer = await pool.request({ path: dialect.path, method: "POST", headers, body });
       const { choices } = (await answer.body.json()) as { choices: [{ token_ids: number[] }] };
       return choices[0].token_ids.length;
@@ -129,7 +133,7 @@ async function measureSync(url: string, kind: string): Promise<void> {
   const inner = await openLocalEngine({ model: flags.model });
   const folder = temporaryFolder("hone-bench-");
   const engine = withServer(inner, {
-    ...{ urls: [url], folder },
+    ...{ urls: [url], apiKey, folder },
     encode: (text) => openTokenizer(inner.model.directory).encode(text),
   });
   const targets = ["attn", "mlp"] as const;

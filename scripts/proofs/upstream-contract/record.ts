@@ -2,8 +2,9 @@
  * Records what a real inference server answers to what Hone asks of it, for recorded-answers.test.ts to replay.
  *
  *   python scripts/proofs/upstream-contract/tiny.py make MODEL
- *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000
+ *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000 --enable-scale-out
  *   tsx scripts/proofs/upstream-contract/record.ts vllm http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
+ *   tsx scripts/proofs/upstream-contract/record.ts vllm-generate http://127.0.0.1:8000 "vLLM 0.32.0" MODEL PYTHON
  *   tsx scripts/proofs/upstream-contract/record.ts sglang http://127.0.0.1:8001 "SGLang 0.5.23 (message types)" MODEL PYTHON
  *   npx biome format --write src/backends/servers/fixtures
  *
@@ -16,11 +17,16 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import type { SampleRequest } from "../../../src/backends/engine.ts";
-import type { Recorded, Recording } from "../../../src/backends/servers/recorded.fixture.ts";
+import {
+  type Recorded,
+  type RecordedServer,
+  type Recording,
+  recordedServers,
+} from "../../../src/backends/servers/recorded.fixture.ts";
 import { serverSampler } from "../../../src/backends/servers/server-sampler.ts";
 import { loadChat } from "../../../src/chat/chat.ts";
 
-const [kind, url, server, model, python] = process.argv.slice(2) as ["vllm" | "sglang", string, string, string, string];
+const [name, url, server, model, python] = process.argv.slice(2) as [RecordedServer, string, string, string, string];
 const here = fileURLToPath(new URL(".", import.meta.url));
 const { decode } = loadChat(model);
 
@@ -28,6 +34,10 @@ let last: Pick<Recorded, "path" | "body" | "status" | "answer"> | undefined;
 const between = createServer(async (request, response) => {
   let text = "";
   for await (const chunk of request) text += chunk;
+  if (request.method === "GET") {
+    response.writeHead(recordedServers[name].generates ? 405 : 404).end();
+    return;
+  }
   const answer = await fetch(new URL(request.url!, url), {
     ...{ method: "POST", body: text, headers: { "content-type": "application/json" } },
   });
@@ -37,7 +47,11 @@ const between = createServer(async (request, response) => {
 });
 await new Promise<void>((resolve) => between.listen(0, "127.0.0.1", resolve));
 const sampler = serverSampler({
-  ...{ kind, url: `http://127.0.0.1:${(between.address() as AddressInfo).port}`, model: "policy" },
+  ...{
+    kind: recordedServers[name].kind,
+    url: `http://127.0.0.1:${(between.address() as AddressInfo).port}`,
+    model: "policy",
+  },
 });
 
 const prompt = [1, 50, 60, 70];
@@ -50,16 +64,22 @@ async function ask(name: string, more: Partial<Asked>, stream = false): Promise<
   let tokens: number[] = [];
   let stopReason = "";
   let problem: string | undefined;
+  let promptLogprobs: number[] = [];
   try {
     for await (const sample of sampler.sample([request], stream ? { onToken: () => {} } : {})) {
       tokens = Array.from(sample.tokens);
+      promptLogprobs = Array.from(sample.promptLogprobs ?? []).slice(1);
       stopReason = sample.stopReason;
     }
   } catch (error) {
     problem = (error as Error).message;
   }
   console.log(name, tokens, stopReason, problem ?? "");
-  return { name, asked, stream, ...last!, ...(problem ? {} : { tokens, stopReason, logprobs: [] }) };
+  const { request_id: _, ...body } = last!.body;
+  const given = problem
+    ? {}
+    : { tokens, stopReason, logprobs: [], ...(asked.promptLogprobs ? { promptLogprobs } : {}) };
+  return { name, asked, stream, ...last!, body, ...given };
 }
 
 const whole = await ask("whole", {});
@@ -79,19 +99,34 @@ const recorded = [
   await ask("alternatives, streamed", { topLogprobs: 2 }, true),
   await ask("stop string", { params: stopping }),
   await ask("stop token", { params: { ...params, stopIds: [2, whole.tokens![2]!] } }),
+  ...(name === "sglang"
+    ? []
+    : [
+        await ask("log-probabilities of the prompt", { promptLogprobs: true }),
+        await ask("another seed", { params: { ...params, seed: 2 ** 47 - 1 } }),
+        await ask("the two likeliest", { params: { ...params, topK: 2, maxTokens: 20 }, topLogprobs: 2 }),
+        await ask("a tiny top_p is greedy", { params: { ...params, topP: 1e-6 } }),
+        await ask("min_p of one is greedy", { params: { ...params, minP: 1 } }),
+        await ask("greedy", { params: { ...params, temperature: 0 } }),
+      ]),
   await ask("hot and cut", { params: { ...params, temperature: 2, topK: 5, topP: 0.9, minP: 0.01 } }),
   await ask("greedy, without the model's own penalty", { params: repeating }),
-  await ask("refused", { params: { ...params, maxTokens: 5000 } }),
+  // vLLM's route for tokens samples as many as fit instead.
+  ...(name === "vllm-generate" ? [] : [await ask("refused", { params: { ...params, maxTokens: 5000 } })]),
 ];
 const answered = recorded.filter(({ tokens }) => tokens !== undefined);
 const sequences = answered.map(({ asked, tokens }) => [asked.prompt, tokens]);
+// The prompt after its first token, too.
+sequences.push([prompt.slice(0, 1), prompt.slice(1)]);
 const scores = execFileSync(python, [`${here}tiny.py`, "score", model], { input: JSON.stringify(sequences) });
-for (const [index, logprobs] of (JSON.parse(scores.toString()) as number[][]).entries()) {
-  answered[index]!.logprobs = logprobs;
+const all = JSON.parse(scores.toString()) as number[][];
+for (const [index, one] of answered.entries()) {
+  one.logprobs = all[index]!;
+  if (one.promptLogprobs !== undefined) one.promptLogprobs = all.at(-1)!;
 }
 const recording: Recording = { server, recorded };
 writeFileSync(
-  new URL(`../../../src/backends/servers/fixtures/${kind}.json`, import.meta.url),
+  new URL(`../../../src/backends/servers/fixtures/${name}.json`, import.meta.url),
   `${JSON.stringify(recording, null, 1)}\n`,
 );
 await sampler.close();

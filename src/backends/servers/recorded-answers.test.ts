@@ -9,11 +9,12 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Sample, Sampler } from "../engine.ts";
-import type { Recorded, Recording } from "./recorded.fixture.ts";
+import { type Recorded, type RecordedServer, type Recording, recordedServers } from "./recorded.fixture.ts";
 import { serverSampler } from "./server-sampler.ts";
 
-describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
-  const text = readFileSync(new URL(`./fixtures/${kind}.json`, import.meta.url), "utf8");
+describe.each(Object.keys(recordedServers) as RecordedServer[])("%s", (name) => {
+  const { kind, generates } = recordedServers[name];
+  const text = readFileSync(new URL(`./fixtures/${name}.json`, import.meta.url), "utf8");
   const { recorded } = JSON.parse(text) as Recording;
   const named = (name: string) => recorded.find((one) => one.name === name)!;
   let server: Server;
@@ -24,12 +25,13 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
   beforeAll(async () => {
     server = createServer(async (request, response) => {
       if (request.method === "GET") {
-        response.writeHead(404).end();
+        response.writeHead(generates ? 405 : 404).end();
         return;
       }
       let body = "";
       for await (const chunk of request) body += chunk;
-      sent = { path: request.url, body: JSON.parse(body) };
+      const { request_id: _, ...rest } = JSON.parse(body);
+      sent = { path: request.url, body: rest };
       response.writeHead(current.status);
       response.end(current.answer);
     });
@@ -56,6 +58,9 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     expect(sent).toEqual({ path: one.path, body: one.body });
     expect([Array.from(sample.tokens), sample.stopReason]).toEqual([one.tokens, one.stopReason]);
     for (const [index, logprob] of one.logprobs!.entries()) expect(sample.logprobs[index]).toBeCloseTo(logprob, 3);
+    for (const [index, logprob] of (one.promptLogprobs ?? []).entries()) {
+      expect(sample.promptLogprobs![index + 1]).toBeCloseTo(logprob, 3);
+    }
     if (one.stream) expect(streamed).toEqual(one.tokens);
     const { topLogprobs = 0 } = one.asked;
     expect(sample.topLogprobs?.map(({ tokens }) => tokens.length) ?? []).toEqual(
@@ -82,14 +87,25 @@ describe.each(["vllm", "sglang"] as const)("%s", (kind) => {
     expect(string.tokens!.slice(0, tokens!.length)).toEqual(tokens);
   });
 
+  if (kind === "vllm")
+    test("a seed gives the same tokens, and filters do what they say", () => {
+      const [whole, other, greedy] = [named("whole"), named("another seed"), named("greedy")];
+      expect(named("log-probabilities of the prompt").tokens).toEqual(whole.tokens);
+      expect(other.tokens).not.toEqual(whole.tokens);
+      for (const name of ["a tiny top_p is greedy", "min_p of one is greedy"]) {
+        expect(named(name).tokens).toEqual(greedy.tokens);
+      }
+    });
+
   test("only the call's parameters count: the repetition penalty of the model's folder is not used", () => {
     const { tokens } = named("greedy, without the model's own penalty");
     expect(new Set(tokens).size).toBeLessThan(tokens!.length - 10);
   });
 
-  test("a refusal is reported in the server's words", async () => {
-    await expect(replay(named("refused"))).rejects.toThrow(
-      /answered 400.*max_tokens=5000|answered 400.*You requested 5000/,
-    );
-  });
+  if (!generates)
+    test("a refusal is reported in the server's words", async () => {
+      await expect(replay(named("refused"))).rejects.toThrow(
+        /answered 400.*max_tokens=5000|answered 400.*You requested 5000/,
+      );
+    });
 });

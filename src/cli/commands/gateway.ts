@@ -1,6 +1,7 @@
 /** `hone gateway`: serves a model, a checkpoint or an inference server through the gateway, without training. */
 import { existsSync } from "node:fs";
 import { type Command, Option } from "commander";
+import { serverKey } from "../../backends/local/options.ts";
 import { serverSampler } from "../../backends/servers/server-sampler.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { outColors } from "../../colors.ts";
@@ -18,7 +19,7 @@ import { untilSignal } from "../until-signal.ts";
 
 interface GatewayFlags {
   checkpoint?: string;
-  upstream?: string;
+  upstream?: string[];
   upstreamKind?: "vllm" | "sglang";
   upstreamModel?: string;
 }
@@ -27,7 +28,11 @@ export function register(command: Command): void {
   command
     .argument(...overrides)
     .addOption(checkpoint())
-    .option("--upstream <url>", "sample on this inference server; model.name is then a folder with the tokenizer")
+    .option(
+      "--upstream <url>",
+      "sample on this inference server; model.name is then a folder with the tokenizer; repeat it for several servers of one model; VLLM_API_KEY is their key",
+      (url: string, others: string[] = []) => [...others, url],
+    )
     .addOption(
       new Option("--upstream-kind <kind>", "the server's software (default: vllm)").choices(["vllm", "sglang"]),
     )
@@ -97,8 +102,9 @@ function requireUpstream({ upstream }: GatewayFlags, flag: string, value: string
 }
 
 function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "maxLength"> {
-  const { upstream: url = "", upstreamKind: kind = "vllm", upstreamModel: model } = flags;
-  if (!/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) {
+  const { upstream: urls = [], upstreamKind: kind = "vllm", upstreamModel: model } = flags;
+  for (const url of urls) {
+    if (/^https?:$/.test(URL.canParse(url) ? new URL(url).protocol : "")) continue;
     throw new UserError(`--upstream ${url} is not an http address`, { hint: "for example http://127.0.0.1:8000" });
   }
   const { name } = config.model;
@@ -107,6 +113,11 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
       hint: "name the folder that the inference server serves, e.g. model.name=./qwen3-0.6b",
     });
   }
-  const sampler = serverSampler({ url, kind, ...(model === undefined ? {} : { model }) });
+  const apiKey = serverKey(config);
+  const sampler = serverSampler({
+    ...{ url: urls, kind, onNote: warn },
+    ...(model === undefined ? {} : { model }),
+    ...(apiKey === undefined ? {} : { apiKey }),
+  });
   return { sampler, chat: openChat(name, config, warn), name: model ?? name, close: sampler.close };
 }
