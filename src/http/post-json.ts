@@ -17,7 +17,7 @@ export interface PostOptions {
 const temporary = [408, 409, 425, 429];
 
 /**
- * Retries after a lost connection, a timeout, and the statuses 408, 409, 425, 429 and 5xx.
+ * Retries after a lost connection, a timeout, an empty answer, and the statuses 408, 409, 425, 429 and 5xx.
  * @throws UserError when the server refuses the request or does not answer with JSON, so that the rollout is not retried
  * @throws RunError naming the server and the last failure, when no attempt succeeds; the signal's reason when aborted
  */
@@ -35,9 +35,10 @@ export async function postJson(
         signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutSeconds * 1000)]),
       });
       const text = await response.text();
-      if (response.ok) return { value: readJson(url, text), retries: attempt };
+      if (response.ok && text !== "") return { value: readJson(url, text), retries: attempt };
+      // A server that is killed while it answers may leave an empty answer.
       const answer = `${url} answered ${response.status}: ${text.slice(0, 300)}`;
-      if (response.status < 500 && !temporary.includes(response.status)) {
+      if (!response.ok && response.status < 500 && !temporary.includes(response.status)) {
         throw new UserError(answer, { hint: "Check the address and the key of the server." });
       }
       throw new Error(answer);

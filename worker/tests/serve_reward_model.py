@@ -1,15 +1,25 @@
-"""A reward server over transformers alone. In LightRFT's format each query is a conversation as JSON, rendered by the
-model's own chat template; in vLLM's (`/classify`) each input is token ids. Prints its port. Ends with its standard input.
+"""A reward server over transformers alone. In LightRFT's format each query is a conversation, as JSON or as the tiny
+language model's text, rendered by the reward model's own chat template; in vLLM's (`/classify`) each input is token
+ids. Prints its port. Ends with its standard input.
 
     python serve_reward_model.py DIRECTORY"""
 
 import json
+import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+
+def messages_of(query: str) -> list[dict]:
+    if query.startswith("["):
+        return json.loads(query)
+    prompt, _, reply = query.partition("<|im_start|>assistant\n")
+    (asked,) = re.findall(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", prompt, re.DOTALL)
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": re.sub(r"<\|\w+\|>", "", reply)}]
 
 
 def main() -> None:
@@ -31,7 +41,7 @@ def main() -> None:
         if path == "/classify":
             assert body["use_activation"] is False
             return {"data": [{"index": i, "probs": [score(ids)]} for i, ids in enumerate(body["input"])]}
-        texts = [tokenizer.apply_chat_template(json.loads(query), tokenize=False) for query in body["queries"]]
+        texts = [tokenizer.apply_chat_template(messages_of(query), tokenize=False) for query in body["queries"]]
         return {"rewards": [score(encode(text)) for text in texts]}
 
     class Handler(BaseHTTPRequestHandler):

@@ -9,6 +9,7 @@ import { withScoringServers } from "../servers/scoring/with-scoring-servers.ts";
 export function scoringServers(engine: Engine, { rllm: { reward } }: Config): Engine {
   return withScoringServers(engine, {
     urls: reward.engine_url,
+    apiKey: process.env.VLLM_API_KEY || undefined,
     models: [reward.model ?? []].flat(),
     batchSize: reward.batch_size,
     retries: reward.retries,

@@ -46,7 +46,7 @@ export const reward = section({
     .refine((urls) => urls.every((url) => /^https?:\/\/[^/]/.test(url)), "must begin with http:// or https://")
     .default([])
     .describe(
-      "Addresses of vLLM servers (--runner pooling) or SGLang servers (--is-embedding) that serve the reward models. Several servers of one model share its work.",
+      "Addresses of vLLM servers (--runner pooling) or SGLang servers (--is-embedding) that serve the reward models. Several servers of one model share its work. Their API key is the environment variable VLLM_API_KEY.",
     ),
   batch_size: positive
     .default(64)

@@ -114,7 +114,7 @@ describe("remoteReward", () => {
         calls++;
         return status;
       });
-      const reward = remoteReward<Row>({ url, retries: 2, pauseSeconds: 0.001, batchSize: 3, gatherMs: 20 });
+      const reward = remoteReward<Row>({ url, retries: 2, pauseSeconds: 0.001, batchSize: 3, gatherMs: 5000 });
       const [episode] = await run(reward, { raiseOnError: false, retryLimit: 2 });
       expect([calls, episode?.failure?.kind]).toEqual([1, "reward"]);
     },
@@ -122,7 +122,14 @@ describe("remoteReward", () => {
 
   test.each([408, 409, 425, 429, 500, 503])("the request is retried after the status %i", async (status) => {
     const url = await serve((body: Body, call) => (call === 0 ? status : { rewards: body.queries.map(() => 1) }));
-    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, batchSize: 3, gatherMs: 20 });
+    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, batchSize: 3, gatherMs: 5000 });
+    const [episode] = await run(reward);
+    expect(episode).toMatchObject({ metrics: { remote_reward_retries: 1 }, trajectories: [{ reward: 1 }] });
+  });
+
+  test("the request is retried after an empty answer", async () => {
+    const url = await serve((body: Body, call) => (call === 0 ? "" : { rewards: body.queries.map(() => 1) }));
+    const reward = remoteReward<Row>({ url, retries: 1, pauseSeconds: 0.001, batchSize: 3, gatherMs: 5000 });
     const [episode] = await run(reward);
     expect(episode).toMatchObject({ metrics: { remote_reward_retries: 1 }, trajectories: [{ reward: 1 }] });
   });

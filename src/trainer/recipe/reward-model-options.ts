@@ -2,29 +2,7 @@
 import { basename } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import { own } from "../../own.ts";
-
-export interface RewardModelOptions {
-  models: readonly {
-    /** A Hugging Face directory or hub id. */
-    model: string;
-    /** In its metrics: the last part of `model`, with a number if that is taken. */
-    name: string;
-    weight: RoleWeights;
-  }[];
-  /** The weight of the workflow's own reward; 1 for roles that are not named. */
-  ownWeight: RoleWeights;
-  /** Normalize scores by the moments that the models' files store. */
-  normalize: boolean;
-}
-
-/** One weight for all roles, or a weight per role. */
-export type RoleWeights = number | Readonly<Record<string, number>>;
-
-/** @returns undefined if the role is not named */
-export function weightOf(weights: RoleWeights, role: string): number | undefined {
-  return typeof weights === "number" ? weights : own<number>(weights, role);
-}
+import type { RewardModelOptions } from "../rollouts/reward-models.ts";
 
 /** @throws UserError when the weights do not fit the models */
 export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undefined {

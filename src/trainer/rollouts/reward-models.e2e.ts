@@ -6,6 +6,7 @@ import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import type { Reward } from "../../agents/types.ts";
+import { readLightRft } from "../../config/lightrft/compose-lightrft.ts";
 import { generated } from "../../data/generated.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { makeTinyModel, makeTinyRewardModel } from "../../python/run-python.fixture.ts";
@@ -23,15 +24,15 @@ const letters = "abcdefghijklmnopqrstuvwxyz";
 let model: string;
 let planted: string;
 let random: string;
-let server: ChildProcess | undefined;
+let serving: Promise<{ url: string; process: ChildProcess }> | undefined;
 
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
   planted = await makeTinyRewardModel(join(root, "likes-letters"), { preferred: letters });
   random = await makeTinyRewardModel(join(root, "random"));
 });
-afterAll(() => {
-  server?.stdin?.end();
+afterAll(async () => {
+  (await serving)?.process.kill();
   remove();
 });
 
@@ -66,29 +67,56 @@ it("a reward model with a planted preference trains the policy towards it, witho
 });
 
 async function serve(): Promise<string> {
-  const { python } = await preparePython();
-  const script = fileURLToPath(new URL("../../../worker/tests/serve_reward_model.py", import.meta.url));
-  server = spawn(python, [script, random], { stdio: ["pipe", "pipe", "inherit"] });
-  const [line] = (await once(server.stdout!, "data")) as [Buffer];
-  return `http://127.0.0.1:${Number(line)}`;
+  serving ??= startServer();
+  return (await serving).url;
 }
 
-it("a reward model scores like a server that runs transformers, in LightRFT's format and in vLLM's", async () => {
-  const url = await serve();
+async function startServer() {
+  const { python } = await preparePython();
+  const script = fileURLToPath(new URL("../../../worker/tests/serve_reward_model.py", import.meta.url));
+  const process = spawn(python, [script, random], { stdio: ["pipe", "pipe", "inherit"] });
+  const [line] = (await once(process.stdout!, "data")) as [Buffer];
+  return { url: `http://127.0.0.1:${Number(line)}`, process };
+}
+
+it("a reward model scores like a server that runs transformers", async () => {
   const served = remoteReward<Row>({
-    url,
+    url: await serve(),
     query: (row, reply) => JSON.stringify([{ role: "user", content: prompt(row) }, reply.message]),
   });
   // Each reward is the difference of the two scores.
   const weights = ["rllm.reward.model_weights=[-1]", "rllm.reward.own_weight=1"];
   const overrides = [`rllm.reward.model=[${random}]`, ...weights, "rllm.trainer.total_batches=2"];
-  for (const engine of [[], ["rllm.reward.use_engine=true", `rllm.reward.engine_url=[${url}]`]]) {
-    const { history } = await run([...overrides, ...engine], served);
-    for (const { metrics } of history) {
-      expect(Math.abs(metrics["batch/reward_model/random"] ?? 0)).toBeGreaterThan(0.01);
-      for (const name of ["reward/mean", "reward/agent/min", "reward/agent/max"]) {
-        expect(Math.abs(metrics[name] ?? Number.NaN), name).toBeLessThan(1e-3);
-      }
+  const { history } = await run(overrides, served);
+  for (const { metrics } of history) {
+    expect(Math.abs(metrics["batch/reward_model/random"] ?? 0)).toBeGreaterThan(0.01);
+    for (const name of ["reward/mean", "reward/agent/min", "reward/agent/max"]) {
+      expect(Math.abs(metrics[name] ?? Number.NaN), name).toBeLessThan(1e-3);
     }
+  }
+});
+
+it("LightRFT's flags: the same rewards by a worker, by an inference server and by a reward server", async () => {
+  const url = await serve();
+  const sizes = "--train_batch_size 8 --rollout_batch_size 4 --n_samples_per_prompt 2 --max_len 64 --prompt_max_len 48";
+  const rest =
+    "--generate_max_len 8 --lora_rank 4 local.device=cpu local.dtype=float32 local.threads=1 local.sampler.type=own";
+  const more = "rllm.trainer.logger=[] rllm.trainer.total_batches=1 rllm.trainer.save_freq=0";
+  const rewards: number[][] = [];
+  for (const given of [
+    `--reward_pretrain ${random}`,
+    `--reward_pretrain ${random} --rm_use_engine rllm.reward.engine_url=[${url}] rllm.reward.batch_size=3`,
+    `--remote_rm_url ${url}`,
+  ]) {
+    const line = `--pretrain ${model} ${sizes} ${rest} ${more} --save_path ${newFolder()} ${given}`;
+    const { settings, overrides } = readLightRft(line.split(" "), { environment: {} });
+    const experiment: Experiment<Row> = { train: generated("toy", 8, (index) => ({ index })), prompt };
+    const { history } = await train(experiment, { frontDoor: settings, overrides });
+    rewards.push(["mean", "min", "max"].map((name) => history[0]?.metrics[`reward/agent/${name}`] ?? Number.NaN));
+  }
+  const [own = [], ...others] = rewards;
+  expect(own[2]! - own[1]!).toBeGreaterThan(0.1);
+  for (const other of others) {
+    expect(Math.max(...other.map((reward, index) => Math.abs(reward - own[index]!)))).toBeLessThan(1e-3);
   }
 });

@@ -9,7 +9,21 @@ import type { Chat } from "../../chat/types.ts";
 import { HoneError, UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
-import { type RewardModelOptions, type RoleWeights, weightOf } from "../recipe/reward-model-options.ts";
+import { namedRoles, type RoleWeights, weightOf } from "./role-weights.ts";
+
+export interface RewardModelOptions {
+  models: readonly {
+    /** A Hugging Face directory or hub id. */
+    model: string;
+    /** In its metrics: the last part of `model`, with a number if that is taken. */
+    name: string;
+    weight: RoleWeights;
+  }[];
+  /** The weight of the workflow's own reward; 1 for roles that are not named. */
+  ownWeight: RoleWeights;
+  /** Normalize scores by the moments that the models' files store. */
+  normalize: boolean;
+}
 
 export interface RewardModel {
   name: string;
@@ -142,8 +156,7 @@ export function rolesWithoutTrajectories(
   episodes: readonly Episode[],
 ): readonly string[] {
   const present = new Set(episodes.flatMap(({ trajectories }) => trajectories.map(({ name }) => name)));
-  const maps = [ownWeight, ...models.map(({ weight }) => weight)];
-  const named = new Set(maps.flatMap((weights) => (typeof weights === "number" ? [] : Object.keys(weights))));
+  const named = new Set([ownWeight, ...models.map(({ weight }) => weight)].flatMap(namedRoles));
   return present.size === 0 ? [] : [...named].filter((role) => !present.has(role));
 }
 

@@ -16,6 +16,7 @@ export interface ScoringServerOptions {
   tokens?: readonly number[];
   /** Numbers that a sequence gets. */
   labels?: number;
+  apiKey?: string;
   /** The status of the n-th request for scores, counted from 0 with the probe; 200 answers. */
   status?: (request: number) => number;
 }
@@ -47,7 +48,8 @@ export async function scoringServer(options: ScoringServerOptions = {}): Promise
   const server = createServer(async (incoming: IncomingMessage, response) => {
     let text = "";
     for await (const chunk of incoming) text += chunk;
-    const given = answer(incoming.url ?? "", text === "" ? {} : (JSON.parse(text) as Body));
+    const refused = options.apiKey !== undefined && incoming.headers.authorization !== `Bearer ${options.apiKey}`;
+    const given = refused ? 401 : answer(incoming.url ?? "", text === "" ? {} : (JSON.parse(text) as Body));
     response.writeHead(typeof given === "number" ? given : 200, { "content-type": "application/json" });
     response.end(JSON.stringify(given));
   });

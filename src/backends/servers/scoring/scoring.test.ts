@@ -57,6 +57,13 @@ test("the server's limit on the length counts where it is below the model's", as
   expect((await engineWith([server.url]).createScorer!("judge")).model.maxLength).toBe(20);
 });
 
+test("the API key is sent", async () => {
+  const { url } = await serve({ apiKey: "secret" });
+  await expect(engineWith([url]).createScorer!("judge")).rejects.toThrow("it answered 401");
+  const scorer = await engineWith([url], { apiKey: "secret" }).createScorer!("judge");
+  expect(await scorer.score([Int32Array.of(3)])).toEqual(Float32Array.of(3));
+});
+
 test("several servers of one model share its batches", async () => {
   const servers = [await serve(), await serve()];
   const scorer = await engineWith(servers.map(({ url }) => url)).createScorer!("judge");

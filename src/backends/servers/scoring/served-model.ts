@@ -14,6 +14,8 @@ export interface ServedScoringModel {
   maxLength: number | undefined;
   /** The program, e.g. "vllm" or "sglang". */
   owner: string | undefined;
+  /** The headers of requests to it. */
+  headers: Readonly<Record<string, string>>;
 }
 
 const modelList = z.object({
@@ -31,9 +33,10 @@ const modelList = z.object({
 const tokenIds = z.object({ tokens: z.array(z.int()) });
 
 /** @throws RunError if the server does not answer; UserError if it is not an inference server */
-export async function servedModel(address: string): Promise<ServedScoringModel> {
+export async function servedModel(address: string, apiKey: string | undefined): Promise<ServedScoringModel> {
   const url = address.replace(/\/+$/, "").replace(/\/v1$/, "");
-  const { data } = await ask(modelList, `${url}/v1/models`);
+  const headers: Record<string, string> = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+  const { data } = await ask(modelList, `${url}/v1/models`, headers);
   const [{ id, root, max_model_len, owned_by }] = data as [(typeof data)[0]];
   return {
     url,
@@ -41,6 +44,7 @@ export async function servedModel(address: string): Promise<ServedScoringModel> 
     root: root ?? undefined,
     maxLength: max_model_len ?? undefined,
     owner: owned_by ?? undefined,
+    headers,
   };
 }
 
@@ -52,12 +56,12 @@ const probe = "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def 
  * @throws UserError if the server's tokenizer is another one
  */
 export async function requireSameTokenizer(
-  { url, name }: ServedScoringModel,
+  { url, name, headers }: ServedScoringModel,
   model: string,
   encode: (text: string) => ArrayLike<number>,
 ): Promise<void> {
   const body = { model: name, prompt: probe, add_special_tokens: false };
-  const { tokens } = await ask(tokenIds, `${url}/tokenize`, body);
+  const { tokens } = await ask(tokenIds, `${url}/tokenize`, headers, body);
   if (tokens.join() === Array.from(encode(probe)).join()) return;
   throw new UserError(`the server at ${url} serves ${name}, whose tokenizer is not that of ${model}`, {
     hint: `serve ${model} there, or correct rllm.reward.model`,
@@ -98,12 +102,17 @@ function serves({ name, root }: ServedScoringModel, model: string): boolean {
   );
 }
 
-async function ask<Answer>(schema: z.ZodType<Answer>, address: string, body?: object): Promise<Answer> {
+async function ask<Answer>(
+  schema: z.ZodType<Answer>,
+  address: string,
+  headers: Readonly<Record<string, string>>,
+  body?: object,
+): Promise<Answer> {
   let text: string;
   try {
     const response = await fetch(address, {
       ...(body === undefined ? {} : { method: "POST", body: JSON.stringify(body) }),
-      headers: { "content-type": "application/json" },
+      headers: { "content-type": "application/json", ...headers },
       signal: AbortSignal.timeout(60_000),
     });
     text = await response.text();

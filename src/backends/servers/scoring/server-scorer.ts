@@ -62,13 +62,13 @@ export async function serverScorer(
     });
   }
 
-  async function ask({ url, name, dialect }: Server, sequences: readonly Int32Array[]): Promise<number[]> {
+  async function ask({ url, name, dialect, headers }: Server, sequences: readonly Int32Array[]): Promise<number[]> {
     const address = url + dialect.path;
     const body = dialect.write(
       name,
       sequences.map((tokens) => Array.from(tokens)),
     );
-    const once = { retries: 0, pauseSeconds, timeoutSeconds, signal: closed.signal };
+    const once = { headers, retries: 0, pauseSeconds, timeoutSeconds, signal: closed.signal };
     const { value } = await postJson(address, body, once);
     const scores = dialect.read(value, address);
     if (scores.length === sequences.length) return scores;

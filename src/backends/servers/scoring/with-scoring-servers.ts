@@ -9,6 +9,7 @@ import { type RequestOptions, type ServerScorer, serverScorer } from "./server-s
 
 export interface ScoringServersOptions extends RequestOptions {
   urls: readonly string[];
+  apiKey?: string | undefined;
   /** All reward models of the run. */
   models: readonly string[];
   /** The folder of a reward model, for its tokenizer and chat template. */
@@ -28,7 +29,7 @@ export function withScoringServers(engine: Engine, options: ScoringServersOption
   const scorers: ServerScorer[] = [];
   let servers: ReturnType<typeof findServers> | undefined;
   const findServers = async () =>
-    assignServers(options.models, await Promise.all(options.urls.map((url) => servedModel(url))));
+    assignServers(options.models, await Promise.all(options.urls.map((url) => servedModel(url, options.apiKey))));
 
   return {
     ...engine,
