@@ -200,6 +200,10 @@ export interface Sampler {
    * @throws UserError when the sampler cannot load this kind
    */
   load(published: Published): Promise<void>;
+  /** Frees memory while the learner trains. Absent: there is nothing to free. No sample may be running. */
+  sleep?(): Promise<void>;
+  /** Undoes `sleep`; what is loaded next is sampled with. */
+  wake?(): Promise<void>;
   close(): Promise<void>;
 }
 

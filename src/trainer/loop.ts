@@ -26,6 +26,7 @@ export async function runLoop(run: Run): Promise<void> {
       draws = gather(draws, groupEpisodes(attempted, recipe.grouping));
     } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
     const gathered = selectGroups(draws, recipe.gathering);
+    await models.sampler.sleep?.();
     clock.lap("rollout");
 
     const credit = assignCredit(gathered.kept, recipe.credit, progress.rewardMoments);
@@ -36,6 +37,7 @@ export async function runLoop(run: Run): Promise<void> {
       onProgress: (done, total) => run.emit({ type: "update-progress", step, done, total }),
     });
     clock.lap("update");
+    await models.sampler.wake?.();
     await models.sampler.load(await models.learner.publish());
     run.emit({ type: "weights", step, version: models.sampler.version });
     clock.lap("publish");

@@ -29,8 +29,11 @@ export interface ServerGroup {
   readonly working: readonly Server[];
   /** Requests that were sent again to another server. */
   readonly retries: number;
-  /** Brings a server that is back up to date before it gets requests. */
-  restore: (server: Server) => Promise<void>;
+  /**
+   * Brings a server that is back up to date before it gets requests.
+   * @returns whether it lacked something
+   */
+  restore: (server: Server) => Promise<boolean>;
   /**
    * Runs a request on a server, and on another one if that one fails.
    *
@@ -132,7 +135,7 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
     get retries() {
       return retries;
     },
-    restore: async () => {},
+    restore: async () => false,
     async run(session, ask) {
       const tried = new Set<Server>();
       let failure: unknown;
@@ -147,8 +150,13 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
         try {
           return await ask(server);
         } catch (error) {
-          if (!(error instanceof ServerFailed)) throw error;
-          await leaveOutIfLost(server);
+          if (error instanceof ServerFailed) await leaveOutIfLost(server);
+          // A server that was restarted between two requests has none of the run's weights.
+          else if (error instanceof RunError && (await group.restore(server))) {
+            onNote?.(`the inference server at ${server.url} was restarted and got the run's weights again`);
+            tried.delete(server);
+            retries++;
+          } else throw error;
           failure = error;
         } finally {
           server.running--;

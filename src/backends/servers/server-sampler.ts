@@ -1,7 +1,7 @@
 /** Inference servers as a sampler: token ids in, token ids and log-probabilities out, over HTTP. */
 import { randomUUID } from "node:crypto";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
-import { UserError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
 import { type Dialect, MissingTokens, type ServerReply, type VersionSpan } from "./dialects/dialect.ts";
@@ -30,6 +30,8 @@ export interface ServedModelOptions {
   logprobs?: Sampler["logprobs"];
   /** Version of the model's weights; default: the one that the server reports. */
   version?: number;
+  /** The server must report versions: it has a run's weights. */
+  isLabelled?: boolean;
 }
 
 export interface ServerSamplerOptions extends ServedModelOptions {
@@ -119,6 +121,8 @@ export function sampleFrom(
       const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
+      if (options.isLabelled && reply.versions === undefined && reply.tokens.length > 0)
+        throw new RunError(`the inference server at ${url} sampled with other weights than the run's`);
       return stamp(reply);
     } catch (error) {
       const sent = events && stamp(events.soFar());

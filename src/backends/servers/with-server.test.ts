@@ -17,12 +17,15 @@ const root = temporaryFolder("with-server");
 let folder: string;
 let count = 0;
 let server: FakePolicyServer;
+let notes: string[];
 let engine: Engine;
 
 async function open(kind: "vllm" | "sglang" = "vllm", generates = false): Promise<void> {
   folder = join(root, `run-${++count}`, "weights");
   server = await fakePolicyServer(kind, generates);
-  engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode });
+  notes = [];
+  const onNote = (text: string) => notes.push(text);
+  engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode, onNote });
 }
 afterEach(async () => {
   await engine.close();
@@ -189,6 +192,27 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
     await server.restart();
     await trainStep(policy, 3);
     await expectAgreement(policy, 3);
+  });
+
+  test.each([lora(), full])("a server that was restarted gets the last weights again: $kind", async (adapter) => {
+    await open(kind);
+    const policy = await engine.createPolicy({ adapter });
+    await trainStep(policy, 1);
+    await server.restart();
+    await expectAgreement(policy, 1);
+    expect(notes).toEqual([expect.stringContaining("was restarted and got the run's weights again")]);
+    expect(await engine.stats()).toMatchObject({ "rollout/server_retries": 1 });
+  });
+
+  test("sleeps while the trainer works, if it shares its GPU", async () => {
+    await open(kind);
+    expect((await engine.createPolicy({ adapter: lora() })).sampler.sleep).toBeUndefined();
+    const shared = withServer(exportingEngine, { urls: [server.url], kind, folder, encode, sleeps: true });
+    const { sampler } = await shared.createPolicy({ adapter: full });
+    await sampler.sleep?.();
+    await sampler.wake?.();
+    expect(server.requests.slice(-2)).toEqual(["sleep", "wake"]);
+    await shared.close();
   });
 });
 

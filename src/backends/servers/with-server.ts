@@ -21,6 +21,8 @@ export interface ServerOptions extends GroupOptions {
   kind?: "vllm" | "sglang";
   /** For published weights, removed in the end; the server can read it by the same path. */
   folder: string;
+  /** The servers share the trainer's GPU, and free its memory while the trainer uses it. */
+  sleeps?: boolean;
   /** The trainer's tokenizer, without special tokens at its ends. */
   encode(text: string): ArrayLike<number>;
 }
@@ -86,6 +88,7 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
       if (!(error instanceof RunError) || error.code !== "run_failed") throw error;
       throw new UserError(error.message, { hint: howToStart(kind, adapter, folder), cause: error });
     }
+    if (options.sleeps) Object.assign(sampler, { sleep: control.sleep, wake: control.wake });
     return { learner, sampler };
   }
 

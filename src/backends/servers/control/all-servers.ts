@@ -33,17 +33,27 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
     if (has.delete(name)) await control.unloadAdapter(name);
   }
 
-  group.restore = async (server) => {
+  async function restore(server: Server): Promise<boolean> {
     const { name } = await readModel(server);
     if (served !== undefined && name !== served) throw new Error(`it serves ${name} instead of ${served}`);
     const { control, has } = controls.get(server)!;
-    if (weights) await control.loadWeights(weights.path, weights.version);
+    let lacked = false;
     // Others may be published meanwhile.
     for (;;) {
       const missing = [...wanted].find(([name]) => !has.has(name));
-      if (missing === undefined) return;
-      await load(server, ...missing);
+      if (weights && (await control.weightVersion()) !== weights.version) {
+        await control.loadWeights(weights.path, weights.version);
+      } else if (missing) await load(server, ...missing);
+      else return lacked;
+      lacked = true;
     }
+  }
+
+  const restoring = new Map<Server, Promise<boolean>>();
+  group.restore = (server) => {
+    const running = restoring.get(server) ?? restore(server).finally(() => restoring.delete(server));
+    restoring.set(server, running);
+    return running;
   };
 
   return {

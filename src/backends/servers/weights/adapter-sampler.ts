@@ -49,7 +49,7 @@ export function adapterSampler(
 
   return {
     metrics,
-    logprobs: "raw",
+    logprobs: sampler.logprobs,
     separate: true,
     get version() {
       return current?.version ?? 0;

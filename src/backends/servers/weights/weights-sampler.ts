@@ -7,13 +7,14 @@ import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
 import type { ServerProbes } from "./probe-servers.ts";
 import { requireKind, type SyncedSampler } from "./synced-sampler.ts";
 
-/** @param served without a version: replies report that of each token */
+/** @param model without a version: replies report that of each token */
 export function weightsSampler(
   group: ServerGroup,
   control: Control,
   probes: ServerProbes,
-  served: Omit<ServedModelOptions, "version">,
+  model: Omit<ServedModelOptions, "version">,
 ): SyncedSampler {
+  const served = { ...model, isLabelled: true };
   const sampler = sampleFrom(group, served);
   let current: { version: number; path: string } | undefined;
   const metrics: Record<string, number> = {};
