@@ -8,7 +8,7 @@ import { type EstimatorSpec, estimators } from "../algorithms/estimators/index.t
 import { lossAliases, policyLosses } from "../algorithms/losses/policy-losses.ts";
 import type { Capabilities } from "../backends/engine.ts";
 import { isRemote } from "../backends/registry/open-engine.ts";
-import { isOnGpu } from "../backends/registry/own-server.ts";
+import { alternates, isOnGpu, startsServer } from "../backends/registry/own-server.ts";
 import { sharedKeys } from "../config/compose/sync/shared-keys.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys } from "../config/describe.ts";
@@ -250,6 +250,11 @@ export const settingNeeds: readonly SettingNeed[] = [
     ({ local: { sampler } }) => sampler.type !== "own" && sampler.url === null,
   ),
   needs("an NVIDIA GPU", ["local.sampler.memory_share"], isOnGpu),
+  needs(
+    "an inference server that Hone starts on the trainer's GPU, without asynchronous training",
+    ["local.sampler.sleep"],
+    (config) => startsServer(config) && isOnGpu(config) && alternates(config),
+  ),
   refusing(needs("an NVIDIA GPU", under("local.sampler", "tensor_parallel", "devices"), isOnGpu)),
   {
     keys: ["training.default_local_dir"],

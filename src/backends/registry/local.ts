@@ -4,7 +4,7 @@ import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
-import { checkOwnServer, startOwnServer, startsServer } from "./own-server.ts";
+import { checkOwnServer, sleepsWhileTraining, startOwnServer, startsServer } from "./own-server.ts";
 
 export const local: BackendDescriptor = {
   capabilities({ local: { sampler } }) {
@@ -33,7 +33,9 @@ export const local: BackendDescriptor = {
     if (servers !== undefined) return withServer(engine, { ...options, ...servers, apiKey: serverKey(config) });
     try {
       const server = await startOwnServer(config, engine.model, hooks);
-      return ownServer(withServer(engine, { ...options, kind, urls: [server.url], apiKey: server.apiKey }), server);
+      const { url, apiKey } = server;
+      const sleeps = sleepsWhileTraining(config);
+      return ownServer(withServer(engine, { ...options, kind, urls: [url], apiKey, sleeps }), server);
     } catch (error) {
       await engine.close();
       throw error;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
+import { alternates, checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
 
 const configOf = (...overrides: string[]) =>
   composeConfig({ overrides: ["local.sampler.type=vllm", ...overrides] }).config;
@@ -32,4 +32,15 @@ test.each([
   [["local.sampler.type=sglang", "local.device=cpu"], /SGLang needs an NVIDIA GPU/],
 ])("%j is refused before anything is loaded", (overrides, message) => {
   expect(() => checkOwnServer(configOf(...overrides))).toThrow(message);
+});
+
+test.each([
+  [[], true],
+  [["local.device=cuda:1", "local.sampler.devices=[0,1]"], true],
+  [["local.sampler.devices=[1]"], false],
+  [["local.device=cpu", "local.sampler.devices=[0]"], false],
+  [["rllm.async_training.enable=true"], false],
+])("with %j, server and trainer alternate on a GPU: %s", (overrides, expected) => {
+  const config = configOf(...overrides);
+  expect([alternates(config), gpuOptions(config, "cuda:0", undefined).sleep]).toEqual([expected, expected]);
 });

@@ -16,6 +16,16 @@ export const startsServer = ({ local: { sampler } }: Config) => sampler.type !==
 export const isOnGpu = ({ local: { device, sampler } }: Config) =>
   hasNvidiaGpu() && (device !== "cpu" || sampler.devices !== null);
 
+/** Whether the server frees its memory while the trainer uses the same GPU. */
+export const sleepsWhileTraining = (config: Config) =>
+  startsServer(config) && isOnGpu(config) && config.local.sampler.sleep && alternates(config);
+
+/** Whether the server and the trainer use the same GPU, one after the other. */
+export function alternates({ local: { device, sampler }, rllm }: Config): boolean {
+  const own = device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0);
+  return !rllm.async_training.enable && own !== undefined && (sampler.devices?.includes(own) ?? true);
+}
+
 /** @throws UserError when such a server cannot run on this machine */
 export function checkOwnServer(config: Config): void {
   const { type, devices, tensor_parallel: tensorParallel } = config.local.sampler;
@@ -90,7 +100,8 @@ export function launchOptions(
  * @param device of the trainer, such as "cuda:0"
  * @param visible CUDA_VISIBLE_DEVICES: indexes count in it
  */
-export function gpuOptions({ local: { sampler } }: Config, device: string, visible: string | undefined): GpuOptions {
+export function gpuOptions(config: Config, device: string, visible: string | undefined): GpuOptions {
+  const { sampler } = config.local;
   const names = visible?.split(",").map((name) => name.trim());
   const own = /^cuda:(\d+)$/.exec(device)?.[1];
   const shared = own === undefined || sampler.tensor_parallel > 1 ? undefined : [Number(own)];
@@ -99,6 +110,6 @@ export function gpuOptions({ local: { sampler } }: Config, device: string, visib
     visible: devices?.map((index) => names?.[index] ?? index).join(","),
     memoryShare: sampler.memory_share,
     tensorParallel: sampler.tensor_parallel,
-    sleep: sampler.sleep,
+    sleep: sampler.sleep && alternates(config),
   };
 }

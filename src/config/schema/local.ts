@@ -81,7 +81,7 @@ export const local = section({
       .describe("GPUs of the inference server, such as [1, 2]; null is the trainer's.")
       .meta({ backends: ["local"] }),
     sleep: on
-      .describe("Free the inference server's memory during training. Has no effect so far.")
-      .meta({ neutral: [true, false] }),
+      .describe("Free the inference server's memory during training, where Hone starts it on the trainer's GPU.")
+      .meta({ backends: ["local"] }),
   }),
 });

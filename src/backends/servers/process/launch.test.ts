@@ -91,6 +91,7 @@ test("SGLang on GPUs", () => {
     "--mem-fraction-static": "0.4",
     "--tp-size": "2",
     "--enable-memory-saver": true,
+    "--enable-weights-cpu-backup": true,
     "--enable-lora": true,
     "--max-lora-rank": "24",
     "--max-loras-per-batch": "4",

@@ -93,7 +93,8 @@ export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Laun
   args.push("--model-path", model.directory, "--served-model-name", servedName, "--host", "127.0.0.1");
   args.push("--port", `${port}`, "--dtype", model.dtype, "--random-seed", `${seed}`, "--api-key", apiKey);
   args.push("--mem-fraction-static", `${gpu.memoryShare}`, "--tp-size", `${gpu.tensorParallel}`);
-  if (gpu.sleep) args.push("--enable-memory-saver");
+  // Without the backup, the base model's weights are lost.
+  if (gpu.sleep) args.push("--enable-memory-saver", "--enable-weights-cpu-backup");
   if (loraRank !== undefined) {
     args.push("--enable-lora", "--max-lora-rank", `${loraRank}`, "--max-loras-per-batch", `${adapters}`);
     args.push("--lora-target-modules", "all");
