@@ -60,6 +60,7 @@ const candidates: readonly unknown[] = [
     { judge: "gpg" },
     { size: 1 },
     [0.5],
+    [1],
     ["http://localhost:1"],
   ],
 ];

@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterAll, describe, expect, it } from "vitest";
-import type { Engine } from "../backends/engine.ts";
+import type { Engine, Policy, PolicySpec } from "../backends/engine.ts";
 import type { ConfigInput } from "../config/schema.ts";
 import { RunError, UserError } from "../errors.ts";
 import { countOperations, metricLines, openToy, temporaryFolders, toy } from "./toy-experiment.fixture.ts";
@@ -47,6 +47,25 @@ describe("train", () => {
       ),
       { numRuns: 25, seed: 1 },
     );
+  });
+
+  it("lets the sampler sleep while the learner trains", async () => {
+    const { engine, chat } = openToy();
+    const events: string[] = [];
+    const note = (name: string) => async () => void events.push(name);
+    async function createPolicy(spec: PolicySpec): Promise<Policy> {
+      const { sampler, learner } = await engine.createPolicy(spec);
+      const { load } = sampler;
+      const { optimStep } = learner;
+      Object.assign(sampler, { sleep: note("sleep"), wake: note("wake") });
+      sampler.load = (published) => note("load")().then(() => load(published));
+      learner.optimStep = (adam) => note("step")().then(() => optimStep(adam));
+      return { sampler, learner };
+    }
+    const overrides = [`rllm.trainer.run_dir=${newFolder()}`, "rllm.trainer.total_batches=2"];
+    await train(toy(), { engine: { engine: { ...engine, createPolicy }, chat }, overrides });
+    const step = ["sleep", "step", "wake", "load"];
+    expect(events).toEqual([...step, ...step]);
   });
 
   it.each([
