@@ -4,16 +4,18 @@ import { basename, join } from "node:path";
 import { emitKeypressEvents } from "node:readline";
 import { wantsColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
-import { type BrowserContent, draw, openState, press } from "../tracking/view/browser.ts";
-import { type EpisodeFile, episodeFiles, openPieces, readEpisodes } from "../tracking/view/kept-episodes.ts";
-import { type Row, rowText, span } from "../tracking/view/styled.ts";
-import { episodeHead, episodeRow, fileRows, runHead } from "../tracking/view/tables.ts";
-import { type Coloring, legend, transcript } from "../tracking/view/transcript.ts";
+import { type BrowserContent, draw, openState, press } from "../view/terminal/browser.ts";
+import { openContent } from "../view/terminal/index-content.ts";
+import { type Row, rowText, span } from "../view/terminal/styled.ts";
+import { episodeHead, episodeRow, type StepFile } from "../view/terminal/tables.ts";
+import { type Coloring, legend, transcript } from "../view/terminal/transcript.ts";
 
 export interface TextFlags {
   step?: number;
   validation?: boolean;
   episode?: string;
+  /** See docs/guide/seeing-a-run.md. */
+  filter?: string;
   color: Coloring;
 }
 
@@ -24,40 +26,28 @@ export async function viewInTerminal(run: string, flags: TextFlags): Promise<voi
       hint: "hone train creates one; runs/latest is the newest run",
     });
   }
-  const content = openContent(run);
-  const plain =
-    flags.step !== undefined || flags.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
-  if (plain) print(plainRows(content, flags));
-  else await browse(content);
-}
-
-function openContent(run: string): BrowserContent {
-  const name = basename(realpathSync(run));
-  const read = new Map<string, ReturnType<typeof readEpisodes>>();
-  return {
-    head: (width) => runHead(run, name, Math.min(width, 100)),
-    files: episodeFiles(run),
-    fileRow: fileRows(run),
-    episodes: (file) => {
-      const found = read.get(file.path) ?? readEpisodes(file);
-      read.clear(); // one step at a time: episodes are large
-      read.set(file.path, found);
-      return found;
-    },
-    pieces: openPieces(run),
-  };
+  const content = await openContent(run, basename(realpathSync(run)), flags.filter ?? "");
+  try {
+    const plain =
+      flags.step !== undefined || flags.episode !== undefined || !process.stdout.isTTY || !process.stdin.isTTY;
+    if (plain) print(plainRows(content, flags));
+    else await browse(content);
+  } finally {
+    content.close();
+  }
 }
 
 function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
   const width = process.stdout.columns ?? 100;
   const { files, fileRow } = content;
   if (flags.step === undefined && flags.episode === undefined) {
-    return [...content.head(width), ...files.map(fileRow)];
+    if (flags.filter === undefined) return [...content.head(width), ...files.map(fileRow)];
+    return files.flatMap((file) => [...listOf(file, content), []]);
   }
   const file = chosenFile(files, flags);
   const episodes = content.episodes(file);
   if (flags.episode === undefined) {
-    return [[span(`step ${file.step}, ${file.kind}`, "1")], episodeHead, ...episodes.map(episodeRow)];
+    return listOf(file, content);
   }
   const episode = episodes.find(({ id }) => id === flags.episode);
   if (episode === undefined) {
@@ -66,14 +56,25 @@ function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
       hint: `the first episodes are ${some.join(", ")}`,
     });
   }
-  return [...transcript(episode, { coloring: flags.color, width, pieces: content.pieces }), [], legend(flags.color)];
+  return [
+    ...transcript(content.read(episode), { coloring: flags.color, width, pieces: content.pieces }),
+    [],
+    legend(flags.color),
+  ];
 }
 
-function chosenFile(files: readonly EpisodeFile[], { step, validation = false }: TextFlags): EpisodeFile {
+const listOf = (file: StepFile, content: BrowserContent): Row[] => [
+  [span(`step ${file.step}, ${file.kind}`, "1")],
+  episodeHead,
+  ...content.episodes(file).map(episodeRow),
+];
+
+function chosenFile(files: readonly StepFile[], { step, validation = false, filter }: TextFlags): StepFile {
   const kind = validation ? "validation" : "train";
   const candidates = files.filter((file) => file.kind === kind);
   const file = step === undefined ? candidates.at(-1) : candidates.find((one) => one.step === step);
   if (file !== undefined) return file;
+  if (candidates.length === 0 && filter !== undefined) throw new UserError(`no ${kind} episode matches ${filter}`);
   if (candidates.length === 0) throw new UserError(`the run has stored no ${kind} episodes so far`);
   throw new UserError(`the run has no ${kind} episodes of step ${step}`, {
     hint: `steps with episodes: ${candidates.map((one) => one.step).join(", ")}`,

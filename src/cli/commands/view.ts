@@ -5,9 +5,9 @@ import { type Command, Option } from "commander";
 import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
 import { printable } from "../../printable.ts";
-import { colorings } from "../../tracking/view/transcript.ts";
 import { exportReport } from "../../view/server/export-report.ts";
 import { builtPage, startViewer } from "../../view/server/start-viewer.ts";
+import { colorings } from "../../view/terminal/transcript.ts";
 import { openInBrowser } from "../open-in-browser.ts";
 import { wholeNumber } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
@@ -20,7 +20,6 @@ interface ViewFlags extends TextFlags {
   token?: string;
   open: boolean;
   export?: string;
-  filter?: string;
   limit: number;
 }
 
@@ -35,7 +34,10 @@ export function register(command: Command): void {
       "--export <file>",
       "write one HTML file with the curves and episodes of a run, which opens without a server",
     )
-    .option("--filter <filter>", "of --export: the episodes that match, e.g. reward<0.2 (default: all)")
+    .option(
+      "--filter <filter>",
+      "of --text, --step and --export: the episodes that match, e.g. reward<0.2 (default: all)",
+    )
     .option("--limit <number>", "of --export: at most this many episodes, the newest", wholeNumber(1, 1000), 40)
     .option("--text", "browse one run in the terminal")
     .option("--step <number>", "print the episodes of this step", wholeNumber(0))
@@ -56,7 +58,7 @@ Examples:
   hone view
   hone view runs/latest --port 8080
   hone view runs/latest --export report.html --filter 'reward<0.2'
-  hone view --text
+  hone view --text --filter 'failed=true or reward<0.2'
   hone view runs/latest --step 10 --episode larger-number/3:0 --color logprob`;
 
 async function viewCommand(folder: string | undefined, flags: ViewFlags, self: Command): Promise<void> {
@@ -73,11 +75,12 @@ async function viewCommand(folder: string | undefined, flags: ViewFlags, self: C
       throw new UserError("--export writes a file and cannot be combined with other views");
     return writeReport(folder ?? join("runs", "latest"), flags.export, flags);
   }
-  const onlyExport = ["filter", "limit"].find(asks);
-  if (onlyExport !== undefined) throw new UserError(`--${onlyExport} requires --export`);
+  if (asks("limit")) throw new UserError("--limit requires --export");
   if (wantsText || (wantsPage.length === 0 && !process.stdout.isTTY)) {
     return viewInTerminal(folder ?? join("runs", "latest"), flags);
   }
+  if (flags.filter !== undefined)
+    throw new UserError("--filter requires --text, --step or --export; the page has a field for it");
   await servePage(folder, flags);
 }
 

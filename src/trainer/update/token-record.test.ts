@@ -2,9 +2,9 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { ConfigInput } from "../../config/schema.ts";
+import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { packValues, type StepTraining, unpackValues } from "../../tracking/run-folder/token-values.ts";
-import type { KeptEpisode } from "../../tracking/view/kept-episodes.ts";
 import { openToy, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
 

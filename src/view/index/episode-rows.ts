@@ -1,7 +1,7 @@
 /** What the index holds of an episode. */
 import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import { type KeptEpisode, type KeptTrajectory, tokenAdvantages } from "../../tracking/view/kept-episodes.ts";
+import { type KeptEpisode, type KeptTrajectory, tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
 
 /** Of the columns of `trajectories`: those of the episode, and those of each of its trajectories. */
 export interface EpisodeRows {

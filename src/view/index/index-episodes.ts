@@ -1,8 +1,8 @@
 /** Adds the episodes of a run folder to its index, a slice at a time. */
 import { existsSync, readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
+import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
-import type { KeptEpisode } from "../../tracking/view/kept-episodes.ts";
 import { completeLines } from "./complete-lines.ts";
 import { episodeRows } from "./episode-rows.ts";
 import type { IndexDatabase } from "./open-database.ts";

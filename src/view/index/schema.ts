@@ -1,5 +1,5 @@
 /** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
-export const schemaVersion = 1;
+export const schemaVersion = 2;
 
 /**
  * `trajectories` has one row for each trajectory of an episode, with the episode's own columns in each, so that a filter
@@ -22,6 +22,7 @@ CREATE INDEX by_episode ON trajectories (episode, part);
 CREATE INDEX by_key ON trajectories (key);
 CREATE INDEX by_file ON trajectories (file);
 CREATE INDEX by_place ON trajectories (part, step, kind, place);
+CREATE INDEX by_role ON trajectories (role);
 CREATE INDEX by_task ON trajectories (task, kind, step);
 CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "unicode61 remove_diacritics 0");
 CREATE TABLE retries (episode INTEGER NOT NULL, failure TEXT NOT NULL, boundary TEXT NOT NULL, message TEXT NOT NULL);

@@ -68,24 +68,27 @@ export function episodeList(database: IndexDatabase, query: Given<EpisodesQuery>
     total: number;
   };
   const orderBy = `${sorts[sort].replaceAll("DIR", `${order} NULLS LAST`)}, step DESC, place`;
-  return {
-    total,
-    offset,
-    rows: rowsWhere(database, `${where} ORDER BY ${orderBy} LIMIT ${limit} OFFSET ${offset}`, values),
-  };
+  const rows = rowsWhere(database, `${where} ORDER BY ${orderBy} LIMIT ${limit} OFFSET ${offset}`, values);
+  return { total, offset, rows };
 }
 
 /** The first trajectories of the episodes that match. */
 export function whereOf(database: IndexDatabase, { sql, values, perTrajectory }: Condition) {
   const several = perTrajectory && database.prepare("SELECT 1 FROM trajectories WHERE part = 1 LIMIT 1").get([]);
   const matches = several ? `row IN (SELECT episode FROM trajectories WHERE ${sql})` : sql;
-  return { where: `part = 0 AND ${matches}`, values };
+  return { where: `part = 0 AND (${matches})`, values };
 }
 
 /** @param rest the condition, order and limit; `part = 0` is the caller's */
 export function rowsWhere(database: IndexDatabase, rest: string, values: readonly unknown[]): EpisodeRow[] {
-  const rows = database.prepare(`SELECT * FROM trajectories WHERE ${rest}`).all([...values]) as IndexedRow[];
-  return toRows(database, rows);
+  return toRows(database, wholeRows(database, rest, values));
+}
+
+/** Finds and sorts only the rows' numbers: whole rows are long. */
+export function wholeRows(database: IndexDatabase, rest: string, values: readonly unknown[]): IndexedRow[] {
+  const found = database.prepare(`SELECT row FROM trajectories WHERE ${rest}`).all([...values]) as { row: number }[];
+  const whole = database.prepare("SELECT * FROM trajectories WHERE row = ?");
+  return found.map(({ row }) => whole.get([row]) as IndexedRow);
 }
 
 export function toRows(database: IndexDatabase, rows: readonly IndexedRow[]): EpisodeRow[] {

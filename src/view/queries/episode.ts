@@ -3,13 +3,13 @@
 import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import { type PackedValues, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import {
   type KeptEpisode,
   type KeptTrajectory,
   type Pieces,
   tokenAdvantages,
-} from "../../tracking/view/kept-episodes.ts";
+} from "../../tracking/run-folder/kept-episodes.ts";
+import { type PackedValues, unpackValues } from "../../tracking/run-folder/token-values.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import type { Step } from "../../trajectories/types.ts";
 import type {
@@ -29,7 +29,7 @@ import { readKept } from "./read-kept.ts";
 import { jsonNumbers, toJsonNumber } from "./stored.ts";
 
 /** @throws UserError if there is no such episode */
-function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
+export function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
   const row = database.prepare("SELECT * FROM trajectories WHERE key = ? AND part = 0").get([key]) as
     | IndexedRow
     | undefined;

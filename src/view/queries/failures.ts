@@ -4,7 +4,7 @@ import { UserError } from "../../errors.ts";
 import type { FailureGroup, Failures, FailuresQuery, SearchHit, SearchQuery, SearchResults } from "../api.ts";
 import { filterCondition, searchTerms } from "../filter/to-sql.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type IndexedRow, rowsWhere, toRows, whereOf } from "./episode-list.ts";
+import { rowsWhere, toRows, whereOf, wholeRows } from "./episode-list.ts";
 import { type Given, required, wholeNumberOf } from "./parameters.ts";
 
 interface FailureRow {
@@ -87,11 +87,10 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
   const { total } = database
     .prepare(`SELECT count(*) AS total FROM trajectories WHERE ${matching}`)
     .get([...values, terms]) as { total: number };
-  const rows = database
-    .prepare(
-      `SELECT * FROM trajectories WHERE ${matching} ORDER BY step DESC, kind DESC, place LIMIT ${limit} OFFSET ${offset}`,
-    )
-    .all([...values, terms]) as IndexedRow[];
+  const rows = wholeRows(database, `${matching} ORDER BY step DESC, kind DESC, place LIMIT ${limit} OFFSET ${offset}`, [
+    ...values,
+    terms,
+  ]);
   const snippet = database.prepare(
     "SELECT snippet(texts, 0, char(2), char(3), '...', 24) AS snippet FROM texts WHERE texts MATCH ? AND rowid = ?",
   );

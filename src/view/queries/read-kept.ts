@@ -1,7 +1,7 @@
 /** Reads an episode from its place in the run folder. */
 import { join } from "node:path";
+import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
-import type { KeptEpisode } from "../../tracking/view/kept-episodes.ts";
 import { readAt } from "../index/complete-lines.ts";
 
 export function readKept(folder: string, at: { file: string; offset: number; length: number }): KeptEpisode {

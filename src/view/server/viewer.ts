@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { UserError } from "../../errors.ts";
-import { openPieces, type Pieces } from "../../tracking/view/kept-episodes.ts";
+import { openPieces, type Pieces } from "../../tracking/run-folder/kept-episodes.ts";
 import { defaultCache, removeUnused } from "../index/open-database.ts";
 import { openRunIndex, type RunIndex } from "../index/run-index.ts";
 

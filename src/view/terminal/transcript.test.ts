@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
-import { toJson } from "../run-folder/json-lines.ts";
-import { readEpisode } from "../run-folder/read-episode.ts";
 import { rowText } from "./styled.ts";
 import { transcript } from "./transcript.ts";
 

@@ -1,15 +1,19 @@
 /** Three screens (steps, episodes of a step, one episode) and the keys that lead from one to another. Pure functions. */
+
 import { own } from "../../own.ts";
-import type { EpisodeFile, KeptEpisode, Pieces } from "./kept-episodes.ts";
+import type { KeptEpisode, Pieces } from "../../tracking/run-folder/kept-episodes.ts";
+import type { EpisodeRow } from "../api.ts";
 import { bold, dim, type Row, span } from "./styled.ts";
-import { episodeHead, episodeRow } from "./tables.ts";
+import { episodeHead, episodeRow, type StepFile } from "./tables.ts";
 import { type Coloring, colorings, legend, transcript } from "./transcript.ts";
 
 export interface BrowserContent {
   head: (width: number) => Row[];
-  files: readonly EpisodeFile[];
-  fileRow: (file: EpisodeFile) => Row;
-  episodes: (file: EpisodeFile) => readonly KeptEpisode[];
+  files: readonly StepFile[];
+  fileRow: (file: StepFile) => Row;
+  /** In the order of the file. */
+  episodes: (file: StepFile) => readonly EpisodeRow[];
+  read: (row: EpisodeRow) => KeptEpisode;
   pieces: Pieces | undefined;
 }
 
@@ -99,15 +103,15 @@ function screenRows(state: BrowserState, content: BrowserContent, size: Size, ro
   ];
 }
 
-function episodesOf(state: BrowserState, content: BrowserContent): readonly KeptEpisode[] {
+function episodesOf(state: BrowserState, content: BrowserContent): readonly EpisodeRow[] {
   const file = content.files[state.file];
   return file === undefined ? [] : content.episodes(file);
 }
 
 function episodeRows(state: BrowserState, content: BrowserContent, { columns }: Size): Row[] {
-  const episode = episodesOf(state, content)[state.episode];
+  const row = episodesOf(state, content)[state.episode];
   const { coloring } = state;
-  return episode === undefined ? [] : transcript(episode, { coloring, width: columns, pieces: content.pieces });
+  return row === undefined ? [] : transcript(content.read(row), { coloring, width: columns, pieces: content.pieces });
 }
 
 /** The part of a list that fits, with the selected row marked and in view. */

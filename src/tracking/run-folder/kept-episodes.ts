@@ -1,13 +1,10 @@
-/** The episodes in a run folder: finds and reads them, and decodes their tokens one by one. */
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+/** Episodes as a run folder holds them, and the texts of their tokens. */
 import { join } from "node:path";
 import { incrementalDecoder } from "../../chat/tokens/incremental-decoder.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
-import { RunError, UserError } from "../../errors.ts";
-import { atPath } from "../../system-errors.ts";
+import { UserError } from "../../errors.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
-import { readEpisode } from "../run-folder/read-episode.ts";
-import type { StepTraining } from "../run-folder/token-values.ts";
+import type { StepTraining } from "./token-values.ts";
 
 /**
  * `advantage`: one of the trajectory, or for each step one, or one per token. `training`: what the update computed for the
@@ -18,38 +15,6 @@ export type KeptTrajectory = Trajectory & {
   training?: readonly (StepTraining | null)[] | null;
 };
 export type KeptEpisode = Omit<Episode, "trajectories"> & { trajectories: KeptTrajectory[] };
-
-export interface EpisodeFile {
-  step: number;
-  kind: "train" | "validation";
-  path: string;
-}
-
-/** In the order of steps; a validation comes after the training step that it followed. */
-export function episodeFiles(run: string): EpisodeFile[] {
-  const folder = join(run, "episodes");
-  if (!existsSync(folder)) return [];
-  return readdirSync(folder)
-    .flatMap((name): EpisodeFile[] => {
-      const found = /^step-(\d+)(-validation)?\.jsonl$/.exec(name);
-      if (found === null) return [];
-      return [{ step: Number(found[1]), kind: found[2] ? "validation" : "train", path: join(folder, name) }];
-    })
-    .sort((left, right) => left.step - right.step || (left.kind === "train" ? -1 : 1));
-}
-
-/** @throws RunError naming the file and line that cannot be read */
-export function readEpisodes({ path }: EpisodeFile): KeptEpisode[] {
-  const lines = atPath(path, () => readFileSync(path, "utf8")).split("\n");
-  return lines.flatMap((line, index) => {
-    if (line.trim() === "") return [];
-    try {
-      return [readEpisode(line)];
-    } catch (cause) {
-      throw new RunError(`${path}:${index + 1} is not an episode: ${(cause as Error).message}`, { cause });
-    }
-  });
-}
 
 /** One text per token; joined, they are the decoded text. */
 export type Pieces = (tokens: Iterable<number>) => string[];

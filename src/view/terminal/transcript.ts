@@ -2,9 +2,14 @@
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { own } from "../../own.ts";
 import { mean } from "../../statistics.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import {
+  type KeptEpisode,
+  type KeptTrajectory,
+  type Pieces,
+  tokenAdvantages,
+} from "../../tracking/run-folder/kept-episodes.ts";
 import type { Step } from "../../trajectories/types.ts";
-import { toJson } from "../run-folder/json-lines.ts";
-import { type KeptEpisode, type KeptTrajectory, type Pieces, tokenAdvantages } from "./kept-episodes.ts";
 import { bold, dim, type Row, span, wrap } from "./styled.ts";
 
 export const colorings = ["advantage", "logprob", "mask"] as const;

@@ -1,14 +1,15 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+import { afterAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { toJson } from "../../tracking/run-folder/json-lines.ts";
+import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
+import { tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
+import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import { sampleEpisode, sampleStep, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
-import { toJson } from "../run-folder/json-lines.ts";
-import { readEpisode } from "../run-folder/read-episode.ts";
 import { type BrowserContent, type BrowserState, draw, openState, press } from "./browser.ts";
-import { episodeFiles, readEpisodes, tokenAdvantages } from "./kept-episodes.ts";
+import { openContent } from "./index-content.ts";
 import { rowText, span, wrap } from "./styled.ts";
-import { fileRows, runHead } from "./tables.ts";
 import { tokenStyle } from "./transcript.ts";
 
 const run = temporaryFolder("view");
@@ -26,13 +27,11 @@ for (const name of ["step-000001", "step-000002", "step-000002-validation"]) {
 const line = (at: number) => `${JSON.stringify({ step: at, "reward/mean": at / 2 })}\n`;
 writeFileSync(join(run, "metrics.jsonl"), line(1) + line(2));
 
-const content: BrowserContent = {
-  head: (width) => runHead(run, "a-run", width),
-  files: episodeFiles(run),
-  fileRow: fileRows(run),
-  episodes: readEpisodes,
-  pieces: (tokens) => Array.from(tokens, (token) => `<${token}>`),
-};
+const cache = temporaryFolder("view-cache");
+const pieces = (tokens: Iterable<number>) => Array.from(tokens, (token) => `<${token}>`);
+const opened = await openContent(run, "a-run", "", cache);
+afterAll(() => opened.close());
+const content: BrowserContent = { ...opened, pieces };
 const size = { columns: 90, rows: 30 };
 const text = (state: BrowserState) =>
   draw(state, content, size)
@@ -83,6 +82,16 @@ describe("the browser", () => {
   });
 });
 
+it("shows what matches a filter", async () => {
+  const filtered = await openContent(run, "a-run", "task=t/1 and kind=train", cache);
+  expect(filtered.files).toEqual([
+    { step: 1, kind: "train" },
+    { step: 2, kind: "train" },
+  ]);
+  expect(filtered.episodes(filtered.files[1]!).map(({ key }) => key)).toEqual(["t2.2"]);
+  filtered.close();
+});
+
 describe("wrap", () => {
   it("breaks full rows and line ends, keeps styles and makes control characters visible", () => {
     const rows = wrap([span("abc\nd", "1"), span("efgh\u0007")], 3);
@@ -113,9 +122,10 @@ it("shows terminal escapes of models and clients as dots, in the list and in the
   const hostile = "\x1b]0;owned\x07\u202e\x9b2J";
   const step = sampleStep([1], [4], { text: hostile, messages: [{ role: "user", content: hostile }] });
   const made = sampleEpisode(`t${hostile}`, { trajectories: [sampleTrajectory({ steps: [step], reward: 1 })] });
-  const episode = readEpisode(toJson(made));
+  const episode = readEpisode(toJson(made)) as KeptEpisode;
+  const row = { ...content.episodes(content.files[0]!)[0]!, id: made.id, preview: hostile };
   for (const pieces of [undefined, () => [hostile]]) {
-    const known: BrowserContent = { ...content, episodes: () => [episode], pieces };
+    const known: BrowserContent = { ...content, episodes: () => [row], read: () => episode, pieces };
     for (const screen of ["episodes", "episode"] as const) {
       const rows = draw({ ...openState(known), screen }, known, size).map((row) => rowText(row, false));
       expect(rows.join("")).toContain("]0;owned");

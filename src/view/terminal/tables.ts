@@ -1,0 +1,76 @@
+/** A run, its steps and the episodes of a step, one row each. */
+
+import { chart } from "../../tracking/console/text-plots.ts";
+import type { EpisodeRow } from "../api.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { curves, oneCurve } from "../queries/curves.ts";
+import { bold, dim, type Row, span } from "./styled.ts";
+
+/** The episodes of a training step, or of the validation after it. */
+export interface StepFile {
+  step: number;
+  kind: "train" | "validation";
+}
+
+/** A chart of the reward over the steps, and the last validation. */
+export function runHead(database: IndexDatabase, name: string, width: number): Row[] {
+  const curve = oneCurve(database, "reward/mean");
+  const steps = curves(database, { names: "" }).steps;
+  const byStep = new Map(curve.map(({ step, value }) => [step, Number(value)]));
+  const rewards = steps.map((step) => byStep.get(step) ?? Number.NaN);
+  const rows: Row[] = [[span(`${name}: ${steps.length} steps`, bold)]];
+  if (rewards.some(Number.isFinite)) {
+    const lines = chart(rewards, { width, height: 8, first: steps[0] ?? 1 });
+    rows.push([span("mean reward of each step", dim)], ...lines.map((text) => [span(text)]));
+  } else {
+    rows.push([span("no step has finished so far", dim)]);
+  }
+  const validation = curves(database, { kind: "validation" });
+  const values = Object.entries(validation.columns)
+    .filter(([key, column]) => key.startsWith("val/") && key.split("/").length > 2 && column.at(-1) !== null)
+    .map(([key, column]) => `${key.slice("val/".length)} ${round(Number(column.at(-1)))}`);
+  if (values.length > 0) rows.push([span(`validation after step ${validation.steps.at(-1)}: ${values.join(", ")}`)]);
+  return [...rows, []];
+}
+
+/** The metrics shown of each file, by the name that they are shown under. */
+const shownMetrics = {
+  train: { reward: "reward/mean", gradient: "actor/grad_norm", tokens: "perf/sampled_tokens" },
+  validation: { reward: "val/reward" },
+};
+
+/** Makes the row of each training step and validation. */
+export function fileRows(database: IndexDatabase): (file: StepFile) => Row {
+  const valuesOf = (kind: StepFile["kind"]) =>
+    Object.entries(shownMetrics[kind]).map(([label, name]) => {
+      return { label, byStep: new Map(oneCurve(database, name, kind).map(({ step, value }) => [step, Number(value)])) };
+    });
+  const known = { train: valuesOf("train"), validation: valuesOf("validation") };
+  return ({ step, kind }) => {
+    const shown = known[kind].flatMap(({ label, byStep }) => {
+      const value = byStep.get(step);
+      return value === undefined ? [] : [`${label} ${round(value)}`];
+    });
+    return [span(`step ${String(step).padStart(4)}  ${kind.padEnd(10)}  ${shown.join("   ")}`)];
+  };
+}
+
+export const episodeHead: Row = [
+  span("reward  advantage  turns  tokens  ended by                      task and reply", dim),
+];
+
+export function episodeRow({ reward, advantage, turns, tokens, termination, failure, id, preview }: EpisodeRow): Row {
+  const style = failure ? "33" : reward === null ? dim : Number(reward) > 0 ? "32" : "31";
+  const learned = advantage === null ? "" : round(Number(advantage));
+  return [
+    span(reward === null ? "unknown" : round(Number(reward)).padEnd(6), style),
+    span(`  ${learned.padStart(9)}  ${String(turns).padStart(5)}  ${String(tokens).padStart(6)}`),
+    span(`  ${termination.padEnd(28)}  `),
+    span(`${id}  `, dim),
+    span(preview),
+  ];
+}
+
+function round(value: number): string {
+  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+}
