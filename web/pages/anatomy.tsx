@@ -61,7 +61,7 @@ function Lanes({ run, step, kind }: { run: string; step: number; kind: "train" |
   const newest = Math.max(...versions);
   const slow = new Map(data.slowest.map(({ lane, mostly }) => [lane, mostly]));
   return (
-    <div class={stale ? "stale" : undefined}>
+    <div class={stale ? "stack stale" : "stack"}>
       <Summary data={data} run={run} />
       <div class="lanes">
         <Phases data={data} total={total} />
@@ -153,7 +153,7 @@ function Phases({ data, total }: { data: AnatomyData; total: number }) {
           </i>
         ))}
       </div>
-      <span class="muted">{duration(total)}</span>
+      <small class="muted">{duration(total)}</small>
     </div>
   );
 }

@@ -87,7 +87,7 @@ function Member({ run, member, base }: { run: string; member: GroupMember; base:
             rollout {rollout}
           </a>
         </h2>
-        <span class="badge">{oneLine(termination)}</span>
+        <span class="badge">{oneLine(termination.replaceAll("_", " "))}</span>
       </header>
       <p class="muted">
         {count(tokens, "token")}, {count(turns, "turn")}, {duration(seconds * 1000)}

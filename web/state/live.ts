@@ -17,12 +17,15 @@ const currentRun = computed(() => {
 const refreshMilliseconds = 400;
 const waiting = new Set<string>();
 
-function refreshSoon(prefix: string): void {
-  if (waiting.has(prefix)) return;
-  waiting.add(prefix);
+function refreshSoon(prefix: string, { exact = false } = {}): void {
+  const key = `${prefix} ${exact}`;
+  if (waiting.has(key)) return;
+  waiting.add(key);
   setTimeout(() => {
-    waiting.delete(prefix);
-    refresh((path) => path === prefix || path.startsWith(`${prefix}/`) || path.startsWith(`${prefix}?`));
+    waiting.delete(key);
+    refresh(
+      (path) => path === prefix || (!exact && /^[/?]/.test(path.slice(prefix.length)) && path.startsWith(prefix)),
+    );
   }, refreshMilliseconds);
 }
 
@@ -44,7 +47,11 @@ export function listen(): void {
       connection.value = "lost";
     };
     on("changed", (change) => refreshSoon(change.run === run ? `${runs}/${encodeURIComponent(run)}` : runs));
-    on("journal", () => refreshSoon(`${runs}/${encodeURIComponent(run)}`));
+    // Within a step only the run's own line and the lanes of its rollouts change.
+    on("journal", () => {
+      refreshSoon(`${runs}/${encodeURIComponent(run)}`, { exact: true });
+      refreshSoon(`${runs}/${encodeURIComponent(run)}/anatomy`);
+    });
     on("runs", () => refreshSoon(runs));
     on("view", ({ url }) => go(url));
     return () => source.close();
