@@ -16,9 +16,10 @@ export const local: BackendDescriptor = {
   },
   async open(config, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
-    const engine = await openLocalEngine(localEngineOptions(config, hooks));
+    const own = await openLocalEngine(localEngineOptions(config, hooks));
     const { type: kind } = config.local.sampler;
-    if (kind === "own") return engine;
+    if (kind === "own") return own;
+    const engine = { ...own, capabilities: capabilitiesWith(kind) };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
       import("../servers/with-server.ts"),
       import("../servers/process/own-server.ts"),
