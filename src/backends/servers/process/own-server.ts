@@ -9,7 +9,9 @@ const endingMs = 15_000;
 /** @param engine samples from the server; it is closed first */
 export function ownServer(engine: Engine, server: ServerProcess): Engine {
   const reasonOf = async (error: unknown) =>
-    (await server.answers()) ? error : ((await Promise.race([server.died, sleep(endingMs)])) ?? error);
+    (await server.answers())
+      ? error
+      : ((await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })])) ?? error);
 
   function explained(sampler: Sampler): Sampler {
     return {
