@@ -4,13 +4,17 @@ import type { ApiError } from "../../src/view/api.ts";
 import { parameter, setParameters } from "../state/address.ts";
 import { embedded } from "../state/embedded.ts";
 import { useAnswer } from "../state/fetch.ts";
+import { Pending } from "./basics.tsx";
 import { printable } from "./printable.ts";
 
 /** Waits until the person stops typing. */
 const typingMilliseconds = 250;
 
 /** A report cannot filter: it contains its episodes only. */
-export const FilterBox = (props: FilterBoxProps) => (embedded ? null : <LiveFilterBox {...props} />);
+export function FilterBox(props: FilterBoxProps) {
+  if (embedded === undefined) return <LiveFilterBox {...props} />;
+  return props.error ? <Pending error={props.error} /> : null;
+}
 
 interface FilterBoxProps {
   error: ApiError | undefined;
