@@ -1,0 +1,107 @@
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { openJournal } from "../../tracking/run-folder/journal.ts";
+import type { JournalEntry } from "../api.ts";
+import { generateRun, generateStep } from "../generate-run.fixture.ts";
+import { createApp } from "./app.ts";
+import { createLive } from "./live.ts";
+import { openViewer } from "./viewer.ts";
+
+const root = temporaryFolder("live");
+const run = join(root, "runs", "toy");
+mkdirSync(run, { recursive: true });
+generateRun(run, { steps: 1 });
+const viewer = openViewer(join(root, "runs"), join(root, "cache"));
+const live = createLive(viewer);
+const app = createApp({ viewer, live, token: null, page: root });
+const journal = openJournal(run, { onProblem: () => {}, flushMs: 1 });
+const warn = (text: string) => journal.event({ type: "warning", text });
+
+beforeAll(() => warn("first"));
+afterAll(async () => {
+  live.close();
+  await journal.close();
+  viewer.close();
+});
+
+interface Received {
+  event: string;
+  id: string | undefined;
+  data: unknown;
+}
+
+/** A page that follows the run. */
+async function connect(path: string, headers: Record<string, string> = {}) {
+  const response = await app.request(path, { headers });
+  const reader = response.body!.pipeThrough(new TextDecoderStream() as TransformStream<Uint8Array, string>).getReader();
+  let rest = "";
+  return {
+    /** The next event of this name. */
+    async next(event: string): Promise<Received> {
+      for (;;) {
+        const end = rest.indexOf("\n\n");
+        if (end >= 0) {
+          const block = rest.slice(0, end);
+          rest = rest.slice(end + 2);
+          const field = (name: string) => new RegExp(`^${name}: (.*)$`, "m").exec(block)?.[1];
+          if (field("event") === event) return { event, id: field("id"), data: JSON.parse(field("data")!) };
+          continue;
+        }
+        const { value, done } = await reader.read();
+        if (done) throw new Error(`the stream ended before an event "${event}"`);
+        rest += value;
+      }
+    },
+    close: () => reader.cancel(),
+  };
+}
+const texts = ({ data }: Received) => (data as JournalEntry[]).map(({ text }) => text);
+
+test("a page gets new lines of the journal, and goes on where it was cut", async () => {
+  const page = await connect("/api/events?run=toy");
+  await page.next("changed");
+  warn("second");
+  warn("third");
+  const seen: unknown[] = [];
+  let last: string | undefined;
+  while (seen.length < 2) {
+    const received = await page.next("journal");
+    seen.push(...texts(received));
+    last = received.id;
+  }
+  expect(seen).toEqual(["second", "third"]);
+  await page.close();
+  warn("while it was away");
+  const again = await connect("/api/events?run=toy", { "last-event-id": last! });
+  expect(texts(await again.next("journal"))).toEqual(["while it was away"]);
+  await again.close();
+  const all = await connect("/api/events?run=toy&after=0");
+  expect(texts(await all.next("journal"))).toEqual(["first", "second", "third", "while it was away"]);
+  await all.close();
+});
+
+test("new episodes and new runs are reported", async () => {
+  const page = await connect("/api/events?run=toy");
+  expect((await page.next("changed")).data).toMatchObject({ step: 1, episodes: 16 });
+  generateStep(run, 2, {});
+  let { data } = await page.next("changed");
+  while ((data as { episodes: number }).episodes < 32) ({ data } = await page.next("changed"));
+  expect(data).toMatchObject({ run: "toy", step: 2, episodes: 32, state: "interrupted" });
+  generateRun(join(root, "runs", "other"), { steps: 1 });
+  expect(new Set(((await page.next("runs")).data as { runs: string[] }).runs)).toEqual(new Set(["toy", "other"]));
+  await page.close();
+});
+
+test("POST /api/view points the open pages at an address", async () => {
+  const pages = [await connect("/api/events"), await connect("/api/events?run=toy")];
+  const headers = { "content-type": "application/json" };
+  const body = JSON.stringify({ url: "/runs/toy/episodes/t1.0" });
+  const answer = await app.request("/api/view", { method: "POST", headers, body });
+  expect(await answer.json()).toEqual({ pages: 2 });
+  for (const page of pages) {
+    expect((await page.next("view")).data).toEqual({ url: "/runs/toy/episodes/t1.0" });
+    await page.close();
+  }
+});
