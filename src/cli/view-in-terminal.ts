@@ -14,7 +14,7 @@ export interface TextFlags {
   step?: number;
   validation?: boolean;
   episode?: string;
-  /** See docs/guide/seeing-a-run.md. */
+  /** See docs/guide/viewing.md. */
   filter?: string;
   color: Coloring;
 }
