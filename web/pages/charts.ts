@@ -65,25 +65,21 @@ export interface PlannedChart {
   curves: Curve[];
 }
 
-/** The charts for which a run has values. A curve that repeats another, such as that of the only role, is left out. */
+/** The charts for which a run has values. With one role, its curve is left out where it repeats that of all roles. */
 export function plannedCharts({ names, columns }: Curves): PlannedChart[] {
   return plans.flatMap(({ metrics, ...plan }) => {
-    const curves = Object.entries(metrics).flatMap(([pattern, label]) =>
-      matching(pattern, names).map(({ name, role }) => ({
+    const curves = Object.entries(metrics).flatMap(([pattern, label]) => {
+      const found = matching(pattern, names);
+      const repeats = found.length === 1 && found[0]?.role !== "" && names.includes(pattern.replace("*/", ""));
+      return (repeats ? [] : found).map(({ name, role }) => ({
         label: label.replace("*", role).trim(),
         values: (columns[name] ?? []).map(toNumber),
-      })),
-    );
+      }));
+    });
     const known = curves.filter(({ values }) => values.some((value) => value !== null));
-    const different = known.filter(
-      (curve, index) => !known.slice(0, index).some((other) => same(curve.values, other.values)),
-    );
-    return different.length === 0 ? [] : [{ ...plan, curves: different }];
+    return known.length === 0 ? [] : [{ ...plan, curves: known }];
   });
 }
-
-const same = (left: Curve["values"], right: Curve["values"]) =>
-  left.every((value, index) => Object.is(value, right[index]));
 
 function matching(pattern: string, names: readonly string[]): { name: string; role: string }[] {
   const [before = "", after] = pattern.split("*");

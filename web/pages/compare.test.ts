@@ -40,6 +40,8 @@ test("charts show what a run has, each curve once, by role", () => {
   ]);
   const two = plannedCharts(curves([1], { "reward/mean": [0.5], "reward/solver/mean": [0], "reward/judge/mean": [1] }));
   expect(two[0]?.curves.map(({ label }) => label)).toEqual(["mean", "judge", "solver"]);
+  const zeros = { "batch/agent/fractions/too_easy": [0], "batch/agent/fractions/too_hard": [0] };
+  expect(plannedCharts(curves([1], zeros))[0]?.curves).toHaveLength(2);
 });
 
 test("texts that differ too much are not compared", () => {

@@ -27,7 +27,7 @@ export function signed(value: JsonNumber | null | undefined): string {
   return number !== null && number > 0 ? `+${short(number)}` : short(number);
 }
 
-export const percent = (share: number): string => `${short(share * 100)}%`;
+export const percent = (share: number): string => (share > 0 && share < 0.001 ? "<0.1%" : `${short(share * 100)}%`);
 
 export const count = (number: number, noun: string): string =>
   `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun}s`}`;

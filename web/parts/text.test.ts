@@ -18,7 +18,13 @@ test.each([
 ] as const)("short(%s) is %s", (value, text) => expect(short(value)).toBe(text));
 
 test("signs and shares", () =>
-  expect([signed(0.5), signed(-1), signed(0), percent(0.125)]).toEqual(["+0.5", "−1", "0", "12.5%"]));
+  expect([signed(0.5), signed(-1), signed(0), percent(0.125), percent(1e-6)]).toEqual([
+    "+0.5",
+    "−1",
+    "0",
+    "12.5%",
+    "<0.1%",
+  ]));
 
 test.each([
   [340, "340 ms"],

@@ -57,8 +57,13 @@ const detail = (turnList: Turn[]): TrajectoryDetail => ({
 const kinds = (turns: Turn[], exact = false) => blocksOf({ detail: [detail(turns)] }, exact).map(({ kind }) => kind);
 
 test("an episode's blocks are in reading order", () => {
-  expect(kinds([turn])).toEqual(["trajectory", "turn", "tools", "message", "message", "sampled", "result"]);
-  expect(kinds([turn], true)).toEqual(["trajectory", "turn", "tools", "prompt", "sampled", "result"]);
+  expect(kinds([turn])).toEqual(["turn", "tools", "message", "message", "sampled", "result"]);
+  expect(kinds([turn], true)).toEqual(["turn", "tools", "prompt", "sampled", "result"]);
+});
+
+test("several trajectories have their names", () => {
+  const blocks = blocksOf({ detail: [detail([turn]), detail([turn])] }, false);
+  expect(blocks.filter(({ kind }) => kind === "trajectory").map(({ trajectory }) => trajectory)).toEqual([0, 1]);
 });
 
 test("without a tokenizer the reply is text, and ids are still shown exactly", () => {

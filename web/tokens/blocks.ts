@@ -25,7 +25,7 @@ export function blocksOf({ detail }: Pick<Episode, "detail">, exact: boolean): B
     // With one trajectory, the episode's head says the same.
     const add = (turn: number, block: DistributiveOmit<Block, "key" | "trajectory" | "turn">) =>
       blocks.push({ ...block, trajectory, turn, key: `${blocks.length}` } as Block);
-    add(0, { kind: "trajectory", of });
+    if (detail.length > 1) add(0, { kind: "trajectory", of });
     for (const [turn, one] of of.turnList.entries()) {
       add(turn, { kind: "turn", of: one });
       if (one.tools) add(turn, { kind: "tools", of: one.tools });
