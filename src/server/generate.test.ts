@@ -1,6 +1,9 @@
 /** vLLM's routes over the server's engine: the sampler of inference servers passes the checks of samplers on them. */
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { samplerChecks } from "../backends/conformance/conformance.ts";
+import { lora } from "../backends/conformance/tools.ts";
 import type { Capabilities, Sampler } from "../backends/engine.ts";
 import { serverSampler } from "../backends/servers/server-sampler.ts";
 import { deriveSeed, uniforms } from "../random.ts";
@@ -109,6 +112,31 @@ describe("the routes", () => {
     const { data } = (await (await client.request("GET", "/v1/models")).json()) as { data: Record<string, unknown>[] };
     expect(data[0]).toMatchObject({ id: "tabular", parent: null, max_model_len: 2 ** 20 });
     expect(await (await client.request("GET", "/weight_info")).json()).toEqual({ weight_version: "0" });
+  });
+
+  test("load and unload adapters, which requests name as their model", async () => {
+    const folder = join(temporaryFolder(), "adapter");
+    const { learner } = await tinyEngine().createPolicy({ adapter: lora() });
+    await learner.saveState(folder);
+    const header = Buffer.from(JSON.stringify({ "base_model.model.layers.0.self_attn.q_proj.lora_A.weight": {} }));
+    const length = Buffer.alloc(8);
+    length.writeBigUInt64LE(BigInt(header.length));
+    const load = (body: object) => client.request("POST", "/v1/load_lora_adapter", body);
+    expect((await load({ lora_name: "mine", lora_path: folder })).status).toBe(400);
+    writeFileSync(join(folder, "adapter_config.json"), JSON.stringify({ r: 4, lora_alpha: 8 }));
+    writeFileSync(join(folder, "adapter_model.safetensors"), Buffer.concat([length, header]));
+    expect((await load({ lora_name: "mine", lora_path: folder })).status).toBe(200);
+    expect(await (await load({ lora_name: "mine", lora_path: folder })).json()).toMatchObject({
+      detail: "the name mine is already loaded",
+    });
+    const { data } = (await (await client.request("GET", "/v1/models")).json()) as { data: Record<string, unknown>[] };
+    expect(data.map(({ id, parent }) => [id, parent])).toEqual([
+      ["tabular", null],
+      ["mine", "tabular"],
+    ]);
+    const unload = () => client.request("POST", "/v1/unload_lora_adapter", { lora_name: "mine" });
+    expect([(await unload()).status, (await unload()).status]).toEqual([200, 404]);
+    expect((await generate({ model: "mine", token_ids: [3] })).status).toBe(400);
   });
 
   test("abort a request by its id, which is answered with what it has", async () => {

@@ -10,6 +10,7 @@ import { createSampleAcceptor } from "./sampling/accept-sample.ts";
 import { createCompletions } from "./sampling/completions.ts";
 import { createGenerator } from "./sampling/generate.ts";
 import { createSamplers } from "./sampling/samplers.ts";
+import { createServedAdapters } from "./sampling/served-adapters.ts";
 import { loadWeights, saveExternal, saveForSampler, saveWeights } from "./state/saving.ts";
 import { createSessions } from "./state/sessions.ts";
 import { createUploads } from "./state/uploads.ts";
@@ -21,6 +22,7 @@ export function createService(context: ServerContext) {
   const { metrics, usage } = context;
   const sessions = createSessions(context);
   const samplers = createSamplers(context, sessions);
+  const adapters = createServedAdapters(context);
   const operations = createOperations(context, sessions);
   const sampling = createSampleAcceptor(context, sessions, samplers, operations);
   const creation = { context, sessions, operations };
@@ -42,7 +44,8 @@ export function createService(context: ServerContext) {
     context,
     sessions,
     samplers,
-    generator: createGenerator(context, samplers),
+    adapters,
+    generator: createGenerator(context, samplers, adapters),
     completions: createCompletions(context.futures),
     uploads: createUploads(context, sessions),
     createModel: (body: unknown) => createModel(creation, body),

@@ -2,7 +2,9 @@
 import { randomUUID } from "node:crypto";
 import { Hono } from "hono";
 import { z } from "zod";
+import { openTokenizer, type Tokenizer } from "../../chat/tokens/tokenizer.ts";
 import { HttpError } from "../http-error.ts";
+import { findBaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
 import { type ReplyHead, toEvent, toLastEvent, toReply } from "../sampling/generate-reply.ts";
 import { readGenerateCall } from "../sampling/generate-request.ts";
@@ -11,7 +13,21 @@ import { jsonBody } from "./bodies.ts";
 
 const abortSchema = z.looseObject({ request_ids: z.array(z.string()) });
 
-export function generateRoutes({ context, generator }: Service): Hono {
+const tokenizeSchema = z.looseObject({
+  prompt: z.string(),
+  model: z.string().nullish(),
+  add_special_tokens: z.boolean().default(true),
+});
+
+export function generateRoutes({ context, generator, adapters }: Service): Hono {
+  const tokenizers = new Map<string, Tokenizer>();
+  function tokenizerOf(name: string | undefined): Tokenizer {
+    const isOther = name === undefined || adapters.find(name) !== undefined;
+    const { directory } = (isOther ? context.models[0]! : findBaseModel(context.models, name)).engine.model;
+    const tokenizer = tokenizers.get(directory) ?? openTokenizer(directory);
+    tokenizers.set(directory, tokenizer);
+    return tokenizer;
+  }
   return (
     new Hono()
       .post("/inference/v1/generate", async (c) => {
@@ -60,6 +76,19 @@ export function generateRoutes({ context, generator }: Service): Hono {
         generator.abort(readBody(abortSchema, await jsonBody(c)).request_ids);
         return c.body(null, 200);
       })
+      .post("/v1/load_lora_adapter", async (c) => {
+        adapters.load(await jsonBody(c));
+        return c.text("Success");
+      })
+      .post("/v1/unload_lora_adapter", async (c) => {
+        adapters.unload(await jsonBody(c));
+        return c.text("Success");
+      })
+      .post("/tokenize", async (c) => {
+        const { prompt, model, add_special_tokens: addSpecial } = readBody(tokenizeSchema, await jsonBody(c));
+        const tokens = [...tokenizerOf(model ?? undefined).encode(prompt, { addSpecial })];
+        return c.json({ tokens, count: tokens.length });
+      })
       // Base models do not change.
       .get("/weight_info", (c) => c.json({ weight_version: "0" }))
       .get("/health", (c) => c.body(null, context.models.some(({ keeper }) => keeper.lost) ? 503 : 200))
@@ -68,7 +97,11 @@ export function generateRoutes({ context, generator }: Service): Hono {
           ...{ id: name, object: "model", owned_by: "hone", root: model.directory, parent: null },
           max_model_len: model.maxLength,
         }));
-        return c.json({ object: "list", data });
+        const [{ id: parent, max_model_len } = { id: "", max_model_len: 0 }] = data;
+        const loaded = adapters.all.map(([id, { path: root }]) => ({
+          ...{ id, object: "model", owned_by: "hone", root, parent, max_model_len },
+        }));
+        return c.json({ object: "list", data: [...data, ...loaded] });
       })
   );
 }

@@ -7,6 +7,7 @@ import { type BaseModel, findBaseModel } from "../models/base-models.ts";
 import { requireCheckpoint } from "../state/checkpoints.ts";
 import type { GenerateCall } from "./generate-request.ts";
 import type { Samplers } from "./samplers.ts";
+import type { ServedAdapters } from "./served-adapters.ts";
 
 /** The clients of this route take turns with sampling sessions as one. */
 const owner = "generate";
@@ -19,11 +20,16 @@ export interface Generation {
   run(signal: AbortSignal, onToken?: SampleOptions["onToken"]): Promise<Sample>;
 }
 
-export function createGenerator(context: ServerContext, samplers: Samplers) {
+export function createGenerator(context: ServerContext, samplers: Samplers, adapters: ServedAdapters) {
   const { models, metrics, usage } = context;
   const running = new Map<string, Set<AbortController>>();
 
   function modelOf(name: string): { base: BaseModel; use: <T>(work: (policy: Policy) => Promise<T>) => Promise<T> } {
+    const loaded = adapters.find(name);
+    if (loaded !== undefined) {
+      const base = models[0]!;
+      return { base, use: (work) => samplers.useSnapshot(base, loaded, work) };
+    }
     if (!name.startsWith("tinker://")) {
       const base = findBaseModel(models, name);
       return { base, use: async (work) => work(await base.base.get()) };
