@@ -211,3 +211,16 @@ test("a report opens from a file without a network", async () => {
 });
 
 test("nothing failed in the page", () => expect(errors.filter((text) => !/status of 40[04]/.test(text))).toEqual([]));
+
+test("the page says that the viewer is gone, and continues when it is back", async () => {
+  await open("/runs/finished");
+  await shows("5 of 5", ".facts");
+  const port = Number(new URL(viewer.url).port);
+  await viewer.close();
+  await shows("reconnecting", ".tools");
+  expect(await text(".facts")).toContain("5 of 5");
+  viewer = await startViewer({ path: runs, host: "127.0.0.1", port, page: built, cache });
+  await expect.poll(() => text(".tools"), { timeout: 30_000 }).not.toContain("reconnecting");
+  await page.getByRole("link", { name: "Groups", exact: true }).first().click();
+  await shows("4 groups");
+});
