@@ -11,6 +11,9 @@ export interface Field extends Omit<FilterField, "name"> {
   perTrajectory?: true;
 }
 
+const ofDetails = (column: string) => `SELECT ${column} FROM details WHERE details.episode = trajectories.episode`;
+const ofFailure = (column: string) => `CASE WHEN failure IS NOT NULL THEN (${ofDetails(column)}) END`;
+
 const boundaries = ["engine", "set_up", "workflow", "environment", "reward", "timeout"];
 
 export const fields: Readonly<Record<string, Field>> = {
@@ -46,8 +49,8 @@ export const fields: Readonly<Record<string, Field>> = {
     values: [...failureKinds],
   },
   boundary: { type: "text", column: "boundary", nullable: true, about: "where it failed", values: boundaries },
-  message: { type: "text", column: "message", nullable: true, about: "message of the failure" },
-  explanation: { type: "text", column: "explanation", nullable: true, about: "the grader's explanation" },
+  message: { type: "text", column: ofFailure("message"), nullable: true, about: "message of the failure" },
+  explanation: { type: "text", column: ofDetails("explanation"), nullable: true, about: "the grader's explanation" },
   tokens: { type: "number", column: "tokens", about: "sampled tokens of the episode" },
   turns: { type: "number", column: "turns", about: "model calls of the episode" },
   tools: { type: "number", column: "tools", about: "tool calls of the episode" },

@@ -22,7 +22,7 @@ describe("filters", () => {
     ["not correct!=unknown", "NOT (correct) IS NOT NULL", []],
     ['text~"sor\\"ry"', "episode IN (SELECT rowid FROM texts WHERE texts MATCH ?)", ['"sor""ry"*']],
     ['text!~"sorry"', "NOT episode IN (SELECT rowid FROM texts WHERE texts MATCH ?)", ['"sorry"*']],
-    ["message~Time", "(instr(lower((message)), lower(?)) > 0 IS TRUE)", ["Time"]],
+    ["task~Time", "(instr(lower((task)), lower(?)) > 0 IS TRUE)", ["Time"]],
     ["", "1", []],
   ])("%s", (text, sql, values) => {
     const condition = filterCondition(text);

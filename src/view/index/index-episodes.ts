@@ -32,7 +32,7 @@ export interface EpisodeIndexer {
 }
 
 const columns =
-  "key, file, offset, length, place, step, kind, task, rollout, role, instance, reward, advantage, part_tokens, part_turns, correct, termination, failure, boundary, message, explanation, tokens, turns, tools, seconds, retries, oldest, version, preview".split(
+  "key, place, step, kind, task, rollout, role, instance, reward, advantage, part_tokens, part_turns, correct, termination, failure, boundary, tokens, turns, tools, seconds, retries, oldest, version".split(
     ", ",
   );
 
@@ -46,20 +46,24 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
   const setEpisode = database.prepare("UPDATE trajectories SET episode = row WHERE row = ?");
   const insertText = database.prepare("INSERT INTO texts (rowid, text) VALUES (?, ?)");
   const insertRetry = database.prepare("INSERT INTO retries (episode, failure, boundary, message) VALUES (?, ?, ?, ?)");
+  const insertDetails = database.prepare(
+    "INSERT INTO details (episode, file, offset, length, message, explanation, preview) VALUES (?, ?, ?, ?, ?, ?, ?)",
+  );
   const setSignal = database.prepare(`
     UPDATE trajectories SET signal = found.signal FROM (
       SELECT task, role, count(*) > 1 AND min(reward) <> max(reward) AS signal FROM trajectories
-      WHERE file = ?1 AND reward IS NOT NULL GROUP BY task, role
+      WHERE step = ?1 AND kind = 'train' AND reward IS NOT NULL GROUP BY task, role
     ) AS found
-    WHERE file = ?1 AND trajectories.task = found.task AND trajectories.role = found.role`);
+    WHERE step = ?1 AND kind = 'train' AND trajectories.task = found.task AND trajectories.role = found.role`);
   let listed = "";
   let files: EpisodeFile[] = [];
 
   function forget(name: string): void {
-    for (const table of ["texts WHERE rowid", "retries WHERE episode"]) {
-      database.prepare(`DELETE FROM ${table} IN (SELECT episode FROM trajectories WHERE file = ?)`).run([name]);
+    const episodes = "IN (SELECT episode FROM details WHERE file = ?)";
+    for (const rows of ["texts WHERE rowid", "retries WHERE episode", "trajectories WHERE episode"]) {
+      database.prepare(`DELETE FROM ${rows} ${episodes}`).run([name]);
     }
-    database.prepare("DELETE FROM trajectories WHERE file = ?").run([name]);
+    database.prepare("DELETE FROM details WHERE file = ?").run([name]);
     database.prepare("DELETE FROM files WHERE name = ?").run([name]);
   }
 
@@ -67,7 +71,7 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
     const { episode, parts, retriedAfter, text: searched } = episodeRows(readEpisode(text) as KeptEpisode);
     const key = `${file.kind === "train" ? "t" : "v"}${file.step}.${place}`;
     const { step, kind, name } = file;
-    const placed = { key, file: name, offset, length, place, step, kind };
+    const placed = { key, place, step, kind };
     let first = 0;
     for (const [part, own] of parts.entries()) {
       const values: Record<string, unknown> = { ...placed, ...episode, ...own };
@@ -77,6 +81,8 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
         setEpisode.run([first]);
       }
     }
+    const { message, explanation, preview } = episode;
+    insertDetails.run([first, name, offset, length, message, explanation, preview]);
     insertText.run([first, searched]);
     for (const { kind: failure, boundary, message } of retriedAfter)
       insertRetry.run([first, failure, boundary, message]);
@@ -102,7 +108,7 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
         break;
       }
     }
-    if (complete && file.kind === "train") setSignal.run([file.name]);
+    if (complete && file.kind === "train") setSignal.run([file.step]);
     putFile.run([file.name, file.mark, complete ? file.bytes : offset, rows]);
     return complete;
   }

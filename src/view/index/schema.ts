@@ -1,29 +1,34 @@
 /** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
-export const schemaVersion = 2;
+export const schemaVersion = 3;
 
 /**
  * `trajectories` has one row for each trajectory of an episode, with the episode's own columns in each, so that a filter
- * is one scan. `part` 0 is the first, and `episode` is its row. `part` is 0 for an episode without trajectories, too.
+ * is one scan of short rows; `details` has what lists show and few filters read. `part` 0 is the first, and `episode` is its row. `part` is 0 for an episode without trajectories, too.
  */
 export const schema = `
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE files (name TEXT PRIMARY KEY, mark TEXT NOT NULL, offset INTEGER NOT NULL, rows INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE trajectories (
   row INTEGER PRIMARY KEY AUTOINCREMENT, episode INTEGER NOT NULL, part INTEGER NOT NULL,
-  key TEXT NOT NULL, file TEXT NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL, place INTEGER NOT NULL,
+  key TEXT NOT NULL, place INTEGER NOT NULL,
   step INTEGER NOT NULL, kind TEXT NOT NULL, task TEXT NOT NULL, rollout INTEGER NOT NULL,
   role TEXT, instance INTEGER, reward, advantage, part_tokens INTEGER NOT NULL, part_turns INTEGER NOT NULL,
   signal INTEGER, correct INTEGER, termination TEXT NOT NULL,
-  failure TEXT, boundary TEXT, message TEXT, explanation TEXT,
+  failure TEXT, boundary TEXT,
   tokens INTEGER NOT NULL, turns INTEGER NOT NULL, tools INTEGER NOT NULL, seconds REAL NOT NULL, retries INTEGER NOT NULL,
-  oldest INTEGER, version INTEGER, preview TEXT NOT NULL
+  oldest INTEGER, version INTEGER
 );
 CREATE INDEX by_episode ON trajectories (episode, part);
 CREATE INDEX by_key ON trajectories (key);
-CREATE INDEX by_file ON trajectories (file);
-CREATE INDEX by_place ON trajectories (part, step, kind, place);
+CREATE INDEX by_place ON trajectories (step, kind, place, part);
+CREATE INDEX by_part ON trajectories (part, step, kind);
 CREATE INDEX by_role ON trajectories (role);
 CREATE INDEX by_task ON trajectories (task, kind, step);
+CREATE TABLE details (
+  episode INTEGER PRIMARY KEY, file TEXT NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,
+  message TEXT, explanation TEXT, preview TEXT NOT NULL
+);
+CREATE INDEX by_file ON details (file);
 CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "unicode61 remove_diacritics 0");
 CREATE TABLE retries (episode INTEGER NOT NULL, failure TEXT NOT NULL, boundary TEXT NOT NULL, message TEXT NOT NULL);
 CREATE INDEX retries_by_episode ON retries (episode);

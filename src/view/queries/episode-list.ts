@@ -87,7 +87,7 @@ export function rowsWhere(database: IndexDatabase, rest: string, values: readonl
 /** Finds and sorts only the rows' numbers: whole rows are long. */
 export function wholeRows(database: IndexDatabase, rest: string, values: readonly unknown[]): IndexedRow[] {
   const found = database.prepare(`SELECT row FROM trajectories WHERE ${rest}`).all([...values]) as { row: number }[];
-  const whole = database.prepare("SELECT * FROM trajectories WHERE row = ?");
+  const whole = database.prepare("SELECT * FROM trajectories JOIN details USING (episode) WHERE row = ?");
   return found.map(({ row }) => whole.get([row]) as IndexedRow);
 }
 

@@ -24,15 +24,13 @@ import type {
   Turn,
 } from "../api.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type IndexedRow, toRows } from "./episode-list.ts";
+import { type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
 import { readKept } from "./read-kept.ts";
 import { jsonNumbers, toJsonNumber } from "./stored.ts";
 
 /** @throws UserError if there is no such episode */
 export function readOne(database: IndexDatabase, folder: string, key: string): { row: IndexedRow; kept: KeptEpisode } {
-  const row = database.prepare("SELECT * FROM trajectories WHERE key = ? AND part = 0").get([key]) as
-    | IndexedRow
-    | undefined;
+  const [row] = wholeRows(database, "key = ? AND part = 0", [key]);
   if (row === undefined) throw new UserError(`the run has no episode ${key}`, { hint: "a resumed run repeats steps" });
   return { row, kept: readKept(folder, row) };
 }

@@ -21,7 +21,8 @@ export function failures(database: IndexDatabase, query: Given<FailuresQuery>): 
   const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
   const failed = database
     .prepare(
-      `SELECT episode, step, failure, boundary, message FROM trajectories WHERE ${where} AND failure IS NOT NULL ORDER BY step, place`,
+      `SELECT episode, step, failure, boundary, message FROM trajectories JOIN details USING (episode)
+       WHERE failure IS NOT NULL AND ${where} ORDER BY step, place`,
     )
     .all(values) as FailureRow[];
   const retried = database

@@ -14,7 +14,7 @@ import type {
   TaskQuery,
 } from "../api.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type IndexedRow, rowsWhere, toRows } from "./episode-list.ts";
+import { type IndexedRow, toRows, wholeRows } from "./episode-list.ts";
 import { type Given, type Kind, kindOf, required, wholeNumberOf } from "./parameters.ts";
 import { readKept } from "./read-kept.ts";
 import { fromStored } from "./stored.ts";
@@ -38,9 +38,8 @@ export function group(database: IndexDatabase, folder: string, query: Given<Grou
   const { step, kind } = placeOf(query);
   const task = required("task", query.task);
   const groups = summaries(database, { step, kind }, task).filter(({ role }) => role === (query.role ?? role));
-  const rows = database
-    .prepare("SELECT * FROM trajectories WHERE part = 0 AND step = ? AND kind = ? AND task = ? ORDER BY rollout, place")
-    .all([step, kind, task]) as IndexedRow[];
+  const condition = "part = 0 AND step = ? AND kind = ? AND task = ? ORDER BY rollout, place";
+  const rows = wholeRows(database, condition, [step, kind, task]);
   if (rows.length === 0) throw new UserError(`step ${step} has no ${kind} episodes of the task ${task}`);
   const steps = database
     .prepare("SELECT DISTINCT step FROM trajectories WHERE task = ? AND kind = ? ORDER BY step")
@@ -61,11 +60,10 @@ export function taskHistory(database: IndexDatabase, folder: string, query: Give
   const kind = query.kind === undefined ? undefined : kindOf(query.kind);
   const rest = `part = 0 AND task = ? ${kind === undefined ? "" : "AND kind = ?"} ORDER BY step, kind, rollout, place`;
   const values = kind === undefined ? [task] : [task, kind];
-  const rows = rowsWhere(database, rest, values);
-  const first = database.prepare(`SELECT * FROM trajectories WHERE ${rest} LIMIT 1`).get(values) as
-    | IndexedRow
-    | undefined;
+  const found = wholeRows(database, rest, values);
+  const [first] = found;
   if (first === undefined) throw new UserError(`the run has no episodes of the task ${task}`);
+  const rows = toRows(database, found);
   const bySteps = new Map<string, EpisodeRow[]>();
   for (const row of rows) {
     const name = `${row.step} ${row.kind}`;
