@@ -87,7 +87,7 @@ interface Call {
 export function sampleFrom(
   group: Pick<ServerGroup, "run" | "servers">,
   options: ServedModelOptions,
-  borrow: () => Borrowed = () => ({ ...options, giveBack: () => {} }),
+  borrow: () => Promise<Borrowed> = async () => ({ ...options, giveBack: () => {} }),
 ): ServedSampler {
   const mode = options.logprobs ?? (options.kind === "sglang" ? sglang : vllmCompletions).logprobs;
   /** The newest that the server has reported, if it is asked. */
@@ -102,7 +102,7 @@ export function sampleFrom(
     const dialect = options.kind === "sglang" ? sglang : await vllmDialect(server);
     const request = continuedRequest(call.request, parts);
     if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
-    const { model, adapter, version: known, giveBack } = borrow();
+    const { model, adapter, version: known, giveBack } = await borrow();
     /** A version that is known counts for the whole part. */
     const stamp = (reply: ServerReply): ServerReply =>
       known === undefined ? reply : { ...reply, versions: [{ version: known, end: reply.tokens.length }] };

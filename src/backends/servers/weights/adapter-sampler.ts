@@ -36,7 +36,11 @@ export function adapterSampler(
     for (const { name } of adapters) await control.unloadAdapter(name);
   }
 
-  const sampler = sampleFrom(group, kind, () => {
+  /** While the server is probed, no other request runs: it would change how exactly the server computes. */
+  let probing: Promise<number> | undefined;
+
+  const sampler = sampleFrom(group, kind, async () => {
+    while (probing) await probing.catch(() => undefined);
     const used = current;
     if (used === undefined) throw new UserError("the inference server has no adapter to sample with");
     used.running++;
@@ -65,11 +69,16 @@ export function adapterSampler(
       await control.loadAdapter(name, path);
       const served = { ...kind, adapter: name, version };
       const next = { version, name, path, running: 0 };
+      const previous = current;
+      probing = sampler.interrupt().then(() => probes.check(served, version));
       try {
-        metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
+        metrics["rollout/sync_probe_difference"] = await probing;
+        current = next;
       } catch (error) {
         old.push(next);
         throw error;
+      } finally {
+        probing = undefined;
       }
       // A request that was just aborted may still run for a moment, and a server fails if an adapter's files are gone.
       remove(unloaded);
@@ -77,9 +86,7 @@ export function adapterSampler(
       await unload(idle);
       unloaded = idle.map((adapter) => adapter.path);
       old = old.filter((adapter) => !idle.includes(adapter));
-      if (current) old.push(current);
-      current = next;
-      await sampler.interrupt();
+      if (previous) old.push(previous);
       metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
     },
     async close() {
