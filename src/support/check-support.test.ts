@@ -46,7 +46,7 @@ test.each([
     [onTinker, "rllm.reward.model=./judge"],
     "it requires reward models, or servers for them (rllm.reward.use_engine=true)",
   ],
-  [["rllm.reward.model=./judge", "rllm.reward.use_engine=true"], "it requires rllm.reward.engine_url"],
+  [["rllm.reward.model=./judge", "rllm.reward.engine_url=[http://a]"], "it requires rllm.reward.use_engine=true"],
   [["rllm.reward.normalize=true"], "it requires rllm.reward.model"],
 ])("%j is refused", (overrides, message) => {
   expect(found(...overrides)).toEqual([expect.stringContaining(message)]);
@@ -56,7 +56,7 @@ test.each([
 test.each([
   [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
-  [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or engine_url"],
+  [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or use_engine"],
   [[...onCpu, "local.sampler.memory_share=0.3"], "it requires an NVIDIA GPU"],
   [["local.sampler.memory_share=0.3"], "it requires an inference server that Hone starts"],
   [["rllm.workflow.workflow_args.gamma=0.5"], "it requires rllm.stepwise_advantage.enable=true with mode=per_step"],

@@ -115,17 +115,10 @@ export const settingNeeds: readonly SettingNeed[] = [
     ),
   ),
   refusing(needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"])),
-  refusing(
-    needs(
-      "rllm.reward.engine_url, the addresses of servers that run the reward models",
-      ["rllm.reward.use_engine"],
-      ({ rllm: { reward } }) => !reward.use_engine || reward.engine_url.length > 0,
-    ),
-  ),
   needs(
-    "rllm.reward.remote_url or engine_url",
+    "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),
-    ({ rllm: { reward } }) => reward.remote_url.length + reward.engine_url.length > 0,
+    ({ rllm: { reward } }) => reward.remote_url.length > 0 || reward.use_engine,
   ),
   needsValue("rllm.episode_logging.log_episodes", true, ["rllm.episode_logging.episode_log_dir"]),
   refusing(needsValue("rllm.rejection_sample.enable", true, ["rllm.rejection_sample.multiplier"])),

@@ -58,7 +58,7 @@ export async function openEngine(config: Config, hooks: EngineHooks = {}): Promi
   const engine = await requireBackend(config).open(config, hooks);
   if (!usesScoringServers(config)) return engine;
   const { scoringServers } = await import("./scoring-servers.ts");
-  return scoringServers(engine, config);
+  return scoringServers(engine, config, hooks);
 }
 
 const usesScoringServers = ({ rllm: { reward } }: Config) => reward.model !== null && reward.use_engine;

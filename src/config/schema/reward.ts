@@ -39,7 +39,7 @@ export const reward = section({
     "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
   ),
   use_engine: off.describe(
-    "The servers of rllm.reward.engine_url run the reward models, instead of a process of Hone's own.",
+    "Inference servers run the reward models: those of rllm.reward.engine_url, or else a vLLM server for each that Hone starts.",
   ),
   engine_url: z
     .array(text)
@@ -50,7 +50,7 @@ export const reward = section({
     ),
   batch_size: positive
     .default(64)
-    .describe("Most replies per request to a server of rewards (remote_url, engine_url)."),
+    .describe("Most replies per request to a server of rewards (remote_url, use_engine)."),
   timeout: aboveZero.max(300).default(120).describe("Time limit of a request to a server of rewards, in seconds."),
   retries: count.min(0).default(4).describe("Repetitions of a request to a server of rewards that fails."),
 });

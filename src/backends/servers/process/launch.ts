@@ -37,7 +37,7 @@ export interface Launch {
 }
 
 /** The models of runs are folders, and a run sends nothing to third parties. */
-const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
+export const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
 
 const visibleGpus = ({ gpu }: LaunchOptions) =>
   gpu?.visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpu.visible };
@@ -84,7 +84,7 @@ export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: M
 }
 
 /** On a CPU: the keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
-const cacheGibibytes = (freeBytes: number) => Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
+export const cacheGibibytes = (freeBytes: number) => Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
 
 /** Only on a GPU. */
 export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Launch {

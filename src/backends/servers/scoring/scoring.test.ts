@@ -3,6 +3,8 @@ import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/index.ts";
+import { EngineDied } from "../../engine-died.ts";
+import { scoringLaunch } from "./launch.ts";
 import { type ScoringServer, type ScoringServerOptions, scoringServer } from "./scoring-server.fixture.ts";
 import { type ScoringServersOptions, withScoringServers } from "./with-scoring-servers.ts";
 
@@ -33,6 +35,7 @@ function engineWith(urls: readonly string[], options: Partial<ScoringServersOpti
       return directory;
     },
     encode: () => [1, 2],
+    start: () => Promise.reject(new Error("not expected to start")),
     ...options,
   });
 }
@@ -62,6 +65,53 @@ test("the API key is sent", async () => {
   await expect(engineWith([url]).createScorer!("judge")).rejects.toThrow("it answered 401");
   const scorer = await engineWith([url], { apiKey: "secret" }).createScorer!("judge");
   expect(await scorer.score([Int32Array.of(3)])).toEqual(Float32Array.of(3));
+});
+
+test("without addresses a server is started for the model, and ended with the engine", async () => {
+  const { url } = await serve({ apiKey: "secret" });
+  const started: string[] = [];
+  let reportDeath: (reason: EngineDied) => void = () => {};
+  const died = new Promise<EngineDied>((resolve) => {
+    reportDeath = resolve;
+  });
+  let alive = true;
+  const engine = engineWith([], {
+    async start(directory) {
+      started.push(directory);
+      const stop = async () => void started.push("stop");
+      return { url, apiKey: "secret", answers: async () => alive, died, stop };
+    },
+  });
+  const scorer = await engine.createScorer!("judge");
+  expect(await scorer.score([Int32Array.of(3)])).toEqual(Float32Array.of(3));
+  alive = false;
+  reportDeath(new EngineDied("the vLLM server was killed"));
+  for (const server of open.splice(0)) server.close();
+  await expect(scorer.score([Int32Array.of(3)])).rejects.toThrow("the vLLM server was killed");
+  expect(await engine.died).toBeInstanceOf(EngineDied);
+  await engine.close();
+  expect(started).toEqual([join(root, "judge"), "stop"]);
+});
+
+test("a model that vLLM cannot score with is refused before a server is started", async () => {
+  const directory = join(root, "value-head");
+  mkdirSync(directory, { recursive: true });
+  writeFileSync(join(directory, "config.json"), JSON.stringify({ architectures: ["LlamaForCausalLM"] }));
+  const engine = engineWith([], { directoryOf: async () => directory });
+  await expect(engine.createScorer!("judge")).rejects.toThrow("vLLM cannot score with judge, a LlamaForCausalLM");
+});
+
+test("the command line of a server that Hone starts", () => {
+  const place = { servedName: "hone-1", port: 8123, apiKey: "secret" };
+  const machine = { freeBytes: 2 ** 34, environment: {} };
+  const onCpu = scoringLaunch({ directory: "/judge", dtype: "float32", gpu: undefined }, place, machine);
+  expect(onCpu.args.slice(0, 6)).toEqual(["-m", "vllm.entrypoints.cli.main", "serve", "/judge", "--runner", "pooling"]);
+  expect(onCpu.args).toContain("--enforce-eager");
+  expect(onCpu.env).toMatchObject({ VLLM_API_KEY: "secret", VLLM_CPU_KVCACHE_SPACE: "2" });
+  const gpu = { visible: "1", memoryShare: 0.3, tensorParallel: 1, sleep: false };
+  const onGpu = scoringLaunch({ directory: "/judge", dtype: "bfloat16", gpu }, place, machine);
+  expect(onGpu.args.join(" ")).toContain("--gpu-memory-utilization 0.3 --tensor-parallel-size 1");
+  expect(onGpu.env).toMatchObject({ CUDA_VISIBLE_DEVICES: "1" });
 });
 
 test("several servers of one model share its batches", async () => {

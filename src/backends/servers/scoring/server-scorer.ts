@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { RunError, UserError } from "../../../errors.ts";
 import { postJson } from "../../../http/post-json.ts";
 import type { Scorer } from "../../engine.ts";
+import type { ServerProcess } from "../process/server-process.ts";
 import { dialectsOf, type ScoringDialect } from "./dialects.ts";
 import type { ServedScoringModel } from "./served-model.ts";
 
@@ -31,7 +32,11 @@ export interface ServerScorer extends Scorer {
   close(): void;
 }
 
+/** A server that does not answer any more may need this long to end. */
+const endingMs = 15_000;
+
 /**
+ * @param own the server, if Hone started it: its death is the reason of failures
  * @throws UserError if a server does not give scores
  * @throws RunError if a server does not answer
  */
@@ -39,6 +44,7 @@ export async function serverScorer(
   model: Scorer["model"],
   served: readonly ServedScoringModel[],
   options: RequestOptions,
+  own?: Pick<ServerProcess, "answers" | "died">,
 ): Promise<ServerScorer> {
   const { batchSize, pauseSeconds = 1, timeoutSeconds } = options;
   const closed = new AbortController();
@@ -86,6 +92,8 @@ export async function serverScorer(
         return scores;
       } catch (error) {
         closed.signal.throwIfAborted();
+        const death = own && !(await own.answers()) && (await Promise.race([own.died, sleep(endingMs)]));
+        if (death) throw death;
         if (error instanceof UserError || attempt >= options.retries) throw error;
         server.failures++;
         retries++;

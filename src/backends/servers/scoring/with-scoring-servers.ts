@@ -1,15 +1,22 @@
-/** An engine whose reward models are served by inference servers that run already. */
+/** An engine whose reward models are served by inference servers. */
 import { readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { z } from "zod";
+import { UserError } from "../../../errors.ts";
 import type { Engine } from "../../engine.ts";
+import type { ServerProcess } from "../process/server-process.ts";
 import { scoringCapabilities } from "./scoring-capabilities.ts";
-import { assignServers, requireSameTokenizer, servedModel } from "./served-model.ts";
+import { assignServers, requireSameTokenizer, type ServedScoringModel, servedModel } from "./served-model.ts";
 import { type RequestOptions, type ServerScorer, serverScorer } from "./server-scorer.ts";
 
+/** A server that Hone started. */
+type OwnScoringServer = Pick<ServerProcess, "url" | "apiKey" | "answers" | "died" | "stop">;
+
 export interface ScoringServersOptions extends RequestOptions {
+  /** Of servers that run already; none: `start` starts one for each reward model. */
   urls: readonly string[];
   apiKey?: string | undefined;
+  start(directory: string): Promise<OwnScoringServer>;
   /** All reward models of the run. */
   models: readonly string[];
   /** The folder of a reward model, for its tokenizer and chat template. */
@@ -19,17 +26,35 @@ export interface ScoringServersOptions extends RequestOptions {
 }
 
 const modelConfig = z.looseObject({
+  architectures: z.array(z.string()).optional(),
   max_position_embeddings: z.int().optional(),
   mean: z.number().optional(),
   std: z.number().positive().optional(),
 });
 
-/** The servers are asked when a reward model is opened. */
+/** The servers are asked, or started, when a reward model is opened. */
 export function withScoringServers(engine: Engine, options: ScoringServersOptions): Engine {
   const scorers: ServerScorer[] = [];
+  const started: OwnScoringServer[] = [];
   let servers: ReturnType<typeof findServers> | undefined;
   const findServers = async () =>
     assignServers(options.models, await Promise.all(options.urls.map((url) => servedModel(url, options.apiKey))));
+  let reportDeath: (reason: Error) => void;
+  const ownDied = new Promise<Error>((resolve) => {
+    reportDeath = resolve;
+  });
+
+  async function startFor(directory: string): Promise<OwnScoringServer> {
+    const server = await options.start(directory);
+    started.push(server);
+    void server.died.then(reportDeath);
+    return server;
+  }
+
+  async function serversOf(name: string): Promise<readonly ServedScoringModel[]> {
+    servers ??= findServers();
+    return (await servers).get(name) ?? [];
+  }
 
   return {
     ...engine,
@@ -37,17 +62,18 @@ export function withScoringServers(engine: Engine, options: ScoringServersOption
       return engine.model;
     },
     capabilities: scoringCapabilities(engine.capabilities),
+    died: engine.died ? Promise.race([engine.died, ownDied]) : ownDied,
     async createScorer(name) {
       const directory = await options.directoryOf(name);
-      servers ??= findServers();
-      const served = (await servers).get(name) ?? [];
+      const config = modelConfig.parse(JSON.parse(readFileSync(join(directory, "config.json"), "utf8")));
+      const own = options.urls.length === 0 ? await startFor(requireClassifier(name, directory, config)) : undefined;
+      const served = own ? [await servedModel(own.url, own.apiKey)] : await serversOf(name);
       for (const one of served) {
         await requireSameTokenizer(one, name, (text) => options.encode(directory, text));
       }
-      const config = modelConfig.parse(JSON.parse(readFileSync(join(directory, "config.json"), "utf8")));
       const limits = [config.max_position_embeddings, ...served.map(({ maxLength }) => maxLength)];
       const maxLength = Math.min(...limits.filter((limit) => limit !== undefined));
-      const scorer = await serverScorer({ name, directory, maxLength }, served, options);
+      const scorer = await serverScorer({ name, directory, maxLength }, served, options, own);
       scorers.push(scorer);
       const { mean, std } = config;
       return mean === undefined || std === undefined ? scorer : Object.assign(scorer, { moments: { mean, std } });
@@ -58,7 +84,20 @@ export function withScoringServers(engine: Engine, options: ScoringServersOption
     },
     async close() {
       for (const scorer of scorers) scorer.close();
-      await engine.close();
+      try {
+        await engine.close();
+      } finally {
+        await Promise.all(started.map((server) => server.stop()));
+      }
     },
   };
+}
+
+/** vLLM has no models with a value head. */
+function requireClassifier(name: string, directory: string, { architectures }: z.infer<typeof modelConfig>): string {
+  const [architecture = "unknown"] = architectures ?? [];
+  if (!architecture.endsWith("ForCausalLM")) return directory;
+  throw new UserError(`rllm.reward.use_engine=true: vLLM cannot score with ${name}, a ${architecture}`, {
+    hint: "use a sequence-classification model; without use_engine, Hone scores with value heads too",
+  });
 }

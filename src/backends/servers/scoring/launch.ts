@@ -1,0 +1,30 @@
+/** The command line of a vLLM server that Hone starts for a reward model. */
+import type { GpuOptions, Launch, Machine, Place } from "../process/launch.ts";
+import { cacheGibibytes, offline } from "../process/launch.ts";
+
+export interface ScoringLaunchOptions {
+  directory: string;
+  dtype: string;
+  /** Undefined: the server runs on the CPU. */
+  gpu: GpuOptions | undefined;
+}
+
+export function scoringLaunch(
+  { directory, dtype, gpu }: ScoringLaunchOptions,
+  { servedName, port, apiKey }: Place,
+  { freeBytes, environment }: Machine,
+): Launch {
+  const args = ["-m", "vllm.entrypoints.cli.main", "serve", directory, "--runner", "pooling"];
+  args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
+  // The longest context for which the memory suffices.
+  args.push("--dtype", dtype, "--max-model-len", "auto", "--disable-uvicorn-access-log");
+  const env: Record<string, string> = { ...offline, VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
+  if (gpu === undefined) {
+    args.push("--enforce-eager");
+    env.VLLM_CPU_KVCACHE_SPACE = environment.VLLM_CPU_KVCACHE_SPACE ?? `${cacheGibibytes(freeBytes)}`;
+  } else {
+    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
+    if (gpu.visible !== undefined) env.CUDA_VISIBLE_DEVICES = gpu.visible;
+  }
+  return { args, env };
+}
