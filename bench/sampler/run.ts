@@ -47,7 +47,7 @@ const requestsOf = (round: number): SampleRequest[] =>
     const random = uniforms(deriveSeed("prompt", round, index));
     const params = { temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], ignoreEos: true };
     return {
-      prompt: Int32Array.from({ length: promptLength }, () => 100 + Math.floor(random() * 10_000)),
+      prompt: Int32Array.from({ length: promptLength }, () => 3 + Math.floor(random() * 200)),
       params: { ...params, maxTokens: tokens, seed: deriveSeed("sample", round, index) % 2 ** 31 },
     };
   });
@@ -70,9 +70,10 @@ async function measure(sample: (requests: SampleRequest[]) => Promise<number>, r
 /** As rollouts sample. */
 async function throughQueue(sampler: Sampler, requests: SampleRequest[]): Promise<number> {
   const queue = createSampleQueue(sampler);
-  const { signal } = new AbortController();
   const release = queue.hold();
-  const replies = requests.map((request, index) => queue.join([index, 0]).sample(request, 0, signal));
+  const replies = requests.map((request, index) =>
+    queue.join([index, 0]).sample(request, 0, new AbortController().signal),
+  );
   release();
   return (await Promise.all(replies)).reduce((sum, reply) => sum + reply.tokens.length, 0);
 }
