@@ -20,9 +20,13 @@ import { runCommandLine } from "./run-command-line.ts";
 
 // Scripts are loaded in import-module.test.ts; here each is the same small experiment.
 vi.mock("../import-module.ts", () => ({ importModule: async () => ({ default: toy() }) }));
+// A viewer would serve until a signal.
+vi.mock("./until-signal.ts", () => ({ untilSignal: async () => {} }));
 // Nothing here needs a worker, and starting one takes half a minute.
-const noPython = () => Promise.reject(new UserError("Python is not prepared in this test"));
-vi.mock("../python/prepare.ts", () => ({ preparePython: noPython, preparePackage: noPython, setupCommand: () => "" }));
+vi.mock("../python/prepare.ts", () => {
+  const noPython = () => Promise.reject(new UserError("Python is not prepared in this test"));
+  return { preparePython: noPython, preparePackage: noPython, setupCommand: () => "" };
+});
 
 const root = mkdtempSync(join(tmpdir(), "hone-cli-fuzz-"));
 const folder = join(root, "inside", "work");
