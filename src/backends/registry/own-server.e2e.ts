@@ -1,0 +1,153 @@
+/** A real vLLM server on the CPU, started by Hone, samples for the local engine. One server for all tests. */
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { singleTurn } from "../../agents/single-turn.ts";
+import { openChat } from "../../chat/open-chat.ts";
+import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
+import { composeConfig } from "../../config/compose.ts";
+import { generated } from "../../data/generated.ts";
+import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { mean } from "../../statistics.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { train } from "../../trainer/train.ts";
+import { samplerChecks } from "../conformance/conformance.ts";
+import { lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained, params, step } from "../conformance/tools.ts";
+import type { Engine, Policy } from "../engine.ts";
+import { capabilitiesWith } from "../local/capabilities.ts";
+import { openLocalEngine } from "../local/engine.ts";
+import { localEngineOptions } from "../local/options.ts";
+import { ownServer } from "../servers/process/own-server.ts";
+import type { ServerProcess } from "../servers/process/server-process.ts";
+import { withServer } from "../servers/with-server.ts";
+import { startOwnServer } from "./own-server.ts";
+
+const root = temporaryFolder("own-server");
+const config = () =>
+  composeConfig({
+    overrides: [
+      `model.name=${join(root, "model")}`,
+      "model.lora_rank=4",
+      "local={device: cpu, dtype: float32, threads: 1, sampler: {type: vllm}}",
+    ],
+  }).config;
+let local: Engine;
+let server: ServerProcess;
+let engine: Engine;
+let encode: (text: string) => ArrayLike<number>;
+
+beforeAll(async () => {
+  await makeTinyModel(join(root, "model"), 0, 64);
+  const hooks = { logFile: join(root, "worker.log") };
+  local = await openLocalEngine(localEngineOptions(config(), hooks));
+  server = await startOwnServer(config(), local.model, hooks);
+  const tokenizer = openTokenizer(local.model.directory);
+  encode = (written) => tokenizer.encode(written);
+  engine = ownServer(throughServer(server.url, "adapters"), server);
+});
+afterAll(() => engine?.close() ?? local?.close());
+
+const throughServer = (url: string, folder: string) =>
+  withServer(local, { urls: [url], apiKey: server.apiKey, folder: join(root, folder), encode });
+
+async function trainStep({ learner, sampler }: Policy, seed: number): Promise<void> {
+  const sequences = madeUpSequences(local);
+  await step(learner, sequences, madeUpWeights(numTrained(sequences), seed));
+  await sampler.load(await learner.publish());
+}
+
+describe("a sampler of vLLM", () => {
+  let policy: Policy;
+  beforeAll(async () => {
+    policy = await engine.createPolicy({ adapter: lora() });
+    await trainStep(policy, 1);
+  });
+  const checks = samplerChecks.filter(({ needs }) => needs?.(capabilitiesWith("vllm")) ?? true);
+  it.each(checks)("$name", ({ check }) => check({ sampler: policy.sampler, model: engine.model }, { tolerance: 1e-4 }));
+});
+
+const share = (reply: string) => [...reply].filter((letter) => letter >= "a" && letter <= "z").length / 8;
+
+async function history(name: string, of: Engine) {
+  const trained = await train(
+    {
+      train: generated("toy", 256, (index) => ({ index })),
+      workflow: singleTurn({ prompt: ({ index }) => `say ${index}`, reward: (_, { text: reply }) => share(reply) }),
+      config: {
+        model: { name: join(root, "model"), lora_rank: 4, train_unembed: false },
+        rllm: {
+          rollout: { n: 8 },
+          trainer: {
+            total_batches: 8,
+            logger: [],
+            save_freq: 0,
+            test_freq: 0,
+            run_dir: join(root, name),
+          },
+        },
+        training: { learning_rate: 0.03 },
+        data: { train_batch_size: 4, max_response_length: 8 },
+      },
+    },
+    { engine: { engine: of, chat: openChat(of.model.directory, config(), () => {}) } },
+  );
+  return trained.history.map(({ metrics }) => metrics);
+}
+
+it("the reward rises as with the local sampler, and the log-probabilities agree", async () => {
+  const own = await history("own", local);
+  const served = await history("served", engine);
+  for (const metrics of [own, served]) {
+    const rewards = metrics.map((step) => step["reward/mean"] ?? Number.NaN);
+    expect(mean(rewards.slice(-2)) - mean(rewards.slice(0, 2))).toBeGreaterThan(0.2);
+  }
+  for (const metrics of served) {
+    expect(metrics["rollout/logprob_diff_mean"]).toBeLessThan(1e-3);
+    expect(metrics["rollout/sync_probe_difference"]).toBeLessThan(1e-3);
+  }
+});
+
+/** In front of the server: acknowledges new adapters, but keeps the first one under their names. */
+async function staleProxy(): Promise<Server> {
+  let first: string | undefined;
+  const proxy = createServer(async (request: IncomingMessage, response) => {
+    const body = request.method === "POST" ? JSON.parse(await text(request)) : undefined;
+    if (request.url === "/v1/load_lora_adapter") body.lora_path = first ??= body.lora_path;
+    const answer = await fetch(server.url + request.url, {
+      method: request.method ?? "GET",
+      headers: { "content-type": "application/json", authorization: request.headers.authorization ?? "" },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+    response.writeHead(answer.status, { "content-type": "application/json" }).end(await answer.text());
+  });
+  proxy.listen(0, "127.0.0.1");
+  await once(proxy, "listening");
+  return proxy;
+}
+
+it("a server that acknowledges an adapter without applying it is caught with the next weights", async () => {
+  const proxy = await staleProxy();
+  try {
+    const deceived = throughServer(`http://127.0.0.1:${(proxy.address() as AddressInfo).port}`, "deceived");
+    const policy = await deceived.createPolicy({ adapter: lora() });
+    await expect(trainStep(policy, 1)).rejects.toMatchObject({ exitCode: 1, code: "sampler_mismatch" });
+    await policy.sampler.close();
+  } finally {
+    proxy.close();
+    proxy.closeAllConnections();
+  }
+});
+
+it("a server that is killed ends requests and the engine with a sentence", async () => {
+  const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
+  const request = { prompt: madeUpTokens(engine, 1, 4), params: params({ maxTokens: 2000, ignoreEos: true }) };
+  const sampling = (async () => {
+    const onToken = () => process.kill(server.pid, "SIGKILL");
+    for await (const _sample of sampler.sample([request], { onToken }));
+  })();
+  await expect(sampling).rejects.toThrow(/^the vLLM server ended by SIGKILL: .*memory ran out/);
+  expect((await engine.died)?.message).toMatch(/^the vLLM server ended by SIGKILL/);
+});
