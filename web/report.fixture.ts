@@ -99,6 +99,7 @@ const episode = (shown: EpisodeRow, previous: string | null, next: string | null
   detail: [
     {
       ...shown.trajectories[0]!,
+      scores: { "<helpful>": 0.25, own: 1 },
       turnList: [turn, { ...turn, messages: [{ role: "user", content: "again" }], continues: 0 }],
     },
   ],

@@ -311,6 +311,8 @@ export interface Episode extends EpisodeRow {
 }
 
 export interface TrajectoryDetail extends TrajectoryRow {
+  /** The scores that the reward sums, by reward model; `own` is the workflow's. Empty without reward models. */
+  scores: Record<string, JsonNumber>;
   turnList: Turn[];
 }
 

@@ -78,7 +78,13 @@ function generateEpisode(place: Place, { rollouts = 4, tokens = 20, reply }: Omi
   const second = turn([...first.promptTokens, ...first.tokens, 4, 5], Math.max(1, tokens - half), answered, text);
   const advantage = task === 1 || failed ? 0 : reward - 0.375;
   const solver = { name: "solver", steps: [first, second], reward: failed ? null : reward, advantage };
-  const judge = { name: "judge", steps: [turn([9], 2, [question], "fine")], reward: 0.1, advantage: 0 };
+  const judge = {
+    name: "judge",
+    steps: [turn([9], 2, [question], "fine")],
+    reward: 0.1,
+    scores: { own: 0, kind: 0.2 },
+    advantage: 0,
+  };
   return {
     id: `arith/${task}:${rollout}`,
     taskId: `arith/${task}`,

@@ -83,13 +83,18 @@ function EpisodeHead({ run, episode }: { run: string; episode: EpisodeData }) {
         </nav>
       </div>
       <dl class="facts">
-        {episode.trajectories.map(({ role, instance, reward, advantage }) => (
+        {episode.detail.map(({ role, instance, reward, scores, advantage }) => (
           <div key={`${role} ${instance ?? ""}`}>
             <dt>
               {oneLine(role)} {instance ?? ""}
             </dt>
             <dd class="verdict">
               <Reward value={reward} /> {advantage !== null && <Advantage value={advantage} />}
+              {Object.entries(scores).map(([name, score]) => (
+                <span key={name} class="muted">
+                  {oneLine(name)} {short(score)}
+                </span>
+              ))}
             </dd>
           </div>
         ))}

@@ -49,6 +49,7 @@ const turn: Turn = {
 const detail = (turnList: Turn[]): TrajectoryDetail => ({
   role: "agent",
   reward: 1,
+  scores: {},
   advantage: 0,
   tokens: 1,
   turns: 1,

@@ -56,6 +56,7 @@ export function episode(database: IndexDatabase, folder: string, key: string, pi
     stack: kept.failure?.stack ?? null,
     detail: kept.trajectories.map((trajectory, index) => ({
       ...shown!.trajectories[index]!,
+      scores: jsonNumbers(trajectory.scores ?? {}),
       turnList: turnsOf(trajectory, row.kind === "train", pieces),
     })),
     previous: neighbor("<", "DESC"),

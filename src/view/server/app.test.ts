@@ -162,6 +162,7 @@ describe("queries", () => {
       ["solver", 0],
       ["judge", 0.1],
     ]);
+    expect(shown.detail.map(({ scores }) => scores)).toEqual([{}, { own: 0, kind: 0.2 }]);
     const [first, second] = shown.detail[0]!.turnList;
     expect(first).toMatchObject({
       continues: null,

@@ -14,6 +14,7 @@ const episode = sampleEpisode("sums/0:0", {
   metrics: { tool_calls: 2, odd: Number.NaN },
   trajectories: [
     sampleTrajectory({
+      scores: { own: 0, kind: 0.5 },
       steps: [
         sampleStep([1], [2], { messages: [user], text: "<tool_call>", tools }),
         sampleStep([1, 2], [3], {
@@ -43,7 +44,7 @@ it("hone view shows the task's row, tools, tool calls, malformed calls and metri
     'task: {"question":"2+2","answer":4}',
     "metrics: tool_calls 2, odd NaN",
     "",
-    "solver: reward 0",
+    "solver: reward 0 (own 0, kind 0.5)",
     "",
     "tools: add(a, b): Adds two numbers.",
     "",

@@ -41,9 +41,11 @@ export function transcript(episode: KeptEpisode, options: TranscriptOptions): Ro
 }
 
 function trajectoryRows(trajectory: KeptTrajectory, options: TranscriptOptions): Row[] {
-  const { name, instance, reward, advantage, steps } = trajectory;
+  const { name, instance, reward, scores = {}, advantage, steps } = trajectory;
+  const parts = Object.entries(scores).map(([part, score]) => `${part} ${score}`);
+  const sum = parts.length > 0 ? ` (${parts.join(", ")})` : "";
   const whole = typeof advantage === "number" ? `, advantage ${signed(advantage)}` : "";
-  const title = `${name}${instance === undefined ? "" : ` ${instance}`}: reward ${reward ?? "unknown"}${whole}`;
+  const title = `${name}${instance === undefined ? "" : ` ${instance}`}: reward ${reward ?? "unknown"}${sum}${whole}`;
   const rows: Row[] = [[], [span(title, "1;4")]];
   let known = 0;
   let offered = "";
