@@ -1,7 +1,8 @@
 """Sends a run's metrics to Weights & Biases through its SDK.
 
 Reads JSON lines from standard input: {"op": "init", ...}, {"op": "log", "step", "metrics"},
-{"op": "table", "step", "name", "columns", "data"}, {"op": "finish", "exit_code"}.
+{"op": "table", "step", "name", "columns", "data"}, {"op": "histogram", "step", "name", "edges", "counts"},
+{"op": "image", "step", "name", "file"}, {"op": "finish", "exit_code"}.
 Writes JSON lines to standard output: {"event": "ready", "mode", "url", "directory"}, {"event": "finished"} or
 {"event": "error", "kind": "missing" | "login" | "failed", "message"}. The SDK's prints go to standard error.
 """
@@ -85,6 +86,15 @@ def main() -> int:
 
             table = wandb.Table(columns=message["columns"], data=message["data"])
             run.log({message["name"]: table}, step=message["step"])
+        elif message["op"] == "histogram":
+            import wandb
+
+            bins = wandb.Histogram(np_histogram=(message["counts"], message["edges"]))
+            run.log({message["name"]: bins}, step=message["step"])
+        elif message["op"] == "image":
+            import wandb
+
+            run.log({message["name"]: wandb.Image(message["file"])}, step=message["step"])
         elif message["op"] == "finish":
             exit_code = message["exit_code"]
             break

@@ -75,7 +75,7 @@ export function appendBytes(file: string, bytes: Uint8Array): void {
  * @param pieces written one after another, so a large file is never one string in memory
  * @throws RunError when the disk is full
  */
-export function writeWhole(file: string, pieces: Iterable<string>, mode = 0o666): void {
+export function writeWhole(file: string, pieces: Iterable<string | Uint8Array>, mode = 0o666): void {
   const temporary = temporaryName(file);
   let bytes = 0;
   try {

@@ -9,6 +9,13 @@ import type { SampleRow } from "./samples.ts";
 /** Values by name, e.g. `{"reward/solver/mean": 0.34}`. May contain NaN and infinities. */
 export type Metrics = Readonly<Record<string, number>>;
 
+/** Tokens of each reply, reward of each trajectory, entropy of each sampled token. May contain NaN. */
+export interface Distributions {
+  response_length: readonly number[];
+  reward: readonly number[];
+  entropy: readonly number[];
+}
+
 /** The metrics of a finished training step. Steps count from 1. */
 export interface StepMetrics {
   step: number;
@@ -45,6 +52,10 @@ export type RunEvent =
   | { type: "step-end"; step: number; total: number; epoch: number; metrics: Metrics; seconds: number }
   /** A few episodes of a validation, or of every `plot_every`th step. */
   | { type: "samples"; step: number; kind: "train" | "validation"; rows: readonly SampleRow[] }
+  /** The values of every `plot_every`th step. `limit`: of a reply, in tokens. */
+  | { type: "distributions"; step: number; values: Distributions; limit: number }
+  /** A plot was written to `file`, a PNG of `width` by `height` pixels. */
+  | { type: "plot"; step: number; name: string; file: string; bytes: Uint8Array; width: number; height: number }
   | { type: "validation-start"; step: number }
   | { type: "validation-end"; step: number; metrics: Metrics; seconds: number }
   /** `best`: the validation metric, if this is the best of the checkpoints that are kept. */

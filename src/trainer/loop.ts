@@ -1,8 +1,10 @@
 /** The synchronous training loop. Read this first. */
+
+import type { StepTrainings } from "../tracking/run-folder/token-values.ts";
 import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { type Clock, startClock } from "./records/clock.ts";
-import { countBadSteps, type StepTrainings } from "./records/record.ts";
+import { countBadSteps } from "./records/record.ts";
 import { countFailingSteps } from "./rollouts/failing-rollouts.ts";
 import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./rollouts/group-episodes.ts";
 import { attemptDraw } from "./rollouts/rollouts.ts";

@@ -126,12 +126,8 @@ describe("train", () => {
     const trainer = { total_batches: 2, plot_every: 2, run_dir: folder };
     const episode_logging = { log_episodes: true, episode_log_dir: logs };
     await train(toy({ rllm: { trainer, episode_logging } }), { engine: openToy() });
-    expect(readdirSync(join(folder, "plots"))).toEqual([
-      "entropy.svg",
-      "length.svg",
-      "lengths-step-000002.svg",
-      "reward.svg",
-    ]);
+    const names = ["entropy", "length", "lengths-step-000002", "reward"];
+    expect(readdirSync(join(folder, "plots"))).toEqual(names.flatMap((name) => [`${name}.png`, `${name}.svg`]));
     expect(readdirSync(join(logs, "episodes")).sort()).toEqual([
       "train_step_1_epoch_0",
       "train_step_2_epoch_0",

@@ -104,7 +104,9 @@ export const flagSections = {
     plot_every: count
       .min(0)
       .default(10)
-      .describe("Draw plots and log a table of sampled episodes every this many steps; 0 is off."),
+      .describe(
+        "Draw plots as SVG and PNG, and log them, histograms and sampled episodes, every this many steps; 0 is off.",
+      ),
     use_tensorboard: optionalText.describe("Write TensorBoard files to this folder."),
     use_wandb: optionalText.describe("Log to this project in Weights & Biases."),
     wandb_org: optionalText.describe("Team or user in Weights & Biases."),

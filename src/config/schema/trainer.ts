@@ -40,7 +40,7 @@ export const trainer = section({
     .min(0)
     .default(10)
     .describe(
-      "Draw plots (curves of reward, reply length and entropy; the distribution of reply lengths) and log a table of sampled episodes every this many steps; 0 is off.",
+      "Draw plots as SVG and PNG (curves of reward, reply length and entropy; the distribution of reply lengths) every this many steps, and log them, histograms of reply length, reward and entropy, and sampled episodes; 0 is off.",
     ),
   plot_dir: optionalText.describe("Folder for plots; null is plots/ in the run folder."),
 });

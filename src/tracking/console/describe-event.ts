@@ -26,6 +26,8 @@ export function describeEvent(event: RunEvent): string | null {
     case "update-progress":
     case "validation-start":
     case "samples":
+    case "distributions":
+    case "plot":
       return null;
     case "step-end":
       return stepLine(event);

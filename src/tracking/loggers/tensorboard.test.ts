@@ -17,9 +17,11 @@ it.each([
   [new Uint8Array(0), 0],
 ])("crc32c of %o", (bytes, crc) => expect(crc32c(bytes)).toBe(crc));
 
+type Field = [field: number, value: Buffer | number];
+
 /** A message's fields in order: number and value (bytes of length-delimited fields, else a number). */
-function parseMessage(bytes: Buffer): [field: number, value: Buffer | number][] {
-  const fields: [number, Buffer | number][] = [];
+function parseMessage(bytes: Buffer): Field[] {
+  const fields: Field[] = [];
   let at = 0;
   const varint = () => {
     let value = 0;
@@ -120,6 +122,35 @@ describe("tensorboardSubscriber", () => {
     expect(String(content![1])).toContain("| sums/0:0 | 2+2?  | &lt;b>\\|4 | 1 | right |");
     expect([tensor![0], metadata![0]]).toEqual([8, 9]);
     expect(String(parseMessage(parseMessage(metadata![1] as Buffer)[0]![1] as Buffer)[0]![1])).toBe("text");
+  });
+
+  it("writes distributions as histograms and plots as images", () => {
+    const subscriber = open();
+    const values = { response_length: [2, 2, 66], reward: [Number.NaN], entropy: [] };
+    subscriber.event({ type: "distributions", step: 5, values, limit: 9 });
+    const bytes = Buffer.from("a picture");
+    subscriber.event({ type: "plot", step: 5, name: "reward", file: "", bytes, width: 4, height: 3 });
+    const [, distributions, plot] = events().map((event) => {
+      const summary = event.find(([field]) => field === 5);
+      return summary && parseMessage(summary[1] as Buffer).map(([, value]) => parseMessage(value as Buffer));
+    });
+    const doubles = (packed: Buffer) =>
+      Array.from({ length: packed.length / 8 }, (_, at) => packed.readDoubleLE(at * 8));
+    expect(distributions).toHaveLength(1);
+    const [[tag, histogram]] = distributions as [Field[]];
+    expect([String(tag![1]), histogram![0]]).toEqual(["distribution/response_length", 5]);
+    const fields = new Map(parseMessage(histogram![1] as Buffer));
+    expect([1, 2, 3, 4, 5].map((field) => fields.get(field))).toEqual([2, 66, 3, 70, 4364]);
+    expect(doubles(fields.get(6) as Buffer)).toEqual(Array.from({ length: 64 }, (_, index) => 3 + index));
+    expect(doubles(fields.get(7) as Buffer)).toEqual([2, ...new Array(62).fill(0), 1]);
+    const [[name, image]] = plot as [Field[]];
+    expect([String(name![1]), image![0]]).toEqual(["plots/reward", 4]);
+    expect(parseMessage(image![1] as Buffer)).toEqual([
+      [1, 3],
+      [2, 4],
+      [3, 4],
+      [4, bytes],
+    ]);
   });
 
   it("after a resume, marks the step from which earlier files are invalid", () => {

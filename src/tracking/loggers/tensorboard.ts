@@ -5,10 +5,11 @@ import protobuf from "protobufjs";
 import { appendBytes } from "../../files/durable-files.ts";
 import { makeFolder } from "../../files/make-folder.ts";
 import type { Subscriber } from "../events.ts";
+import { type Histogram, histograms } from "../plots/histogram.ts";
 import { samplesMarkdown } from "../samples.ts";
 import { crc32c } from "./crc32c.ts";
 
-/** Of event.proto, summary.proto and tensor.proto, the fields that scalars and texts need. */
+/** Of event.proto, summary.proto and tensor.proto, the fields that Hone writes. */
 const definitions = `
 syntax = "proto3";
 message Event {
@@ -18,7 +19,21 @@ message Event {
 }
 message SessionLog { int32 status = 1; }
 message Summary { repeated Value value = 1; }
-message Value { string tag = 1; oneof value { float simple_value = 2; Tensor tensor = 8; } Metadata metadata = 9; }
+message Value {
+  string tag = 1;
+  oneof value { float simple_value = 2; Image image = 4; Histogram histo = 5; Tensor tensor = 8; }
+  Metadata metadata = 9;
+}
+message Image { int32 height = 1; int32 width = 2; int32 colorspace = 3; bytes encoded_image_string = 4; }
+message Histogram {
+  double min = 1;
+  double max = 2;
+  double num = 3;
+  double sum = 4;
+  double sum_squares = 5;
+  repeated double bucket_limit = 6;
+  repeated double bucket = 7;
+}
 message Metadata { PluginData plugin_data = 1; }
 message PluginData { string plugin_name = 1; }
 message Tensor { int32 dtype = 1; Shape tensor_shape = 2; repeated bytes string_val = 8; }
@@ -28,10 +43,11 @@ message Dimension { int64 size = 1; }`;
 const eventType = protobuf.parse(definitions, { keepCase: true }).root.lookupType("Event");
 const sessionStart = 1;
 const stringType = 7;
+const rgba = 4;
 
 /**
- * Writes the metrics of each step and validation as scalars, and samples as text, into an event file of its own in
- * `directory`; show them with `tensorboard --logdir runs`. After a resume TensorBoard drops the later steps of earlier
+ * Writes the metrics of each step and validation as scalars, samples as text, distributions as histograms and plots as
+ * images, into an event file of its own in `directory`; show them with `tensorboard --logdir runs`. After a resume TensorBoard drops the later steps of earlier
  * files.
  *
  * @param now milliseconds since 1970
@@ -56,6 +72,14 @@ export function tensorboardSubscriber(directory: string, now: () => number = Dat
         append(event.step, { summary: { value } });
       } else if (event.type === "samples") {
         append(event.step, { summary: { value: [text(`samples/${event.kind}`, samplesMarkdown(event.rows))] } });
+      } else if (event.type === "distributions") {
+        const found = histograms(event.values);
+        const value = found.map(([name, bins]) => ({ tag: `distribution/${name}`, histo: toHistogram(bins) }));
+        append(event.step, { summary: { value } });
+      } else if (event.type === "plot") {
+        const { name, bytes, width, height } = event;
+        const image = { height, width, colorspace: rgba, encoded_image_string: bytes };
+        append(event.step, { summary: { value: [{ tag: `plots/${name}`, image }] } });
       }
     },
     async close() {},
@@ -66,6 +90,13 @@ const text = (tag: string, markdown: string) => ({
   tag,
   tensor: { dtype: stringType, tensor_shape: { dim: [{ size: 1 }] }, string_val: [Buffer.from(markdown)] },
   metadata: { plugin_data: { plugin_name: "text" } },
+});
+
+const toHistogram = ({ min, max, count, sum, sumSquares, edges, counts }: Histogram) => ({
+  ...{ min, max, num: count, sum, sum_squares: sumSquares },
+  // Each bucket begins where the one before it ends.
+  bucket_limit: edges.slice(1),
+  bucket: counts,
 });
 
 /** A TFRecord frame, little-endian: the length, its checksum, the data, its checksum. */

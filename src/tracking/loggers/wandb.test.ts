@@ -73,6 +73,22 @@ it("logs samples as a table", async () => {
   });
 });
 
+it("logs distributions as histograms and plots as images", async () => {
+  const { child, received } = sidecar(obedient);
+  const subscriber = await wandbSubscriber(options(child));
+  const values = { response_length: [0, 64], reward: [], entropy: [] };
+  subscriber.event({ type: "distributions", step: 5, values, limit: 9 });
+  const plot = { name: "reward", file: "/runs/a/plots/reward.png", bytes: Buffer.of(), width: 4, height: 3 };
+  subscriber.event({ type: "plot", step: 5, ...plot });
+  await subscriber.close();
+  const edges = Array.from({ length: 65 }, (_, index) => index);
+  const counts = [1, ...new Array(62).fill(0), 1];
+  expect(received.slice(1, 3)).toEqual([
+    { op: "histogram", step: 5, name: "distribution/response_length", edges, counts },
+    { op: "image", step: 5, name: "plots/reward", file: "/runs/a/plots/reward.png" },
+  ]);
+});
+
 describe("wandbSubscriber", () => {
   it("passes on metrics and how the run ended", async () => {
     const { child, received } = sidecar(obedient);

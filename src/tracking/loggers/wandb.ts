@@ -2,11 +2,13 @@
  * The subscriber for Weights & Biases. It passes metrics to a sidecar program that uses the official SDK (see
  * worker/wandb_sidecar.py for the messages).
  */
+import { resolve } from "node:path";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { UserError } from "../../errors.ts";
 import type { Subscriber } from "../events.ts";
+import { histograms } from "../plots/histogram.ts";
 import { toJson } from "../run-folder/json-lines.ts";
 
 /** The part of a child process that is used here. The caller sends its standard error to a log. */
@@ -81,6 +83,12 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
         const columns = Object.keys(event.rows[0] ?? {});
         const data = event.rows.map((row) => Object.values(row));
         sidecar.send({ op: "table", step: event.step, name: `samples/${event.kind}`, columns, data });
+      } else if (event.type === "distributions") {
+        for (const [name, { edges, counts }] of histograms(event.values)) {
+          sidecar.send({ op: "histogram", step: event.step, name: `distribution/${name}`, edges, counts });
+        }
+      } else if (event.type === "plot") {
+        sidecar.send({ op: "image", step: event.step, name: `plots/${event.name}`, file: resolve(event.file) });
       } else if (event.type === "run-end") {
         exitCode = event.reason === "failed" ? 1 : 0;
       }

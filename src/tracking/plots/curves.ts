@@ -1,8 +1,5 @@
-/** The subscriber that draws reward, reply length and entropy by step into plots/ of the run folder. */
-import { join } from "node:path";
-import { writeWhole } from "../../files/durable-files.ts";
-import { makeFolder } from "../../files/make-folder.ts";
-import type { Metrics, Subscriber } from "../events.ts";
+/** Curves of reward, reply length and entropy by step, as SVG. */
+import type { Metrics } from "../events.ts";
 import { formatNumber } from "../numbers.ts";
 import { stepSummary } from "../step-summary.ts";
 import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
@@ -27,40 +24,28 @@ const curves: readonly Curve[] = [
 /** A longer run keeps every second step, then every fourth, ..., so memory is bounded. */
 const maxPoints = 512;
 
-/** Draws `{directory}/reward.svg`, `length.svg` and `entropy.svg` every `every` steps and at the end; 0 draws nothing. */
-export function curvesSubscriber(directory: string, every: number, warn: (text: string) => void): Subscriber {
+/** Collects the steps of a run; `draw` returns the curves that have at least two finite values. */
+export function collectCurves() {
   let kept: { step: number; metrics: Metrics }[] = [];
   let stride = 1;
   let seen = 0;
-  const add = (step: number, metrics: Metrics) => {
-    if (seen++ % stride !== 0) return;
-    kept.push({ step, metrics: pick(metrics) });
-    if (kept.length <= maxPoints) return;
-    stride *= 2;
-    kept = kept.filter((_, index) => index % 2 === 0);
-  };
-  const draw = () => {
-    try {
-      makeFolder(directory);
-      for (const { name, title } of curves) {
+  return {
+    add(step: number, metrics: Metrics): void {
+      if (seen++ % stride !== 0) return;
+      kept.push({ step, metrics: pick(metrics) });
+      if (kept.length <= maxPoints) return;
+      stride *= 2;
+      kept = kept.filter((_, index) => index % 2 === 0);
+    },
+    draw(): { name: string; svg: string }[] {
+      return curves.flatMap(({ name, title }) => {
         const points = kept.flatMap(({ step, metrics }): Point[] => {
           const value = metrics[name];
           return value === undefined ? [] : [{ step, value }];
         });
-        if (points.length > 1) writeWhole(join(directory, `${name}.svg`), [curveSvg(title, points)]);
-      }
-    } catch (error) {
-      warn(`the curves could not be drawn: ${error instanceof Error ? error.message : error}`);
-    }
-  };
-  return {
-    event(event) {
-      if (every === 0) return;
-      if (event.type === "run-start") for (const { step, metrics } of event.history) add(step, metrics);
-      if (event.type === "step-end") add(event.step, event.metrics);
-      if (event.type === "run-end" || (event.type === "step-end" && event.step % every === 0)) draw();
+        return points.length > 1 ? [{ name, svg: curveSvg(title, points) }] : [];
+      });
     },
-    async close() {},
   };
 }
 

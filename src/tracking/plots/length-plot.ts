@@ -1,23 +1,14 @@
-/** A histogram of reply lengths as an SVG file. */
-import { join } from "node:path";
-import { writeWhole } from "../../files/durable-files.ts";
-import { makeFolder } from "../../files/make-folder.ts";
+/** A histogram of reply lengths, as SVG. */
 import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
 
 const maxBars = 32;
 
 /**
- * Writes `{directory}/lengths-step-000012.svg`: how many replies have how many tokens.
+ * How many replies have how many tokens.
  *
  * @param lengths tokens of each reply
  * @param limit the longest reply allowed; replies of that length are drawn in red
  */
-export function plotLengths(directory: string, step: number, lengths: readonly number[], limit: number): void {
-  makeFolder(directory);
-  const file = join(directory, `lengths-step-${String(step).padStart(6, "0")}.svg`);
-  writeWhole(file, [lengthsSvg(step, lengths, limit)]);
-}
-
 export function lengthsSvg(step: number, lengths: readonly number[], limit: number): string {
   const { left, right, top, bottom } = plotArea;
   const longest = lengths.reduce((most, length) => Math.max(most, length), 1);

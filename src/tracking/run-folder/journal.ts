@@ -103,6 +103,8 @@ function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
     case "rollout-progress":
     case "rollout-log":
     case "samples":
+    case "distributions":
+    case "plot":
       return undefined;
     case "run-start": {
       const { type: kind, history: _, ...rest } = event;

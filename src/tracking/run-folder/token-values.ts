@@ -1,5 +1,7 @@
 /** Values of tokens in an episode's file: a number if all are equal, else little-endian 32-bit floats in base64. */
 
+import type { Trajectory } from "../../trajectories/types.ts";
+
 export type PackedValues = number | string;
 
 /** What an update computed for the tokens of a step, `[T]` each; absent: it did not. NaN: not for this token. */
@@ -19,6 +21,9 @@ export interface StepTraining {
   /** Log-probabilities of the reference, in nats. */
   reference: PackedValues | undefined;
 }
+
+/** Of each step of the trajectories that were trained on. */
+export type StepTrainings = ReadonlyMap<Trajectory, readonly (StepTraining | null)[]>;
 
 /** Undefined if none is known. */
 export function packValues(values: Float32Array): PackedValues | undefined {

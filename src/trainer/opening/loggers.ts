@@ -2,10 +2,11 @@
 import { basename, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { consoleSubscriber } from "../../tracking/console/console.ts";
-import type { Subscriber } from "../../tracking/events.ts";
+import type { RunEvent, Subscriber } from "../../tracking/events.ts";
 import { tensorboardSubscriber } from "../../tracking/loggers/tensorboard.ts";
 import { wandbSubscriber } from "../../tracking/loggers/wandb.ts";
-import { curvesSubscriber } from "../../tracking/plots/curves.ts";
+import { plotsSubscriber } from "../../tracking/plots/plots.ts";
+import { openPng } from "../../tracking/plots/png.ts";
 import { runFilesSubscriber } from "../../tracking/run-folder/run-files.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import type { Waiting } from "../rollouts/rollouts.ts";
@@ -16,6 +17,7 @@ export interface LoggerContext {
   /** Undefined if nothing is kept. */
   folder: RunFolder | undefined;
   waitingFor: () => Waiting[];
+  emit: (event: RunEvent) => void;
   warn: (text: string) => void;
   /** Of the console. */
   out: NodeJS.WriteStream;
@@ -49,8 +51,12 @@ export async function openLoggers(context: LoggerContext): Promise<Subscriber[]>
   const { config, folder } = context;
   const { logger, val_only, plot_every, plot_dir } = config.rllm.trainer;
   const opened: Subscriber[] = folder ? [runFilesSubscriber(folder)] : [];
-  if (folder && !val_only)
-    opened.push(curvesSubscriber(plot_dir ?? join(folder.path, "plots"), plot_every, context.warn));
+  if (folder && !val_only && plot_every > 0) {
+    const directory = plot_dir ?? join(folder.path, "plots");
+    opened.push(
+      plotsSubscriber({ directory, every: plot_every, toPng: await openPng(context.warn), emit: context.emit }),
+    );
+  }
   try {
     // A measurement has no curves.
     for (const name of new Set(val_only ? logger.filter((one) => one === "console") : logger)) {

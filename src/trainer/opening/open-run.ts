@@ -90,7 +90,7 @@ async function open(
   const warn = (text: string) => emit({ type: "warning", text });
   const out = typeof options.evaluate === "object" && options.evaluate.json ? process.stderr : process.stdout;
   const journal = folder && openJournal(folder.path, { onProblem: warn });
-  const loggers = await openLoggers({ config, storedConfig, folder, waitingFor, warn, out });
+  const loggers = await openLoggers({ config, storedConfig, folder, waitingFor, emit, warn, out });
   const listeners = subscribers([...(journal ? [journal] : []), ...loggers]);
   closers.push(() => listeners.close());
   for (const { notes = [] } of [experiment.train, ...(experiment.validation ? [experiment.validation] : [])]) {

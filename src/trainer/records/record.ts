@@ -1,5 +1,5 @@
 /** What a finished step leaves in the run folder and reports to the subscribers. */
-import { join, relative } from "node:path";
+import { relative } from "node:path";
 import type { Engine } from "../../backends/engine.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -7,10 +7,9 @@ import { RunError } from "../../errors.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { mean } from "../../statistics.ts";
 import type { Metrics, RunEvent } from "../../tracking/events.ts";
-import { plotLengths } from "../../tracking/plots/length-plot.ts";
 import { logEpisodes } from "../../tracking/run-folder/episode-log.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
-import type { StepTraining } from "../../tracking/run-folder/token-values.ts";
+import type { StepTrainings } from "../../tracking/run-folder/token-values.ts";
 import { sampleRows } from "../../tracking/samples.ts";
 import { episodeMetrics } from "../../trajectories/episode-metrics.ts";
 import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metrics.ts";
@@ -22,6 +21,7 @@ import type { GatheredStep } from "../rollouts/group-episodes.ts";
 import { sampledTokens } from "../rollouts/rollouts.ts";
 import { type Credit, meanAdvantages } from "../update/assign-credit.ts";
 import type { Clock } from "./clock.ts";
+import { distributions } from "./distributions.ts";
 
 export interface RecordOptions {
   plan: Plan;
@@ -32,8 +32,6 @@ export interface RecordOptions {
   /** Of one reply, in tokens. */
   maxResponseLength: number;
 }
-
-export type StepTrainings = ReadonlyMap<Trajectory, readonly (StepTraining | null)[]>;
 
 interface FinishedStep {
   step: number;
@@ -81,17 +79,18 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
     if (folder && episodes.length > 0 && (mode === "val" || isPlotted)) {
       emit({ type: "samples", step, kind: mode === "val" ? "validation" : "train", rows: sampleRows(episodes) });
     }
+    if (folder && mode === "train" && isPlotted) {
+      const values = distributions(episodes, learned?.training);
+      emit({ type: "distributions", step, values, limit: options.maxResponseLength });
+    }
     try {
       if (episodeLog !== undefined) {
         const epoch = plan.stepsPerEpoch > 0 ? Math.max(0, Math.floor((step - 1) / plan.stepsPerEpoch)) : 0;
         logEpisodes(episodeLog, { mode, step, epoch }, episodes);
       }
-      if (folder && mode === "train" && isPlotted) {
-        plotLengths(join(folder.path, "plots"), step, replyLengths(episodes), options.maxResponseLength);
-      }
     } catch (error) {
       const where = episodeLog ?? relative(process.cwd(), folder?.path ?? ".");
-      const text = `step ${step}: episode files or plots could not be written to ${where}: ${error}`;
+      const text = `step ${step}: episode files could not be written to ${where}: ${error}`;
       emit({ type: "warning", text });
     }
   }
@@ -150,12 +149,6 @@ function withTraining(episodes: readonly Episode[], learned: Learned | undefined
     training: training.get(trajectory) ?? null,
   });
   return episodes.map((episode) => ({ ...episode, trajectories: episode.trajectories.map(kept) }));
-}
-
-function replyLengths(episodes: readonly Episode[]): number[] {
-  return episodes.flatMap(({ trajectories }) =>
-    trajectories.flatMap(({ steps }) => steps.map(({ tokens }) => tokens.length)),
-  );
 }
 
 /** Validation and saving count for the time of the step, but not for its throughput. */
