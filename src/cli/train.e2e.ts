@@ -93,7 +93,17 @@ describe("hone train", () => {
     expect(rewards).toHaveLength(8);
     expect(rewards.at(-1)! - rewards[0]!).toBeGreaterThan(0.2);
     expect(readdirSync(whole).sort()).toEqual(
-      ["checkpoints", "config.yaml", "episodes", "log.txt", "metrics.jsonl", "plots", "tokenizer", "worker.log"].sort(),
+      [
+        "checkpoints",
+        "config.yaml",
+        "episodes",
+        "events.jsonl",
+        "log.txt",
+        "metrics.jsonl",
+        "plots",
+        "tokenizer",
+        "worker.log",
+      ].sort(),
     );
     expect(output).toContain("The same prompts before and after training:");
   });

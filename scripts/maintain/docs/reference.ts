@@ -172,8 +172,7 @@ function lightRftPage(): string {
     "`hone lightrft`",
     `Every flag becomes settings of Hone, which work in other commands too. Given flags win over the script's \`config\`; the
 defaults of flags that are not given do not. A given flag whose setting is not supported stops the run before it starts; a default
-that is not supported, such as \`--engine_type vllm\`, prints a warning, and the run continues without it. Settings
-of \`local.*\` require a local engine.
+that is not supported prints a warning, and the run continues without it. Settings of \`local.*\` require a local engine.
 
 ${parts.join("\n\n")}`,
   );
