@@ -90,7 +90,9 @@ write(
 rmSync(tinker);
 
 // In a folder of its own with all its dependencies, in the versions of the environment.
-await compile("requirements-wandb", "-c", whole, "-o", workerFile("requirements-wandb.lock"));
+for (const name of ["requirements-wandb", "requirements-mlflow", "requirements-trackio"]) {
+  await compile(name, "-c", whole, "-o", workerFile(`${name}.lock`));
+}
 for (const name of ["requirements-uv", "requirements-smollm2"]) {
   await compile(name, "--no-deps", "-o", workerFile(`${name}.lock`));
 }

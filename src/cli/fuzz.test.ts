@@ -120,7 +120,7 @@ const keys = [...configKeys.keys()];
 const flags = [...flagDescriptions.keys()];
 
 /** Words that would start another process or wait for the network. */
-const excluded = /^(-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*)$/s;
+const excluded = /^(-m|--multirun|.*MULTIRUN.*|.*tinker.*|.*wandb.*|.*mlflow.*|.*trackio.*)$/s;
 
 const all = await program(commandNames);
 

@@ -131,8 +131,14 @@ describe("overrides", () => {
     ["training.learning_rate=null", "training.learning_rate expects number >= 0, got null"],
     ["rllm.rollout.n=2.5", "rllm.rollout.n expects integer >= 1, got 2.5"],
     ["training.lr_schedule=linaer", 'expects constant | linear | cosine, got "linaer"; did you mean linear?'],
-    ["rllm.trainer.logger=console", 'expects list of console | tensorboard | wandb, got "console"; write [console]'],
-    ["rllm.trainer.logger=[wanb]", 'expects list of console | tensorboard | wandb, got ["wanb"]; did you mean wandb?'],
+    [
+      "rllm.trainer.logger=console",
+      'expects list of console | tensorboard | wandb | mlflow | trackio, got "console"; write [console]',
+    ],
+    [
+      "rllm.trainer.logger=[wanb]",
+      'expects list of console | tensorboard | wandb | mlflow | trackio, got ["wanb"]; did you mean wandb?',
+    ],
     ["model.name=", "model.name expects non-empty text, got empty text"],
   ])("%s is refused", (override, expected) => {
     const message = complaint({ overrides: [override] });
@@ -227,7 +233,10 @@ describe("references", () => {
   test.each([
     ["model.name=${model.nam}", "model.nam} refers to a key that does not exist; did you mean model.name"],
     ["model.name=${model.name}", "model.name refers to itself: model.name -> model.name"],
-    ["rllm.trainer.logger=['${training.resume_mode}']", 'expects list of console | tensorboard | wandb, got ["auto"]'],
+    [
+      "rllm.trainer.logger=['${training.resume_mode}']",
+      'expects list of console | tensorboard | wandb | mlflow | trackio, got ["auto"]',
+    ],
     ["model.name=${model.name", "is not understood"],
     ["training.beta1=${rllm.trainer.seed}1x", 'training.beta1 expects number >= 0 and < 1, got "01x"'],
     ["training.beta1=${training.max_length}", "training.beta1 expects number >= 0 and < 1, got 32768"],

@@ -32,7 +32,7 @@ test.each([
   ["training.beta1", "number >= 0 and < 1"],
   ["rllm.algorithm.eps_clip_high", "number > 0 or null"],
   ["rllm.algorithm.loss_fn", expect.stringMatching(/^importance_sampling \| ppo .* or another name or null$/)],
-  ["rllm.trainer.logger", "list of console | tensorboard | wandb"],
+  ["rllm.trainer.logger", "list of console | tensorboard | wandb | mlflow | trackio"],
   ["rllm.trainer.val_only", "true or false"],
   ["rllm.trainer.run_dir", "text or null"],
 ])("%s takes %s", (key, type) => {

@@ -1,6 +1,6 @@
 /**
  * Everything that happens in a run, as one union of events. The trainer emits them. Console, files, TensorBoard and
- * Weights & Biases subscribe.
+ * the other loggers subscribe.
  */
 import type { AttemptLife } from "../rollout/life.ts";
 import type { FailureBoundary, FailureKind, TerminationReason } from "../trajectories/types.ts";

@@ -1,4 +1,4 @@
-/** A few episodes of a step as rows: W&B shows them as a table, TensorBoard as text. */
+/** A few episodes of a step as rows: Weights & Biases and Trackio show them as a table, TensorBoard as text. */
 import type { Episode } from "../trajectories/types.ts";
 
 export interface SampleRow {

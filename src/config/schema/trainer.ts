@@ -9,7 +9,7 @@ export const trainer = section({
     .default(-1)
     .describe("Total number of training steps; null, 0 or less uses total_epochs instead."),
   logger: z
-    .array(z.enum(["console", "tensorboard", "wandb"]))
+    .array(z.enum(["console", "tensorboard", "wandb", "mlflow", "trackio"]))
     .default(["console"])
     .describe("Where metrics are logged, besides the run folder."),
   project_name: text.default("rllm-training").describe("Project name that groups runs in the loggers."),

@@ -3,8 +3,9 @@ import { basename, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { consoleSubscriber } from "../../tracking/console/console.ts";
 import type { RunEvent, Subscriber } from "../../tracking/events.ts";
+import type { ClientName } from "../../tracking/loggers/clients.ts";
+import { sidecarLogger } from "../../tracking/loggers/sidecar-logger.ts";
 import { tensorboardSubscriber } from "../../tracking/loggers/tensorboard.ts";
-import { wandbSubscriber } from "../../tracking/loggers/wandb.ts";
 import { plotsSubscriber } from "../../tracking/plots/plots.ts";
 import { openPng } from "../../tracking/plots/png.ts";
 import { runFilesSubscriber } from "../../tracking/run-folder/run-files.ts";
@@ -29,22 +30,30 @@ const open: Record<Logger, (context: LoggerContext) => Promise<Subscriber | unde
   console: async ({ waitingFor, out }) => consoleSubscriber({ waitingFor, out }),
   tensorboard: async ({ config, folder }) =>
     folder && tensorboardSubscriber(config.rllm.trainer.tensorboard_dir ?? join(folder.path, "tensorboard")),
-  wandb: async ({ config, storedConfig, folder, warn }) => {
-    if (!folder) return undefined;
-    const { startWandbSidecar, wandbInstallCommand } = await import("../../tracking/loggers/wandb-sidecar.ts");
-    return wandbSubscriber({
-      start: () => startWandbSidecar(join(folder.path, "wandb.log")),
-      installCommand: wandbInstallCommand,
-      entity: config.rllm.trainer.wandb_entity,
-      project: config.rllm.trainer.project_name,
-      name: config.rllm.trainer.experiment_name,
-      id: basename(folder.path),
-      config: storedConfig,
-      directory: folder.path,
-      onWarning: warn,
-    });
-  },
+  wandb: (context) => openClient("wandb", context),
+  mlflow: (context) => openClient("mlflow", context),
+  trackio: (context) => openClient("trackio", context),
 };
+
+async function openClient(
+  client: ClientName,
+  { config, storedConfig, folder, warn }: LoggerContext,
+): Promise<Subscriber | undefined> {
+  if (!folder) return undefined;
+  const { startSidecar, clientInstallCommand } = await import("../../tracking/loggers/start-sidecar.ts");
+  return sidecarLogger({
+    client,
+    start: () => startSidecar(client, join(folder.path, `${client}.log`)),
+    installCommand: clientInstallCommand(client),
+    entity: config.rllm.trainer.wandb_entity,
+    project: config.rllm.trainer.project_name,
+    name: config.rllm.trainer.experiment_name,
+    id: basename(folder.path),
+    config: storedConfig,
+    directory: folder.path,
+    onWarning: warn,
+  });
+}
 
 /** @throws UserError if a logger cannot start */
 export async function openLoggers(context: LoggerContext): Promise<Subscriber[]> {

@@ -1,6 +1,6 @@
 /**
- * The subscriber for Weights & Biases. It passes metrics to a sidecar program that uses the official SDK (see
- * worker/wandb_sidecar.py for the messages).
+ * The subscriber for Weights & Biases, MLflow and Trackio. It passes metrics to a sidecar program that uses the official
+ * client (see worker/tracking_sidecar.py for the messages).
  */
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -10,6 +10,7 @@ import { UserError } from "../../errors.ts";
 import type { Subscriber } from "../events.ts";
 import { histograms } from "../plots/histogram.ts";
 import { toJson } from "../run-folder/json-lines.ts";
+import { type ClientName, clients } from "./clients.ts";
 
 /** The part of a child process that is used here. The caller sends its standard error to a log. */
 export interface SidecarProcess {
@@ -20,22 +21,23 @@ export interface SidecarProcess {
   once(event: "error", listener: (error: Error) => void): unknown;
 }
 
-interface WandbOptions {
+interface SidecarLoggerOptions {
+  client: ClientName;
   /** Starts the sidecar program. */
   start: () => Promise<SidecarProcess>;
-  /** Shown if the SDK is missing. */
+  /** Shown if the client is missing. */
   installCommand: string;
-  /** Team or user; null: the account's own. */
+  /** Team or user in Weights & Biases; null: the account's own. */
   entity: string | null;
   project: string;
   name: string;
-  /** The run folder's name. A resumed run has the same id and so continues the same W&B run. */
+  /** The run folder's name. A resumed run has the same id and so continues the same run. */
   id: string;
   /** The resolved configuration. */
   config: unknown;
-  /** The SDK keeps its own files in its subfolder `wandb`. */
+  /** The wandb client keeps its own files in its subfolder `wandb`. */
   directory: string;
-  /** Default: the environment's WANDB_MODE, else online. */
+  /** Of Weights & Biases. Default: the environment's WANDB_MODE, else online. */
   mode?: "online" | "offline" | "disabled";
   /** Called if metrics are lost because the sidecar ended or did not finish in time. The training continues. */
   onWarning: (text: string) => void;
@@ -51,16 +53,17 @@ type Answer =
   | { event: "error"; kind: "missing" | "login" | "failed"; message: string };
 
 /**
- * Opens the W&B run before training begins.
- * @throws UserError when the SDK or the login is missing, or the service does not answer
+ * Opens the service's run before training begins.
+ * @throws UserError when the client or the login is missing, or the service does not answer
  */
-export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber> {
+export async function sidecarLogger(options: SidecarLoggerOptions): Promise<Subscriber> {
   const { entity, project, name, config, directory, mode, onWarning, startSeconds = 60, finishSeconds = 60 } = options;
+  const { title, sendRest } = clients[options.client];
   const sidecar = talkTo(await options.start());
   // W&B allows 64 letters, digits, - and _. The time at the end of a folder's name distinguishes runs.
   const id = options.id.replace(/[^\w-]/g, "-").slice(-64);
   sidecar.send({ op: "init", entity, project, name, id, config, directory, mode, timeout_seconds: startSeconds });
-  // The SDK has its own time limit, with a better message. This longer one is for a sidecar that hangs.
+  // The client has its own time limit, with a better message. This longer one is for a sidecar that hangs.
   const answer = await sidecar.answer(startSeconds * 2 + 15);
   if (answer?.event !== "ready") {
     // Its output may end a moment before the process does.
@@ -72,7 +75,7 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
   let exitCode = 1;
   void sidecar.ended.then((why) => {
     if (!isFinishing) {
-      onWarning(`Weights & Biases stopped recording: its sidecar ended (${why}); metrics.jsonl has everything`);
+      onWarning(`${title} stopped recording: its sidecar ended (${why}); metrics.jsonl has everything`);
     }
   });
   return {
@@ -99,9 +102,7 @@ export async function wandbSubscriber(options: WandbOptions): Promise<Subscriber
       sidecar.send({ op: "finish", exit_code: exitCode });
       if ((await sidecar.answer(finishSeconds))?.event === "finished") return;
       sidecar.kill();
-      onWarning(
-        `Weights & Biases had not sent everything after ${finishSeconds} s; send the rest: wandb sync ${answer.directory}`,
-      );
+      onWarning(`${title} had not recorded everything after ${finishSeconds} s; ${sendRest(answer.directory)}`);
     },
   };
 }
@@ -141,20 +142,18 @@ function talkTo(child: SidecarProcess) {
   };
 }
 
-function refusal(answer: Answer | undefined, death: string | undefined, options: WandbOptions): UserError {
+function refusal(answer: Answer | undefined, death: string | undefined, options: SidecarLoggerOptions): UserError {
+  const { title, loginHint, failedHint } = clients[options.client];
   const { kind, message } = answer?.event === "error" ? answer : {};
   if (kind === "missing") {
-    return new UserError(`rllm.trainer.logger includes wandb, but the wandb package is not installed: ${message}`, {
+    const { client } = options;
+    return new UserError(`rllm.trainer.logger includes ${client}, but its package is not installed: ${message}`, {
       hint: `install it: ${options.installCommand}`,
     });
   }
   if (kind === "login") {
-    return new UserError(`Weights & Biases login failed: ${message}`, {
-      hint: "set WANDB_API_KEY to your key, or record without an account: WANDB_MODE=offline",
-    });
+    return new UserError(`${title} login failed: ${message}`, { hint: loginHint });
   }
   const why = message ?? (death === undefined ? "it did not answer" : `its sidecar ended: ${death}`);
-  return new UserError(`Weights & Biases did not accept the run: ${why}`, {
-    hint: "WANDB_MODE=offline records without the service",
-  });
+  return new UserError(`${title} did not accept the run: ${why}`, { hint: failedHint });
 }

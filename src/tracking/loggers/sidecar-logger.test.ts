@@ -2,7 +2,7 @@ import { EventEmitter } from "node:events";
 import { PassThrough } from "node:stream";
 import { describe, expect, it } from "vitest";
 import { UserError } from "../../errors.ts";
-import { type SidecarProcess, wandbSubscriber } from "./wandb.ts";
+import { type SidecarProcess, sidecarLogger } from "./sidecar-logger.ts";
 
 /** A fake sidecar: records the messages that it receives, and can answer. */
 function sidecar(
@@ -47,6 +47,7 @@ const obedient = (message: Record<string, unknown>, { say }: { say(answer: objec
 
 function options(child: SidecarProcess, warnings: string[] = []) {
   return {
+    client: "wandb" as const,
     start: async () => child,
     installCommand: "install-it",
     entity: null,
@@ -63,7 +64,7 @@ function options(child: SidecarProcess, warnings: string[] = []) {
 
 it("logs samples as a table", async () => {
   const { child, received } = sidecar(obedient);
-  const subscriber = await wandbSubscriber(options(child));
+  const subscriber = await sidecarLogger(options(child));
   const row = { task: "sums/0:0", prompt: "2+2?", reply: "4", reward: 1, reason: "right" };
   subscriber.event({ type: "samples", step: 5, kind: "train", rows: [row] });
   await subscriber.close();
@@ -75,7 +76,7 @@ it("logs samples as a table", async () => {
 
 it("logs distributions as histograms and plots as images", async () => {
   const { child, received } = sidecar(obedient);
-  const subscriber = await wandbSubscriber(options(child));
+  const subscriber = await sidecarLogger(options(child));
   const values = { response_length: [0, 64], reward: [], entropy: [] };
   subscriber.event({ type: "distributions", step: 5, values, limit: 9 });
   const plot = { name: "reward", file: "/runs/a/plots/reward.png", bytes: Buffer.of(), width: 4, height: 3 };
@@ -89,10 +90,10 @@ it("logs distributions as histograms and plots as images", async () => {
   ]);
 });
 
-describe("wandbSubscriber", () => {
+describe("sidecarLogger", () => {
   it("passes on metrics and how the run ended", async () => {
     const { child, received } = sidecar(obedient);
-    const subscriber = await wandbSubscriber(options(child));
+    const subscriber = await sidecarLogger(options(child));
     subscriber.event({
       type: "step-end",
       step: 1,
@@ -126,7 +127,7 @@ describe("wandbSubscriber", () => {
     [
       "missing",
       { event: "error", kind: "missing", message: "No module named 'wandb'" },
-      /wandb package is not installed/,
+      /logger includes wandb, but its package is not installed/,
       /install-it/,
     ],
     [
@@ -138,7 +139,7 @@ describe("wandbSubscriber", () => {
     ["unreachable", { event: "error", kind: "failed", message: "CommError" }, /CommError/, /offline/],
   ])("refuses before the run when it is %s", async (_what, answer, message, hint) => {
     const { child, isKilled } = sidecar((_message, { say }) => say(answer));
-    const error = await wandbSubscriber(options(child)).catch((caught: unknown) => caught);
+    const error = await sidecarLogger(options(child)).catch((caught: unknown) => caught);
     expect(error).toBeInstanceOf(UserError);
     expect((error as UserError).message).toMatch(message);
     expect((error as UserError).hint).toMatch(hint);
@@ -147,13 +148,13 @@ describe("wandbSubscriber", () => {
 
   it("reports a sidecar that ends before it answers", async () => {
     const { child } = sidecar((_message, { exit }) => exit(3));
-    await expect(wandbSubscriber(options(child))).rejects.toThrow(/its sidecar ended: exit code 3/);
+    await expect(sidecarLogger(options(child))).rejects.toThrow(/its sidecar ended: exit code 3/);
   });
 
   it("continues without a sidecar that dies, and warns once", async () => {
     const warnings: string[] = [];
     const { child, received, self } = sidecar(obedient);
-    const subscriber = await wandbSubscriber(options(child, warnings));
+    const subscriber = await sidecarLogger(options(child, warnings));
     self.exit(1);
     await new Promise(setImmediate);
     subscriber.event({ type: "step-end", step: 1, total: 2, epoch: 0, metrics: {}, seconds: 1 });
@@ -165,7 +166,7 @@ describe("wandbSubscriber", () => {
   it("limits the wait at the end, and says how to send the rest", async () => {
     const warnings: string[] = [];
     const { child, isKilled } = sidecar((message, self) => message.op === "init" && obedient(message, self));
-    await (await wandbSubscriber(options(child, warnings))).close();
+    await (await sidecarLogger(options(child, warnings))).close();
     expect(isKilled()).toBe(true);
     expect(warnings).toEqual([expect.stringMatching(/wandb sync \/runs\/a\/wandb\/run-1/)]);
   });
