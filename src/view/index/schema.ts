@@ -1,9 +1,10 @@
 /** The tables of a run's index. It is built from the run folder, and rebuilt whenever this version changes. */
-export const schemaVersion = 3;
+export const schemaVersion = 4;
 
 /**
  * `trajectories` has one row for each trajectory of an episode, with the episode's own columns in each, so that a filter
  * is one scan of short rows; `details` has what lists show and few filters read. `part` 0 is the first, and `episode` is its row. `part` is 0 for an episode without trajectories, too.
+ * Lists are sorted by reward in either direction, always with the newest step first among equal rewards: an index for each.
  */
 export const schema = `
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -22,6 +23,8 @@ CREATE INDEX by_episode ON trajectories (episode, part);
 CREATE INDEX by_key ON trajectories (key);
 CREATE INDEX by_place ON trajectories (step, kind, place, part);
 CREATE INDEX by_part ON trajectories (part, step, kind);
+CREATE INDEX by_reward ON trajectories (part, reward, step DESC, place);
+CREATE INDEX by_reward_down ON trajectories (part, reward DESC, step DESC, place);
 CREATE INDEX by_role ON trajectories (role);
 CREATE INDEX by_task ON trajectories (task, kind, step);
 CREATE TABLE details (
