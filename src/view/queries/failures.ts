@@ -4,7 +4,7 @@ import { UserError } from "../../errors.ts";
 import type { FailureGroup, Failures, FailuresQuery, SearchHit, SearchQuery, SearchResults } from "../api.ts";
 import { filterCondition, searchTerms } from "../filter/to-sql.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { rowsWhere, toRows, whereOf, wholeRows } from "./episode-list.ts";
+import { type IndexedRow, rowsWhere, toRows, whereOf, wholeRows } from "./episode-list.ts";
 import { type Given, required, wholeNumberOf } from "./parameters.ts";
 
 interface FailureRow {
@@ -92,15 +92,23 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
     ...values,
     terms,
   ]);
-  const snippet = database.prepare(
-    "SELECT snippet(texts, 0, char(2), char(3), '...', 24) AS snippet FROM texts WHERE texts MATCH ? AND rowid = ?",
-  );
+  const snippets = snippetsOf(database, terms, rows);
   const shown = toRows(database, rows);
   const hits = rows.map(({ episode }, index): SearchHit => {
-    const found = snippet.get([terms, episode]) as { snippet: string } | undefined;
-    return { episode: shown[index]!, ...marked(found?.snippet ?? "") };
+    return { episode: shown[index]!, ...marked(snippets.get(episode) ?? "") };
   });
   return { total, hits };
+}
+
+/** The `+` makes SQLite look up the words once, not once for each row. */
+function snippetsOf(database: IndexDatabase, terms: string, rows: readonly IndexedRow[]): Map<number, string> {
+  const found = database
+    .prepare(
+      `SELECT rowid AS episode, snippet(texts, 0, char(2), char(3), '...', 24) AS snippet FROM texts
+       WHERE texts MATCH ? AND +rowid IN (${rows.map(() => "?").join(", ")})`,
+    )
+    .all([terms, ...rows.map(({ episode }) => episode)]) as { episode: number; snippet: string }[];
+  return new Map(found.map(({ episode, snippet }) => [episode, snippet]));
 }
 
 /** The first match is between the characters 2 and 3, which are removed. */
