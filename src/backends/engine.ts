@@ -175,12 +175,33 @@ export interface TokenRows {
 /**
  * Weights that a learner has published, for samplers to load. `engine`: the engine keeps them and its own samplers find
  * them by `id`. `adapter`: a folder with PEFT's files, `weights`: a Hugging Face model directory; nobody changes them, and
- * `name` is unique.
+ * `name` is unique. `collective`: the sampler's server receives them from the learner's GPU, until the next `optimStep`.
  */
 export type Published = {
   /** Counted by the learner, from 1; a sampler that has loaded nothing has version 0, the weights it was opened with. */
   version: number;
-} & ({ kind: "engine"; id: string } | { kind: "adapter" | "weights"; name: string; path: string });
+} & (
+  | { kind: "engine"; id: string }
+  | { kind: "adapter" | "weights"; name: string; path: string }
+  | { kind: "collective"; group: WeightGroup }
+);
+
+/** A group of processes to which a learner broadcasts all its weights: inference servers with GPUs of their own. */
+export interface WeightGroup {
+  /** What the others need to join: NCCL's unique id in base64. */
+  readonly id: string;
+  /** Processes, of which the learner is number 0. */
+  readonly size: number;
+  /** What `send` broadcasts, in this order. */
+  readonly weights: { names: readonly string[]; dtypes: readonly string[]; shapes: readonly (readonly number[])[] };
+  /** Returns when all others have joined. */
+  join(): Promise<void>;
+  /**
+   * Broadcasts the current weights; they must be the published ones.
+   * @throws RunError if another member does not receive them
+   */
+  send(): Promise<void>;
+}
 
 /** Samples from published weights. */
 export interface Sampler {
@@ -262,6 +283,8 @@ export interface Learner {
   export(dir: string, as: "adapter" | "merged"): Promise<void>;
   /** Deletes what `saveState` keeps outside of `dir`. Absent if it keeps nothing there. */
   forgetState?(dir: string): Promise<void>;
+  /** Opens a group of `size` processes for all weights, by NCCL. Absent if the engine cannot broadcast. */
+  openGroup?(size: number): Promise<WeightGroup>;
   /** Frees the weights; the sampler that came with it ends too. */
   close(): Promise<void>;
 }
@@ -313,6 +336,8 @@ export interface Engine {
   readonly model: ModelInfo;
   /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding defects. */
   readonly versions: Readonly<Record<string, string>>;
+  /** The NCCL library that its learners broadcast with; absent if they cannot. */
+  readonly nccl?: string;
   createPolicy(spec: PolicySpec): Promise<Policy>;
   /** A learner without a sampler: a critic, or a reference to compare with. */
   createLearner(spec: LearnerSpec): Promise<Learner>;

@@ -1,4 +1,4 @@
-"""The error that reports a user's mistake."""
+"""Errors that are not defects: a user's mistake, a failure of another process."""
 
 
 class UserMistake(Exception):
@@ -8,6 +8,10 @@ class UserMistake(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class RunFailure(Exception):
+    """Another process or the machine failed. Answered with `kind: run`."""
 
 
 def first_line(error: BaseException) -> str:

@@ -15,7 +15,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from .channel import Channel, Message
-from .errors import UserMistake
+from .errors import RunFailure, UserMistake
+from .group import GROUPS, Group, nccl_library, within
 from .memory import memory_stats
 from .models.model import LanguageModel, find_source
 from .models.score_model import ScoreModel
@@ -52,6 +53,7 @@ class Operations:
         self._trainer: Trainer | None = None
         self._sampler: Sampler | None = None
         self._policies: Policies | None = None
+        self._group: Group | None = None
         self._seconds: Counter[str] = Counter()
 
     @property
@@ -104,7 +106,8 @@ class Operations:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
-        return {"model": loaded.info(), "versions": versions}, {}
+        nccl = nccl_library() if loaded.device.type == "cuda" else None
+        return {"model": loaded.info(), "versions": versions, "nccl": nccl}, {}
 
     def on_score(self, message: Message) -> Answer:
         scores = self._score_model.score(message.arrays["tokens"], message.arrays["offsets"])
@@ -193,6 +196,28 @@ class Operations:
         policy.export(Path(message.header["dir"]), message.header["as"])
         return {}, {}
 
+    def on_open_group(self, message: Message) -> Answer:
+        policy = self._policy(message)
+        policy.require_language_model()
+        weights = policy.weights()
+        self._group = GROUPS[message.header["backend"]](self._model.device)
+        announced = {
+            "names": list(weights),
+            "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()],
+            "shapes": [list(tensor.shape) for tensor in weights.values()],
+        }
+        return {"group": self._group.id, **announced}, {}
+
+    def on_join_group(self, message: Message) -> Answer:
+        size = int(message.header["size"])
+        self._with_group(message, "joining the group for weights", lambda group: group.join(size))
+        return {}, {}
+
+    def on_broadcast(self, message: Message) -> Answer:
+        tensors = self._policy(message).weights().values()
+        self._with_group(message, "broadcasting the weights", lambda group: group.broadcast(tensors))
+        return {}, {}
+
     def on_stats(self, _: Message) -> Answer:
         loaded = self._model or self._score_model
         stats = memory_stats(None if loaded is None else loaded.device)
@@ -217,6 +242,16 @@ class Operations:
             emit=self._channel.send,
             fail=self._fail,
         )
+
+    def _with_group(self, message: Message, what: str, use: Callable[[Group], None]) -> None:
+        group = self._group
+        if group is None:
+            raise ProtocolError(f"{message.op} before open_group, or after the group failed")
+        try:
+            within(float(message.header["timeout_seconds"]), what, lambda: use(group))
+        except RunFailure:
+            self._group = None
+            raise
 
     def _policy(self, message: Message) -> Policy:
         return self._policies[message.header["policy"]]

@@ -6,7 +6,7 @@ import traceback
 from typing import Any
 
 from .channel import Channel, Message
-from .errors import UserMistake, first_line
+from .errors import RunFailure, UserMistake, first_line
 from .memory import is_out_of_memory
 from .operations import Operations
 
@@ -19,6 +19,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, UserMistake):
         described = {"kind": "user", "message": error.message}
         return described if error.hint is None else {**described, "hint": error.hint}
+    if isinstance(error, RunFailure):
+        return {"kind": "run", "message": str(error)}
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         described = {"kind": "system", "code": errno.errorcode[error.errno], "message": str(error)}
         return described if error.filename is None else {**described, "path": str(error.filename)}

@@ -19,7 +19,8 @@ from pathlib import Path
 
 VLLM = (
     "/pause /resume /reset_prefix_cache /update_weight_version /weight_info /sleep /wake_up "
-    "/v1/load_lora_adapter /v1/unload_lora_adapter"
+    "/v1/load_lora_adapter /v1/unload_lora_adapter "
+    "/init_weight_transfer_engine /start_weight_update /update_weights /finish_weight_update"
 ).split()
 SGLANG = (
     "/pause_generation /continue_generation /update_weights_from_disk /model_info /release_memory_occupation "
@@ -32,6 +33,8 @@ def vllm() -> dict:
 
     os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     from fastapi import FastAPI
+    from pydantic import TypeAdapter
+    from vllm.distributed.weight_transfer import nccl_engine
     from vllm.entrypoints.rl.online.api_router import router
     from vllm.entrypoints.serve.dev.cache import api_router as cache
     from vllm.entrypoints.serve.dev.sleep import api_router as sleep
@@ -50,6 +53,14 @@ def vllm() -> dict:
             return None
         name = content["schema"].get("$ref", "").rsplit("/", 1)[-1]
         return schemas[name] if name else content["schema"]
+
+    # These routes pass any object on, of which the transfer by NCCL makes one of its own types.
+    parts = {"init_info": nccl_engine.NCCLWeightTransferInitInfo, "update_info": nccl_engine.NCCLWeightTransferUpdateInfo}
+    for schema in schemas.values():
+        for name in parts.keys() & schema.get("properties", {}).keys():
+            part = TypeAdapter(parts[name]).json_schema()
+            part.pop("description")
+            schema["properties"][name] = {**part, "additionalProperties": False}
 
     return {
         path: {

@@ -22,7 +22,7 @@ import { startWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
-  const { connection, model: own, versions, died } = await openWorker(options);
+  const { connection, model: own, versions, nccl, died } = await openWorker(options);
   const others = new Set<Connection>();
   // A run's sequences fit all of its models.
   let model = own;
@@ -56,6 +56,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       return model;
     },
     versions,
+    ...(nccl === null ? {} : { nccl }),
     createPolicy: (spec) => createPolicy(connection, spec),
     async createLearner({ model: name, ...spec }) {
       requireCreatable(capabilities, spec);
@@ -129,6 +130,7 @@ async function openWorker(options: LocalEngineOptions, { head }: { head?: "score
       model: modelInfo(options.model, found),
       moments: momentsOf(found),
       versions: header.versions as Record<string, string>,
+      nccl: header.nccl as string | null,
       died: worker.ended,
     };
   } catch (error) {

@@ -1,12 +1,15 @@
 /** The local engine's sampler and learner: the interfaces of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
-import type { Learner, LearnerSpec, Policy, Published, Sampler } from "../engine.ts";
+import type { Learner, LearnerSpec, Policy, Published, Sampler, WeightGroup } from "../engine.ts";
 import { requireFitting } from "../learner-spec.ts";
 import { requireOwn } from "../published.ts";
 import type { Connection } from "./channel/connection.ts";
 import { readNumber } from "./channel/frames.ts";
 import { sample } from "./sample.ts";
 import { forward, forwardBackward, tokensAtEach } from "./training/forward-backward.ts";
+
+/** Joining waits for the inference server's processes, broadcasting for all weights. */
+const groupSeconds = 300;
 
 /** @throws UserError when the model cannot carry this adapter */
 export async function createPolicy(connection: Connection, spec: LearnerSpec): Promise<Policy> {
@@ -74,6 +77,16 @@ export async function createPolicy(connection: Connection, spec: LearnerSpec): P
     },
     async export(dir, as) {
       await call("export", { dir: resolve(dir), as });
+    },
+    async openGroup(size) {
+      const { header } = await call("open_group", { backend: "nccl" });
+      return {
+        id: String(header.group),
+        size,
+        weights: header as unknown as WeightGroup["weights"],
+        join: async () => void (await call("join_group", { size, timeout_seconds: groupSeconds })),
+        send: async () => void (await call("broadcast", { timeout_seconds: groupSeconds })),
+      };
     },
     async close() {
       await call("close_policy");

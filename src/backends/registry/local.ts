@@ -4,7 +4,7 @@ import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
-import { checkOwnServer, sleepsWhileTraining, startOwnServer, startsServer } from "./own-server.ts";
+import { broadcasts, checkOwnServer, sleepsWhileTraining, startOwnServer, startsServer } from "./own-server.ts";
 
 export const local: BackendDescriptor = {
   capabilities({ local: { sampler } }) {
@@ -33,10 +33,11 @@ export const local: BackendDescriptor = {
     const servers = serversOf(config);
     if (servers !== undefined) return withServer(engine, { ...options, ...servers, apiKey: serverKey(config) });
     try {
-      const server = await startOwnServer(config, engine.model, hooks);
+      const server = await startOwnServer(config, engine, hooks);
       const { url, apiKey } = server;
       const sleeps = sleepsWhileTraining(config);
-      return ownServer(withServer(engine, { ...options, kind, urls: [url], apiKey, sleeps }), server);
+      const broadcastTo = broadcasts(config, engine) ? config.local.sampler.tensor_parallel : undefined;
+      return ownServer(withServer(engine, { ...options, kind, urls: [url], apiKey, sleeps, broadcastTo }), server);
     } catch (error) {
       await engine.close();
       throw error;

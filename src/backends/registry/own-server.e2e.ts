@@ -43,7 +43,7 @@ beforeAll(async () => {
   await makeTinyModel(join(root, "model"), 0, 64);
   const hooks = { logFile: join(root, "worker.log") };
   local = await openLocalEngine(localEngineOptions(config(), hooks));
-  server = await startOwnServer(config(), local.model, hooks);
+  server = await startOwnServer(config(), local, hooks);
   const tokenizer = openTokenizer(local.model.directory);
   encode = (written) => tokenizer.encode(written);
   engine = ownServer(throughServer(server.url, "adapters"), server);

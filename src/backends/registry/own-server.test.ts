@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { alternates, checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
+import { alternates, broadcasts, checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
 
 const configOf = (...overrides: string[]) =>
   composeConfig({ overrides: ["local.sampler.type=vllm", ...overrides] }).config;
@@ -43,4 +43,18 @@ test.each([
 ])("with %j, server and trainer alternate on a GPU: %s", (overrides, expected) => {
   const config = configOf(...overrides);
   expect([alternates(config), gpuOptions(config, "cuda:0", undefined).sleep]).toEqual([expected, expected]);
+});
+
+const apart = ["model.lora_rank=0", "local.sampler.devices=[1,2]"];
+test.each([
+  ["all weights, GPUs of its own", apart, "cuda:0", "/lib/libnccl.so.2", true],
+  ["a trainer without an index", apart, "cuda", "/lib/libnccl.so.2", true],
+  ["a shared GPU", apart, "cuda:1", "/lib/libnccl.so.2", false],
+  ["the trainer's GPU", ["model.lora_rank=0"], "cuda:0", "/lib/libnccl.so.2", false],
+  ["a LoRA", ["local.sampler.devices=[1]"], "cuda:0", "/lib/libnccl.so.2", false],
+  ["a trainer on the CPU", apart, "cpu", undefined, false],
+  ["torch without a shared NCCL", apart, "cuda:0", undefined, false],
+  ["SGLang", [...apart, "local.sampler.type=sglang"], "cuda:0", "/lib/libnccl.so.2", false],
+])("whether weights are broadcast with %s", (_, overrides, device, nccl, expected) => {
+  expect(broadcasts(configOf(...overrides), { nccl, model: { device } })).toBe(expected);
 });

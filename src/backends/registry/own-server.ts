@@ -6,7 +6,7 @@ import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
-import type { ModelInfo } from "../engine.ts";
+import type { Engine, ModelInfo } from "../engine.ts";
 import type { GpuOptions, LaunchOptions, Place } from "../servers/process/launch.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 
@@ -22,8 +22,24 @@ export const sleepsWhileTraining = (config: Config) =>
 
 /** Whether the server and the trainer use the same GPU, one after the other. */
 export function alternates({ local: { device, sampler }, rllm }: Config): boolean {
-  const own = device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0);
+  const own = gpuOf(device);
   return !rllm.async_training.enable && own !== undefined && (sampler.devices?.includes(own) ?? true);
+}
+
+/** The trainer's GPU. */
+const gpuOf = (device: string) => (device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0));
+
+/**
+ * Whether all weights go from the trainer's GPU straight to those of a server that Hone starts, by NCCL: that needs vLLM
+ * on other GPUs than the trainer's. Otherwise they go through files.
+ */
+export function broadcasts(
+  { local: { sampler }, model }: Config,
+  { nccl, model: { device } }: { nccl?: string | undefined; model: Pick<ModelInfo, "device"> },
+): boolean {
+  const own = gpuOf(device);
+  const isApart = own !== undefined && sampler.devices !== null && !sampler.devices.includes(own);
+  return sampler.type === "vllm" && model.lora_rank === 0 && nccl !== undefined && isApart;
 }
 
 /** @throws UserError when such a server cannot run on this machine */
@@ -45,7 +61,7 @@ export function checkOwnServer(config: Config): void {
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
 export async function startOwnServer(
   config: Config,
-  model: ModelInfo,
+  { model, nccl }: Pick<Engine, "model" | "nccl">,
   { logFile, onStatus = () => {} }: Pick<EngineHooks, "logFile" | "onStatus">,
 ): Promise<ServerProcess> {
   const [{ startServer }, { sglangLaunch, vllmLaunch }] = await Promise.all([
@@ -54,6 +70,7 @@ export async function startOwnServer(
   ]);
   const onGpu = isOnGpu(config);
   const options = launchOptions(config, model, onGpu);
+  if (options.gpu && broadcasts(config, { model, nccl })) options.gpu.nccl = nccl;
   const common = { onStatus, logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log") };
   if (config.local.sampler.type === "sglang") {
     const gpu = options.gpu!;

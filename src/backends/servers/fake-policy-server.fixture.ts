@@ -1,17 +1,34 @@
 /** A fake inference server with its control routes: it loads adapters and weights that `exportingEngine` publishes. */
+import { EventEmitter, once } from "node:events";
+import { join } from "node:path";
+import { temporaryFolder } from "../../files/temporary-names.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { lora } from "../conformance/tools.ts";
-import type { Engine, Sampler } from "../engine.ts";
+import type { Engine, Sampler, WeightGroup } from "../engine.ts";
 import { fakeServer, type ServerKind } from "./fake-server.fixture.ts";
 
 const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
 
-/** Exports states of the tabular engine. */
+/** What learners broadcast, as a folder: "state". */
+const broadcasts = new EventEmitter();
+
+/** Exports and broadcasts states of the tabular engine. */
 export const exportingEngine: Engine = {
   ...tabular,
   async createPolicy(spec) {
     const { learner, sampler } = await tabular.createPolicy(spec);
-    return { sampler, learner: { ...learner, export: (dir) => learner.saveState(dir) } };
+    const openGroup = async (size: number): Promise<WeightGroup> => ({
+      id: "group",
+      size,
+      weights: { names: ["all"], dtypes: ["float32"], shapes: [[2]] },
+      join: async () => {},
+      async send() {
+        const folder = temporaryFolder("hone-broadcast-");
+        await learner.saveState(join(folder, "state"));
+        broadcasts.emit("state", join(folder, "state"));
+      },
+    });
+    return { sampler, learner: { ...learner, openGroup, export: (dir) => learner.saveState(dir) } };
   },
 };
 
@@ -114,6 +131,21 @@ export async function fakePolicyServer(kind: ServerKind, generates = false): Pro
         if (kind === "sglang") label = fault.label ?? String(body.weight_version);
         return ok;
       }
+      case "/init_weight_transfer_engine":
+        requests.push("join");
+        return fault.refuses ? { status: 500, text: "no transfer" } : ok;
+      case "/start_weight_update":
+        return isPaused ? ok : { status: 400, text: "not paused" };
+      case "/update_weights": {
+        if (fault.refuses) return { status: 500, text: "cannot receive" };
+        const [path] = await once(broadcasts, "state");
+        if (!fault.ignores) base = await samplerOf(path, "full");
+        return ok;
+      }
+      case "/finish_weight_update":
+        label = fault.label ?? String(body.weight_version);
+        requests.push(`received v${label}`);
+        return ok;
       case "/update_weight_version":
         label = fault.label ?? String(body.new_version);
         return ok;

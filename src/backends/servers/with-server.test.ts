@@ -20,12 +20,12 @@ let server: FakePolicyServer;
 let notes: string[];
 let engine: Engine;
 
-async function open(kind: "vllm" | "sglang" = "vllm", generates = false): Promise<void> {
+async function open(kind: "vllm" | "sglang" = "vllm", generates = false, broadcastTo?: number): Promise<void> {
   folder = join(root, `run-${++count}`, "weights");
   server = await fakePolicyServer(kind, generates);
   notes = [];
   const onNote = (text: string) => notes.push(text);
-  engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode, onNote });
+  engine = withServer(exportingEngine, { urls: [`${server.url}/v1/`], kind, folder, encode, onNote, broadcastTo });
 }
 afterEach(async () => {
   await engine.close();
@@ -98,6 +98,30 @@ test.each([false, true])(
     expect(server.requests).toContain("unload v0");
   },
 );
+
+test("all weights are broadcast to a server with GPUs of its own, without files", async () => {
+  await open("vllm", false, 2);
+  const policy = await engine.createPolicy({ adapter: full });
+  expect(engine.model.sampledBy).toMatch(/, which gets all weights by NCCL$/);
+  await expectAgreement(policy, 0);
+  for (const version of [1, 2]) {
+    await trainStep(policy, version);
+    await expectAgreement(policy, version);
+  }
+  expect(server.requests).toEqual(["join", "received v0", "received v1", "received v2"]);
+  expect(existsSync(folder)).toBe(false);
+  server.fault = { ignores: true };
+  await expect(trainStep(policy, 3)).rejects.toThrow("does not sample with it");
+});
+
+test("a server that cannot join the group stops the run with a way out", async () => {
+  await open("vllm", false, 1);
+  server.fault = { refuses: true };
+  await expect(engine.createPolicy({ adapter: full })).rejects.toMatchObject({
+    message: expect.stringMatching(/^NCCL did not connect the trainer and the inference server: .* no transfer$/),
+    hint: expect.stringContaining("local.sampler.url"),
+  });
+});
 
 describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) => {
   test("is sampled with each adapter that is published, two of which stay at the server", async () => {

@@ -11,6 +11,7 @@ import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
+import { broadcasting } from "./weights/broadcasting.ts";
 import { probeServers } from "./weights/probe-servers.ts";
 import { folderForWeights, publishingFolders, removeLeftAdapters } from "./weights/published-folders.ts";
 import type { SyncedSampler } from "./weights/synced-sampler.ts";
@@ -23,6 +24,8 @@ export interface ServerOptions extends GroupOptions {
   folder: string;
   /** The servers share the trainer's GPU, and free its memory while the trainer uses it. */
   sleeps?: boolean;
+  /** Processes of the only server, if all weights are broadcast to it; undefined: they go through files. */
+  broadcastTo?: number | undefined;
   /** The trainer's tokenizer, without special tokens at its ends. */
   encode(text: string): ArrayLike<number>;
 }
@@ -66,6 +69,11 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     return [...new Set(dialects.map(({ path }) => path))].join(", ");
   }
 
+  /** How all weights reach the servers, for the run's first line. */
+  const reached = (way: string) => {
+    model = { ...model, sampledBy: `${model.sampledBy}, which gets all weights ${way}` };
+  };
+
   async function createPolicy(spec: PolicySpec): Promise<Policy> {
     const { adapter } = spec;
     const served = await compare();
@@ -74,9 +82,13 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { ...base, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const isAdapter = adapter.kind === "lora";
-    const folder = isAdapter ? options.folder : folderForWeights(options.folder, engine.model, group);
+    const broadcastTo = isAdapter ? undefined : options.broadcastTo;
+    const folder = isAdapter || broadcastTo ? options.folder : folderForWeights(options.folder, engine.model, group);
     folders.add(folder);
-    const { learner, first } = publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
+    const { learner, first } = broadcastTo
+      ? await broadcasting(policy.learner, control, broadcastTo)
+      : publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
+    if (!isAdapter) reached(broadcastTo ? "by NCCL" : "through files");
     const probes = probeServers(group, learner, probeTokens);
     const sampler = isAdapter
       ? adapterSampler(group, control, probes, { kind })
@@ -85,7 +97,7 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     try {
       await sampler.load(await first());
     } catch (error) {
-      if (!(error instanceof RunError) || error.code !== "run_failed") throw error;
+      if (broadcastTo || !(error instanceof RunError) || error.code !== "run_failed") throw error;
       throw new UserError(error.message, { hint: howToStart(kind, adapter, folder), cause: error });
     }
     if (options.sleeps) Object.assign(sampler, { sleep: control.sleep, wake: control.wake });

@@ -54,25 +54,16 @@ def export_adapter(policy, directory: Path) -> None:
 def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], directory: Path) -> None:
     """Writes a folder that transformers loads: the model's weights, some replaced by `merged`, and its
     tokenizer."""
-    weights = model.module.state_dict()
-    for group, joined in merged.items():
-        for member, start, size in zip(group.members, group.starts, group.sizes):
-            rows = joined[start : start + size]
-            weights[f"{member.name}.weight"] = rows.t() if isinstance(member.module, Conv1D) else rows
     config = read_json(model.directory / "config.json")
     config["dtype"] = str(model.dtype).removeprefix("torch.")
     config.pop("torch_dtype", None)
     config.pop("quantization_config", None)
-    tied = model.head.weight is model.module.get_input_embeddings().weight
-    head = f"{model.head_group.members[0].name}.weight"
-    if tied and model.head_group in merged:
+    if _is_tied(model) and model.head_group in merged:
         config["tie_word_embeddings"] = False
-    elif tied:
-        weights.pop(head, None)
-    converted = revert_weight_conversion(model.module, dict(weights))
+    weights = merged_weights(model, merged)
 
     def fill(folder: Path) -> None:
-        _write_shared(folder / "model.safetensors", converted)
+        _write_shared(folder / "model.safetensors", weights)
         write_json(folder / "config.json", config)
         for pattern in _TOKENIZER_FILES:
             for file in model.directory.glob(pattern):
@@ -80,6 +71,22 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
                     shutil.copyfile(file, folder / file.name)
 
     write_folder(directory, fill)
+
+
+def merged_weights(model: LanguageModel, merged: dict[LinearGroup, Tensor]) -> dict[str, Tensor]:
+    """The model's weights by their names in its files, some replaced by `merged`. The order is always the same."""
+    weights = model.module.state_dict()
+    for group, joined in merged.items():
+        for member, start, size in zip(group.members, group.starts, group.sizes):
+            rows = joined[start : start + size]
+            weights[f"{member.name}.weight"] = rows.t() if isinstance(member.module, Conv1D) else rows
+    if _is_tied(model) and model.head_group not in merged:
+        weights.pop(f"{model.head_group.members[0].name}.weight", None)
+    return revert_weight_conversion(model.module, dict(weights))
+
+
+def _is_tied(model: LanguageModel) -> bool:
+    return model.head.weight is model.module.get_input_embeddings().weight
 
 
 def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import UserMistake
 from ..models.model import LanguageModel
-from .export import export_merged
+from .export import export_merged, merged_weights
 from .policy import TrainedPolicy
 from .rounding import Probe, Thresholds
 from .value_head import ValueHead
@@ -73,6 +73,9 @@ class FullPolicy(TrainedPolicy):
         if form == "adapter":
             raise UserMistake("a policy with full weights has no adapter", "export it as merged")
         export_merged(self.model, {}, directory)
+
+    def weights(self) -> dict[str, Tensor]:
+        return merged_weights(self.model, {})
 
     def close(self) -> None:
         for hook in self._hooks:

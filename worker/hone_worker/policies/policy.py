@@ -70,6 +70,10 @@ class Policy(ABC):
     def export(self, directory: Path, form: str) -> None:
         """Writes the current weights: `adapter`: PEFT's files; `merged`: a Hugging Face folder."""
 
+    def weights(self) -> dict[str, Tensor]:
+        """All current weights by their names in the model's files, always in the same order."""
+        raise UserMistake("only a policy with full weights broadcasts them", "export it instead")
+
     def close(self) -> None:
         """Frees what the policy holds."""
 

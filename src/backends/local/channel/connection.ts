@@ -99,7 +99,7 @@ export function connect(worker: WorkerProcess) {
 }
 
 interface WorkerFailure {
-  kind: "user" | "system" | "internal";
+  kind: "user" | "run" | "system" | "internal";
   message: string;
   /** Of kind `system`: the name of the error number, such as ENOSPC, and the file. */
   code?: string;
@@ -115,6 +115,7 @@ function workerError(op: string, { kind, message, hint, trace, code, path }: Wor
       failure ?? new RunError(`the worker failed in ${op}: ${message}`, { hint: "check the disk and its permissions" })
     );
   }
+  if (kind === "run") return new RunError(message, { hint });
   if (kind === "user") return new UserError(message, { hint });
   return new RunError(`the worker failed in ${op}: ${message}`, {
     details: trace?.trimEnd(),

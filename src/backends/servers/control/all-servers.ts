@@ -88,6 +88,12 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
       weights = { path, version };
       await each((control) => control.loadWeights(path, version));
     },
+    async joinGroup(weightGroup) {
+      await each(async (control) => control.joinGroup?.(weightGroup));
+    },
+    async receiveWeights(weightGroup, version) {
+      await each(async (control) => control.receiveWeights?.(weightGroup, version));
+    },
     weightVersion: async () => [...new Set(await each((control) => control.weightVersion()))].join(", "),
     async sleep() {
       await each((control) => control.sleep());

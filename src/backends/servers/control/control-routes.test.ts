@@ -52,6 +52,43 @@ const calls: Record<string, (control: Control) => Promise<unknown>> = {
   wake: (control) => control.wake(),
 };
 
+const group = {
+  id: "A".repeat(171).concat("="),
+  size: 3,
+  weights: { names: ["a.weight", "b"], dtypes: ["bfloat16", "float32"], shapes: [[2, 3], [4]] },
+  join: async () => {},
+  send: async () => void asked.push({ method: "POST", url: new URL("send://group"), body: "" }),
+};
+
+test("vllm takes weights by NCCL in this order, and stays paused if they do not arrive", async () => {
+  const { port } = server.address() as AddressInfo;
+  const control = vllmControl({ url: `http://127.0.0.1:${port}`, headers: {} });
+  const { routes } = recorded.vllm!;
+  asked = [];
+  await control.joinGroup!(group);
+  await control.receiveWeights!(group, "7");
+  const [, , , ...rest] = asked.map(({ url }) => url.pathname || url.href);
+  expect(asked.slice(0, 3).map(({ url }) => url.pathname)).toEqual([
+    "/init_weight_transfer_engine",
+    "/pause",
+    "/start_weight_update",
+  ]);
+  // At the same time.
+  expect(rest.slice(0, 2).sort()).toEqual(["/update_weights", "send://group"]);
+  expect(rest.slice(2)).toEqual(["/finish_weight_update", "/reset_prefix_cache", "/resume"]);
+  for (const { url, body } of asked.filter(({ url }) => url.protocol === "http:")) {
+    const route = routes[url.pathname];
+    expect([url.pathname, route?.method]).toEqual([url.pathname, "POST"]);
+    if (route!.body) expectValid(route!.body, JSON.parse(body));
+    else expect(body).toBe("{}");
+  }
+
+  asked = [];
+  const failing = { ...group, send: () => Promise.reject(new Error("nobody took part")) };
+  await expect(control.receiveWeights!(failing, "8")).rejects.toThrow("nobody took part");
+  expect(asked.map(({ url }) => url.pathname)).not.toContain("/resume");
+});
+
 describe.each([
   ["vllm", vllmControl],
   ["sglang", sglangControl],

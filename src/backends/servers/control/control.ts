@@ -1,6 +1,7 @@
 /** The routes of an inference server beside sampling: its models, its tokenizer, its weights. */
 import { z } from "zod";
 import { RunError } from "../../../errors.ts";
+import type { WeightGroup } from "../../engine.ts";
 import type { Ask } from "./ask.ts";
 
 export interface ServedModel {
@@ -26,6 +27,13 @@ export interface Control {
    * @param version the label of these weights, which replies carry
    */
   loadWeights(path: string, version: string): Promise<void>;
+  /** Makes the server's processes join the group. Absent if this kind of server cannot. */
+  joinGroup?(group: WeightGroup): Promise<void>;
+  /**
+   * As `loadWeights`, with weights that the group's learner sends meanwhile. If that fails, the server stays paused: it has
+   * parts of two versions.
+   */
+  receiveWeights?(group: WeightGroup, version: string): Promise<void>;
   /** The label of the weights. */
   weightVersion(): Promise<string>;
   /** Frees the memory of weights and caches. No request may be running. */

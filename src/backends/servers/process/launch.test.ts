@@ -75,6 +75,10 @@ test("vLLM on GPUs", () => {
   expect(env).not.toHaveProperty("VLLM_CPU_KVCACHE_SPACE");
   const awake = vllmLaunch({ ...options, gpu: { ...gpu, sleep: false } }, machine);
   expect(awake.args).not.toContain("--enable-sleep-mode");
+  expect(awake.args).not.toContain("--weight-transfer-config");
+  const broadcast = vllmLaunch({ ...options, gpu: { ...gpu, nccl: "/lib/libnccl.so.2" } }, machine);
+  expect(flagsOf(broadcast.args)["--weight-transfer-config"]).toBe('{"backend":"nccl"}');
+  expect(broadcast.env.VLLM_NCCL_SO_PATH).toBe("/lib/libnccl.so.2");
 });
 
 test("SGLang on GPUs", () => {

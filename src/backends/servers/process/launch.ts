@@ -28,6 +28,8 @@ export interface GpuOptions {
   tensorParallel: number;
   /** The server can free its memory on request. */
   sleep: boolean;
+  /** The trainer's NCCL library, if the server receives all weights by broadcasts. */
+  nccl?: string | undefined;
 }
 
 export interface Launch {
@@ -79,6 +81,11 @@ export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: M
   } else {
     args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
     if (gpu.sleep) args.push("--enable-sleep-mode");
+    if (gpu.nccl !== undefined) {
+      args.push("--weight-transfer-config", JSON.stringify({ backend: "nccl" }));
+      // NCCL refuses a group with different versions of itself.
+      env.VLLM_NCCL_SO_PATH = gpu.nccl;
+    }
   }
   return { args, env };
 }

@@ -1,6 +1,7 @@
 /** Samples from a server whose weights it replaces. Running requests continue with the new ones. */
 import { rmSync } from "node:fs";
 import { RunError } from "../../../errors.ts";
+import type { Published } from "../../engine.ts";
 import type { Control } from "../control/control.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
@@ -16,8 +17,21 @@ export function weightsSampler(
 ): SyncedSampler {
   const served = { ...model, isLabelled: true };
   const sampler = sampleFrom(group, served);
-  let current: { version: number; path: string } | undefined;
+  let current: { version: number; path: string | undefined } | undefined;
   const metrics: Record<string, number> = {};
+
+  /** @returns the folder of the weights, if they go through files */
+  async function replace(published: Published): Promise<string | undefined> {
+    const label = `${published.version}`;
+    if (published.kind === "collective" && control.receiveWeights) {
+      await control.receiveWeights(published.group, label);
+      return undefined;
+    }
+    const { path } = requireKind(published, "weights", group);
+    await control.loadWeights(path, label);
+    return path;
+  }
+
   return {
     metrics,
     logprobs: sampler.logprobs,
@@ -31,14 +45,14 @@ export function weightsSampler(
       return sampler.sample(requests, options);
     },
     async load(published) {
-      const { version, path } = requireKind(published, "weights", group);
       const begin = performance.now();
-      await control.loadWeights(path, `${version}`);
+      const { version } = published;
+      const path = await replace(published);
       const label = await control.weightVersion();
       if (label !== `${version}`) throw otherVersion(group, version, label);
       metrics["rollout/sync_probe_difference"] = await probes.check(served, version);
       // The server needs the files of these weights only if it is restarted.
-      if (current) rmSync(current.path, { recursive: true, force: true });
+      if (current?.path) rmSync(current.path, { recursive: true, force: true });
       current = { version, path };
       metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
     },

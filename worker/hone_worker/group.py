@@ -1,0 +1,135 @@
+"""The group through which all weights reach inference servers: the worker has rank 0 and broadcasts."""
+
+import base64
+import ctypes
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .errors import RunFailure, first_line
+
+
+class Group(Protocol):
+    """Its methods may never return if the other side ends: call them through `within`."""
+
+    id: str
+    """What the others need to join."""
+
+    def join(self, size: int) -> None:
+        """Returns when all `size` members have joined and have added up one float."""
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Sends the tensors in this order; the others receive each by itself."""
+
+
+class NcclGroup:
+    """Called through NCCL's C interface: in torch 2.15, torch.cuda.nccl.init_rank raises SystemError, and
+    torch.distributed does not return the id that vLLM takes."""
+
+    def __init__(self, device: torch.device):
+        path = nccl_library()
+        if path is None:
+            raise RunFailure("torch has not loaded NCCL, so weights cannot be broadcast")
+        self._device = device
+        self._library = ctypes.CDLL(path)
+        self._library.ncclGetErrorString.restype = ctypes.c_char_p
+        self._comm = ctypes.c_void_p()
+        self._id = _UniqueId()
+        self._check(self._library.ncclGetUniqueId(ctypes.byref(self._id)))
+        self.id = base64.b64encode(bytes(self._id)).decode()
+
+    def join(self, size: int) -> None:
+        with torch.cuda.device(self._device):
+            init = self._library.ncclCommInitRank
+            init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, _UniqueId, ctypes.c_int]
+            self._check(init(ctypes.byref(self._comm), size, self._id, 0))
+            self._collective("ncclAllReduce", torch.zeros(1, device=self._device))
+            torch.cuda.synchronize()
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        with torch.cuda.device(self._device):
+            for tensor in tensors:
+                self._collective("ncclBroadcast", tensor.contiguous())
+            torch.cuda.synchronize()
+
+    def _collective(self, name: str, tensor: Tensor) -> None:
+        """In place. The argument 0 means the sum for an all-reduce, and the sender's rank for a broadcast."""
+        function = getattr(self._library, name)
+        pointer = ctypes.c_void_p
+        function.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, pointer, pointer]
+        data, stream = tensor.data_ptr(), torch.cuda.current_stream().cuda_stream
+        self._check(function(data, data, tensor.numel(), _NCCL_TYPES[tensor.dtype], 0, self._comm, stream))
+
+    def _check(self, result: int) -> None:
+        if result != 0:
+            raise RuntimeError(f"NCCL: {self._library.ncclGetErrorString(result).decode()}")
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+# ncclDataType_t
+_NCCL_TYPES = {
+    torch.int8: 0,
+    torch.uint8: 1,
+    torch.int32: 2,
+    torch.int64: 4,
+    torch.float16: 6,
+    torch.float32: 7,
+    torch.float64: 8,
+    torch.bfloat16: 9,
+}
+
+
+class GlooGroup:
+    """On CPUs, for tests. The id is the address of its store."""
+
+    def __init__(self, device: torch.device):
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.id = f"127.0.0.1:{self._store.port}"
+
+    def join(self, size: int) -> None:
+        self._group = dist.ProcessGroupGloo(self._store, 0, size, timedelta(hours=1))
+        self._group.allreduce([torch.zeros(1)]).wait()
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._group.broadcast(tensor.contiguous(), 0).wait()
+
+
+GROUPS: dict[str, Callable[[torch.device], Group]] = {"nccl": NcclGroup, "gloo": GlooGroup}
+
+
+def within(seconds: float, what: str, work: Callable[[], None]) -> None:
+    """Runs `work` in a thread of its own. Raises RunFailure if it fails, or is still running after `seconds`."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="group", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise RunFailure(f"{what}: the inference server did not take part within {seconds:g} s")
+    if failures:
+        raise RunFailure(f"{what}: {first_line(failures[0])}") from failures[0]
+
+
+def nccl_library() -> str | None:
+    """The path of the NCCL library that torch has loaded, or None."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(maxsplit=5)[5] for line in lines if "/libnccl.so" in line), None)
