@@ -115,7 +115,9 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
   }
   const apiKey = serverKey(config);
   const sampler = serverSampler({
-    ...{ url: urls, kind, onNote: warn },
+    url: urls,
+    kind,
+    onNote: warn,
     ...(model === undefined ? {} : { model }),
     ...(apiKey === undefined ? {} : { apiKey }),
   });

@@ -94,12 +94,21 @@ export function generateRoutes({ context, generator, adapters }: Service): Hono 
       .get("/health", (c) => c.body(null, context.models.some(({ keeper }) => keeper.lost) ? 503 : 200))
       .get("/v1/models", (c) => {
         const data = context.models.map(({ name, engine: { model } }) => ({
-          ...{ id: name, object: "model", owned_by: "hone", root: model.directory, parent: null },
+          id: name,
+          object: "model",
+          owned_by: "hone",
+          root: model.directory,
+          parent: null,
           max_model_len: model.maxLength,
         }));
         const [{ id: parent, max_model_len } = { id: "", max_model_len: 0 }] = data;
         const loaded = adapters.all.map(([id, { path: root }]) => ({
-          ...{ id, object: "model", owned_by: "hone", root, parent, max_model_len },
+          id,
+          object: "model",
+          owned_by: "hone",
+          root,
+          parent,
+          max_model_len,
         }));
         return c.json({ object: "list", data: [...data, ...loaded] });
       })

@@ -93,7 +93,11 @@ const text = (tag: string, markdown: string) => ({
 });
 
 const toHistogram = ({ min, max, count, sum, sumSquares, edges, counts }: Histogram) => ({
-  ...{ min, max, num: count, sum, sum_squares: sumSquares },
+  min,
+  max,
+  num: count,
+  sum,
+  sum_squares: sumSquares,
   // Each bucket begins where the one before it ends.
   bucket_limit: edges.slice(1),
   bucket: counts,

@@ -79,7 +79,9 @@ export function compareAttempts(first: readonly Attempt[], second: readonly Atte
   return {
     tasks: differences.length,
     difference: estimate(mean(differences), error, differences.length),
-    ...{ wins, losses, ties: differences.length - wins - losses },
+    wins,
+    losses,
+    ties: differences.length - wins - losses,
     signTest: signTest(wins, losses),
   };
 }

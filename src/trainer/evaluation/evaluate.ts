@@ -89,7 +89,9 @@ function summarize(folder: string, models: readonly Candidate[], attempts: reado
   return {
     folder,
     models: models.map(({ name, checkpoint = null, step }, index) => ({
-      ...{ name, checkpoint, step },
+      name,
+      checkpoint,
+      step,
       ...summarizeAttempts(attempts[index]!),
     })),
     comparisons: models.slice(1).flatMap(({ name }, index) => {

@@ -22,9 +22,15 @@ export function outcomeOf(episode: Episode): Outcome {
   const steps = episode.trajectories.flatMap((trajectory) => trajectory.steps);
   const failed = failure && `${failure.boundary} failed: ${failure.message}`;
   return {
-    ...{ task, rollout, row, reply: steps.at(-1)?.text ?? "" },
+    task,
+    rollout,
+    row,
+    reply: steps.at(-1)?.text ?? "",
     ...verdictOf(episode),
     reason: failed ?? explanation ?? null,
-    ...{ termination, calls: steps.length, tokens: sampledTokens(episode), seconds },
+    termination,
+    calls: steps.length,
+    tokens: sampledTokens(episode),
+    seconds,
   };
 }

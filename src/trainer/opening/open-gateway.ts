@@ -45,7 +45,10 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   const store = await openStore(options);
   try {
     const opened = await openGateway({
-      ...{ chat, model, log: warn, ...alone },
+      chat,
+      model,
+      log: warn,
+      ...alone,
       host: gateway.host ?? proxy.host,
       port: gateway.port ?? (fixedPort ? proxy.port : 0),
       adminToken: proxy.admin_token,

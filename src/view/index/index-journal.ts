@@ -30,8 +30,16 @@ type Entry = { seq: number; time: number } & EntryOf<RunEvent>;
 type EntryOf<Event> = Event extends RunEvent ? { kind: Event["type"] } & Omit<Event, "type"> : never;
 
 const newState = (inode: number): JournalState => ({
-  ...{ inode, offset: 0, seq: 0, time: 0, started: null, totalSteps: null, text: [] },
-  ...{ step: 0, stepBegan: 0, doing: null },
+  inode,
+  offset: 0,
+  seq: 0,
+  time: 0,
+  started: null,
+  totalSteps: null,
+  text: [],
+  step: 0,
+  stepBegan: 0,
+  doing: null,
 });
 
 export const readJournalState = (database: IndexDatabase): JournalState =>

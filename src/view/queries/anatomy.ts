@@ -72,7 +72,13 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
 }
 
 const noTotals = (): Record<SpanKind, number> => ({
-  ...{ queued: 0, model: 0, tool: 0, environment: 0, grader: 0, set_up: 0, agent: 0 },
+  queued: 0,
+  model: 0,
+  tool: 0,
+  environment: 0,
+  grader: 0,
+  set_up: 0,
+  agent: 0,
 });
 
 function summary(lanes: readonly Lane[], now: number): Pick<Anatomy, "slowest" | "totals"> {

@@ -184,6 +184,7 @@ function toReply({ text, reply }: Step): Reply {
 }
 
 const toCall = ({ id, name, arguments: given, argumentsText }: KeptCall): ToolCall => ({
-  ...{ id, name },
+  id,
+  name,
   arguments: argumentsText ?? toJson(given),
 });

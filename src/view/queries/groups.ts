@@ -105,7 +105,13 @@ function summaries(database: IndexDatabase, { step, kind }: Place, task?: string
 
 const emptyGroup = (place: Place, task: string, role: string): GroupSummary => ({
   ...place,
-  ...{ task, role, size: 0, rewards: [], mean: null, deviation: null, zeroSignal: null },
+  task,
+  role,
+  size: 0,
+  rewards: [],
+  mean: null,
+  deviation: null,
+  zeroSignal: null,
 });
 
 /** Why the rewards of a group tell nothing; null: they do. */
