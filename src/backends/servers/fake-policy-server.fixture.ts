@@ -1,6 +1,7 @@
 /** A fake inference server with its control routes: it loads adapters and weights that `exportingEngine` publishes. */
 import { EventEmitter, once } from "node:events";
-import { join } from "node:path";
+import { rmSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { lora } from "../conformance/tools.ts";
@@ -140,6 +141,7 @@ export async function fakePolicyServer(kind: ServerKind, generates = false): Pro
         if (fault.refuses) return { status: 500, text: "cannot receive" };
         const [path] = await once(broadcasts, "state");
         if (!fault.ignores) base = await samplerOf(path, "full");
+        rmSync(dirname(path), { recursive: true });
         return ok;
       }
       case "/finish_weight_update":
