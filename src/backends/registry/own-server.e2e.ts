@@ -71,13 +71,13 @@ describe("a sampler of vLLM", () => {
 
 const share = (reply: string) => [...reply].filter((letter) => letter >= "a" && letter <= "z").length / 8;
 
-async function history(name: string, of: Engine) {
+async function history(name: string, of: Engine, settings: { rank: number; rate: number }) {
   const trained = await train(
     {
       train: generated("toy", 256, (index) => ({ index })),
       workflow: singleTurn({ prompt: ({ index }) => `say ${index}`, reward: (_, { text: reply }) => share(reply) }),
       config: {
-        model: { name: join(root, "model"), lora_rank: 4, train_unembed: false },
+        model: { name: join(root, "model"), lora_rank: settings.rank, train_unembed: settings.rank === 0 },
         rllm: {
           rollout: { n: 8 },
           trainer: {
@@ -88,7 +88,7 @@ async function history(name: string, of: Engine) {
             run_dir: join(root, name),
           },
         },
-        training: { learning_rate: 0.03 },
+        training: { learning_rate: settings.rate },
         data: { train_batch_size: 4, max_response_length: 8 },
       },
     },
@@ -97,17 +97,26 @@ async function history(name: string, of: Engine) {
   return trained.history.map(({ metrics }) => metrics);
 }
 
+const adapters = { rank: 4, rate: 0.03 };
+const allWeights = { rank: 0, rate: 0.01 };
+
+function expectRise(metrics: Awaited<ReturnType<typeof history>>): void {
+  const rewards = metrics.map((step) => step["reward/mean"] ?? Number.NaN);
+  expect(mean(rewards.slice(-2)) - mean(rewards.slice(0, 2))).toBeGreaterThan(0.2);
+}
+
+async function expectToLearn(name: string, settings: typeof adapters): Promise<void> {
+  const metrics = await history(name, engine, settings);
+  expectRise(metrics);
+  for (const step of metrics) {
+    expect(step["rollout/logprob_diff_mean"]).toBeLessThan(1e-3);
+    expect(step["rollout/sync_probe_difference"]).toBeLessThan(1e-3);
+  }
+}
+
 it("the reward rises as with the local sampler, and the log-probabilities agree", async () => {
-  const own = await history("own", local);
-  const served = await history("served", engine);
-  for (const metrics of [own, served]) {
-    const rewards = metrics.map((step) => step["reward/mean"] ?? Number.NaN);
-    expect(mean(rewards.slice(-2)) - mean(rewards.slice(0, 2))).toBeGreaterThan(0.2);
-  }
-  for (const metrics of served) {
-    expect(metrics["rollout/logprob_diff_mean"]).toBeLessThan(1e-3);
-    expect(metrics["rollout/sync_probe_difference"]).toBeLessThan(1e-3);
-  }
+  expectRise(await history("own", local, adapters));
+  await expectToLearn("served", adapters);
 });
 
 /** In front of the server: acknowledges new adapters, but keeps the first one under their names. */
@@ -140,6 +149,9 @@ it("a server that acknowledges an adapter without applying it is caught with the
     proxy.closeAllConnections();
   }
 });
+
+// After the tests of adapters, since the server's own weights change.
+it("all weights reach the server, and the reward rises", () => expectToLearn("all", allWeights));
 
 it("a server that is killed ends requests and the engine with a sentence", async () => {
   const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
