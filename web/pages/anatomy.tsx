@@ -1,6 +1,6 @@
 /** Where the time of a step went: one lane for each rollout. */
 import type { Anatomy as AnatomyData, Lane, Span, SpanKind } from "../../src/view/api.ts";
-import { Choice, Empty, Link, Pending, Reward, StepSlider } from "../parts/basics.tsx";
+import { Empty, KindChoice, Link, Pending, Reward, StepSlider } from "../parts/basics.tsx";
 import { duration, percent, short } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
@@ -32,15 +32,7 @@ export function Anatomy({ run }: { run: string }) {
     <>
       <div class="head">
         <h1>Anatomy of a step</h1>
-        <Choice
-          label="kind"
-          value={kind}
-          options={[
-            { value: "train", label: "training" },
-            { value: "validation", label: "validation" },
-          ]}
-          onChange={(chosen) => setParameters({ kind: chosen === "train" ? null : chosen, step: null })}
-        />
+        <KindChoice kind={kind} />
       </div>
       <div class="sticky">
         <StepSlider steps={offered} step={step} onStep={(step) => setParameters({ step })} />

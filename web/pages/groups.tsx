@@ -1,6 +1,6 @@
 /** The groups of a step: the rollouts of one task and role, which are compared with each other. */
 import type { GroupSummary } from "../../src/view/api.ts";
-import { Choice, Empty, Pending, StepSlider } from "../parts/basics.tsx";
+import { Empty, KindChoice, Pending, StepSlider } from "../parts/basics.tsx";
 import { count, short, toNumber } from "../parts/numbers.ts";
 import { oneLine } from "../parts/printable.ts";
 import { address, href, parameter, setParameters } from "../state/address.ts";
@@ -16,15 +16,7 @@ export function Groups({ run }: { run: string }) {
     <>
       <div class="head">
         <h1>Groups</h1>
-        <Choice
-          label="kind"
-          value={kind}
-          options={[
-            { value: "train", label: "training" },
-            { value: "validation", label: "validation" },
-          ]}
-          onChange={(chosen) => setParameters({ kind: chosen === "train" ? null : chosen, step: null })}
-        />
+        <KindChoice kind={kind} />
       </div>
       {steps.length === 0 ? (
         <Empty>No {kind === "train" ? "training" : "validation"} episodes are stored so far.</Empty>

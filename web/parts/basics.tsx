@@ -1,7 +1,7 @@
 /** Small parts that all pages use. */
 import type { ComponentChildren } from "preact";
 import type { ApiError, JsonNumber, RunState } from "../../src/view/api.ts";
-import { href } from "../state/address.ts";
+import { href, setParameters } from "../state/address.ts";
 import { useKeys } from "../state/keys.ts";
 import { short, signed, toNumber } from "./numbers.ts";
 import { printable } from "./printable.ts";
@@ -152,3 +152,16 @@ export function Choice<T extends string>({ label, value, options, onChange }: Ch
     </fieldset>
   );
 }
+
+/** Episodes of training or of validation, as the address says. */
+export const KindChoice = ({ kind }: { kind: "train" | "validation" }) => (
+  <Choice
+    label="kind"
+    value={kind}
+    options={[
+      { value: "train", label: "training" },
+      { value: "validation", label: "validation" },
+    ]}
+    onChange={(chosen) => setParameters({ kind: chosen === "train" ? null : chosen, step: null })}
+  />
+);

@@ -138,6 +138,7 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
     restore: async () => false,
     async run(session, ask) {
       const tried = new Set<Server>();
+      const restored = new Set<Server>();
       let failure: unknown;
       for (;;) {
         const asking = lost.size > 0 ? askAgain() : undefined;
@@ -152,7 +153,8 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
         } catch (error) {
           if (error instanceof ServerFailed) await leaveOutIfLost(server);
           // A server that was restarted between two requests has none of the run's weights.
-          else if (error instanceof RunError && (await group.restore(server))) {
+          else if (error instanceof RunError && !restored.has(server) && (await group.restore(server))) {
+            restored.add(server);
             onNote?.(`the inference server at ${server.url} was restarted and got the run's weights again`);
             tried.delete(server);
             retries++;

@@ -3,33 +3,36 @@ import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { type KeptEpisode, type KeptTrajectory, tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
 
+/** The columns of an episode. */
+export interface EpisodeColumns {
+  task: string;
+  rollout: number;
+  correct: number | null;
+  termination: string;
+  failure: string | null;
+  boundary: string | null;
+  message: string | null;
+  explanation: string | null;
+  tokens: number;
+  turns: number;
+  tools: number;
+  seconds: number;
+  retries: number;
+  oldest: number | null;
+  version: number | null;
+  preview: string;
+}
+
 /** Of the columns of `trajectories`: those of the episode, and those of each of its trajectories. */
 export interface EpisodeRows {
-  episode: {
-    task: string;
-    rollout: number;
-    correct: number | null;
-    termination: string;
-    failure: string | null;
-    boundary: string | null;
-    message: string | null;
-    explanation: string | null;
-    tokens: number;
-    turns: number;
-    tools: number;
-    seconds: number;
-    retries: number;
-    oldest: number | null;
-    version: number | null;
-    preview: string;
-  };
+  episode: EpisodeColumns;
   parts: TrajectoryColumns[];
   retriedAfter: { kind: string; boundary: string; message: string }[];
   /** For full text search. */
   text: string;
 }
 
-interface TrajectoryColumns {
+export interface TrajectoryColumns {
   role: string | null;
   instance: number | null;
   reward: StoredNumber;

@@ -33,6 +33,7 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
     | undefined;
   if (window === undefined) {
     throw new UserError(`the journal has no ${kind === "train" ? "step" : "validation after step"} ${step}`, {
+      code: "not_found",
       hint: "events.jsonl of the run folder is the journal; runs of older versions have none",
     });
   }

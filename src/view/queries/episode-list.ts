@@ -1,44 +1,24 @@
 /** Rows of episodes from the index. */
 import type { EpisodeList, EpisodeRow, EpisodesQuery, SortColumn, TrajectoryRow } from "../api.ts";
 import { type Condition, filterCondition } from "../filter/to-sql.ts";
+import type { EpisodeColumns, TrajectoryColumns } from "../index/episode-rows.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { type Given, oneOf, wholeNumberOf } from "./parameters.ts";
 import { fromStored } from "./stored.ts";
 
 /** Columns of a row of `trajectories`, as SQLite returns them. */
-export interface IndexedRow {
-  episode: number;
-  key: string;
-  file: string;
-  offset: number;
-  length: number;
-  place: number;
-  step: number;
-  kind: "train" | "validation";
-  task: string;
-  rollout: number;
-  role: string | null;
-  instance: number | null;
-  reward: number | string | null;
-  advantage: number | string | null;
-  part_tokens: number;
-  part_turns: number;
-  signal: number | null;
-  correct: number | null;
-  termination: string;
-  failure: string | null;
-  boundary: string | null;
-  message: string | null;
-  explanation: string | null;
-  tokens: number;
-  turns: number;
-  tools: number;
-  seconds: number;
-  retries: number;
-  oldest: number | null;
-  version: number | null;
-  preview: string;
-}
+export type IndexedRow = EpisodeColumns &
+  TrajectoryColumns & {
+    episode: number;
+    key: string;
+    file: string;
+    offset: number;
+    length: number;
+    place: number;
+    step: number;
+    kind: "train" | "validation";
+    signal: number | null;
+  };
 
 /** By step, then validation after training, then place in the file. */
 const byPlace = "step DIR, kind DIR, place DIR";

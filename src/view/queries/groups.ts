@@ -40,7 +40,8 @@ export function group(database: IndexDatabase, folder: string, query: Given<Grou
   const groups = summaries(database, { step, kind }, task).filter(({ role }) => role === (query.role ?? role));
   const condition = "part = 0 AND step = ? AND kind = ? AND task = ? ORDER BY rollout, place";
   const rows = wholeRows(database, condition, [step, kind, task]);
-  if (rows.length === 0) throw new UserError(`step ${step} has no ${kind} episodes of the task ${task}`);
+  if (rows.length === 0)
+    throw new UserError(`step ${step} has no ${kind} episodes of the task ${task}`, { code: "not_found" });
   const steps = database
     .prepare("SELECT DISTINCT step FROM trajectories WHERE task = ? AND kind = ? ORDER BY step")
     .all([task, kind]) as { step: number }[];
@@ -62,7 +63,7 @@ export function taskHistory(database: IndexDatabase, folder: string, query: Give
   const values = kind === undefined ? [task] : [task, kind];
   const found = wholeRows(database, rest, values);
   const [first] = found;
-  if (first === undefined) throw new UserError(`the run has no episodes of the task ${task}`);
+  if (first === undefined) throw new UserError(`the run has no episodes of the task ${task}`, { code: "not_found" });
   const rows = toRows(database, found);
   const bySteps = new Map<string, EpisodeRow[]>();
   for (const row of rows) {

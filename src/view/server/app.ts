@@ -122,7 +122,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   app.onError((error, context) => {
     const at = error instanceof FilterError ? { at: error.at, length: error.length } : {};
     const hint = error instanceof HoneError && error.hint !== undefined ? { hint: error.hint } : {};
-    const status = !(error instanceof HoneError) ? 500 : / has no | does not exist/.test(error.message) ? 404 : 400;
+    const status = !(error instanceof HoneError) ? 500 : error.code === "not_found" ? 404 : 400;
     return problem(context, status, { error: messageOf(error), ...hint, ...at });
   });
   return app;

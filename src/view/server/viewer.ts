@@ -69,7 +69,7 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
       if (!names().includes(name)) {
         found?.index.close();
         opened.delete(name);
-        throw new UserError(`${single ? dirname(folder) : folder} has no run ${name}`);
+        throw new UserError(`${single ? dirname(folder) : folder} has no run ${name}`, { code: "not_found" });
       }
       if (found) return found;
       let pieces: { found: Pieces | undefined } | undefined;

@@ -99,7 +99,8 @@ def load_pretrained(
     except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
         raise _explained(directory, error) from error
     optional = () if output_layer else _output_layer_names(model)
-    absent = sorted(set(report["missing_keys"]).difference(optional)) + sorted(str(key) for key in report.get("mismatched_keys", ()))
+    absent = sorted(set(report["missing_keys"]).difference(optional))
+    absent += sorted(str(key) for key in report.get("mismatched_keys", ()))
     if absent:
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserMistake(

@@ -15,37 +15,43 @@ export const vllmCompletions: Dialect = {
   path: "/v1/completions",
   // vLLM's default --logprobs-mode is raw_logprobs.
   logprobs: "raw",
-  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, model, stream) {
-    // JSON.stringify leaves out what is undefined.
+  write(request, model, stream) {
     return {
       model,
-      prompt: Array.from(prompt),
-      max_tokens: params.maxTokens,
-      temperature: params.temperature,
-      top_p: params.topP,
-      top_k: params.topK,
-      min_p: params.minP,
-      stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
-      stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
-      ignore_eos: params.ignoreEos || undefined,
-      // Otherwise the penalties of the model's generation_config.json change what is sampled.
-      repetition_penalty: 1,
-      presence_penalty: 0,
-      frequency_penalty: 0,
-      seed: params.seed,
-      // 0: only those of the sampled tokens.
-      logprobs: topLogprobs,
-      prompt_logprobs: promptLogprobs ? 0 : undefined,
+      prompt: Array.from(request.prompt),
+      ...samplingFields(request),
+      top_k: request.params.topK,
       return_token_ids: true,
       return_weight_versions: true,
       // Keys are token ids, because different tokens can have the same text.
-      return_tokens_as_token_ids: topLogprobs > 0 || undefined,
+      return_tokens_as_token_ids: (request.topLogprobs ?? 0) > 0 || undefined,
       stream: stream || undefined,
     };
   },
   read: readChoice,
   openStream: (request) => (event) => readChoice(event, request),
 };
+
+/** The fields of both routes. JSON.stringify leaves out those that are undefined. */
+export function samplingFields({ params, promptLogprobs, topLogprobs = 0 }: SampleRequest) {
+  return {
+    max_tokens: params.maxTokens,
+    temperature: params.temperature,
+    top_p: params.topP,
+    min_p: params.minP,
+    stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
+    stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
+    ignore_eos: params.ignoreEos || undefined,
+    // Otherwise the penalties of the model's generation_config.json change what is sampled.
+    repetition_penalty: 1,
+    presence_penalty: 0,
+    frequency_penalty: 0,
+    seed: params.seed,
+    // 0: only those of the sampled tokens.
+    logprobs: topLogprobs,
+    prompt_logprobs: promptLogprobs ? 0 : undefined,
+  };
+}
 
 function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
   const [choice] = Array.isArray(body.choices) ? body.choices : [];

@@ -2,35 +2,21 @@
 import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
 import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
-import { readPromptLogprobs } from "./vllm-completions.ts";
+import { readPromptLogprobs, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
   logprobs: "raw",
-  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, model, stream, id) {
-    // JSON.stringify leaves out what is undefined.
+  write(request, model, stream, id) {
     return {
       request_id: id,
       model,
-      token_ids: Array.from(prompt),
+      token_ids: Array.from(request.prompt),
       sampling_params: {
-        max_tokens: params.maxTokens,
-        temperature: params.temperature,
-        top_p: params.topP,
-        top_k: Math.max(0, params.topK),
-        min_p: params.minP,
-        stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
-        stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
-        ignore_eos: params.ignoreEos || undefined,
-        repetition_penalty: 1,
-        presence_penalty: 0,
-        frequency_penalty: 0,
-        seed: params.seed,
-        // 0: only those of the sampled tokens.
-        logprobs: topLogprobs,
-        prompt_logprobs: promptLogprobs ? 0 : undefined,
+        ...samplingFields(request),
+        top_k: Math.max(0, request.params.topK),
         // Only stop strings need text.
-        detokenize: params.stopStrings.length > 0,
+        detokenize: request.params.stopStrings.length > 0,
       },
       stream: stream || undefined,
     };

@@ -13,28 +13,24 @@ export function ownServer(engine: Engine, server: ServerProcess): Engine {
       ? error
       : ((await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })])) ?? error);
 
-  function explained(sampler: Sampler): Sampler {
-    return {
-      get version() {
-        return sampler.version;
-      },
-      logprobs: sampler.logprobs,
-      ...(sampler.separate === undefined ? {} : { separate: sampler.separate }),
-      async *sample(requests, options) {
-        try {
-          yield* sampler.sample(requests, options);
-        } catch (error) {
-          throw await reasonOf(error);
-        }
-      },
-      async load(published) {
-        await sampler.load(published).catch(async (error: unknown) => {
-          throw await reasonOf(error);
-        });
-      },
-      close: () => sampler.close(),
-    };
-  }
+  const explained = (sampler: Sampler): Sampler => ({
+    ...sampler,
+    get version() {
+      return sampler.version;
+    },
+    async *sample(requests, options) {
+      try {
+        yield* sampler.sample(requests, options);
+      } catch (error) {
+        throw await reasonOf(error);
+      }
+    },
+    async load(published) {
+      await sampler.load(published).catch(async (error: unknown) => {
+        throw await reasonOf(error);
+      });
+    },
+  });
 
   return {
     ...engine,

@@ -98,12 +98,15 @@ test("a request that fails because the server died fails with the reason, and so
   const server = await starting;
   const tabular = tabularEngine({ alphabet: "abc" });
   const policy = await tabular.createPolicy({ adapter: { kind: "none" } });
+  const slept: string[] = [];
   const failing = {
     ...tabular,
     createPolicy: async () => ({
       ...policy,
       sampler: {
         ...policy.sampler,
+        sleep: async () => void slept.push("sleep"),
+        wake: async () => void slept.push("wake"),
         // biome-ignore lint/correctness/useYield: it fails first
         async *sample() {
           const { status } = await fetch(`${server.url}/v1/models`);
@@ -115,6 +118,9 @@ test("a request that fails because the server died fails with the reason, and so
   };
   const engine = ownServer(failing as typeof tabular, server);
   const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
+  await sampler.sleep?.();
+  await sampler.wake?.();
+  expect(slept).toEqual(["sleep", "wake"]);
   const request = { prompt: Int32Array.of(1), params: params({ maxTokens: 1 }) };
   await expect(sampler.sample([request])[Symbol.asyncIterator]().next()).rejects.toThrow(
     /^the stand-in ended by SIGKILL: .*memory/,
