@@ -33,7 +33,7 @@ const errors: string[] = [];
 const slowly = singleTurn<ToyRow>({
   prompt: () => "b",
   reward: async (_row, reply) => {
-    await sleep(60);
+    await sleep(200);
     return [...reply.text].filter((letter) => letter === "a").length / 4;
   },
 });
@@ -83,7 +83,8 @@ describe("beside a run", () => {
     await expect.poll(step, { timeout: 30_000 }).toBeGreaterThan(0);
     const before = await step();
     await expect.poll(step, { timeout: 30_000 }).toBeGreaterThan(before);
-    await shows(`of ${await step()}`, ".slider");
+    const last = async () => Number(/of (\d+)/.exec(await text(".slider"))?.[1]);
+    await expect.poll(last, { timeout: 30_000 }).toBeGreaterThan(before);
     expect(await page.evaluate("'notReloaded' in window")).toBe(true);
     expect(await page.locator(".chart canvas").count()).toBeGreaterThan(3);
   });
