@@ -81,13 +81,15 @@ write(
 );
 
 // Used together with the environment, which has the other packages.
-const tinker = join(home, "tinker.lock");
-await compile("requirements-tinker", "-c", whole, "-o", tinker);
-write(
-  "requirements-tinker.lock",
-  entries(tinker).filter((entry) => !known.has(entry.split("==")[0])),
-);
-rmSync(tinker);
+for (const name of ["requirements-tinker", "requirements-deepspeed"]) {
+  const all = join(home, `${name}.lock`);
+  await compile(name, "-c", whole, "-o", all);
+  write(
+    `${name}.lock`,
+    entries(all).filter((entry) => !known.has(entry.split("==")[0])),
+  );
+  rmSync(all);
+}
 
 // In a folder of its own with all its dependencies, in the versions of the environment.
 for (const name of ["requirements-wandb", "requirements-mlflow", "requirements-trackio"]) {

@@ -4,10 +4,14 @@ import { join } from "node:path";
 import { findPython } from "./find-python.mjs";
 import { withLock } from "./lock.mjs";
 import { workerFile } from "./paths.mjs";
-import { homeOf } from "./python.mjs";
+import { homeOf, preparePython } from "./python.mjs";
 import { SetupError, say, secondsSince } from "./report.mjs";
+import { attempt } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
 import { installLock, prepareUv } from "./uv.mjs";
+
+/** Packages that the registry has only as source, which the worker's Python builds. */
+const builtHere = new Set(["deepspeed"]);
 
 /**
  * @param {string} name `worker/requirements-{name}.lock` pins it
@@ -21,18 +25,34 @@ export async function preparePackage(name, home = homeOf()) {
   const stamp = { lock: hashFiles([lock]) };
   const ready = () => readStamp(join(folder, ".stamp.json"))?.lock === stamp.lock;
   if (ready()) return folder;
+  const isBuilt = builtHere.has(name);
+  if (isBuilt) await requireCompiler(name);
+  const executable = isBuilt ? await preparePython({ home }) : (await findPython()).executable;
   mkdirSync(join(home, "packages"), { recursive: true });
   await withLock(join(home, "setup.lock"), async () => {
     if (ready()) return;
     const start = performance.now();
     say(`installing the package of ${name}`);
-    const { executable } = await findPython();
     const uv = await prepareUv(home, executable);
     await replaceFolder(folder, async (partial) => {
-      await installLock(uv, ["--python", executable, "--target", partial], lock, name);
+      const fromSource = isBuilt ? ["--no-binary", name, "--no-build-isolation"] : [];
+      await installLock(uv, ["--python", executable, "--target", partial, ...fromSource], lock, name);
       writeStamp(join(partial, ".stamp.json"), stamp);
     });
     say(`${name} ready in ${secondsSince(start)}`);
   });
   return folder;
+}
+
+/**
+ * DeepSpeed compiles operations at first use, as torch's extensions do.
+ * @param {string} name
+ */
+async function requireCompiler(name) {
+  const compiler = process.env.CXX || "c++";
+  if ((await attempt(compiler, ["--version"])).code === 0) return;
+  throw new SetupError(`${name} needs a C++ compiler, and ${compiler} does not run`, {
+    hint: 'On Debian or Ubuntu: "apt install g++", then run this again.',
+    exitCode: 2,
+  });
 }
