@@ -13,7 +13,7 @@ export default defineConfig({
           include: ["src/**/*.e2e.ts"],
           testTimeout: 600_000,
           hookTimeout: 600_000,
-          fileParallelism: false,
+          maxWorkers: 2,
         },
       },
     ],

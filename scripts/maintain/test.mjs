@@ -39,6 +39,8 @@ function passes([program = "", ...args], python) {
   const env = {
     ...process.env,
     ...(python === "" ? {} : { HONE_PYTHON: python }),
+    // Two end-to-end files run at the same time.
+    OMP_NUM_THREADS: process.env.OMP_NUM_THREADS ?? "1",
     PYTHONPATH: [join(packageRoot, "worker"), process.env.PYTHONPATH].filter(Boolean).join(delimiter),
   };
   return new Promise((resolve) => {
