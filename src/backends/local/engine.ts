@@ -5,17 +5,17 @@ import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
+import { type Connection, connect } from "../channel/connection.ts";
+import { readNumber } from "../channel/frames.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
-import { type Connection, connect } from "./channel/connection.ts";
-import { readNumber } from "./channel/frames.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { createPolicy } from "./policy.ts";
 import { requireSameVocabulary } from "./same-vocabulary.ts";
-import { startWorker } from "./worker-process.ts";
+import { startLocalWorker } from "./worker-process.ts";
 
 /**
  * @throws UserError when the model, device or Python cannot be used
@@ -100,7 +100,7 @@ async function openWorker(options: LocalEngineOptions, { head }: { head?: "score
   const threads = threadCount(options.threads ?? 0, usableCores(), process.env);
 
   status("starting the worker");
-  const worker = await startWorker({ python, threads, logFile: options.logFile });
+  const worker = await startLocalWorker({ python, threads, logFile: options.logFile });
   const connection = connect(worker);
   try {
     status(`loading ${options.model}`);

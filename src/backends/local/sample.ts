@@ -3,9 +3,9 @@ import { concatenate } from "../../concatenate.ts";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
+import type { Connection } from "../channel/connection.ts";
+import type { Frame, FrameArray } from "../channel/frames.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
-import type { Connection } from "./channel/connection.ts";
-import type { Frame, FrameArray } from "./channel/frames.ts";
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(

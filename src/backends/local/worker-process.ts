@@ -1,12 +1,10 @@
-/** The local engine's worker as a process. It does not know messages. */
-import { fileURLToPath } from "node:url";
-import { ownerMark } from "../../files/temporary-names.ts";
+/** How the local engine starts its worker, and explains the worker's end. */
 import { type Death, describeDeath } from "../../processes/describe-death.ts";
-import { type PipedProcess, startProcess } from "../../processes/start-process.ts";
+import { startWorker, type WorkerProcess } from "../channel/worker-process.ts";
 import { EngineDied } from "../engine-died.ts";
 import { threadEnvironment, usableCores } from "./cores.ts";
 
-export interface WorkerOptions {
+interface LocalWorkerOptions {
   /** The Python executable. */
   python: string;
   /** Threads of the tensor library; 0 is one per core. */
@@ -14,15 +12,6 @@ export interface WorkerOptions {
   /** The worker's standard error is appended here. */
   logFile?: string | undefined;
 }
-
-export interface WorkerProcess extends Omit<PipedProcess, "ended" | "lastLines"> {
-  /** Resolves with the reason when the process has ended; never rejects. */
-  readonly ended: Promise<EngineDied>;
-}
-
-/** The same relative path from src/ and from dist/. */
-const workerDirectory = fileURLToPath(new URL("../../../worker", import.meta.url));
-const graceSeconds = 3;
 
 /**
  * Sizes of torch's two caches of compiled matrix products on a CPU. Each number of rows needs its own product of about
@@ -32,29 +21,15 @@ const graceSeconds = 3;
 const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };
 
 /** @throws RunError when Python cannot be started at all */
-export async function startWorker({ python, threads, logFile }: WorkerOptions): Promise<WorkerProcess> {
-  const worker = await startProcess({
-    name: "Python",
-    command: python,
-    args: ["-m", "hone_worker"],
-    env: {
-      ...kernelCaches,
-      ...process.env,
-      ...threadEnvironment(threads, usableCores(), process.env),
-      PYTHONPATH: [workerDirectory, process.env.PYTHONPATH]
-        .filter(Boolean)
-        .join(process.platform === "win32" ? ";" : ":"),
-      PYTHONUNBUFFERED: "1",
-      HONE_OWNER: ownerMark,
-      // If Node is killed, the worker notices by it.
-      HONE_PARENT_PID: String(process.pid),
-    },
-    channel: "pipes",
+export const startLocalWorker = ({ python, threads, logFile }: LocalWorkerOptions): Promise<WorkerProcess> =>
+  startWorker({
+    python,
+    module: "hone_worker",
+    env: { ...kernelCaches, ...process.env, ...threadEnvironment(threads, usableCores(), process.env) },
     logFile,
-    graceSeconds,
+    graceSeconds: 3,
+    died: workerDied,
   });
-  return { ...worker, ended: worker.ended.then(workerDied) };
-}
 
 const hints = {
   SIGKILL:

@@ -1,10 +1,10 @@
 /** Sequences and their per-token outputs as the flat arrays of the protocol, and back. Pure. */
 
-import type { OutputGradient } from "../../../algorithms/types.ts";
-import { concatenate } from "../../../concatenate.ts";
-import { RunError, UserError } from "../../../errors.ts";
-import { offsetsOf } from "../../../trajectories/batch.ts";
-import type { Sequence, TokenOutputs } from "../../../trajectories/types.ts";
+import type { OutputGradient } from "../../algorithms/types.ts";
+import { concatenate } from "../../concatenate.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { offsetsOf } from "../../trajectories/batch.ts";
+import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
 
 /** @throws UserError when a sequence is empty, or its mask or targets do not fit its tokens */

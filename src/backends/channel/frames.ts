@@ -2,7 +2,7 @@
  * The bytes between TypeScript and the worker: `u32 header length | u32 payload length | JSON header | payload`,
  * little-endian. It does not know what the messages mean.
  */
-import { RunError } from "../../../errors.ts";
+import { RunError } from "../../errors.ts";
 
 export type TypedArray = Int32Array | Float32Array | Uint8Array | BigInt64Array;
 

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
-import type { Loss } from "../../../algorithms/types.ts";
-import type { Sequence } from "../../../trajectories/types.ts";
-import { NonFiniteLossError } from "../../check-loss-value.ts";
-import type { Connection } from "../channel/connection.ts";
-import type { Frame, OutgoingArrays } from "../channel/frames.ts";
+import type { Loss } from "../../algorithms/types.ts";
+import type { Sequence } from "../../trajectories/types.ts";
+import { NonFiniteLossError } from "../check-loss-value.ts";
+import type { Connection } from "./connection.ts";
 import { forwardBackward } from "./forward-backward.ts";
+import type { Frame, OutgoingArrays } from "./frames.ts";
 
 /** Three sequences with 2, 0 and 3 trained tokens; a token's log-probability is minus its place in the batch. */
 const sequences: Sequence[] = [

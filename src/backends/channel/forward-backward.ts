@@ -2,15 +2,15 @@
  * One loss over one batch, through the worker: it sends outputs one micro-batch at a time, the loss turns them into a
  * gradient, and the gradient is sent back while the worker's graph is alive.
  */
-import { addMetrics } from "../../../algorithms/metric-sums.ts";
-import type { Loss, LossValue, OutputGradient, Outputs } from "../../../algorithms/types.ts";
-import { RunError } from "../../../errors.ts";
-import { countsOf, offsetsOf } from "../../../trajectories/batch.ts";
-import type { Sequence, TokenOutputs } from "../../../trajectories/types.ts";
-import { checkLossValue } from "../../check-loss-value.ts";
-import type { ForwardBackwardResult, TokenRows } from "../../engine.ts";
-import type { Connection } from "../channel/connection.ts";
-import type { Frame } from "../channel/frames.ts";
+import { addMetrics } from "../../algorithms/metric-sums.ts";
+import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
+import { RunError } from "../../errors.ts";
+import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
+import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
+import { checkLossValue } from "../check-loss-value.ts";
+import type { ForwardBackwardResult, TokenRows } from "../engine.ts";
+import type { Connection } from "./connection.ts";
+import type { Frame } from "./frames.ts";
 import {
   emptyOutputs,
   gather,
@@ -19,7 +19,7 @@ import {
   scatter,
   sequenceArrays,
   trainedOffsets,
-} from "../channel/ragged.ts";
+} from "./ragged.ts";
 
 /** The loss of one micro-batch. */
 interface Part {

@@ -1,9 +1,9 @@
 import { PassThrough } from "node:stream";
 import { describe, expect, it, vi } from "vitest";
-import { RunError, UserError } from "../../../errors.ts";
-import type { WorkerProcess } from "../worker-process.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { connect } from "./connection.ts";
 import { encodeFrame, type Frame, frameParser } from "./frames.ts";
+import type { WorkerProcess } from "./worker-process.ts";
 
 /** Both ends of a worker's pipes; `received` has what the worker received. */
 function pipes() {

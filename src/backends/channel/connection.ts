@@ -2,10 +2,10 @@
  * Requests and answers over a worker's pipes: numbers them, passes each event to its request, and rejects all of them
  * with one error when the worker dies. It does not know the operations.
  */
-import { RunError, UserError } from "../../../errors.ts";
-import { describeSystemFailure } from "../../../system-errors.ts";
-import type { WorkerProcess } from "../worker-process.ts";
+import { RunError, UserError } from "../../errors.ts";
+import { describeSystemFailure } from "../../system-errors.ts";
 import { encodeFrame, type Frame, frameParser, type OutgoingArrays } from "./frames.ts";
+import type { WorkerProcess } from "./worker-process.ts";
 
 interface Request {
   readonly id: number;
@@ -92,7 +92,7 @@ export function connect(worker: WorkerProcess) {
     },
     /** Stops the worker; requests still open are rejected. */
     async close(): Promise<void> {
-      fail(new RunError("the local engine was closed"));
+      fail(new RunError("the engine was closed"));
       await worker.stop();
     },
   };
