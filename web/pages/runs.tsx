@@ -41,7 +41,7 @@ export function Runs() {
       {runs.length === 0 && (
         <Empty>
           {data.runs.length === 0
-            ? "There are no runs in this folder so far. hone train creates one."
+            ? "No run has begun in this folder so far. The first one appears here when it begins."
             : "No run matches."}
         </Empty>
       )}

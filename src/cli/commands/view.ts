@@ -102,6 +102,7 @@ async function servePage(folder: string | undefined, { host, port, token, open }
   if (folder === undefined && existsSync(latest))
     url.pathname = `/runs/${encodeURIComponent(basename(realpathSync(latest)))}`;
   process.stdout.write(`${outColors.bold(`viewing ${printable(folder ?? "runs")} at ${url}`)}\n`);
+  if (viewer.isEmpty) process.stdout.write("no run has begun so far; the page shows the first one when it begins\n");
   process.stdout.write(outColors.dim("Ctrl-C stops the viewer; runs go on\n"));
   if (!existsSync(builtPage)) {
     process.stderr.write(

@@ -2,7 +2,7 @@ import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { journalFile, openJournal } from "./journal.ts";
+import { journalFile, lastEnd, openJournal } from "./journal.ts";
 
 const root = temporaryFolder("journal");
 let folders = 0;
@@ -76,4 +76,16 @@ test("lines are in the file while the run goes on", async () => {
   journal.event({ type: "run-end", reason: "done" });
   expect(lines(folder)).toHaveLength(2002);
   await journal.close();
+});
+
+test.each([
+  ["", undefined],
+  ['{"seq":1,"time":1,"kind":"run-end","reason":"stopped"}\n', "stopped"],
+  ['{"seq":1,"time":1,"kind":"run-end","reason":"done"}\n{"seq":2,"ti', "done"],
+  ['{"seq":1,"time":1,"kind":"run-end","reason":"done"}\n{"seq":2,"time":2,"kind":"run-start"}\n', undefined],
+])("how a run ended is read from the file: %j", (text, end) => {
+  const folder = newFolder();
+  expect(lastEnd(folder)).toBeUndefined();
+  writeFileSync(journalFile(folder), text);
+  expect(lastEnd(folder)).toBe(end);
 });

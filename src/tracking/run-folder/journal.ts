@@ -51,9 +51,9 @@ export function openJournal(runFolder: string, { onProblem, now = Date.now, flus
 
   function begin(): number {
     try {
-      const last = lastLine(file);
-      torn = last.torn;
-      return last.seq;
+      const found = lastLine(file);
+      torn = found.torn;
+      return found.last?.seq ?? 0;
     } catch (error) {
       failed(error);
       return 0;
@@ -123,33 +123,46 @@ function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
   }
 }
 
-/** The last number in use, and whether the file ends within a line. */
-function lastLine(file: string): { seq: number; torn: boolean } {
-  if (!existsSync(file)) return { seq: 0, torn: false };
+/** How the run ended, as the last line says; undefined if the process was killed, or the run goes on. */
+export function lastEnd(runFolder: string): "done" | "stopped" | "failed" | undefined {
+  const { last } = lastLine(journalFile(runFolder));
+  return last?.kind === "run-end" ? last.reason : undefined;
+}
+
+interface LastLine {
+  seq: number;
+  kind?: string;
+  reason?: "done" | "stopped" | "failed";
+}
+
+/** The last complete line, and whether the file ends within another. */
+function lastLine(file: string): { last: LastLine | undefined; torn: boolean } {
+  if (!existsSync(file)) return { last: undefined, torn: false };
   const handle = openSync(file, "r");
   try {
     const { size } = fstatSync(handle);
-    if (size === 0) return { seq: 0, torn: false };
+    if (size === 0) return { last: undefined, torn: false };
     for (let window = 1 << 16; ; window *= 4) {
       const from = Math.max(0, size - window);
       const bytes = Buffer.alloc(size - from);
       readSync(handle, bytes, 0, bytes.length, from);
       const text = bytes.toString("utf8");
-      const seq = text
+      const last = text
         .split("\n")
         .slice(from === 0 ? 0 : 1)
-        .reduceRight((found, line) => found || seqOf(line), 0);
-      if (seq > 0 || from === 0) return { seq, torn: !text.endsWith("\n") };
+        .reduceRight<LastLine | undefined>((found, line) => found ?? parse(line), undefined);
+      if (last !== undefined || from === 0) return { last, torn: !text.endsWith("\n") };
     }
   } finally {
     closeSync(handle);
   }
 }
 
-function seqOf(line: string): number {
+function parse(line: string): LastLine | undefined {
   try {
-    return (JSON.parse(line) as { seq: number }).seq;
+    const found = JSON.parse(line) as LastLine | null;
+    return typeof found?.seq === "number" ? found : undefined;
   } catch {
-    return 0;
+    return undefined;
   }
 }

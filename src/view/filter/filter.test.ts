@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { FilterError, parseFilter } from "./parse-filter.ts";
-import { filterCondition, searchTerms } from "./to-sql.ts";
+import { filterCondition, searchTerms, searchWords } from "./to-sql.ts";
 
 const problemOf = (text: string) => {
   try {
@@ -76,4 +76,10 @@ describe("filters", () => {
     ['"open quote', '"open quote"*'],
     ["!!", undefined],
   ])("full text search for %s", (text, terms) => expect(searchTerms(text)).toBe(terms));
+
+  test.each([
+    ["sorry", "not_sorry, Sorry", "sorry"],
+    ["nowhere 'no-answer", "There is no\nanswer.", "no\nanswer"],
+    ["été", "ÉTÉS", "ÉTÉ"],
+  ])("the words of %j are found in %j", (words, text, found) => expect(searchWords(words).exec(text)?.[0]).toBe(found));
 });

@@ -80,10 +80,17 @@ function searchPhrase(text: string): string | undefined {
   return /[\p{L}\p{N}]/u.test(text) ? `"${text.replaceAll('"', '""')}"*` : undefined;
 }
 
+const termsOf = (text: string) => [...text.matchAll(/"([^"]*)"?|[^\s"]+/g)].map(([word, quoted]) => quoted ?? word);
+
 /** Words that must all occur; those in double quotes next to each other. Undefined if there is nothing to search. */
 export function searchTerms(text: string): string | undefined {
-  const terms = [...text.matchAll(/"([^"]*)"?|[^\s"]+/g)].flatMap(
-    ([word, quoted]) => searchPhrase(quoted ?? word) ?? [],
-  );
+  const terms = termsOf(text).flatMap((term) => searchPhrase(term) ?? []);
   return terms.length === 0 ? undefined : terms.join(" AND ");
+}
+
+/** Finds the first of the words, or phrases, of a search in a text. */
+export function searchWords(text: string): RegExp {
+  const letters = "\\p{L}\\p{N}\\p{Co}";
+  const phrases = termsOf(text).flatMap((term) => term.match(/[\p{L}\p{N}\p{Co}]+/gu)?.join(`[^${letters}]+`) ?? []);
+  return new RegExp(`(?<![${letters}])(?:${phrases.join("|")})`, "iu");
 }

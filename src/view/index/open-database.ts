@@ -1,16 +1,50 @@
 /** The file of a run's index, in the user's cache: the run folder is never written to. */
 import { createHash } from "node:crypto";
-import { closeSync, openSync, readdirSync, realpathSync, rmSync, statSync, utimesSync } from "node:fs";
-import { homedir } from "node:os";
+import {
+  accessSync,
+  closeSync,
+  constants,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  statSync,
+  utimesSync,
+} from "node:fs";
+import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import Database from "libsql";
 import { makeFolder } from "../../files/make-folder.ts";
+import { printable } from "../../printable.ts";
 import { schema, schemaVersion } from "./schema.ts";
 
 export type IndexDatabase = Database.Database;
 
-/** `$XDG_CACHE_HOME/hone/view` */
-export const defaultCache = (): string => join(process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache"), "hone", "view");
+/** `$XDG_CACHE_HOME/hone/view`; a temporary folder, with one line on stderr, if that cannot be written. */
+export function defaultCache(): string {
+  try {
+    const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "hone", "view");
+    makeFolder(cache, 0o700);
+    accessSync(cache, constants.W_OK);
+    return cache;
+  } catch (error) {
+    const cache = temporaryCache();
+    process.stderr.write(`the viewer's index is in ${cache}: ${printable((error as Error).message)}\n`);
+    return cache;
+  }
+}
+
+/** Of this user, since others may write to the folder of temporary files. */
+function temporaryCache(): string {
+  const folder = join(tmpdir(), `hone-view-${process.getuid?.() ?? "user"}`);
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  const { uid, mode } = lstatSync(folder);
+  const isMine = uid === (process.getuid?.() ?? uid) && (mode & 0o777) === 0o700;
+  return isMine ? folder : mkdtempSync(join(tmpdir(), "hone-view-"));
+}
 
 const unusedDays = 30;
 

@@ -67,8 +67,15 @@ export function rowsWhere(database: IndexDatabase, rest: string, values: readonl
 /** Finds and sorts only the rows' numbers: whole rows are long. */
 export function wholeRows(database: IndexDatabase, rest: string, values: readonly unknown[]): IndexedRow[] {
   const found = database.prepare(`SELECT row FROM trajectories WHERE ${rest}`).all([...values]) as { row: number }[];
+  return loadRows(
+    database,
+    found.map(({ row }) => row),
+  );
+}
+
+export function loadRows(database: IndexDatabase, rows: readonly number[]): IndexedRow[] {
   const whole = database.prepare("SELECT * FROM trajectories JOIN details USING (episode) WHERE row = ?");
-  return found.map(({ row }) => whole.get([row]) as IndexedRow);
+  return rows.map((row) => whole.get([row]) as IndexedRow);
 }
 
 export function toRows(database: IndexDatabase, rows: readonly IndexedRow[]): EpisodeRow[] {

@@ -1,11 +1,9 @@
-/** Failures by boundary and message, and full text search. */
-
-import { UserError } from "../../errors.ts";
-import type { FailureGroup, Failures, FailuresQuery, SearchHit, SearchQuery, SearchResults } from "../api.ts";
-import { filterCondition, searchTerms } from "../filter/to-sql.ts";
+/** Failures by boundary and message. */
+import type { FailureGroup, Failures, FailuresQuery } from "../api.ts";
+import { filterCondition } from "../filter/to-sql.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
-import { type IndexedRow, rowsWhere, toRows, whereOf, wholeRows } from "./episode-list.ts";
-import { type Given, required, wholeNumberOf } from "./parameters.ts";
+import { rowsWhere, whereOf } from "./episode-list.ts";
+import type { Given } from "./parameters.ts";
 
 interface FailureRow {
   episode: number;
@@ -75,46 +73,4 @@ function failureFilter({ failure, boundary, message }: FailureRow): string {
   const longest = fixed.reduce((best, part) => (part.trim().length > best.length ? part.trim() : best), "");
   const words = longest === "" ? "" : ` and message~"${longest.replaceAll(/["\\]/g, "\\$&")}"`;
   return `failure=${failure} and boundary=${boundary}${words}`;
-}
-
-/** @throws UserError if there is nothing to search */
-export function search(database: IndexDatabase, query: Given<SearchQuery>): SearchResults {
-  const terms = searchTerms(required("q", query.q));
-  if (terms === undefined) throw new UserError("a text search needs a letter or a digit");
-  const limit = wholeNumberOf("limit", query.limit, 50, 200);
-  const offset = wholeNumberOf("offset", query.offset, 0);
-  const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
-  const matching = `${where} AND episode IN (SELECT rowid FROM texts WHERE texts MATCH ?)`;
-  const { total } = database
-    .prepare(`SELECT count(*) AS total FROM trajectories WHERE ${matching}`)
-    .get([...values, terms]) as { total: number };
-  const rows = wholeRows(database, `${matching} ORDER BY step DESC, kind DESC, place LIMIT ${limit} OFFSET ${offset}`, [
-    ...values,
-    terms,
-  ]);
-  const snippets = snippetsOf(database, terms, rows);
-  const shown = toRows(database, rows);
-  const hits = rows.map(({ episode }, index): SearchHit => {
-    return { episode: shown[index]!, ...marked(snippets.get(episode) ?? "") };
-  });
-  return { total, hits };
-}
-
-/** The `+` makes SQLite look up the words once, not once for each row. */
-function snippetsOf(database: IndexDatabase, terms: string, rows: readonly IndexedRow[]): Map<number, string> {
-  const found = database
-    .prepare(
-      `SELECT rowid AS episode, snippet(texts, 0, char(2), char(3), '...', 24) AS snippet FROM texts
-       WHERE texts MATCH ? AND +rowid IN (${rows.map(() => "?").join(", ")})`,
-    )
-    .all([terms, ...rows.map(({ episode }) => episode)]) as { episode: number; snippet: string }[];
-  return new Map(found.map(({ episode, snippet }) => [episode, snippet]));
-}
-
-/** The first match is between the characters 2 and 3, which are removed. */
-function marked(snippet: string): Pick<SearchHit, "snippet" | "match"> {
-  const from = snippet.indexOf("\u0002");
-  const to = snippet.indexOf("\u0003");
-  const text = snippet.replaceAll("\u0002", "").replaceAll("\u0003", "");
-  return { snippet: text, match: from < 0 || to < 0 ? null : [from, to - 1] };
 }

@@ -2,6 +2,7 @@
 import { existsSync, statSync } from "node:fs";
 import { basename, join } from "node:path";
 import { isLocked } from "../../files/folder-lock.ts";
+import { lastEnd } from "../../tracking/run-folder/journal.ts";
 import type { JsonNumber, Note, RunDetail, RunState, RunSummary, StepSummary } from "../api.ts";
 import { type JournalState, readJournalState } from "../index/index-journal.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
@@ -12,9 +13,10 @@ import { fromStored } from "./stored.ts";
 
 const chartValues = 60;
 
+/** A run writes its end before it releases its folder, so the journal is read after the lock. The index may be behind. */
 export function runState(folder: string, { end }: Pick<JournalState, "end">): RunState {
   if (isLocked(folder)) return "live";
-  return end?.reason ?? "interrupted";
+  return end?.reason ?? lastEnd(folder) ?? "interrupted";
 }
 
 export function runSummary({ folder, database, share, problems }: RunIndex): RunSummary {

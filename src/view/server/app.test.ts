@@ -203,6 +203,11 @@ describe("queries", () => {
     expect(total).toBe(4);
     const [{ snippet, match }] = hits as [SearchResults["hits"][0]];
     expect(snippet.slice(...match!)).toBe("question");
+    const pages = await get<SearchResults>("/runs/toy/search?q=%22Question+3%22&limit=2&offset=3");
+    expect(pages.hits.map(({ episode }) => episode.key)).toEqual(["t3.15", "t2.12"]);
+    expect(pages.total).toBe(12);
+    expect(await get<SearchResults>("/runs/toy/search?q=question&offset=100")).toEqual({ total: 48, hits: [] });
+    expect(await get<SearchResults>("/runs/toy/search?q=nowhere")).toEqual({ total: 0, hits: [] });
   });
 
   test("the anatomy of a step: what each rollout waited for", async () => {

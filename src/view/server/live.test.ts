@@ -5,6 +5,8 @@ import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { journalFile, openJournal } from "../../tracking/run-folder/journal.ts";
 import type { JournalEntry } from "../api.ts";
 import { generateRun, generateStep } from "../generate-run.fixture.ts";
+import { readJournalState } from "../index/index-journal.ts";
+import { runState } from "../queries/run.ts";
 import { createApp } from "./app.ts";
 import { createLive } from "./live.ts";
 import { openViewer } from "./viewer.ts";
@@ -36,8 +38,8 @@ interface Received {
 }
 
 /** A page that follows the run. */
-async function connect(path: string, headers: Record<string, string> = {}) {
-  const response = await app.request(path, { headers });
+async function connect(path: string, headers: Record<string, string> = {}, from = app) {
+  const response = await from.request(path, { headers });
   const reader = response.body!.pipeThrough(new TextDecoderStream() as TransformStream<Uint8Array, string>).getReader();
   let rest = "";
   return {
@@ -95,6 +97,40 @@ test("new episodes and new runs are reported", async () => {
   generateRun(join(root, "runs", "other"), { steps: 1 });
   expect(new Set(((await page.next("runs")).data as { runs: string[] }).runs)).toEqual(new Set(["toy", "other"]));
   await page.close();
+});
+
+test("an empty folder is viewed, and its first run appears", async () => {
+  const empty = join(root, "empty");
+  mkdirSync(empty);
+  const waiting = openViewer(empty, join(root, "cache"));
+  const liveHere = createLive(waiting);
+  const page = await connect(
+    "/api/events",
+    {},
+    createApp({ viewer: waiting, live: liveHere, token: null, page: root }),
+  );
+  expect(waiting.names()).toEqual([]);
+  generateRun(join(empty, "first"), { steps: 1 });
+  expect((await page.next("runs")).data).toEqual({ runs: ["first"] });
+  await page.close();
+  liveHere.close();
+  waiting.close();
+});
+
+test.each([
+  [join(root, "missing"), "is not a run folder"],
+  [import.meta.dirname, "contains none"],
+])("%s is refused", (path, text) => {
+  expect(() => openViewer(path, join(root, "cache"))).toThrow(text);
+});
+
+test("the state of a run that has just ended does not depend on the index", async () => {
+  const { index } = viewer.open("toy");
+  await index.refresh();
+  const before = readJournalState(index.database);
+  expect(runState(run, before)).toBe("interrupted");
+  journal.event({ type: "run-end", reason: "stopped" });
+  expect(runState(run, before)).toBe("stopped");
 });
 
 test("POST /api/view points the open pages at an address", async () => {

@@ -71,7 +71,7 @@ function followRuns(viewer: Viewer, send: Send): Follower {
   let known = viewer.names().join("/");
   let looked = Date.now();
   return async () => {
-    if (viewer.single || Date.now() - looked < runsMilliseconds) return;
+    if (Date.now() - looked < runsMilliseconds) return;
     looked = Date.now();
     const runs = viewer.names();
     if (runs.join("/") === known) return;

@@ -5,10 +5,11 @@ import { runConfig } from "../queries/config.ts";
 import { curves } from "../queries/curves.ts";
 import { episode } from "../queries/episode.ts";
 import { episodeList } from "../queries/episode-list.ts";
-import { failures, search } from "../queries/failures.ts";
+import { failures } from "../queries/failures.ts";
 import { group, groupList, taskHistory } from "../queries/groups.ts";
 import { journalPage } from "../queries/journal-page.ts";
 import { runDetail } from "../queries/run.ts";
+import { search } from "../queries/search.ts";
 import type { OpenedRun } from "./viewer.ts";
 
 /** Parameters of the query, and of the path. */

@@ -27,6 +27,8 @@ export interface ViewerOptions {
 export interface RunningViewer {
   /** With the token, if one is required. */
   url: string;
+  /** There is no run so far; the page waits for one. */
+  isEmpty: boolean;
   close(): Promise<void>;
 }
 
@@ -67,6 +69,7 @@ export async function startViewer(options: ViewerOptions): Promise<RunningViewer
   const named = host.includes(":") ? `[${host}]` : host;
   return {
     url: `http://${named}:${bound}/${token === null ? "" : `?token=${token}`}`,
+    isEmpty: viewer.names().length === 0,
     async close() {
       live.close();
       server.closeAllConnections();

@@ -1,5 +1,5 @@
 /** The runs that are viewed, each with its index. */
-import { existsSync, readdirSync, realpathSync, statSync } from "node:fs";
+import { type Dirent, existsSync, readdirSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { UserError } from "../../errors.ts";
 import { openPieces, type Pieces } from "../../tracking/run-folder/kept-episodes.ts";
@@ -9,7 +9,7 @@ import { openRunIndex, type RunIndex } from "../index/run-index.ts";
 export interface Viewer {
   /** The folder that is viewed. */
   readonly folder: string;
-  /** It is one run. */
+  /** It is one run. An empty folder may become one, or a folder of runs. */
   readonly single: boolean;
   /** Names of the runs' folders, the newest first. */
   names(): string[];
@@ -40,19 +40,21 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
     });
   }
   const folder = realpathSync(path);
-  const single = isRun(folder);
+  const isSingle = () => isRun(folder);
   const opened = new Map<string, OpenedRun>();
   removeUnused(cache);
 
   function names(): string[] {
-    if (single) return [basename(folder)];
+    if (isSingle()) return [basename(folder)];
     return readdirSync(folder, { withFileTypes: true })
       .filter((entry) => entry.isDirectory() && isRun(join(folder, entry.name)))
       .map(({ name }) => ({ name, time: statSync(join(folder, name)).birthtimeMs }))
       .sort((left, right) => right.time - left.time || (left.name < right.name ? 1 : -1))
       .map(({ name }) => name);
   }
-  if (!single && names().length === 0) {
+  // Runs may be created later in a folder without files of another kind.
+  const isOther = (entry: Dirent) => entry.isFile() && !entry.name.startsWith(".");
+  if (names().length === 0 && readdirSync(folder, { withFileTypes: true }).some(isOther)) {
     throw new UserError(`${path} is not a run folder, and contains none`, {
       hint: "hone train creates one; runs/latest is the newest run",
     });
@@ -60,16 +62,18 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
 
   return {
     folder,
-    single,
+    get single() {
+      return isSingle();
+    },
     names,
     open(name) {
       const found = opened.get(name);
-      const at = single ? folder : join(folder, name);
+      const at = isSingle() ? folder : join(folder, name);
       // A name is one of the listed ones, so it cannot lead elsewhere.
       if (!names().includes(name)) {
         found?.index.close();
         opened.delete(name);
-        throw new UserError(`${single ? dirname(folder) : folder} has no run ${name}`, { code: "not_found" });
+        throw new UserError(`${isSingle() ? dirname(folder) : folder} has no run ${name}`, { code: "not_found" });
       }
       if (found) return found;
       let pieces: { found: Pieces | undefined } | undefined;

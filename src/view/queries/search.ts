@@ -1,0 +1,55 @@
+/** Full text search. */
+import { UserError } from "../../errors.ts";
+import type { SearchHit, SearchQuery, SearchResults } from "../api.ts";
+import { filterCondition, searchTerms, searchWords } from "../filter/to-sql.ts";
+import type { IndexDatabase } from "../index/open-database.ts";
+import { loadRows, toRows, whereOf } from "./episode-list.ts";
+import { type Given, required, wholeNumberOf } from "./parameters.ts";
+
+/** @throws UserError if there is nothing to search */
+export function search(database: IndexDatabase, query: Given<SearchQuery>): SearchResults {
+  const words = required("q", query.q);
+  const terms = searchTerms(words);
+  if (terms === undefined) throw new UserError("a text search needs a letter or a digit");
+  const limit = wholeNumberOf("limit", query.limit, 50, 200);
+  const offset = wholeNumberOf("offset", query.offset, 0);
+  const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
+  // One look-up of the words gives the number of all matches and the rows of a page; without rows, `row` is null once.
+  const found = database
+    .prepare(
+      `WITH found AS MATERIALIZED (
+         SELECT row, step, kind, place FROM trajectories
+         WHERE ${where} AND episode IN (SELECT rowid FROM texts WHERE texts MATCH ?)
+       )
+       SELECT total, row FROM (SELECT count(*) AS total FROM found)
+       LEFT JOIN (SELECT row FROM found ORDER BY step DESC, kind DESC, place LIMIT ${limit} OFFSET ${offset})`,
+    )
+    .all([...values, terms]) as { total: number; row: number | null }[];
+  const rows = loadRows(
+    database,
+    found.flatMap(({ row }) => row ?? []),
+  );
+  const textOf = database.prepare("SELECT text FROM texts WHERE rowid = ?");
+  const shown = toRows(database, rows);
+  const hits = rows.map(({ episode }, index): SearchHit => {
+    const { text } = textOf.get([episode]) as { text: string };
+    return { episode: shown[index]!, ...snippetOf(text, words) };
+  });
+  return { total: found[0]!.total, hits };
+}
+
+/** Characters before and after a match. */
+const around = { before: 60, after: 120 };
+
+/** The text around the first of the words. */
+function snippetOf(text: string, words: string): Pick<SearchHit, "snippet" | "match"> {
+  const found = searchWords(words).exec(text);
+  const at = found?.index ?? 0;
+  const end = at + (found?.[0].length ?? 0);
+  const from = at <= around.before ? 0 : text.indexOf(" ", at - around.before) + 1 || at;
+  const start = Math.min(from, at);
+  const head = start > 0 ? "..." : "";
+  const tail = text.length > end + around.after ? "..." : "";
+  const snippet = head + text.slice(start, end + around.after) + tail;
+  return { snippet, match: found ? [head.length + at - start, head.length + end - start] : null };
+}
