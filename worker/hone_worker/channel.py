@@ -142,25 +142,26 @@ class Channel:
     def _read(self) -> None:
         broken: BrokenStream | None = None
         try:
-            while (message := self._next()) is not None:
+            while (message := read_message(self._source)) is not None:
+                if not isinstance(message.header.get("id"), int) or not isinstance(message.header.get("op"), str):
+                    raise BrokenStream(f"a message has no id or op: {message.header}")
                 (self._replies if message.header.get("op") in REPLIES else self._requests).put(message)
         except BrokenStream as error:
             broken = error
         self._on_end(broken)
 
-    def _next(self) -> Message | None:
-        start = self._source.read(8)
-        if not start:
-            return None
-        if len(start) < 8:
-            raise BrokenStream("the input ended within a message")
-        header_bytes, payload_bytes = struct.unpack("<II", start)
-        if header_bytes > MAX_HEADER_BYTES:
-            raise BrokenStream("the input contains something that is not a message")
-        text, payload = self._source.read(header_bytes), self._source.read(payload_bytes)
-        if len(text) < header_bytes or len(payload) < payload_bytes:
-            raise BrokenStream("the input ended within a message")
-        message = decode(text, payload)
-        if not isinstance(message.header.get("id"), int) or not isinstance(message.header.get("op"), str):
-            raise BrokenStream(f"a message has no id or op: {message.header}")
-        return message
+
+def read_message(source: BinaryIO) -> Message | None:
+    """The next frame; None at the end. Raises BrokenStream if what comes is not a frame."""
+    start = source.read(8)
+    if not start:
+        return None
+    if len(start) < 8:
+        raise BrokenStream("the input ended within a message")
+    header_bytes, payload_bytes = struct.unpack("<II", start)
+    if header_bytes > MAX_HEADER_BYTES:
+        raise BrokenStream("the input contains something that is not a message")
+    text, payload = source.read(header_bytes), source.read(payload_bytes)
+    if len(text) < header_bytes or len(payload) < payload_bytes:
+        raise BrokenStream("the input ended within a message")
+    return decode(text, payload)

@@ -18,7 +18,9 @@ from .channel import Channel, Message
 from .errors import RunFailure, UserMistake
 from .group import GROUPS, Group, nccl_library, within
 from .memory import memory_stats
-from .models.model import LanguageModel, find_source
+from .messages import Cancelled, ProtocolError, ask_gradient, outputs_of, sequences_of
+from .models.model import LanguageModel
+from .models.plain_model import find_source
 from .models.score_model import ScoreModel
 from .policies.adamw import AdamSettings
 from .policies.policy import Policy
@@ -27,18 +29,9 @@ from .sampling.packed_batch import PackedBatch
 from .sampling.padded_batch import PaddedBatch
 from .sampling.rows import parse_requests
 from .sampling.sampler import Sampler
-from .training.packing import Sequences
 from .training.trainer import Exchange, Trainer
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
-
-
-class Cancelled(Exception):
-    """The loss failed in the trainer's process."""
-
-
-class ProtocolError(Exception):
-    """The message breaks the protocol. This is a defect of Hone, not a mistake of its user."""
 
 
 class Operations:
@@ -143,27 +136,25 @@ class Operations:
 
     def on_forward(self, message: Message) -> Answer:
         policy = self._policy(message)
-        found = self._trainer.forward(policy, _sequences(message), _outputs(message, policy))
+        found = self._trainer.forward(policy, sequences_of(message), outputs_of(message, policy.value_head is not None))
         return {}, {name: values.numpy() for name, values in found.items()}
 
     def on_most_likely(self, message: Message) -> Answer:
         policy, count = self._policy(message), int(message.header["count"])
-        tokens, logprobs = self._trainer.most_likely(policy, _sequences(message), count)
+        tokens, logprobs = self._trainer.most_likely(policy, sequences_of(message), count)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
     def on_draws(self, message: Message) -> Answer:
         policy, header = self._policy(message), message.header
         count, temperature, seed = int(header["count"]), float(header["temperature"]), int(header["seed"])
-        tokens, logprobs = self._trainer.draws(policy, _sequences(message), count, temperature, seed)
+        tokens, logprobs = self._trainer.draws(policy, sequences_of(message), count, temperature, seed)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
     def on_forward_backward(self, message: Message) -> Answer:
         policy = self._policy(message)
-        outputs = _outputs(message, policy)
-        if "concentration" in outputs:
-            raise UserMistake("concentration has no gradient", "request it with forward")
+        outputs = outputs_of(message, policy.value_head is not None, with_gradient=True)
         try:
-            self._trainer.forward_backward(policy, _sequences(message), outputs, self._exchange(message.id))
+            self._trainer.forward_backward(policy, sequences_of(message), outputs, self._exchange(message.id))
         except Cancelled:
             return {"cancelled": True}, {}
         return {}, {}
@@ -273,33 +264,9 @@ class Operations:
         def exchange(indices: list[int], outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             begin = time.perf_counter()
             arrays = {"sequences": np.array(indices, np.int32)}
-            arrays |= {name: values.numpy() for name, values in outputs.items()}
-            reply = self._channel.ask(request, {"event": "outputs"}, arrays)
-            self._seconds["gradient_wait"] += time.perf_counter() - begin
-            if reply.op == "cancel":
-                raise Cancelled
-            for name, gradient in reply.arrays.items():
-                if name not in outputs:
-                    raise ProtocolError(f"a gradient for {name}, which was not sent")
-                if gradient.shape != tuple(outputs[name].shape):
-                    raise ProtocolError(
-                        f"the gradient of {name} has shape {list(gradient.shape)} "
-                        f"for {len(outputs[name])} outputs"
-                    )
-            if "logprobs" in outputs and "logprobs" not in reply.arrays:
-                raise ProtocolError("a gradient without logprobs")
-            return {name: torch.tensor(gradient) for name, gradient in reply.arrays.items()}
+            try:
+                return ask_gradient(self._channel, request, outputs, arrays)
+            finally:
+                self._seconds["gradient_wait"] += time.perf_counter() - begin
 
         return exchange
-
-
-def _sequences(message: Message) -> Sequences:
-    arrays = message.arrays
-    return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
-
-
-def _outputs(message: Message, policy: Policy) -> list[str]:
-    outputs = message.header["outputs"]
-    if "values" in outputs and policy.value_head is None:
-        raise UserMistake("this policy has no value head, so it has no values", 'create it with head "value"')
-    return outputs

@@ -63,6 +63,14 @@ class LinearGroup:
         """First row of each member in the joined weight."""
         return [sum(self.sizes[:i]) for i in range(len(self.sizes))]
 
+    def by_member(self, joined: Tensor) -> dict[str, Tensor]:
+        """Each member's part of a joined weight, by its name and in its shape in the model."""
+        parts = joined.split(self.sizes)
+        return {
+            f"{member.name}.weight": part.t() if isinstance(member.module, Conv1D) else part
+            for member, part in zip(self.members, parts)
+        }
+
     def forget(self) -> None:
         """Drops what an interrupted forward left behind."""
         self._input, self._outputs, self._taken = None, (), set()

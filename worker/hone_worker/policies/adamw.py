@@ -24,7 +24,7 @@ class AdamW:
     """The moments of a list of fp32 parameters, whose gradients are in `.grad`."""
 
     def __init__(self, parameters: list[Tensor]):
-        self._parameters = parameters
+        self.parameters = parameters
         self.steps = 0
         self.mean: list[Tensor] = []
         self.square: list[Tensor] = []
@@ -36,15 +36,15 @@ class AdamW:
     def begin(self) -> None:
         """Allocates the moments. A policy that is never trained does not need them."""
         if not self.begun:
-            self.mean = [torch.zeros_like(p) for p in self._parameters]
-            self.square = [torch.zeros_like(p) for p in self._parameters]
+            self.mean = [torch.zeros_like(p) for p in self.parameters]
+            self.square = [torch.zeros_like(p) for p in self.parameters]
 
     def reset(self) -> None:
         self.steps, self.mean, self.square = 0, [], []
 
     def gradient_norm(self) -> float:
         """The norm of all gradients together; not finite if one of them is not."""
-        norms = torch._foreach_norm([p.grad for p in self._parameters])
+        norms = torch._foreach_norm([p.grad for p in self.parameters])
         return float(torch.linalg.vector_norm(torch.stack(norms).cpu().double()))
 
     @torch.no_grad()
@@ -56,7 +56,7 @@ class AdamW:
         factor = clip / norm if clip > 0 and norm > clip else 1.0
         rate = settings.learning_rate / (1 - settings.beta1**self.steps)
         correction = (1 - settings.beta2**self.steps) ** 0.5
-        for parameter, mean, square in zip(self._parameters, self.mean, self.square):
+        for parameter, mean, square in zip(self.parameters, self.mean, self.square):
             gradient = parameter.grad if factor == 1.0 else parameter.grad * factor
             mean.lerp_(gradient, 1 - settings.beta1)
             square.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)

@@ -11,8 +11,8 @@ from transformers.pytorch_utils import Conv1D
 
 from ..folders import write_folder, write_json, write_tensors
 from ..models.checkpoint_files import read_json
-from ..models.linears import LinearGroup
-from ..models.model import LanguageModel
+from ..models.linears import Member
+from ..models.plain_model import PlainModel
 
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -25,11 +25,11 @@ _TOKENIZER_FILES = (
 )
 
 
-def export_adapter(policy, directory: Path) -> None:
+def export_adapter(
+    model: PlainModel, adapter: dict, members: list[Member], weights: Mapping[str, Tensor], directory: Path
+) -> None:
     """Writes adapter_config.json and adapter_model.safetensors, which PEFT loads over the same base model.
-    `policy` is a LoraPolicy."""
-    model, adapter = policy.model, policy.adapter
-    members = [member for overlay in policy.overlays for member in overlay.group.members]
+    `weights`: the adapter's, by their names in checkpoints."""
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -42,7 +42,7 @@ def export_adapter(policy, directory: Path) -> None:
         "target_modules": _targets(model, [member.name for member in members]),
         "inference_mode": True,
     }
-    tensors = {f"base_model.model.{name}": tensor for name, tensor in policy.named(policy.parameters).items()}
+    tensors = {f"base_model.model.{name}": tensor for name, tensor in weights.items()}
 
     def fill(folder: Path) -> None:
         write_json(folder / "adapter_config.json", config)
@@ -51,16 +51,16 @@ def export_adapter(policy, directory: Path) -> None:
     write_folder(directory, fill)
 
 
-def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], directory: Path) -> None:
-    """Writes a folder that transformers loads: the model's weights, some replaced by `merged`, and its
-    tokenizer."""
+def export_merged(model: PlainModel, replaced: Mapping[str, Tensor], directory: Path) -> None:
+    """Writes a folder that transformers loads: the model's weights, some replaced by others of the same name, and
+    its tokenizer."""
     config = read_json(model.directory / "config.json")
     config["dtype"] = str(model.dtype).removeprefix("torch.")
     config.pop("torch_dtype", None)
     config.pop("quantization_config", None)
-    if _is_tied(model) and model.head_group in merged:
+    if _is_tied(model) and _head_weight(model) in replaced:
         config["tie_word_embeddings"] = False
-    weights = merged_weights(model, merged)
+    weights = merged_weights(model, replaced)
 
     def fill(folder: Path) -> None:
         _write_shared(folder / "model.safetensors", weights)
@@ -73,19 +73,19 @@ def export_merged(model: LanguageModel, merged: dict[LinearGroup, Tensor], direc
     write_folder(directory, fill)
 
 
-def merged_weights(model: LanguageModel, merged: dict[LinearGroup, Tensor]) -> dict[str, Tensor]:
-    """The model's weights by their names in its files, some replaced by `merged`. The order is always the same."""
-    weights = model.module.state_dict()
-    for group, joined in merged.items():
-        for member, start, size in zip(group.members, group.starts, group.sizes):
-            rows = joined[start : start + size]
-            weights[f"{member.name}.weight"] = rows.t() if isinstance(member.module, Conv1D) else rows
-    if _is_tied(model) and model.head_group not in merged:
-        weights.pop(f"{model.head_group.members[0].name}.weight", None)
-    return revert_weight_conversion(model.module, dict(weights))
+def merged_weights(model: PlainModel, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's weights by their names in its files, some replaced. The order is always the same."""
+    weights = {**model.module.state_dict(), **replaced}
+    if _is_tied(model) and _head_weight(model) not in replaced:
+        weights.pop(_head_weight(model), None)
+    return revert_weight_conversion(model.module, weights)
 
 
-def _is_tied(model: LanguageModel) -> bool:
+def _head_weight(model: PlainModel) -> str:
+    return f"{model.head_name}.weight"
+
+
+def _is_tied(model: PlainModel) -> bool:
     return model.head.weight is model.module.get_input_embeddings().weight
 
 
@@ -97,7 +97,7 @@ def _write_shared(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.chmod(0o666 & ~umask)
 
 
-def _targets(model: LanguageModel, adapted: list[str]) -> list[str]:
+def _targets(model: PlainModel, adapted: list[str]) -> list[str]:
     """The adapted modules' last names if no other module has them, else their full names."""
     last = {name.rsplit(".", 1)[-1] for name in adapted}
     named = {name for name, _ in model.module.named_modules() if name.rsplit(".", 1)[-1] in last}

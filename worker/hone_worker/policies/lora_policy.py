@@ -67,12 +67,12 @@ class LoraPolicy(TrainedPolicy):
 
     def export(self, directory: Path, form: str) -> None:
         if form == "adapter":
-            export_adapter(self, directory)
+            members = [member for overlay in self.overlays for member in overlay.group.members]
+            export_adapter(self.model, self.adapter, members, self.named(self.parameters), directory)
         else:
-            merged = {
-                overlay.group: overlay.merged_weight(part)
-                for overlay, part in self._by_overlay(self.parameters)
-            }
+            merged: dict[str, Tensor] = {}
+            for overlay, part in self._by_overlay(self.parameters):
+                merged |= overlay.group.by_member(overlay.merged_weight(part))
             export_merged(self.model, merged, directory)
 
     def close(self) -> None:

@@ -10,16 +10,14 @@ from math import isfinite
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import UserMistake
-from ..folders import write_folder, write_json, write_tensors
-from ..models.checkpoint_files import read_json
 from ..models.model import LanguageModel
 from .adamw import AdamSettings, AdamW
 from .export import export_merged
 from .rounding import Probe
+from .state_files import StateFacts, read_adapter, read_state, write_state
 from .value_head import ValueHead
 
 
@@ -216,50 +214,36 @@ class TrainedPolicy(Policy):
     def save_state(self, directory: Path, optimizer: bool = True) -> None:
         """Writes current weights, optimizer and version into a new folder. Without `optimizer`, the state has
         an optimizer that has made no step."""
-
-        def fill(folder: Path) -> None:
-            write_tensors(folder / "weights.safetensors", self.named(self.parameters))
-            if optimizer and self.optimizer.begun:
-                write_tensors(folder / "optimizer.safetensors", self._moments())
-            state = {
-                "adapter": self.adapter,
-                "version": self.version,
-                "steps": self.optimizer.steps if optimizer else 0,
-                "model": self.model.source.name,
-            }
-            if self.value_head:
-                state["head"] = "value"
-            write_json(folder / "policy.json", state)
-
-        write_folder(directory, fill)
+        keeps = optimizer and self.optimizer.begun
+        facts = StateFacts(
+            self.adapter,
+            self.version,
+            self.optimizer.steps if optimizer else 0,
+            self.model.source.name,
+            self.value_head is not None,
+        )
+        write_state(directory, facts, self.named(self.parameters), self._moments() if keeps else None)
 
     @torch.no_grad()
     def load_state(self, directory: Path, optimizer: bool) -> None:
         """Loads a saved state, or an exported adapter, as published weights. Without `optimizer` the
         optimizer restarts. An error changes nothing."""
-        if (directory / "adapter_config.json").exists():
-            self._load_adapter(directory)
-            return
-        state = read_json(directory / "policy.json")
-        self._check_adapter(directory, state.get("adapter", {}))
-        if (state.get("head") == "value") != (self.value_head is not None):
-            theirs, ours = ("a critic", "is not") if self.value_head is None else ("no critic", "is one")
-            raise UserMistake(
-                f"{directory} contains the state of {theirs}, and this policy {ours}",
-                "a run's checkpoint has the policy in policy/ and the critic in critic/",
-            )
         targets = self.named(self.parameters)
-        weights = _tensors(directory / "weights.safetensors", targets)
-        resumes = optimizer and state["steps"] > 0
-        if resumes:
-            expected = {f"{name}.{kind}": t for kind in ("mean", "square") for name, t in targets.items()}
-            moments = _tensors(directory / "optimizer.safetensors", expected)
-        self._replace(targets, weights, state["version"])
-        if resumes:
+        shapes = {name: target.shape for name, target in targets.items()}
+        state = read_state(directory, self.adapter, self.value_head is not None, shapes, optimizer)
+        self._replace(targets, state.weights, state.version)
+        if state.moments is not None:
             self.optimizer.begin()
-            self.optimizer.steps = state["steps"]
+            self.optimizer.steps = state.steps
             for name, target in self._moments().items():
-                target.copy_(moments[name])
+                target.copy_(state.moments[name])
+
+    @torch.no_grad()
+    def load_published(self, directory: Path, version: int) -> None:
+        """Samples from an exported adapter from now on, as this version."""
+        targets = self.named(self.parameters)
+        shapes = {name: target.shape for name, target in targets.items()}
+        self._replace(targets, read_adapter(directory, self.adapter, shapes), version)
 
     def _moments(self) -> dict[str, Tensor]:
         kinds = {"mean": self.optimizer.mean, "square": self.optimizer.square}
@@ -279,47 +263,3 @@ class TrainedPolicy(Policy):
         self.after_change()
         self.mark_published()
         self.zero_grad()
-
-    def _load_adapter(self, directory: Path) -> None:
-        """Loads PEFT's files, as `export` writes them."""
-        config, ours = read_json(directory / "adapter_config.json"), self.adapter
-        rank, alpha = config.get("r"), config.get("lora_alpha")
-        if ours["kind"] != "lora" or (rank, alpha) != (ours["rank"], ours["alpha"]):
-            raise UserMistake(
-                f"{directory} contains an adapter of rank {rank} and alpha {alpha}; this policy is {ours}",
-                "create the policy with the adapter's settings",
-            )
-        targets = {f"base_model.model.{name}": tensor for name, tensor in self.named(self.parameters).items()}
-        weights = _tensors(directory / "adapter_model.safetensors", targets)
-        if more := sorted(set(weights) - set(targets)):
-            raise UserMistake(
-                f"{directory} adapts modules that this policy does not, for example {more[0]}",
-                "create the policy with the adapter's targets",
-            )
-        self._replace(targets, weights, 0)
-
-    def _check_adapter(self, directory: Path, saved: dict) -> None:
-        shape = ("kind", "rank", "alpha", "targets")
-        ours, theirs = ({key: adapter.get(key) for key in shape} for adapter in (self.adapter, saved))
-        if ours != theirs:
-            raise UserMistake(
-                f"{directory} contains the state of another adapter: {theirs}, this policy has {ours}",
-                "create the policy with the saved settings, or start from the base model",
-            )
-
-
-def _tensors(path: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file, which must have the expected names and shapes."""
-    try:
-        found = load_file(path)
-    except Exception as error:
-        raise UserMistake(f"{path} cannot be read: {error}", "use another checkpoint") from None
-    wrong = [
-        name for name, value in expected.items() if name not in found or found[name].shape != value.shape
-    ]
-    if wrong:
-        raise UserMistake(
-            f"{path} does not fit this model, for example {wrong[0]}",
-            "load it with the model it was made with",
-        )
-    return found

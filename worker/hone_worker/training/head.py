@@ -17,7 +17,7 @@ def token_outputs(
     gradients."""
     if not torch.is_grad_enabled():
         parts = [
-            _outputs(model.logits(hidden[i : i + chunk]), targets[i : i + chunk], names)
+            outputs_of_logits(model.logits(hidden[i : i + chunk]), targets[i : i + chunk], names)
             for i in range(0, len(targets), chunk)
         ]
         return torch.cat(parts, 1) if parts else torch.zeros(len(names), 0, device=hidden.device)
@@ -26,7 +26,7 @@ def token_outputs(
     return _FrozenHead.apply(hidden, model, targets, names, chunk)
 
 
-def _outputs(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
+def outputs_of_logits(logits: Tensor, targets: Tensor, names: list[str]) -> Tensor:
     """`[len(names), n]` from logits `[n,V]`, differentiable by autograd."""
     logits = logits.float()
     total = torch.logsumexp(logits, -1)
@@ -84,7 +84,7 @@ def _slopes_by_autograd(
     """For output layers with a soft-cap, a scale or an unknown form."""
     with torch.enable_grad():
         x = hidden.detach().requires_grad_()
-        outputs = _outputs(model.logits(x), targets, names)
+        outputs = outputs_of_logits(model.logits(x), targets, names)
         slopes = [
             torch.autograd.grad(row.sum(), x, retain_graph=i + 1 < len(names))[0]
             for i, row in enumerate(outputs)
@@ -113,7 +113,7 @@ class _TrainedHead(torch.autograd.Function):
         for part in places.split(ctx.chunk) if len(places) > 0 else ():
             with torch.enable_grad():
                 x = hidden[part].detach().requires_grad_()
-                outputs = _outputs(ctx.model.logits(x), targets[part], ctx.names)
+                outputs = outputs_of_logits(ctx.model.logits(x), targets[part], ctx.names)
             outputs.backward(gradient[:, part])
             dh[part] = x.grad
         return dh, None, None, None, None, None

@@ -1,6 +1,8 @@
 """Training rows for models that cannot be packed: rows padded on the right, with transformers' own
 attention."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,20 +25,39 @@ def plan_padded(sequences: Sequences, indices: list[int], budget: int) -> list[l
     return batches
 
 
-def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
-    """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
+@dataclass(frozen=True)
+class PaddedRows:
+    """int64 arrays, for the outputs of some sequences in their order."""
+
+    ids: np.ndarray
+    """`[B,L]`; padding is 0, on the right."""
+    lengths: np.ndarray
+    """`[B]`"""
+    sources: np.ndarray
+    """`[N]`: for each output its token's index in `ids`, flat."""
+    targets: np.ndarray
+    """`[N]` the token of each output."""
+
+
+def padded_rows(sequences: Sequences, indices: list[int], multiple: int = 1) -> PaddedRows:
+    """Rows up to the sequences' last outputs. L is a multiple of `multiple`."""
     places = [sequences.places(s) for s in indices]
-    lengths = [int(at[-1]) + 1 for at in places]
-    ids = np.zeros((len(indices), max(lengths)), np.int64)
-    mask = np.zeros_like(ids)
+    lengths = np.array([int(at[-1]) + 1 for at in places])
+    ids = np.zeros((len(indices), -(-int(lengths.max()) // multiple) * multiple), np.int64)
     for row, (s, length) in enumerate(zip(indices, lengths)):
         ids[row, :length] = sequences.ids(s)[:length]
-        mask[row, :length] = 1
     sources = np.concatenate([row * ids.shape[1] + at for row, at in enumerate(places)])
     targets = np.concatenate([sequences.wanted(s) for s in indices]).astype(np.int64)
+    return PaddedRows(ids, lengths, sources, targets)
+
+
+def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
+    """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
+    rows = padded_rows(sequences, indices)
+    mask = (np.arange(rows.ids.shape[1]) < rows.lengths[:, None]).astype(np.int64)
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(model.device)
 
-    hidden = model.padded_hidden(tensor(ids), tensor(mask))
-    return hidden.flatten(0, 1)[tensor(sources)], tensor(targets)
+    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask))
+    return hidden.flatten(0, 1)[tensor(rows.sources)], tensor(rows.targets)

@@ -13,6 +13,7 @@ from ..attention.tree import Tree
 from ..errors import UserMistake, first_line
 from ..memory import available_bytes, is_out_of_memory, release_cached, trim_heap
 from ..models.model import LanguageModel
+from ..models.plain_model import PlainModel
 from ..policies.policy import Policy, TrainedPolicy
 from ..sampling import draw
 from ..sampling.randoms import uniforms
@@ -185,7 +186,7 @@ class Trainer:
     def _tokens(self, model: LanguageModel) -> int:
         """The most tokens of a micro-batch."""
         if self._budget is None:
-            self._budget = self._wanted if self._wanted > 0 else _tokens_by_memory(model)
+            self._budget = self._wanted if self._wanted > 0 else tokens_by_memory(model)
         return self._budget
 
 
@@ -218,8 +219,8 @@ def _out_of_memory(policy: Policy, indices: list[int], run: Callable[[list[int]]
     return None
 
 
-def _tokens_by_memory(model: LanguageModel) -> int:
-    """On a CPU larger micro-batches are not faster. On an accelerator, half of the free memory holds the
+def tokens_by_memory(model: PlainModel) -> int:
+    """The most tokens of a micro-batch. On a CPU larger micro-batches are not faster. On an accelerator, half of the free memory holds the
     tensors that the layers keep for the backward."""
     free = available_bytes(model.device) if model.device.type != "cpu" else None
     if free is None:

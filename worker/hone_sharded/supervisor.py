@@ -1,0 +1,164 @@
+"""The process between TypeScript and the ranks. It sends each message to all ranks and answers when all have
+answered. It takes part in no collective, so it can always report a rank that is dead, stuck or out of memory."""
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from hone_worker.channel import BrokenStream, Channel, Message, encode, read_message
+
+from .merge import Merged, merge_answers, merge_outputs, split
+
+# If one rank fails, the others may wait for it in a collective: they get this time to fail as well.
+_GRACE_SECONDS = 5.0
+
+
+@dataclass
+class _Rank:
+    number: int
+    process: subprocess.Popen
+
+    def send(self, frame: bytes) -> None:
+        try:
+            self.process.stdin.write(frame)
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has ended, which its reader reports
+
+
+class Supervisor:
+    """Starts the ranks, which end with it."""
+
+    def __init__(self, channel: Channel, count: int):
+        self._channel = channel
+        self._heard: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._request: Message | None = None
+        self._ending = threading.Lock()
+        listener = socket.create_server(("127.0.0.1", 0))  # the ranks meet there
+        self._ranks = [_Rank(number, _start(number, count, listener)) for number in range(count)]
+        listener.close()
+        for rank in self._ranks:
+            threading.Thread(target=self._read, args=(rank,), name=f"rank {rank.number}", daemon=True).start()
+
+    def serve(self) -> None:
+        """Never returns: the end of the input ends the process."""
+        while True:
+            message = self._channel.receive(wait=True)
+            self._request = message
+            self._send_all(message.header, message.arrays)
+            header, arrays = self._collect(message)
+            self._request = None
+            self._channel.send({"id": message.id, **header}, arrays)
+
+    def _collect(self, message: Message) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The merged answer. Events of the ranks are merged and passed on meanwhile."""
+        answers: dict[int, Message] = {}
+        events: dict[int, Message] = {}
+        deadline: float | None = None
+        while len(answers) < len(self._ranks):
+            try:
+                wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+                number, reply = self._heard.get(timeout=wait)
+            except queue.Empty:
+                self._give_up(message, answers)
+            event = reply.header.get("event")
+            if event == "outputs":
+                events[number] = reply
+            elif event is None:
+                answers[number] = reply
+                if "error" in reply.header and deadline is None:
+                    deadline = time.monotonic() + _GRACE_SECONDS
+            elif number == 0:
+                self._channel.send(reply.header, reply.arrays)
+            if len(events) == len(self._ranks):
+                self._exchange(message, [events[number] for number in sorted(events)])
+                events = {}
+        ordered = [answers[number] for number in range(len(self._ranks))]
+        fatal = next((answer for answer in ordered if answer.header.get("fatal")), None)
+        if fatal is not None:
+            self._give_up(message, answers)
+        return merge_answers(message, ordered)
+
+    def _exchange(self, message: Message, parts: list[Message]) -> None:
+        """Asks TypeScript for the gradient of all ranks' outputs."""
+        merged: Merged = merge_outputs(parts)
+        reply = self._channel.ask(message.id, {"event": "outputs"}, merged.arrays)
+        for rank, arrays in zip(self._ranks, split(merged, reply.arrays)):
+            rank.send(_frame(reply.header, arrays))
+
+    def _send_all(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        frame = _frame(header, arrays)
+        for rank in self._ranks:
+            rank.send(frame)
+
+    def _read(self, rank: _Rank) -> None:
+        """Runs in a thread of its own until the rank ends, which ends everything."""
+        why = ""
+        try:
+            while (message := read_message(rank.process.stdout)) is not None:
+                self._heard.put((rank.number, message))
+        except (BrokenStream, OSError) as error:
+            why = f" ({error})"
+        code = rank.process.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}{why}"
+        others = "the other ranks were" if len(self._ranks) > 2 else "the other rank was"
+        text = f"rank {rank.number} of {len(self._ranks)} (process {rank.process.pid}) ended {how}; {others} ended too"
+        # A shell's convention, which the parent process explains.
+        self._end(text, 128 - code if code < 0 else 1)
+
+    def _give_up(self, message: Message, answers: dict[int, Message]) -> NoReturn:
+        """Ranks that failed in the middle of an operation cannot go on together."""
+        failed = [number for number in sorted(answers) if "error" in answers[number].header]
+        error = dict(answers[failed[0]].header["error"])
+        missing = [rank for rank in self._ranks if rank.number not in answers]
+        names = ", ".join(f"rank {rank.number} (process {rank.process.pid})" for rank in missing)
+        where = f"rank {failed[0]} of {len(self._ranks)} failed in {message.op}"
+        waiting = f"; {names} had not finished it" if missing else ""
+        error["message"] = f"{where}{waiting}: {error['message']}"
+        with self._ending:
+            self._channel.send({"id": message.id, "error": error})
+            self._die(f"{error['message']}; all ranks were ended", 1)
+
+    def _end(self, text: str, code: int) -> NoReturn:
+        with self._ending:
+            time.sleep(0.1)  # the rank's last lines reach the log before this one
+            self._die(text, code)
+
+    def _die(self, text: str, code: int) -> NoReturn:
+        print(f"hone_sharded: {text}", file=sys.stderr, flush=True)
+        for rank in self._ranks:
+            rank.process.kill()
+        os._exit(code)
+
+
+def _frame(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+    return b"".join(bytes(piece) for piece in encode(header, arrays))
+
+
+def _start(number: int, count: int, listener: socket.socket) -> subprocess.Popen:
+    """Rank 0 takes over the listener."""
+    environment = {
+        **os.environ,
+        "HONE_PARENT_PID": str(os.getpid()),
+        "HONE_RANK": str(number),
+        "HONE_STORE_PORT": str(listener.getsockname()[1]),
+    }
+    if number == 0:
+        environment["HONE_STORE_FD"] = str(listener.fileno())
+    return subprocess.Popen(
+        [sys.executable, "-m", "hone_sharded.rank"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=[listener.fileno()] if number == 0 else [],
+    )
+
+
