@@ -22,6 +22,7 @@ test.each([
     "rllm.remote_runtime.enabled=true: agents in remote runtimes are not supported yet",
   ],
   [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.sampler.timeout=60"], "it requires local.sampler.type=vllm or sglang"],
   [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
   [[...onCpu, "local.sampler.tensor_parallel=2"], "it requires an NVIDIA GPU"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
@@ -58,6 +59,10 @@ test.each([
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
   [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or use_engine"],
   [[...onCpu, "local.sampler.memory_share=0.3"], "it requires an NVIDIA GPU"],
+  [
+    ["local.device=cpu", "local.sampler.memory_share=0.3", "rllm.reward={model: ./judge, use_engine: true}"],
+    "it requires an NVIDIA GPU",
+  ],
   [["local.sampler.memory_share=0.3"], "it requires an inference server that Hone starts"],
   [["rllm.workflow.workflow_args.gamma=0.5"], "it requires rllm.stepwise_advantage.enable=true with mode=per_step"],
   [["rllm.workflow.workflow_args.reward_bonus_coeff=1"], "it requires rllm.stepwise_advantage.enable=true"],

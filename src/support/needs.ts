@@ -97,6 +97,7 @@ const clippingLosses = ["ppo", "cispo", "gspo", "gmpo", "clip_cov", "cpgd"];
 
 const critic = "an estimator with a critic (rllm.algorithm.adv_estimator=gae)";
 const hasCritic = (config: Config) => hasEstimator(config, (name) => builtInEstimator(name)?.needs === "values");
+const startsScoringServers = ({ rllm: { reward } }: Config) => reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
 const isPerStep = ({ rllm: { stepwise_advantage: stepwise } }: Config) =>
   stepwise.enable && stepwise.mode === "per_step";
@@ -228,7 +229,11 @@ export const settingNeeds: readonly SettingNeed[] = [
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   refusing(
-    needs("local.sampler.type=vllm or sglang", ["local.sampler.url"], ({ local }) => local.sampler.type !== "own"),
+    needs(
+      "local.sampler.type=vllm or sglang",
+      under("local.sampler", "url", "timeout"),
+      ({ local }) => local.sampler.type !== "own",
+    ),
   ),
   refusing(
     needs(
@@ -238,9 +243,9 @@ export const settingNeeds: readonly SettingNeed[] = [
     ),
   ),
   needs(
-    "an inference server that Hone starts (local.sampler.type=vllm without local.sampler.url)",
+    "an inference server that Hone starts (local.sampler.type=vllm without url, or rllm.reward.use_engine=true without engine_url)",
     under("local.sampler", "tensor_parallel", "memory_share", "devices"),
-    ({ local: { sampler } }) => sampler.type !== "own" && sampler.url === null,
+    (config) => startsServer(config) || startsScoringServers(config),
   ),
   needs("an NVIDIA GPU", ["local.sampler.memory_share"], isOnGpu),
   needs(

@@ -50,7 +50,7 @@ function serversBelow(pid: number): number[] {
 
 function isServer(pid: number): boolean {
   try {
-    return /vllm/i.test(readFileSync(`/proc/${pid}/cmdline`, "utf8"));
+    return /vllm\.entrypoints|VLLM::/.test(readFileSync(`/proc/${pid}/cmdline`, "utf8"));
   } catch {
     return false;
   }
@@ -77,11 +77,11 @@ async function killOnce(number: number): Promise<void> {
   const begin = performance.now();
   const inStart = random() < 0.2;
   while (run.child.exitCode === null) {
-    const found = serversBelow(run.child.pid!);
-    if (inStart ? found.length > 0 : steps().length > before) break;
+    const isStarted = serversBelow(run.child.pid!).length > 0;
+    if (isStarted && (inStart || steps().length > before)) break;
     await sleep(100);
   }
-  await sleep(random() * 8000);
+  await sleep(random() * (inStart ? 40_000 : 8000));
   const found = serversBelow(run.child.pid!);
   const [server] = found;
   if (server !== undefined) process.kill(server, "SIGKILL");

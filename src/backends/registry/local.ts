@@ -27,6 +27,7 @@ export const local: BackendDescriptor = {
     ]);
     const options = {
       onNote: warn,
+      timeoutSeconds: config.local.sampler.timeout,
       folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
       encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
     };

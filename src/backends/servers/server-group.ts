@@ -1,26 +1,17 @@
 /** The inference servers of a run: which one takes a request, and which ones are left out because they fail. */
-import { Pool } from "undici";
-import { RunError, UserError } from "../../errors.ts";
-import { reasonOf, ServerFailed } from "./requests/server-failed.ts";
-
-export interface Server {
-  /** Without `/v1`. */
-  readonly url: string;
-  /** The part of paths before `/v1`. */
-  readonly prefix: string;
-  readonly pool: Pool;
-  readonly headers: Readonly<Record<string, string>>;
-  /** Requests that it works on. */
-  running: number;
-  /** Whether it has vLLM's `/inference/v1/generate`. */
-  generates?: Promise<boolean> | undefined;
-}
+import { RunError } from "../../errors.ts";
+import { reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
+import { newPool, openServer, type Server, statusOf } from "./server.ts";
 
 export interface GroupOptions {
   urls: readonly string[];
   apiKey?: string | undefined;
   /** Gets a line when a server is left out, and when it is back. */
   onNote?: ((text: string) => void) | undefined;
+  /** A request fails when it has made no progress for this long: no answer, or no token of a stream. Default 1800. */
+  timeoutSeconds?: number | undefined;
+  /** How often servers that work on requests must show that they still answer. Default 30. */
+  watchSeconds?: number;
 }
 
 export interface ServerGroup {
@@ -53,9 +44,20 @@ const askAgainMs = 5000;
 /** A server that works answers this fast. */
 const healthMs = 10_000;
 
-export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup {
-  const servers = urls.map((url) => openServer(url, apiKey));
-  const lost = new Map<Server, { why: string; askedAt: number }>();
+const startIt = "start it, or correct local.sampler.url";
+
+interface Loss {
+  why: string;
+  /** What the user can do. */
+  hint: string;
+  /** When to ask it again, in `performance.now()`. */
+  askAt: number;
+}
+
+export function openServers(options: GroupOptions): ServerGroup {
+  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30 } = options;
+  const servers = urls.map((url) => openServer(url, apiKey, timeoutSeconds));
+  const lost = new Map<Server, Loss>();
   const homes = new WeakMap<object, Server>();
   const checks = new Map<Server, Promise<string | undefined>>();
   let retries = 0;
@@ -82,26 +84,54 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
     return running;
   }
 
+  function leaveOut(server: Server, loss: Loss): void {
+    if (!isWorking(server)) return;
+    // It may be started again with other flags.
+    server.generates = undefined;
+    lost.set(server, loss);
+    if (servers.some(isWorking)) {
+      onNote?.(`the inference server at ${server.url} does not answer (${loss.why}); the others take over its samples`);
+    }
+  }
+
   /** @returns whether it was left out */
-  async function leaveOutIfLost(server: Server): Promise<boolean> {
-    const why = await check(server);
-    if (why === undefined) return false;
-    if (isWorking(server)) {
-      // It may be started again with other flags.
-      server.generates = undefined;
-      lost.set(server, { why, askedAt: performance.now() });
-      if (servers.some(isWorking)) {
-        onNote?.(`the inference server at ${server.url} does not answer (${why}); the others take over its samples`);
-      }
+  async function leaveOutIfLost(server: Server, failure: ServerFailed): Promise<boolean> {
+    if (failure instanceof ServerStalled) {
+      // What has stalled may still answer /health.
+      const askAt = performance.now() + timeoutSeconds * 1000;
+      leaveOut(server, {
+        why: failure.why,
+        hint: "restart it; if replies take longer, raise local.sampler.timeout",
+        askAt,
+      });
+    } else if (isWorking(server)) {
+      const why = await check(server);
+      if (why === undefined) return false;
+      leaveOut(server, { why, hint: startIt, askAt: performance.now() + askAgainMs });
     }
     return true;
   }
 
+  /** A process that hangs keeps its connections: requests to it end when it does not even answer /health. */
+  async function endIfSilent(server: Server): Promise<void> {
+    const status = await statusOf(server, 2000 * watchSeconds);
+    // A busy server may answer 503.
+    if (typeof status === "number" || closed || !isWorking(server)) return;
+    leaveOut(server, { why: status, hint: startIt, askAt: performance.now() + askAgainMs });
+    const { pool } = server;
+    server.pool = newPool(server.url, timeoutSeconds);
+    await pool.destroy(new Error(status));
+  }
+
+  const watch = setInterval(() => {
+    for (const server of servers) if (isWorking(server) && server.running > 0) void endIfSilent(server);
+  }, 1000 * watchSeconds).unref();
+
   /** Asks servers that were left out whether they are back. */
   async function askAgain(): Promise<void> {
-    const due = [...lost].filter(([, { askedAt }]) => performance.now() - askedAt >= askAgainMs);
+    const due = [...lost].filter(([, { askAt }]) => performance.now() >= askAt);
     const asked = due.map(async ([server, state]) => {
-      state.askedAt = performance.now();
+      state.askAt = performance.now() + askAgainMs;
       const why = await check(server);
       if (why !== undefined) {
         state.why = why;
@@ -119,12 +149,12 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
   }
 
   function unreachable(): RunError {
-    const [[server, { why }] = [servers[0]!, { why: "" }]] = lost;
+    const [[server, { why, hint }] = [servers[0]!, { why: "", hint: startIt }]] = lost;
     const none = servers.length > 1 && !servers.some(isWorking);
     const text = none
       ? `none of the ${servers.length} inference servers answers; the one at ${server.url}: ${why}`
       : `the inference server at ${server.url} does not answer: ${why}`;
-    return new RunError(text, { code: "server_unreachable", hint: "start it, or correct local.sampler.url" });
+    return new RunError(text, { code: "server_unreachable", hint });
   }
 
   const group: ServerGroup = {
@@ -151,7 +181,7 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
         try {
           return await ask(server);
         } catch (error) {
-          if (error instanceof ServerFailed) await leaveOutIfLost(server);
+          if (error instanceof ServerFailed) await leaveOutIfLost(server, error);
           // A server that was restarted between two requests has none of the run's weights.
           else if (error instanceof RunError && !restored.has(server) && (await group.restore(server))) {
             restored.add(server);
@@ -169,11 +199,14 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
       await askAgain();
       const answers = await Promise.all(
         group.working.map(async (server) => {
+          server.running++;
           try {
             return [await ask(server)];
           } catch (error) {
-            if (error instanceof ServerFailed && (await leaveOutIfLost(server))) return [];
+            if (error instanceof ServerFailed && (await leaveOutIfLost(server, error))) return [];
             throw error;
+          } finally {
+            server.running--;
           }
         }),
       );
@@ -185,33 +218,16 @@ export function openServers({ urls, apiKey, onNote }: GroupOptions): ServerGroup
     },
     async close() {
       closed = true;
+      clearInterval(watch);
       await Promise.all(servers.map(({ pool }) => pool.destroy()));
     },
   };
   return group;
 }
 
-function openServer(text: string, apiKey: string | undefined): Server {
-  const { origin, pathname, username, password } = new URL(text);
-  if (username !== "" || password !== "") {
-    throw new UserError(`the address of the inference server at ${origin} contains a login, which is not supported`, {
-      hint: "set local.sampler.api_key instead",
-    });
-  }
-  const prefix = pathname.replace(/\/+$/, "").replace(/\/v1$/, "");
-  const headers: Record<string, string> = { "content-type": "application/json" };
-  if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
-  // A reply may take any time: the caller sets the limit.
-  const pool = new Pool(origin, { connections: 1024, headersTimeout: 0, bodyTimeout: 0 });
-  return { url: origin + prefix, prefix, pool, headers, running: 0 };
-}
-
-async function healthOf({ url, headers }: Server): Promise<string | undefined> {
-  try {
-    const { status } = await fetch(`${url}/health`, { headers, signal: AbortSignal.timeout(healthMs) });
-    // Not every server has the route.
-    return status >= 500 ? `it answers ${status} to /health` : undefined;
-  } catch (error) {
-    return reasonOf(error);
-  }
+async function healthOf(server: Server): Promise<string | undefined> {
+  const status = await statusOf(server, healthMs);
+  if (typeof status === "string") return status;
+  // Not every server has the route.
+  return status >= 500 ? `it answers ${status} to /health` : undefined;
 }

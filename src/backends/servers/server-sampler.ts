@@ -11,7 +11,8 @@ import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { continuedRequest, joinReplies } from "./requests/continued.ts";
 import { gatherEvents } from "./requests/gather-events.ts";
 import { post } from "./requests/post.ts";
-import { openServers, type Server, type ServerGroup } from "./server-group.ts";
+import type { Server } from "./server.ts";
+import { openServers, type ServerGroup } from "./server-group.ts";
 
 export interface ServedModelOptions {
   /**
@@ -44,6 +45,8 @@ export interface ServerSamplerOptions extends ServedModelOptions {
   apiKey?: string;
   /** Gets a line when a server is left out, and when it is back. */
   onNote?: (text: string) => void;
+  /** A request fails when it has made no progress for this long: no answer, or no token of a stream. Default 1800. */
+  timeoutSeconds?: number;
 }
 
 /**
@@ -97,7 +100,7 @@ export function sampleFrom(
 
   /** @param parts what was already sampled; a server that fails in the middle of a stream adds what it has sent */
   async function ask(server: Server, call: Call, parts: ServerReply[]): Promise<ServerReply> {
-    const { pool, url, prefix, headers } = server;
+    const { url, prefix } = server;
     const { index, stop, onToken } = call;
     const dialect = options.kind === "sglang" ? sglang : await vllmDialect(server);
     const request = continuedRequest(call.request, parts);
@@ -118,7 +121,7 @@ export function sampleFrom(
     try {
       const body = JSON.stringify(dialect.write(request, name, streams, id));
       const path = prefix + dialect.path;
-      const answer = await post({ pool, url, path, headers, body, signal: stop, onText: events?.push });
+      const answer = await post({ server, path, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
       if (options.isLabelled && reply.versions === undefined && reply.tokens.length > 0)
@@ -198,9 +201,8 @@ export function sampleFrom(
         if (dialect.abort === undefined) return;
         call.interrupted = true;
         const { path, body } = dialect.abort([id]);
-        const { pool, url, prefix, headers } = server;
         const signal = AbortSignal.timeout(abortMs);
-        await post({ pool, url, path: prefix + path, headers, body: JSON.stringify(body), signal, onText: undefined });
+        await post({ server, path: server.prefix + path, body: JSON.stringify(body), signal, onText: undefined });
       });
       // A request that does not end keeps the model that it has.
       await Promise.allSettled(ended);

@@ -58,6 +58,7 @@ test.each([false, true])(
   async (streams) => {
     await open("vllm", true);
     const policy = await engine.createPolicy({ adapter: lora() });
+    expect(engine.model.sampledBy).toMatch(/\/inference\/v1\/generate\)$/);
     const [first] = server.adapters.values();
     const { sampler } = first!;
     let begun = () => {};
@@ -161,6 +162,7 @@ describe.each(["vllm", "sglang"] as const)("a policy that %s samples", (kind) =>
   test("without a way to end requests, each keeps the version that it began with", async () => {
     await open(kind);
     const policy = await engine.createPolicy({ adapter: lora() });
+    expect(engine.model.sampledBy).toMatch(/, which keeps a reply's weights until it ends$/);
     const [first] = server.adapters.values();
     const { sampler } = first!;
     let release = () => {};

@@ -6,6 +6,7 @@ import { allServers } from "./control/all-servers.ts";
 import type { ServedModel } from "./control/control.ts";
 import { sglangControl } from "./control/sglang-control.ts";
 import { vllmControl } from "./control/vllm-control.ts";
+import type { Dialect } from "./dialects/dialect.ts";
 import { sglang } from "./dialects/sglang.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
@@ -59,19 +60,17 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     model = {
       ...engine.model,
       maxLength: Math.min(engine.model.maxLength, served.maxLength ?? Number.POSITIVE_INFINITY),
-      sampledBy: kind === "vllm" ? `vLLM at ${urls} (${await routes()})` : `SGLang at ${urls} (${sglang.path})`,
+      sampledBy: `${kind === "vllm" ? "vLLM" : "SGLang"} at ${urls} (${(await dialects()).map(({ path }) => path).join(", ")})`,
     };
     return served;
   }
 
-  async function routes(): Promise<string> {
-    const dialects = await Promise.all(group.servers.map(vllmDialect));
-    return [...new Set(dialects.map(({ path }) => path))].join(", ");
-  }
+  const dialects = async (): Promise<Dialect[]> =>
+    kind === "sglang" ? [sglang] : [...new Set(await Promise.all(group.servers.map(vllmDialect)))];
 
-  /** How all weights reach the servers, for the run's first line. */
-  const reached = (way: string) => {
-    model = { ...model, sampledBy: `${model.sampledBy}, which gets all weights ${way}` };
+  /** For the run's first line. */
+  const say = (what: string) => {
+    model = { ...model, sampledBy: `${model.sampledBy}, which ${what}` };
   };
 
   async function createPolicy(spec: PolicySpec): Promise<Policy> {
@@ -88,7 +87,8 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     const { learner, first } = broadcastTo
       ? await broadcasting(policy.learner, control, broadcastTo)
       : publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
-    if (!isAdapter) reached(broadcastTo ? "by NCCL" : "through files");
+    if (!isAdapter) say(`gets all weights ${broadcastTo ? "by NCCL" : "through files"}`);
+    else if ((await dialects()).some(({ abort }) => abort === undefined)) say("keeps a reply's weights until it ends");
     const probes = probeServers(group, learner, probeTokens);
     const sampler = isAdapter
       ? adapterSampler(group, control, probes, { kind })

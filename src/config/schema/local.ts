@@ -62,6 +62,14 @@ export const local = section({
       .describe("API key of the inference servers; null uses the environment variable VLLM_API_KEY, if it is set.")
       // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
       .meta({ backends: ["local"], secret: true, note: "The key is not saved with a run; set it as ${oc.env:NAME}." }),
+    timeout: z
+      .number()
+      .gt(0)
+      .default(1800)
+      .describe(
+        "Seconds that a request to an inference server may make no progress: no answer, or no token of a stream. Then the server counts as dead. A server that does not even answer /health is noticed after about a minute.",
+      )
+      .meta({ backends: ["local"] }),
     tensor_parallel: positive
       .default(1)
       .describe("Number of GPUs that share the inference server's model; must divide processes.")

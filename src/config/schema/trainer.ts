@@ -59,7 +59,7 @@ export const asyncTraining = section({
     .default(1)
     .describe("Number of optimizer steps between two updates of the sampler's weights."),
   partial_rollout: off.describe(
-    "Continue running rollouts across a weight update instead of waiting for them to finish.",
+    "Continue running rollouts across a weight update instead of waiting for them to finish. A reply that is being sampled continues with the new weights; on SGLang and on vLLM servers without /inference/v1/generate, it keeps its LoRA adapter until it ends.",
   ),
   episode_offload_dir: optionalText.describe(
     "Folder for episodes whose group is incomplete; null keeps them in memory.",

@@ -53,6 +53,7 @@ const schemas: Record<string, z.ZodType> = {
   "actor_rollout_ref.rollout.val_kwargs.temperature": z.number(),
   "actor_rollout_ref.rollout.val_kwargs.top_p": z.number(),
   "actor_rollout_ref.rollout.val_kwargs.top_k": count,
+  "critic.model.path": text,
   "trainer.total_epochs": count,
   "trainer.total_training_steps": count
     .nullable()

@@ -1,6 +1,7 @@
 /** The control routes of several servers as those of one. A server that comes back gets the weights that it lacks. */
 import { UserError } from "../../../errors.ts";
-import type { Server, ServerGroup } from "../server-group.ts";
+import type { Server } from "../server.ts";
+import type { ServerGroup } from "../server-group.ts";
 import type { Control, ServedModel } from "./control.ts";
 
 export function allServers(group: ServerGroup, controlOf: (server: Server) => Control): Control {

@@ -1,8 +1,9 @@
 /** Requests to the control routes of an inference server. */
+import { fetch, type Response } from "undici";
 import type { z } from "zod";
 import { RunError } from "../../../errors.ts";
 import { ServerFailed } from "../requests/server-failed.ts";
-import type { Server } from "../server-group.ts";
+import type { Server } from "../server.ts";
 
 export interface Ask {
   url: string;
@@ -16,11 +17,15 @@ export interface Ask {
   read<T>(schema: z.ZodType<T>, path: string, body?: object): Promise<T>;
 }
 
+export type AskedServer = Pick<Server, "url" | "headers"> & Partial<Pick<Server, "pool">>;
+
 /** Loading the weights of a large model takes minutes. */
 const limitMs = 900_000;
 
 /** @param kind the server's name for people */
-export function openAsk({ url, headers }: Pick<Server, "url" | "headers">, kind: string): Ask {
+export function openAsk(server: AskedServer, kind: string): Ask {
+  const { url, headers } = server;
+
   async function ask(path: string, body?: object): Promise<string> {
     let response: Response;
     let text: string;
@@ -29,6 +34,7 @@ export function openAsk({ url, headers }: Pick<Server, "url" | "headers">, kind:
         method: body === undefined ? "GET" : "POST",
         headers,
         ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        ...(server.pool === undefined ? {} : { dispatcher: server.pool }),
         signal: AbortSignal.timeout(limitMs),
       });
       text = await response.text();

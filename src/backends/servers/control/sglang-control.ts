@@ -1,14 +1,13 @@
 /** SGLang's control routes. */
 import { z } from "zod";
 import { RunError } from "../../../errors.ts";
-import type { Server } from "../server-group.ts";
-import { openAsk } from "./ask.ts";
+import { type AskedServer, openAsk } from "./ask.ts";
 import { type Control, commonControl } from "./control.ts";
 
 const outcome = z.object({ success: z.boolean(), message: z.string().nullish(), error_message: z.string().nullish() });
 const modelInfo = z.object({ weight_version: z.string() });
 
-export function sglangControl(server: Pick<Server, "url" | "headers">): Control {
+export function sglangControl(server: AskedServer): Control {
   const asking = openAsk(server, "SGLang");
   const { url, ask, read } = asking;
 

@@ -1,14 +1,13 @@
 /** vLLM's control routes. Those of weights need VLLM_SERVER_DEV_MODE=1. */
 import { z } from "zod";
 import { RunError } from "../../../errors.ts";
-import type { Server } from "../server-group.ts";
-import { openAsk } from "./ask.ts";
+import { type AskedServer, openAsk } from "./ask.ts";
 import { type Control, commonControl } from "./control.ts";
 
 const reset = z.object({ success: z.boolean() });
 const weightInfo = z.object({ weight_version: z.string() });
 
-export function vllmControl(server: Pick<Server, "url" | "headers">): Control {
+export function vllmControl(server: AskedServer): Control {
   const asking = openAsk(server, "vLLM");
   const { url, ask, read } = asking;
 

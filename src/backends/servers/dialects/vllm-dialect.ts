@@ -1,6 +1,7 @@
 /** Which of vLLM's two routes a server has for token ids. */
+import { fetch } from "undici";
 import { reasonOf, ServerFailed } from "../requests/server-failed.ts";
-import type { Server } from "../server-group.ts";
+import type { Server } from "../server.ts";
 import type { Dialect } from "./dialect.ts";
 import { vllmCompletions } from "./vllm-completions.ts";
 import { vllmGenerate } from "./vllm-generate.ts";
@@ -17,9 +18,13 @@ export async function vllmDialect(server: Server): Promise<Dialect> {
 }
 
 /** vLLM has the route with --enable-scale-out. It takes POST, so a server that has it refuses GET with 405 instead of 404. */
-async function hasGenerate({ url, headers }: Server): Promise<boolean> {
+async function hasGenerate({ url, headers, pool }: Server): Promise<boolean> {
   try {
-    const { status } = await fetch(url + vllmGenerate.path, { headers, signal: AbortSignal.timeout(60_000) });
+    const { status } = await fetch(url + vllmGenerate.path, {
+      headers,
+      dispatcher: pool,
+      signal: AbortSignal.timeout(60_000),
+    });
     return status === 405;
   } catch (error) {
     throw new ServerFailed(`the inference server at ${url} does not answer: ${reasonOf(error)}`, { cause: error });

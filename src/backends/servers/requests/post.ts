@@ -1,14 +1,12 @@
 /** One POST to an inference server. Uses undici's dispatch: its fetch and streams take longer than the gateway itself. */
-import type { Dispatcher } from "undici";
+import { type Dispatcher, errors } from "undici";
 import { RunError } from "../../../errors.ts";
-import { reasonOf, ServerFailed } from "./server-failed.ts";
+import type { Server } from "../server.ts";
+import { reasonOf, ServerFailed, ServerStalled } from "./server-failed.ts";
 
 export interface PostOptions {
-  pool: Dispatcher;
-  /** For messages. */
-  url: string;
+  server: Pick<Server, "pool" | "url" | "headers" | "timeoutSeconds">;
   path: string;
-  headers: Readonly<Record<string, string>>;
   body: string;
   signal: AbortSignal | undefined;
   /** Receives the answer piece by piece; `post` then returns an empty text. */
@@ -17,9 +15,10 @@ export interface PostOptions {
 
 /**
  * @returns the answer's text, empty with `onText`
- * @throws RunError when the answer is an error, ServerFailed when the server failed, or the signal's reason
+ * @throws RunError when the answer is an error, ServerFailed when the server failed or hangs, or the signal's reason
  */
-export function post({ pool, url, path, headers, body, signal, onText }: PostOptions): Promise<string> {
+export function post({ server, path, body, signal, onText }: PostOptions): Promise<string> {
+  const { pool, url, headers } = server;
   return new Promise((resolve, reject) => {
     let controller: Dispatcher.DispatchController | undefined;
     let status = 0;
@@ -68,13 +67,22 @@ export function post({ pool, url, path, headers, body, signal, onText }: PostOpt
           }
         },
         onResponseError(_, error) {
-          fail(
-            new ServerFailed(`the connection to the inference server at ${url} failed: ${reasonOf(error)}`, {
-              cause: error,
-            }),
-          );
+          fail(hasStalled(error) ? stalled(server) : broken(url, error));
         },
       },
     );
   });
+}
+
+const hasStalled = (error: unknown) =>
+  error instanceof errors.HeadersTimeoutError || error instanceof errors.BodyTimeoutError;
+
+function stalled({ url, timeoutSeconds }: PostOptions["server"]): ServerStalled {
+  const why = `a request made no progress for ${timeoutSeconds} s`;
+  return new ServerStalled(`the inference server at ${url} hangs: ${why}`, why);
+}
+
+function broken(url: string, error: unknown): ServerFailed {
+  const message = `the connection to the inference server at ${url} failed: ${reasonOf(error)}`;
+  return new ServerFailed(message, { cause: error });
 }

@@ -5,6 +5,17 @@ export class ServerFailed extends RunError {
   override name = "ServerFailed";
 }
 
+/** The server accepted a request, but made no progress with it. */
+export class ServerStalled extends ServerFailed {
+  override name = "ServerStalled";
+  constructor(
+    message: string,
+    readonly why: string,
+  ) {
+    super(message);
+  }
+}
+
 /** What a connection failed with, in a few words. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);

@@ -5,7 +5,8 @@ import { join } from "node:path";
 import { temporaryFolder } from "../../../files/temporary-names.ts";
 import type { Learner, ModelInfo, Published } from "../../engine.ts";
 import type { Control } from "../control/control.ts";
-import type { Server, ServerGroup } from "../server-group.ts";
+import type { Server } from "../server.ts";
+import type { ServerGroup } from "../server-group.ts";
 
 type Kind = "adapter" | "weights";
 

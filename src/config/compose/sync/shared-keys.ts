@@ -40,7 +40,7 @@ const rollout = (verl: string, rllm: string): SharedKey => [
 ];
 const trainer = (...names: string[]): SharedKey[] => names.map((name) => [`trainer.${name}`, `rllm.trainer.${name}`]);
 
-/** The shared keys of verl: the document's table, plus rows found only in rLLM's code. */
+/** The shared keys of verl: the document's table, plus rows found only in rLLM's code, and the critic's model. */
 export const verlSharedKeys: readonly SharedKey[] = [
   ...sizes("train_batch_size", "max_prompt_length", "max_response_length"),
   algorithm("adv_estimator"),
@@ -64,6 +64,7 @@ export const verlSharedKeys: readonly SharedKey[] = [
   rollout("val_kwargs.temperature", "val.temperature"),
   rollout("val_kwargs.top_p", "val.top_p"),
   rollout("val_kwargs.top_k", "val.top_k"),
+  ["critic.model.path", "rllm.critic.model"],
   ...trainer("save_freq", "test_freq", "val_before_train", "val_only"),
   ...trainer("total_epochs", "logger", "project_name", "experiment_name"),
 ];

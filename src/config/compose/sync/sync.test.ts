@@ -24,6 +24,7 @@ function values([, rllm]: SharedKey): [string, string] {
     lr_schedule: ["cosine", "linear"],
     project_name: ["p1", "p2"],
     experiment_name: ["e1", "e2"],
+    model: ["./one", "./two"],
   };
   if (words[leaf] !== undefined) return words[leaf];
   return /temperature|top_p|min_p|ratio|eps_|kl_beta|tis_cap/.test(leaf) ? ["0.25", "0.5"] : ["17", "18"];

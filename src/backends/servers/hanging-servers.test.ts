@@ -1,0 +1,103 @@
+/** Servers that accept requests and never answer them count as dead. */
+import { createServer, type RequestListener, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { tabularEngine } from "../../testing/tabular-engine.ts";
+import { params } from "../conformance/tools.ts";
+import type { Sample, SampleOptions, Sampler } from "../engine.ts";
+import { openAsk } from "./control/ask.ts";
+import { fakeServer } from "./fake-server.fixture.ts";
+import { type GroupOptions, openServers, type ServerGroup } from "./server-group.ts";
+import { sampleFrom } from "./server-sampler.ts";
+
+const tabular = tabularEngine({ alphabet: "abcdefghijklmnopqrstuvwxyz" });
+const request = { prompt: Int32Array.of(3, 4, 5), params: params({ maxTokens: 6, seed: 1, ignoreEos: true }) };
+
+let base: Sampler;
+let working: Awaited<ReturnType<typeof fakeServer>>;
+let hanging: Server | undefined;
+let group: ServerGroup;
+let notes: string[];
+
+beforeEach(async () => {
+  base = (await tabular.createPolicy({ adapter: { kind: "none" } })).sampler;
+  working = await fakeServer("vllm", () => base);
+  notes = [];
+});
+afterEach(async () => {
+  await group.close();
+  working.close();
+  hanging?.closeAllConnections();
+  hanging?.close();
+});
+
+async function open(answer: RequestListener, options: Partial<GroupOptions>, urls = [working.url]) {
+  const server = createServer(answer);
+  hanging = server;
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  group = openServers({ urls: [url, ...urls], onNote: (text) => notes.push(text.replace(url, "URL")), ...options });
+}
+async function sample(options: SampleOptions = {}): Promise<Sample> {
+  for await (const one of sampleFrom(group, { version: 0 }).sample([request], options)) return one;
+  throw new Error("no sample");
+}
+const expected = async () => {
+  for await (const one of base.sample([request])) return one;
+  throw new Error("no sample");
+};
+
+const isHealthy: RequestListener = ({ method, url }, response) => {
+  if (method === "GET") response.writeHead(url === "/health" ? 200 : 404).end();
+};
+
+test.each<[string, RequestListener, Partial<GroupOptions>, string]>([
+  ["never answers at all", () => {}, { watchSeconds: 1 }, "no answer to /health within 2 s"],
+  ["answers only /health", isHealthy, { timeoutSeconds: 1 }, "a request made no progress for 1 s"],
+])("a server that %s is left out, and its samples are asked elsewhere", async (_, answer, options, why) => {
+  await open(answer, options);
+  expect(await sample()).toEqual(await expected());
+  expect(notes).toEqual([`the inference server at URL does not answer (${why}); the others take over its samples`]);
+  expect([group.retries, group.working.length]).toEqual([1, 1]);
+  // It is not asked again at once.
+  await sample();
+  expect([group.retries, notes.length]).toEqual([1, 1]);
+});
+
+test("a stream that stops is continued elsewhere; tokens that arrive slowly are progress", async () => {
+  const whole = await expected();
+  let tokens = 0;
+  const slow = await fakeServer("vllm", () => ({
+    ...base,
+    async *sample(_, { onToken } = {}) {
+      for (const [at, token] of whole.tokens.subarray(0, 3).entries()) {
+        await new Promise((resolve) => setTimeout(resolve, 1200));
+        onToken?.(0, token, whole.logprobs[at]!);
+      }
+      await new Promise(() => {});
+      yield* [];
+    },
+  }));
+  group = openServers({ urls: [slow.url, working.url], timeoutSeconds: 3 });
+  const { tokens: sampled } = await sample({ onToken: () => void tokens++ });
+  expect([...sampled.subarray(0, 3)]).toEqual([...whole.tokens.subarray(0, 3)]);
+  expect([sampled.length, tokens, group.retries]).toEqual([6, 6, 1]);
+  slow.close();
+});
+
+test("if no other server works, the request fails with the reason and what to do", async () => {
+  await open(isHealthy, { timeoutSeconds: 1 }, []);
+  await expect(sample()).rejects.toMatchObject({
+    code: "server_unreachable",
+    message: expect.stringMatching(
+      /^the inference server at http\S+ does not answer: a request made no progress for 1 s$/,
+    ),
+    hint: expect.stringContaining("local.sampler.timeout"),
+  });
+});
+
+test("a server that hangs while it is asked for something else is left out too", async () => {
+  await open(() => {}, { watchSeconds: 1 });
+  expect(await group.each((server) => openAsk(server, "vLLM").ask("/health"))).toEqual([""]);
+  expect(group.working).toHaveLength(1);
+});

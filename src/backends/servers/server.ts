@@ -1,0 +1,48 @@
+/** One inference server: its address, and the connections to it. */
+import { Pool } from "undici";
+import { UserError } from "../../errors.ts";
+import { reasonOf } from "./requests/server-failed.ts";
+
+export interface Server {
+  /** Without `/v1`. */
+  readonly url: string;
+  /** The part of paths before `/v1`. */
+  readonly prefix: string;
+  /** Replaced when the server hangs, which ends all requests to it. */
+  pool: Pool;
+  readonly headers: Readonly<Record<string, string>>;
+  /** How long a request may make no progress. */
+  readonly timeoutSeconds: number;
+  /** Requests that it works on. */
+  running: number;
+  /** Whether it has vLLM's `/inference/v1/generate`. */
+  generates?: Promise<boolean> | undefined;
+}
+
+export function openServer(text: string, apiKey: string | undefined, timeoutSeconds: number): Server {
+  const { origin, pathname, username, password } = new URL(text);
+  if (username !== "" || password !== "") {
+    throw new UserError(`the address of the inference server at ${origin} contains a login, which is not supported`, {
+      hint: "set local.sampler.api_key instead",
+    });
+  }
+  const prefix = pathname.replace(/\/+$/, "").replace(/\/v1$/, "");
+  const headers: Record<string, string> = { "content-type": "application/json" };
+  if (apiKey !== undefined) headers.authorization = `Bearer ${apiKey}`;
+  return { url: origin + prefix, prefix, pool: newPool(origin, timeoutSeconds), headers, timeoutSeconds, running: 0 };
+}
+
+export function newPool(url: string, timeoutSeconds: number): Pool {
+  const limit = 1000 * timeoutSeconds;
+  return new Pool(new URL(url).origin, { connections: 1024, headersTimeout: limit, bodyTimeout: limit });
+}
+
+/** @returns what it answers to /health, or why it does not answer */
+export async function statusOf({ url, headers }: Server, limitMs: number): Promise<number | string> {
+  try {
+    return (await fetch(`${url}/health`, { headers, signal: AbortSignal.timeout(limitMs) })).status;
+  } catch (error) {
+    const isLate = error instanceof Error && error.name === "TimeoutError";
+    return isLate ? `no answer to /health within ${limitMs / 1000} s` : reasonOf(error);
+  }
+}
