@@ -191,7 +191,7 @@ export const report: Record<string, unknown> = {
       ],
     })),
     slowest: [{ lane: 0, milliseconds: 800, mostly: "model" }],
-    totals: { queued: 0, model: 1400, tool: 0, environment: 0, grader: 200, set_up: 0, agent: 0 },
+    totals: { queued: 0, sample_queue: 0, model: 1400, tool: 0, environment: 0, grader: 200, set_up: 0, agent: 0 },
   }),
   [`/api/runs/${run}/groups?kind=train&step=1`]: answer("/api/runs/:run/groups", {
     groups: [

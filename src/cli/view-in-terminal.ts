@@ -65,6 +65,7 @@ function plainRows(content: BrowserContent, flags: TextFlags): Row[] {
 
 const listOf = (file: StepFile, content: BrowserContent): Row[] => [
   [span(`step ${file.step}, ${file.kind}`, "1")],
+  ...content.times(file),
   episodeHead,
   ...content.episodes(file).map(episodeRow),
 ];

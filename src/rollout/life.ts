@@ -6,8 +6,14 @@ export type AttemptChange =
   | { state: "stage"; stage: string }
   /** A model call was made. `call` counts from 0 within the attempt. */
   | { state: "call"; call: number; role: string }
-  /** It was answered: tokens of prompt and reply, tool calls, and the versions of the weights that sampled. */
-  | { state: "answer"; call: number; prompt: number; tokens: number; tools?: number; versions: [number, number] }
-  | { state: "unanswered"; call: number; message: string };
+  /** It was answered: tokens of prompt and reply, names of called tools, and the versions of the weights that sampled. */
+  | ({ state: "answer"; prompt: number; tokens: number; tools?: string[]; versions: [number, number] } & CallEnd)
+  | ({ state: "unanswered"; message: string } & CallEnd);
+
+interface CallEnd {
+  call: number;
+  /** Milliseconds in the sample queue, until an engine call began; absent: none. */
+  queued?: number;
+}
 
 export type AttemptLife = { task: string; rollout: number; attempt: number } & AttemptChange;

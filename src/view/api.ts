@@ -186,8 +186,11 @@ export interface Anatomy {
   totals: Record<SpanKind, number>;
 }
 
-/** `agent`: the rollout's own code, between everything else. `queued`: before its first attempt began. */
-export type SpanKind = "queued" | "model" | "tool" | "environment" | "grader" | "set_up" | "agent";
+/**
+ * `agent`: the rollout's own code, between everything else. `queued`: before its first attempt began. `sample_queue`: a
+ * model call waits for those of other rollouts, until an engine call begins.
+ */
+export type SpanKind = "queued" | "sample_queue" | "model" | "tool" | "environment" | "grader" | "set_up" | "agent";
 
 export interface Lane {
   task: string;
@@ -211,7 +214,7 @@ export interface Span {
   end: number | null;
   /** The attempt, from 0. */
   attempt: number;
-  /** The name of another stage of the rollout's own code, e.g. `search`. */
+  /** The name of another stage of the rollout's own code, e.g. `search`, or of the tools that the reply called. */
   stage?: string;
   /** Of a model call. */
   call?: number;

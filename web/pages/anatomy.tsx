@@ -9,6 +9,7 @@ import { useAnswer } from "../state/fetch.ts";
 
 const kinds: Readonly<Record<SpanKind, string>> = {
   model: "model",
+  sample_queue: "sample queue",
   tool: "tool",
   environment: "environment",
   grader: "grader",

@@ -98,18 +98,27 @@ export function openSession(
     const { topLogprobs = 0, onToken } = request;
     const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
     if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
-    calls.set(turn, performance.now());
+    const began = performance.now();
+    calls.set(turn, began);
+    let started: number | undefined;
+    const onStart = () => {
+      started = performance.now();
+    };
+    const queued = () => {
+      const milliseconds = Math.round((started ?? performance.now()) - began);
+      return milliseconds > 0 ? { queued: milliseconds } : {};
+    };
     report({
       state: "call",
       call: turn,
       role: labelOf({ name: request.role ?? defaultRole, instance: request.instance }),
     });
     try {
-      const sample = await participant.sample(sampleRequest, turn, stop, onToken);
+      const sample = await participant.sample(sampleRequest, turn, stop, { onToken, onStart });
       checkSample(sample);
       lastProblem = undefined;
       const generated = toGenerated(begun, sample, chat.decode(sample.tokens, { skipSpecial: true }), params);
-      report(answered(turn, generated, sample.tokenVersions));
+      report({ ...answered(turn, generated, sample.tokenVersions), ...queued() });
       if (keepSteps) {
         const { role = defaultRole, instance, metadata = {} } = request;
         const step = toStep(request, begun, sample, generated, limits);
@@ -119,7 +128,7 @@ export function openSession(
       return generated;
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      report({ state: "unanswered", call: turn, message: text });
+      report({ state: "unanswered", call: turn, message: text, ...queued() });
       const problem = new ModelCallError(`model call ${turn + 1} failed: ${text}`, { cause: error });
       if (!stop.aborted) throw problem;
       // The caller gave up. When the whole attempt was stopped, that is reported instead.
@@ -214,7 +223,7 @@ function answered(
     call,
     prompt: promptTokens.length,
     tokens: tokens.length,
-    ...(reply.toolCalls.length > 0 ? { tools: reply.toolCalls.length } : {}),
+    ...(reply.toolCalls.length > 0 ? { tools: reply.toolCalls.map(({ name }) => name) } : {}),
     versions: [versions[0] ?? policyVersion, policyVersion],
   };
 }

@@ -92,6 +92,21 @@ test("does not wait for a rollout that has ended, and keeps several calls in fli
   await one;
 });
 
+test("a caller hears when its request leaves the queue", async () => {
+  const engine = handEngine();
+  const queue = createSampleQueue(engine, slow);
+  const [first, second] = [queue.join([0, 0]), queue.join([1, 0])];
+  const left: string[] = [];
+  const one = first.sample(request(0), 0, never, { onStart: () => left.push("first") });
+  await soon();
+  expect(left).toEqual([]);
+  const two = second.sample(request(1), 0, never, { onStart: () => left.push("second") });
+  await soon();
+  expect(left).toEqual(["first", "second"]);
+  for (const index of [0, 1]) engine.calls[0]!.answer(index);
+  await Promise.all([one, two]);
+});
+
 test("calls made side by side by one rollout go together, by turn", async () => {
   const engine = handEngine();
   const rollout = createSampleQueue(engine, slow).join([0, 0]);

@@ -14,10 +14,16 @@ export type SampleSource = Pick<Sampler, "sample" | "separate">;
 /** Called for each sampled token of one request, by engines that support it. */
 type TokenListener = (token: number, logprob: number) => void;
 
+interface SampleListeners {
+  onToken?: TokenListener | undefined;
+  /** Called when the request leaves the queue, as a part of an engine call. */
+  onStart?: () => void;
+}
+
 /** One rollout's place in the queue. */
 export interface Participant {
   /** @throws the signal's reason when aborted, else what the engine threw */
-  sample(request: SampleRequest, turn: number, signal: AbortSignal, onToken?: TokenListener): Promise<Sample>;
+  sample(request: SampleRequest, turn: number, signal: AbortSignal, listeners?: SampleListeners): Promise<Sample>;
   /** The rollout has ended: the others do not wait for it any more. */
   leave(): void;
 }
@@ -32,7 +38,7 @@ export interface SampleQueue {
 interface Call {
   order: readonly number[];
   request: SampleRequest;
-  onToken: TokenListener | undefined;
+  listeners: SampleListeners;
   settle(result: { sample: Sample } | { error: unknown }): void;
   /** Called when the caller gives up; set once the engine has the call. */
   abandoned?: () => void;
@@ -98,13 +104,13 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
         consider();
       };
       return {
-        sample: (request, turn, signal, onToken) =>
+        sample: (request, turn, signal, listeners = {}) =>
           new Promise<Sample>((resolve, reject) => {
             if (signal.aborted) return reject(signal.reason);
             const call: Call = {
               order: [...order, turn],
               request: { ...request, signal, session },
-              onToken,
+              listeners,
               settle(result) {
                 signal.removeEventListener("abort", giveUp);
                 pending.delete(call);
@@ -140,6 +146,7 @@ async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<v
   const abort = calls.length === 1 ? undefined : new AbortController();
   if (abort) setMaxListeners(0, abort.signal);
   for (const call of calls) {
+    call.listeners.onStart?.();
     call.abandoned = () => {
       waiting.delete(call);
       if (waiting.size === 0) abort?.abort();
@@ -155,11 +162,11 @@ async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<v
     // Reporting tokens costs the engine a message per step, so only where a caller listens.
     const onToken: SampleOptions["onToken"] = (index, token, logprob) => {
       const call = calls[index];
-      if (call && waiting.has(call)) call.onToken?.(token, logprob);
+      if (call && waiting.has(call)) call.listeners.onToken?.(token, logprob);
     };
     const options: SampleOptions = {};
     if (signal) options.signal = signal;
-    if (calls.some((call) => call.onToken)) options.onToken = onToken;
+    if (calls.some((call) => call.listeners.onToken)) options.onToken = onToken;
     for await (const sample of sampler.sample(requests, options)) {
       const call = calls[sample.request];
       if (call === undefined) throw new Error(`the engine answered a request ${sample.request} that was not made`);

@@ -24,13 +24,17 @@ interface IndexedLane {
 
 const slowestShown = 3;
 
+/** When a step, or a validation, began and ended; undefined if the journal does not have it. */
+export const windowOf = (database: IndexDatabase, kind: "train" | "validation", step: number) =>
+  database.prepare("SELECT began, ended FROM windows WHERE kind = ? AND step = ?").get([kind, step]) as
+    | { began: number; ended: number | null }
+    | undefined;
+
 /** @throws UserError if the journal has no such step */
 export function anatomy(database: IndexDatabase, folder: string, query: Given<AnatomyQuery>): Anatomy {
   const kind = kindOf(query.kind);
   const step = wholeNumberOf("step", required("step", query.step), 0);
-  const window = database.prepare("SELECT began, ended FROM windows WHERE kind = ? AND step = ?").get([kind, step]) as
-    | { began: number; ended: number | null }
-    | undefined;
+  const window = windowOf(database, kind, step);
   if (window === undefined) {
     throw new UserError(`the journal has no ${kind === "train" ? "step" : "validation after step"} ${step}`, {
       code: "not_found",
@@ -74,6 +78,7 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
 
 const noTotals = (): Record<SpanKind, number> => ({
   queued: 0,
+  sample_queue: 0,
   model: 0,
   tool: 0,
   environment: 0,
@@ -151,8 +156,8 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
   let own: Span | undefined = { kind: "queued", start: queued, end: null, attempt: 0 };
   let stage = "workflow";
   let attempt = 0;
-  /** The last reply called tools: what follows is their work. */
-  let tools = false;
+  /** Called by the last reply: what follows is their work. */
+  let tools: readonly string[] | undefined;
 
   function close(at: number): void {
     if (own === undefined) return;
@@ -162,14 +167,9 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
   }
   function open(at: number): void {
     const kind = stageKinds[stage] ?? "agent";
-    const named = kind === "agent" && stage !== "workflow" ? { stage } : {};
-    own = {
-      kind: tools && (kind === "agent" || kind === "environment") ? "tool" : kind,
-      start: at,
-      end: null,
-      attempt,
-      ...named,
-    };
+    const span = { start: at, end: null, attempt };
+    if (tools && (kind === "agent" || kind === "environment")) own = { kind: "tool", ...span, stage: tools.join(", ") };
+    else own = { kind, ...span, ...(kind === "agent" && stage !== "workflow" ? { stage } : {}) };
   }
 
   return {
@@ -179,7 +179,7 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
           close(at);
           ({ attempt } = event);
           stage = "workflow";
-          tools = false;
+          tools = undefined;
           open(at);
           return;
         case "stage":
@@ -201,10 +201,15 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
           calls.delete(event.call);
           if (span === undefined) return;
           span.end = at;
+          if (event.queued !== undefined) {
+            const waited: Span = { ...span, kind: "sample_queue", end: Math.min(at, span.start + event.queued) };
+            spans.splice(spans.indexOf(span), 0, waited);
+            span.start = waited.end!;
+          }
           if (event.state === "unanswered") span.failed = true;
           else {
             Object.assign(span, { prompt: event.prompt, tokens: event.tokens, versions: event.versions });
-            tools = event.tools !== undefined;
+            ({ tools } = event);
           }
           if (calls.size === 0) open(at);
           return;

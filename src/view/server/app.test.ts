@@ -63,7 +63,7 @@ async function writeJournal() {
   at(10, { type: "rollouts-queued", step: 1, purpose: "train", tasks: [{ task: "arith/0", first: 0, count: 2 }] });
   at(20, { ...rollout, state: "start" });
   at(30, { ...rollout, state: "call", call: 0, role: "solver" });
-  at(80, { ...rollout, state: "answer", call: 0, prompt: 3, tokens: 10, tools: 1, versions: [0, 1] });
+  at(80, { ...rollout, state: "answer", call: 0, prompt: 3, tokens: 10, tools: ["add"], versions: [0, 1], queued: 15 });
   at(90, { ...rollout, state: "call", call: 1, role: "solver" });
   at(100, { ...rollout, state: "answer", call: 1, prompt: 15, tokens: 10, versions: [1, 1] });
   at(110, { ...rollout, state: "stage", stage: "reward" });
@@ -218,7 +218,8 @@ describe("queries", () => {
     expect(spans).toEqual([
       "queued 10-20",
       "agent 20-30",
-      "model 30-80",
+      "sample_queue 30-45",
+      "model 45-80",
       "tool 80-90",
       "model 90-100",
       "agent 100-110",
@@ -226,7 +227,8 @@ describe("queries", () => {
     ]);
     expect(found.lanes[0]).toMatchObject({ episode: "t1.0", ended: "done", start: 10, end: 150 });
     expect(found.lanes[1]).toMatchObject({ rollout: 1, ended: null, end: null });
-    expect(found.totals.model).toBe(60);
+    expect(found.lanes[0]!.spans[4]).toMatchObject({ kind: "tool", stage: "add" });
+    expect(found.totals).toMatchObject({ model: 45, sample_queue: 15, tool: 10 });
   });
 
   test.each([

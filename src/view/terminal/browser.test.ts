@@ -2,6 +2,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, describe, expect, it } from "vitest";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { journalFile } from "../../tracking/run-folder/journal.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import type { KeptEpisode } from "../../tracking/run-folder/kept-episodes.ts";
 import { tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
@@ -90,6 +91,30 @@ it("shows what matches a filter", async () => {
   ]);
   expect(filtered.episodes(filtered.files[1]!).map(({ key }) => key)).toEqual(["t2.2"]);
   filtered.close();
+});
+
+it("shows where the time of a step went", async () => {
+  const folder = temporaryFolder("view-times");
+  const events = [
+    { kind: "run-start", totalSteps: 1, step: 0, text: [] },
+    { kind: "rollouts-queued", purpose: "train", step: 1, tasks: [{ task: "t/0", first: 0, count: 1 }] },
+    { kind: "rollout", state: "start" },
+    { kind: "rollout", state: "call", call: 0, role: "solver" },
+    { kind: "rollout", state: "answer", call: 0, prompt: 1, tokens: 1, versions: [0, 0], queued: 20 },
+    { kind: "rollout", state: "end", termination: "env_done", reward: 1 },
+    { kind: "step-end", step: 1 },
+  ];
+  const times = [0, 0, 0, 0, 100, 100, 100];
+  const identity = { step: 1, purpose: "train", task: "t/0", rollout: 0, attempt: 0 };
+  const lines = events.map((event, at) => toJson({ seq: at + 1, time: 1000 + times[at]!, ...identity, ...event }));
+  writeFileSync(journalFile(folder), lines.map((line) => `${line}\n`).join(""));
+  const live = await openContent(folder, "a-run", "", cache);
+  expect(live.times({ step: 1, kind: "train" }).map((row) => rowText(row, false))).toEqual([
+    "time: model 80%, sample queue 20%",
+    "slowest: t/0:0 0.1 s, mostly model",
+  ]);
+  expect(live.times({ step: 2, kind: "train" })).toEqual([]);
+  live.close();
 });
 
 describe("wrap", () => {

@@ -11,6 +11,8 @@ export interface BrowserContent {
   head: (width: number) => Row[];
   files: readonly StepFile[];
   fileRow: (file: StepFile) => Row;
+  /** What its rollouts waited for; empty if the journal does not say. */
+  times: (file: StepFile) => Row[];
   /** In the order of the file. */
   episodes: (file: StepFile) => readonly EpisodeRow[];
   read: (row: EpisodeRow) => KeptEpisode;
@@ -89,11 +91,9 @@ function screenRows(state: BrowserState, content: BrowserContent, size: Size, ro
     return [[...head, ...list], "up/down  enter: episodes  q: quit"];
   }
   if (state.screen === "episodes") {
-    const list = selected(episodesOf(state, content).map(episodeRow), state.episode, room - 2);
-    return [
-      [[span(`step ${file.step}, ${file.kind}`, bold)], episodeHead, ...list],
-      "up/down  enter: read  left: steps  q: quit",
-    ];
+    const head = [[span(`step ${file.step}, ${file.kind}`, bold)], ...content.times(file), episodeHead];
+    const list = selected(episodesOf(state, content).map(episodeRow), state.episode, room - head.length);
+    return [[...head, ...list], "up/down  enter: read  left: steps  q: quit"];
   }
   const shown = episodeRows(state, content, size).slice(state.scroll, state.scroll + room - 1);
   while (shown.length < room - 1) shown.push([]);

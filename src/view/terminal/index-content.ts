@@ -3,10 +3,11 @@ import { openPieces } from "../../tracking/run-folder/kept-episodes.ts";
 import { filterCondition } from "../filter/to-sql.ts";
 import { defaultCache } from "../index/open-database.ts";
 import { openRunIndex } from "../index/run-index.ts";
+import { anatomy, windowOf } from "../queries/anatomy.ts";
 import { readOne } from "../queries/episode.ts";
 import { rowsWhere, whereOf } from "../queries/episode-list.ts";
 import type { BrowserContent } from "./browser.ts";
-import { fileRows, runHead, type StepFile } from "./tables.ts";
+import { fileRows, runHead, type StepFile, timeRows } from "./tables.ts";
 
 /**
  * Indexes the whole run first.
@@ -30,6 +31,10 @@ export async function openContent(
       .prepare(`SELECT DISTINCT step, kind FROM trajectories WHERE ${where} ORDER BY step, kind`)
       .all([...values]) as StepFile[],
     fileRow: fileRows(database),
+    times: ({ step, kind }) =>
+      windowOf(database, kind, step) === undefined
+        ? []
+        : timeRows(anatomy(database, run, { step: String(step), kind })),
     episodes: ({ step, kind }) =>
       rowsWhere(database, `${where} AND step = ? AND kind = ? ORDER BY place`, [...values, step, kind]),
     read: ({ key }) => readOne(database, run, key).kept,

@@ -1,7 +1,7 @@
 /** A run, its steps and the episodes of a step, one row each. */
 
 import { chart } from "../../tracking/console/text-plots.ts";
-import type { EpisodeRow } from "../api.ts";
+import type { Anatomy, EpisodeRow } from "../api.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { curves, oneCurve } from "../queries/curves.ts";
 import { bold, dim, type Row, span } from "./styled.ts";
@@ -53,6 +53,22 @@ export function fileRows(database: IndexDatabase): (file: StepFile) => Row {
     });
     return [span(`step ${String(step).padStart(4)}  ${kind.padEnd(10)}  ${shown.join("   ")}`)];
   };
+}
+
+/** What the rollouts of a step waited for, and the slowest of them. */
+export function timeRows({ totals, slowest, lanes }: Anatomy): Row[] {
+  const spent = Object.entries(totals)
+    .filter(([, time]) => time > 0)
+    .sort(([, left], [, right]) => right - left);
+  const sum = spent.reduce((total, [, time]) => total + time, 0);
+  if (sum === 0) return [];
+  const named = (kind: string) => (kind === "agent" ? "agent's own code" : kind.replaceAll("_", " "));
+  const shares = spent.map(([kind, time]) => `${named(kind)} ${((100 * time) / sum).toFixed(0)}%`);
+  const slow = slowest.map(({ lane, milliseconds, mostly }) => {
+    const { task, rollout } = lanes[lane]!;
+    return `${task}:${rollout} ${(milliseconds / 1000).toFixed(1)} s, mostly ${named(mostly)}`;
+  });
+  return [[span(`time: ${shares.join(", ")}`, dim)], [span(`slowest: ${slow.join("; ")}`, dim)]];
 }
 
 export const episodeHead: Row = [
