@@ -69,9 +69,9 @@ export function App() {
 const shortcuts = [
   ["j k", "next and previous row or turn; Enter opens it"],
   ["[ ]", "previous and next step or episode"],
-  ["← →", "previous and next token, after focusing a block of tokens"],
+  ["← →", "previous and next token, after focusing a block of tokens; Enter puts it into the address"],
   ["c", "next coloring of tokens"],
-  ["/", "search or filter"],
+  ["/", "search, filter, or find in an episode; Enter goes to the next match"],
   ["u", "one level up"],
   ["?", "this list"],
 ] as const;

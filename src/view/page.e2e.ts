@@ -11,7 +11,7 @@ import { singleTurn } from "../agents/single-turn.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { openToy, type ToyRow, toy } from "../trainer/toy-experiment.fixture.ts";
 import { train } from "../trainer/train.ts";
-import { generateRun } from "./generate-run.fixture.ts";
+import { generateRun, generateStep } from "./generate-run.fixture.ts";
 import { exportReport } from "./server/export-report.ts";
 import { type RunningViewer, startViewer } from "./server/start-viewer.ts";
 
@@ -53,6 +53,7 @@ beforeAll(async () => {
   browser = await chromium.launch(await findBrowser());
   await start("finished", 5);
   generateRun(join(runs, "hostile"), { steps: 2, reply: () => hostile });
+  generateStep(join(runs, "hostile"), 3, { tasks: 1, rollouts: 1, tokens: 30_000, reply: () => hostile });
   viewer = await startViewer({ path: runs, host: "127.0.0.1", port: 0, page: built, cache });
   page = await browser.newPage();
   page.on("console", (message) => {
@@ -128,6 +129,32 @@ test("group, episode, token: with the keyboard alone", async () => {
   expect(await page.locator("dialog[open]").isVisible()).toBe(true);
   await page.keyboard.press("Escape");
   expect(await page.locator("dialog[open]").count()).toBe(0);
+});
+
+test("words are found in an episode of which a part is in the document, and an address leads to a token", async () => {
+  await open("/runs/hostile/episodes/t3.0?tokens=ids");
+  await page.locator("[data-token]").first().waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("⟨149⟩");
+  await shows("1 of ", ".find");
+  expect(await page.evaluate("CSS.highlights.get('found-current').size")).toBe(1);
+  const before = await page.evaluate<number>("scrollY");
+  await page.keyboard.press("Shift+Enter");
+  await expect.poll(() => page.evaluate<number>("scrollY")).toBeGreaterThan(before + 10_000);
+  await open("/runs/hostile/episodes/t3.0?tokens=ids&at=0.1.14000");
+  await shows("14,001 of 15,000", ".numbers");
+  const token = page.locator("[data-current]");
+  await token.waitFor();
+  expect(await token.getAttribute("data-token")).toBe("14000");
+  await token.evaluate((element) => element.nextElementSibling?.scrollIntoView({ block: "center" }));
+  await page.locator("[data-token='14001']").click();
+  await page.waitForURL("**at=0.1.14001*");
+});
+
+test("30,000 tokens open fast, because only the visible ones are in the document", async () => {
+  await open("/runs/hostile/episodes/t3.0?tokens=ids");
+  await page.locator("[data-token]").first().waitFor();
+  expect(await page.locator("[data-token]").count()).toBeLessThan(5000);
 });
 
 test("episodes are filtered, and a mistake is shown where it is", async () => {

@@ -4,7 +4,7 @@ import { Empty, KindChoice, Link, Pending, Reward, StepSlider } from "../parts/b
 import { duration, percent, short } from "../parts/numbers.ts";
 import { printable } from "../parts/printable.ts";
 import { VirtualList } from "../parts/virtual.tsx";
-import { address, parameter, setParameters } from "../state/address.ts";
+import { address, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 const kinds: Readonly<Record<SpanKind, string>> = {
@@ -174,7 +174,7 @@ function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
     <div class={`lane${first ? " first" : ""}${slow ? " slow" : ""}${lane.ended === "failed" ? " failed" : ""}`}>
       <span class="lane-name" title={label}>
         {open ? (
-          <a href={open} data-row>
+          <a href={href(open)} data-row>
             {printable(name)}
           </a>
         ) : (

@@ -1,5 +1,5 @@
 /** One episode: its turns, with every sampled token colored. */
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Episode as EpisodeData } from "../../src/view/api.ts";
 import { Advantage, Choice, Link, Pending, Reward, Text } from "../parts/basics.tsx";
 import { count, duration, short } from "../parts/numbers.ts";
@@ -18,8 +18,10 @@ import {
   type Range,
   rangeOf,
 } from "../tokens/colorings.ts";
+import { FindBox, useFind } from "../tokens/find-box.tsx";
 import { currentToken, PromptBlock, SampledBlock } from "../tokens/token-block.tsx";
 import { Legend, TokenNumbers } from "../tokens/token-numbers.tsx";
+import { addressOfToken, contains, placeOf } from "../tokens/token-place.ts";
 
 export function Episode({ run, episode }: { run: string; episode: string }) {
   const { data, error } = useAnswer("/api/runs/:run/episodes/:episode", { run, episode });
@@ -173,13 +175,21 @@ function Transcript({ episode }: { episode: EpisodeData }) {
       setParameters({ color: known[(known.indexOf(name) + 1) % known.length] });
     },
   });
+  const find = useFind(blocks);
+  const at = parameter("at");
+  const linked = useMemo(() => blocks.findIndex((block) => contains(block, placeOf(at))), [blocks, at]);
+  const [target, setTarget] = useState<number>();
   useEffect(() => {
-    currentToken.value = null;
-  }, [episode.key]);
+    // A click on a token changes the address, too: it is in view already.
+    if (linked >= 0 && addressOfToken(currentToken.peek()) === at) return;
+    currentToken.value = linked < 0 ? null : placeOf(at);
+    setTarget(linked < 0 ? undefined : linked);
+  }, [linked, at]);
   return (
     <>
       <div class="sticky coloring">
         <div class="controls">
+          <FindBox {...find} />
           <Choice
             label="color of tokens"
             value={name}
@@ -200,7 +210,12 @@ function Transcript({ episode }: { episode: EpisodeData }) {
         </div>
         <Legend coloring={colorings[name]} range={range} />
       </div>
-      <VirtualList count={blocks.length} estimate={(index) => heightOf(blocks[index]!)} class="transcript">
+      <VirtualList
+        count={blocks.length}
+        estimate={(index) => heightOf(blocks[index]!)}
+        class="transcript"
+        shown={find.block ?? target}
+      >
         {(index) => <Shown block={blocks[index]!} coloring={colorings[name]} range={range} ids={tokens === "ids"} />}
       </VirtualList>
       <TokenNumbers episode={episode} shown={colorings[name]} />

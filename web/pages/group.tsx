@@ -68,7 +68,7 @@ function GroupHead({ data }: { data: GroupData }) {
       <ul class="group-facts">
         {data.groups.map(({ role, mean, deviation, size, zeroSignal }) => (
           <li key={role}>
-            <b>{oneLine(role)}</b> mean {short(mean)}, deviation {short(deviation)}, {count(size, "reward")}
+            <b>{oneLine(role)}</b> mean {short(mean)}, deviation {short(deviation)}, {count(size, "reward")}{" "}
             {zeroSignal !== null && <ZeroSignal reason={zeroSignal} />}
           </li>
         ))}

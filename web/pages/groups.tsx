@@ -50,10 +50,10 @@ function GroupTable({ run, step, kind }: { run: string; step: number; kind: "tra
               <th scope="col">task</th>
               {several && <th scope="col">role</th>}
               <th scope="col">rewards</th>
-              <th scope="col" class="right">
+              <th scope="col" class="right minor">
                 mean
               </th>
-              <th scope="col" class="right">
+              <th scope="col" class="right minor">
                 deviation
               </th>
               <th scope="col">signal</th>
@@ -84,8 +84,8 @@ function GroupRow({ run, group, several }: { run: string; group: GroupSummary; s
       <td>
         <RewardDots rewards={rewards.map(toNumber)} />
       </td>
-      <td class="right">{short(mean)}</td>
-      <td class="right">{short(deviation)}</td>
+      <td class="right minor">{short(mean)}</td>
+      <td class="right minor">{short(deviation)}</td>
       <td>{zeroSignal !== null && <ZeroSignal reason={zeroSignal} />}</td>
     </tr>
   );

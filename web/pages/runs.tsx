@@ -5,7 +5,7 @@ import { Empty, Link, Pending, Reward, StateBadge } from "../parts/basics.tsx";
 import { Sparkline } from "../parts/chart.tsx";
 import { ago, atTime, short, toNumber } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
-import { address, go, parameter, setParameters } from "../state/address.ts";
+import { address, go, href, parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 export function Runs() {
@@ -102,7 +102,7 @@ function RunRow({ run, chosen, onToggle }: { run: RunSummary; chosen: boolean; o
         <input type="checkbox" checked={chosen} onChange={onToggle} aria-label={`compare ${id}`} />
       </td>
       <th scope="row">
-        <a href={`/runs/${encodeURIComponent(id)}`} data-row>
+        <a href={href(address(["runs", id]))} data-row>
           {printable(id)}
         </a>
         {problem && <small class="warning">{printable(problem)}</small>}

@@ -23,6 +23,7 @@ export function SearchResults({ run, words, filter }: { run: string; words: stri
             run={run}
             row={episode}
             index={index}
+            find={match ? snippet.slice(...match) : undefined}
             preview={<Snippet text={snippet} match={match} />}
           />
         ))}

@@ -32,7 +32,7 @@ export const seriesColor = (index: number) => `--series-${(index % 8) + 1}`;
 
 export function Chart(props: ChartProps) {
   const { title, unit, steps, curves } = props;
-  const at = hovered.value ?? props.step ?? steps.at(-1);
+  const at = hovered.value ?? props.step;
   const index = at === undefined ? -1 : steps.indexOf(at);
   const values = curves.map(
     ({ values }) => (index < 0 ? values.findLast((value) => value !== null) : values[index]) ?? null,

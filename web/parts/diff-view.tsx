@@ -1,7 +1,7 @@
 /** What differs between two texts or two token sequences. */
 import { type ChangeObject, diffArrays, diffWordsWithSpace } from "diff";
 import { useMemo } from "preact/hooks";
-import { tokenText } from "../tokens/token-block.tsx";
+import { tokenText } from "../tokens/token-text.ts";
 import { printable } from "./printable.ts";
 
 /** A comparison that takes longer is not made. */

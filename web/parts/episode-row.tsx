@@ -10,18 +10,21 @@ export function EpisodeRow({
   run,
   row,
   index,
+  find,
   preview = oneLine(row.preview),
 }: {
   run: string;
   row: Row;
   index: number;
+  /** What the episode's view finds and marks. */
+  find?: string | undefined;
   preview?: ComponentChildren;
 }) {
   return (
     // biome-ignore lint/a11y/useSemanticElements: a virtual list cannot be a table
     // biome-ignore lint/a11y/useFocusableInteractive: its link can be focused
     <div class="list-row" role="row" aria-rowindex={index + 2}>
-      <EpisodeName run={run} row={row} />
+      <EpisodeName run={run} row={row} find={find} />
       <Cell>
         <Reward value={row.reward} />
       </Cell>
@@ -39,9 +42,15 @@ export function EpisodeRow({
   );
 }
 
-const EpisodeName = ({ run, row: { key, id, step, kind } }: { run: string; row: Row }) => (
+interface EpisodeNameProps {
+  run: string;
+  row: Row;
+  find: string | undefined;
+}
+
+const EpisodeName = ({ run, row: { key, id, step, kind }, find }: EpisodeNameProps) => (
   <Cell>
-    <a href={href(address(["runs", run, "episodes", key]))} data-row>
+    <a href={href(address(["runs", run, "episodes", key], { find }))} data-row>
       {oneLine(id)}
     </a>
     <small class="muted">

@@ -46,6 +46,8 @@ export function duration(milliseconds: number): string {
 export function ago(time: Milliseconds | null, now = Date.now()): string {
   if (time === null) return "–";
   const passed = now - time;
+  const days = Math.floor(passed / 86_400_000);
+  if (days >= 2) return `${days.toLocaleString("en")} days ago`;
   return passed < 60_000 ? "just now" : `${duration(Math.floor(passed / 60_000) * 60_000).replace(" 0 s", "")} ago`;
 }
 

@@ -7,7 +7,7 @@ import {
   windowScroll,
 } from "@tanstack/virtual-core";
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 
 export interface VirtualListProps {
   count: number;
@@ -17,11 +17,13 @@ export interface VirtualListProps {
   children: (index: number) => ComponentChildren;
   class?: string;
   role?: "list" | "rowgroup";
+  /** Scrolls to this item whenever it changes. */
+  shown?: number | undefined;
 }
 
 const initialRect = { width: 1024, height: 800 };
 
-export function VirtualList({ count, estimate, keyOf, children, role = "list", ...props }: VirtualListProps) {
+export function VirtualList({ count, estimate, keyOf, children, role = "list", shown, ...props }: VirtualListProps) {
   const [, draw] = useReducer((turn: number) => turn + 1, 0);
   const [margin, setMargin] = useState(0);
   const element = useRef<HTMLDivElement>(null);
@@ -43,6 +45,10 @@ export function VirtualList({ count, estimate, keyOf, children, role = "list", .
   const virtualizer = made.current;
   virtualizer.setOptions(options);
   useLayoutEffect(() => virtualizer._didMount(), [virtualizer]);
+  // After the list knows where it begins.
+  useEffect(() => {
+    if (shown !== undefined) virtualizer.scrollToIndex(shown, { align: "center" });
+  }, [shown, virtualizer]);
   useLayoutEffect(() => {
     virtualizer._willUpdate();
     const top = element.current!.getBoundingClientRect().top + scrollY;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { SampledTokens, Turn } from "../../src/view/api.ts";
 import { coloringNames, colorings, legendValues, rangeOf, shade, shadeOf } from "./colorings.ts";
-import { thinkingRange, tokenText } from "./token-block.tsx";
+import { thinkingRange, tokenText } from "./token-text.ts";
 
 /** The last token is not trained on, and its values would ruin every scale. */
 const sampled: SampledTokens = {

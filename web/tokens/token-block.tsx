@@ -3,16 +3,10 @@ import { signal, useSignalEffect } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import type { Turn } from "../../src/view/api.ts";
-import { printable } from "../parts/printable.ts";
+import { setParameters } from "../state/address.ts";
 import { type Coloring, isTrained, type Range, shadeOf } from "./colorings.ts";
-
-/** A token of turn `turn` of a trajectory: of its prompt, or of those that were sampled. */
-export interface TokenPlace {
-  trajectory: number;
-  turn: number;
-  prompt: boolean;
-  index: number;
-}
+import { addressOfToken, type TokenPlace } from "./token-place.ts";
+import { thinkingRange, tokenText } from "./token-text.ts";
 
 /** The token whose numbers are shown. */
 export const currentToken = signal<TokenPlace | null>(null);
@@ -21,12 +15,6 @@ export interface TokenRange extends Omit<TokenPlace, "index"> {
   of: Turn;
   from: number;
   to: number;
-}
-
-/** What a token shows. Bytes of a split character, and tokens without a text, show their id. */
-export function tokenText(piece: string | undefined, id: number): string {
-  if (piece === undefined || piece === "") return `⟨${id}⟩`;
-  return printable(piece.replaceAll("\ufffd", `⟨${id}⟩`));
 }
 
 interface SampledBlockProps extends TokenRange {
@@ -109,7 +97,9 @@ function TokenGroup({
     const token = event.target instanceof Element ? event.target.closest<HTMLElement>("[data-token]") : null;
     if (token) currentToken.value = { ...place, index: Number(token.dataset.token) };
   };
+  const link = () => setParameters({ at: addressOfToken(currentToken.peek()) });
   const move = (event: KeyboardEvent) => {
+    if (event.key === "Enter") link();
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (by === 0) return;
     event.preventDefault();
@@ -129,7 +119,10 @@ function TokenGroup({
       tabIndex={0}
       aria-label={`${place.prompt ? "prompt" : "sampled"} tokens ${from + 1} to ${to} of ${total}`}
       onPointerOver={pick}
-      onClick={pick}
+      onClick={(event) => {
+        pick(event);
+        link();
+      }}
       onKeyDown={move}
     >
       {children}
@@ -158,19 +151,4 @@ function Token({ index, id, piece, ids, strength, ...props }: TokenProps) {
       {ids && <small>{id}</small>}
     </span>
   );
-}
-
-/** The tokens `[from, to)` of the reply's thinking. */
-export function thinkingRange({ reply, sampled }: Pick<Turn, "reply" | "sampled">): { from: number; to: number } {
-  const { thinking } = reply;
-  const start = thinking && sampled.pieces ? sampled.pieces.join("").indexOf(thinking) : -1;
-  const range = { from: 0, to: 0 };
-  if (start < 0 || !thinking) return range;
-  let end = 0;
-  for (const piece of sampled.pieces ?? []) {
-    end += piece.length;
-    if (end <= start) range.from += 1;
-    if (end < start + thinking.length) range.to += 1;
-  }
-  return { from: range.from, to: range.to + 1 };
 }

@@ -2,7 +2,8 @@
 import type { Episode } from "../../src/view/api.ts";
 import { short } from "../parts/numbers.ts";
 import { type Coloring, coloringNames, colorings, isTrained, legendValues, type Range, shade } from "./colorings.ts";
-import { currentToken, tokenText } from "./token-block.tsx";
+import { currentToken } from "./token-block.tsx";
+import { tokenText } from "./token-text.ts";
 
 export function Legend({ coloring, range }: { coloring: Coloring; range: Range | null }) {
   if (range === null) return <p class="muted token-legend">Not recorded for this episode.</p>;
