@@ -9,6 +9,8 @@ import torch
 
 from .channel import Channel, Message
 from .errors import RunFailure, UserMistake, first_line
+from .images.pictures import Pictures
+from .images.store import MissingMedia
 from .memory import is_out_of_memory
 from .training.packing import Sequences
 
@@ -26,6 +28,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, UserMistake):
         described = {"kind": "user", "message": error.message}
         return described if error.hint is None else {**described, "hint": error.hint}
+    if isinstance(error, MissingMedia):
+        return {"kind": "media", "message": str(error), "hashes": error.hashes}
     if isinstance(error, RunFailure):
         return {"kind": "run", "message": str(error)}
     if isinstance(error, OSError) and error.errno in errno.errorcode:
@@ -41,9 +45,12 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {"kind": "internal", "message": f"{type(error).__name__}: {error}", "trace": trace}
 
 
-def sequences_of(message: Message) -> Sequences:
+def sequences_of(message: Message, pictures: list[Pictures] | None = None) -> Sequences:
+    """The sequences of a message with their images. Raises UserMistake if it has images that were not found."""
+    if pictures is None and message.header.get("media"):
+        raise UserMistake("this learner does not support images yet", "train in one process")
     arrays = message.arrays
-    return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"))
+    return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"), pictures)
 
 
 def outputs_of(message: Message, has_values: bool, with_gradient: bool = False) -> list[str]:

@@ -17,10 +17,12 @@ from tokenizers import Tokenizer
 from .channel import Channel, Message
 from .errors import RunFailure, UserMistake
 from .group import GROUPS, Group, nccl_library, within
+from .images.pictures import Pictures, UnusableImage, find_pictures
+from .images.store import ImageStore
 from .memory import memory_stats
 from .messages import Cancelled, ProtocolError, ask_gradient, outputs_of, sequences_of
 from .models.model import LanguageModel
-from .models.plain_model import find_source
+from .models.plain_model import ModelSource, find_source
 from .models.score_model import ScoreModel
 from .policies.adamw import AdamSettings
 from .policies.policy import Policy
@@ -29,6 +31,7 @@ from .sampling.packed_batch import PackedBatch
 from .sampling.padded_batch import PaddedBatch
 from .sampling.rows import parse_requests
 from .sampling.sampler import Sampler
+from .training.packing import Sequences
 from .training.trainer import Exchange, Trainer
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -47,6 +50,7 @@ class Operations:
         self._sampler: Sampler | None = None
         self._policies: Policies | None = None
         self._group: Group | None = None
+        self._images = ImageStore()
         self._seconds: Counter[str] = Counter()
 
     @property
@@ -87,6 +91,8 @@ class Operations:
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
             output_layer=header.get("head") is None,
+            processor=header.get("processor"),
+            most_pixels=header.get("max_image_pixels") or ModelSource.most_pixels,
         )
         micro_batch_tokens = header.get("micro_batch_tokens", 0)
         if header.get("head") == "score":
@@ -105,6 +111,24 @@ class Operations:
     def on_score(self, message: Message) -> Answer:
         scores = self._score_model.score(message.arrays["tokens"], message.arrays["offsets"])
         return {}, {"scores": scores.numpy()}
+
+    def on_put_media(self, message: Message) -> Answer:
+        encoded, offsets = message.arrays["bytes"], message.arrays["offsets"].tolist()
+        vision = self._vision()
+        described: list[dict[str, Any]] = []
+        tokens: list[np.ndarray] = []
+        for hash, begin, end in zip(message.header["hashes"], offsets, offsets[1:]):
+            try:
+                image = self._images.get(hash) or vision.read(hash, encoded[begin:end].tobytes())
+            except UnusableImage as unusable:
+                described.append({"error": str(unusable)})
+                tokens.append(np.empty(0, np.int32))
+                continue
+            self._images.add(image)
+            described.append(dict(zip(("width", "height"), image.size)))
+            tokens.append(image.tokens)
+        ends = np.cumsum([0, *map(len, tokens)]).astype(np.int32)
+        return {"media": described}, {"tokens": np.concatenate([ends[:0], *tokens]), "offsets": ends}
 
     def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))
@@ -127,6 +151,7 @@ class Operations:
             model.vocabulary_size,
             model.max_length,
             model.eos_ids,
+            self._pictures(message),
         )
         self._sampler.add(message.id, policy, requests, bool(header.get("stream", False)))
 
@@ -136,25 +161,26 @@ class Operations:
 
     def on_forward(self, message: Message) -> Answer:
         policy = self._policy(message)
-        found = self._trainer.forward(policy, sequences_of(message), outputs_of(message, policy.value_head is not None))
+        found = self._trainer.forward(policy, self._sequences(message), outputs_of(message, policy.value_head is not None))
         return {}, {name: values.numpy() for name, values in found.items()}
 
     def on_most_likely(self, message: Message) -> Answer:
         policy, count = self._policy(message), int(message.header["count"])
-        tokens, logprobs = self._trainer.most_likely(policy, sequences_of(message), count)
+        tokens, logprobs = self._trainer.most_likely(policy, self._sequences(message), count)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
     def on_draws(self, message: Message) -> Answer:
         policy, header = self._policy(message), message.header
         count, temperature, seed = int(header["count"]), float(header["temperature"]), int(header["seed"])
-        tokens, logprobs = self._trainer.draws(policy, sequences_of(message), count, temperature, seed)
+        tokens, logprobs = self._trainer.draws(policy, self._sequences(message), count, temperature, seed)
         return {}, {"tokens": tokens.numpy(), "logprobs": logprobs.numpy()}
 
     def on_forward_backward(self, message: Message) -> Answer:
         policy = self._policy(message)
         outputs = outputs_of(message, policy.value_head is not None, with_gradient=True)
+        sequences = self._sequences(message)
         try:
-            self._trainer.forward_backward(policy, sequences_of(message), outputs, self._exchange(message.id))
+            self._trainer.forward_backward(policy, sequences, outputs, self._exchange(message.id))
         except Cancelled:
             return {"cancelled": True}, {}
         return {}, {}
@@ -218,6 +244,7 @@ class Operations:
             steps = counters["decode_steps"]
             stats |= self._trainer.counters
             stats |= {f"sample/{name}": count for name, count in counters.items()}
+            stats |= {} if self._model.vision is None else self._model.vision.counters
             stats["seconds/sample"] = self._sampler.seconds
             stats["sample/rows_per_step"] = counters["sampled_tokens"] / steps if steps else 0.0
         return {"stats": stats}, {}
@@ -251,6 +278,26 @@ class Operations:
         policy = self._policy(message)
         policy.require_trainable()
         return policy
+
+    def _vision(self) -> Any:
+        """The model's Vision. Raises UserMistake if it has none."""
+        if self._model.vision is None:
+            raise UserMistake(
+                f"{self._model.source.name} cannot read images: {self._model.images_reason}",
+                "use a model with a vision part and its image processor",
+            )
+        return self._model.vision
+
+    def _pictures(self, message: Message) -> list[Pictures] | None:
+        """The images of each sequence of a message; None if it has none."""
+        hashes, arrays = message.header.get("media"), message.arrays
+        if not hashes:
+            return None
+        self._vision()
+        return find_pictures(arrays["media_ranges"], self._images.find(hashes), arrays["tokens"], arrays["offsets"])
+
+    def _sequences(self, message: Message) -> Sequences:
+        return sequences_of(message, self._pictures(message))
 
     def _open_tokenizer(self) -> Tokenizer:
         path = self._model.directory / "tokenizer.json"

@@ -1,11 +1,19 @@
 """From a model's name (a folder, a GGUF file or a hub id) to a transformers model in memory."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from ..errors import UserMistake, first_line
@@ -14,7 +22,8 @@ from . import gguf
 from .checkpoint_files import check_model_folder, check_sizes, read_json
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_HUB_FILES = ("*.json", "*.jinja", "model*.safetensors", "tokenizer.model")
+_CONFIGURATIONS = ("*.json", "*.jinja")
+_HUB_FILES = (*_CONFIGURATIONS, "model*.safetensors", "tokenizer.model")
 
 
 def find_folder(model: str, cache_dir: Path) -> Path:
@@ -34,6 +43,18 @@ def find_folder(model: str, cache_dir: Path) -> Path:
             f"{model} does not exist", "name a model folder, a .gguf file or a hub id such as org/model"
         )
     return _download(model, cache_dir)
+
+
+def find_processor(name: str, cache_dir: Path) -> Path:
+    """The folder of an image processor: the folder itself, or a download into the cache."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        raise UserMistake(
+            f"the image processor {name} does not exist", "name a model folder or a hub id such as org/model"
+        )
+    return _download(name, cache_dir, _CONFIGURATIONS)
 
 
 def choose_device(device: str) -> torch.device:
@@ -70,11 +91,12 @@ def load_pretrained(
     directory: Path,
     device: torch.device,
     dtype: torch.dtype,
-    auto: type = AutoModelForCausalLM,
+    auto: type | None = None,
     output_layer: bool = True,
 ) -> PreTrainedModel:
-    """The model of a folder as the transformers class `auto` reads it, frozen and in evaluation mode. Raises
-    UserMistake if the folder is not complete. Without `output_layer`, the folder may lack that layer."""
+    """The model of a folder as the transformers class `auto` reads it (default: a language model, with its vision
+    part if it has one), frozen and in evaluation mode. Raises UserMistake if the folder is not complete. Without
+    `output_layer`, the folder may lack that layer."""
     files = check_model_folder(directory)
     needed, free = files.elements * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
@@ -86,6 +108,7 @@ def load_pretrained(
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
         check_sizes(directory, config.get_text_config(), files)
+        auto = auto or (AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM)
         model, report = auto.from_pretrained(
             directory,
             config=config,
@@ -109,6 +132,11 @@ def load_pretrained(
         )
     _switch_off_dropout(model)
     return model.eval().requires_grad_(False)
+
+
+def reads_images(config: PreTrainedConfig) -> bool:
+    """Whether the model has a vision part."""
+    return hasattr(config, "vision_config") and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def _output_layer_names(model: PreTrainedModel) -> list[str]:
@@ -165,12 +193,12 @@ def _explained(directory: Path, error: Exception) -> Exception:
     )
 
 
-def _download(name: str, cache_dir: Path) -> Path:
+def _download(name: str, cache_dir: Path, files: Sequence[str] = _HUB_FILES) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(_HUB_FILES)))
+        folder = Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(files)))
     except GatedRepoError:
         raise UserMistake(
             f"{name} is gated on the hub", "request access on its page, then set HF_TOKEN"
@@ -184,7 +212,7 @@ def _download(name: str, cache_dir: Path) -> Path:
             f"{name} is neither a folder nor in the cache, and its download failed: {first_line(error)}",
             "check the spelling and the network, or name a model folder or a .gguf file",
         ) from error
-    if not any(folder.glob("*.safetensors")):
+    if files is _HUB_FILES and not any(folder.glob("*.safetensors")):
         raise UserMistake(
             f"{name} has no safetensors on the hub", "choose a model that has them; Hone does not read pickle files"
         )

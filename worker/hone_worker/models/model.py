@@ -1,13 +1,22 @@
 """A language model: token ids -> hidden states -> logits, packed or padded."""
 
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention.context import AttentionContext, use
-from ..errors import first_line
+from ..errors import UserMistake, first_line
+from ..images.pictures import Piece, place
 from .linears import LinearGroup, Member, find_members
+from .loading import reads_images
 from .plain_model import ModelSource, PlainModel, find_source
-from .selfcheck import causal_row, head_is_plain, why_not_packed
+from .selfcheck import causal_row, head_is_plain, why_images_differ, why_not_packed
+
+if TYPE_CHECKING:
+    from ..images.check import Probe
+    from ..images.vision import Vision
 
 
 def load_model(model: str, name: str, **options) -> "LanguageModel":
@@ -22,25 +31,64 @@ class LanguageModel(PlainModel):
         super().__init__(source)
         self.installed: tuple | None = None
         """The LoRA policy whose weights are merged into the model now, and their revision."""
-        plain_attention = self.module.config._attn_implementation
+        self.decoder = self.module.get_decoder() if reads_images(self.module.config) else self.module
+        """The language part, whose attention can be packed."""
+        self.vision, probe, self.images_reason = self._open_vision()
+        plain_attention = self.decoder.config._attn_implementation
         self.attention_reason = self._try_packed()
         self.attention = "padded" if self.attention_reason else "packed"
         if self.attention_reason:
-            self.module.set_attn_implementation(plain_attention)
+            self.decoder.set_attn_implementation(plain_attention)
         self.plain_head = head_is_plain(self)
+        if probe is not None and (reason := why_images_differ(self, probe)):
+            self.vision, self.images_reason = None, reason
         self.groups = self._group_linears()
+        self.vision_groups = [] if self.vision is None else self._group_vision(probe)
         self.head_group = LinearGroup([Member(self.head_name, self.head, "unembed")], pack=True)
         if source.gradient_checkpointing:
             self.checkpoint_gradients()
 
-    def hidden(self, context: AttentionContext, ids: Tensor, positions: Tensor) -> Tensor:
+    def inputs(self, ids: Tensor, positions: Tensor, pieces: Sequence[Piece] = ()) -> dict[str, Tensor]:
+        """What transformers' forward reads for ids and positions `[B,L]`. `pieces` are those of the flat ids that
+        have images."""
+        own = self.vision.row_positions(pieces, positions.flatten()) if pieces else None
+        given = {"position_ids": positions if own is None else own.view(3, *ids.shape)}
+        placed = place(pieces, self.device)
+        if placed is None:
+            return {"input_ids": ids, **given}
+        embedded = self.module.get_input_embeddings()(ids)
+        features = self.vision.features(placed.images)[placed.features].to(embedded.dtype)
+        filled = embedded.flatten(0, 1).index_copy(0, placed.places, features)
+        return {"inputs_embeds": filled.view(embedded.shape), **given}
+
+    def hidden(
+        self, context: AttentionContext, ids: Tensor, positions: Tensor, pieces: Sequence[Piece] = ()
+    ) -> Tensor:
         """Last hidden states `[T,D]` of one packed row of ids `[T]` at positions `[T]`."""
         with use(context):
-            return self._body(input_ids=ids[None], position_ids=positions[None])[0]
+            return self._body(**self.inputs(ids[None], positions[None], pieces))[0]
 
-    def padded_hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def padded_hidden(self, ids: Tensor, mask: Tensor, pieces: Sequence[Piece] = ()) -> Tensor:
         """Last hidden states `[B,L,D]` of rows `[B,L]`, padded on the right, by transformers' attention."""
-        return self._body(input_ids=ids, attention_mask=mask)
+        if not pieces:
+            return self._body(input_ids=ids, attention_mask=mask)
+        positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
+        return self._body(**self.inputs(ids, positions, pieces), attention_mask=mask)
+
+    def info(self) -> dict:
+        images = {"images": None if self.vision is None else self.vision.info()}
+        return super().info() | images | ({"images_reason": self.images_reason} if self.images_reason else {})
+
+    def weights_to_train(self, vision: bool) -> dict[str, nn.Parameter]:
+        """The model's weights by name, of the language part or of all parts."""
+        language = {id(weight) for part in (self.decoder, self.head) for weight in part.parameters()}
+        named = self.module.named_parameters()
+        return {name: weight for name, weight in named if vision or id(weight) in language}
+
+    def use_vision(self, version: Hashable) -> None:
+        """Says which weights the vision part has now; None: those of the model's files."""
+        if self.vision is not None:
+            self.vision.version = version
 
     def forget(self) -> None:
         """Drops what an interrupted forward left behind."""
@@ -53,6 +101,21 @@ class LanguageModel(PlainModel):
         except BaseException:
             self.forget()
             raise
+
+    @torch.no_grad()
+    def _open_vision(self) -> "tuple[Vision | None, Probe | None, str | None]":
+        """The vision part, its test, and why there is none."""
+        if not callable(getattr(self.base, "get_image_features", None)):
+            return None, None, f"{type(self.module).__name__} reads only text"
+        from ..images.check import open_vision  # needs Pillow, which takes time
+
+        try:
+            processor = self.source.processor or self.directory
+            return *open_vision(self.base, self.directory, processor, self.source.most_pixels), None
+        except UserMistake as mistake:
+            return None, None, mistake.message
+        except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
+            return None, None, f"{type(error).__name__}: {first_line(error)}"
 
     @torch.no_grad()
     def _try_packed(self) -> str | None:
@@ -74,7 +137,15 @@ class LanguageModel(PlainModel):
             else:
                 self.padded_hidden(ids[None], torch.ones_like(ids)[None])
 
+        return self._groups(run, self.source.gradient_checkpointing or self.attention == "padded")
+
+    @torch.no_grad()
+    def _group_vision(self, probe: "Probe") -> list[LinearGroup]:
+        """All linear layers of the vision part, each by itself."""
+        return self._groups(lambda: self.vision.compute([probe.image]), True)
+
+    def _groups(self, run: Callable[[], object], apart: bool) -> list[LinearGroup]:
         found = find_members(self.base, f"{self.module.base_model_prefix}.", run)
-        if self.source.gradient_checkpointing or self.attention == "padded":
+        if apart:
             found = [[member] for members in found for member in members]
         return [LinearGroup(members) for members in found]

@@ -14,6 +14,7 @@ from .loading import (
     choose_dtype,
     end_tokens,
     find_folder,
+    find_processor,
     load_pretrained,
     longest_sequence,
 )
@@ -30,6 +31,10 @@ class ModelSource:
     gradient_checkpointing: bool
     output_layer: bool = True
     """False: the folder may lack the layer of a language model that predicts tokens."""
+    processor: Path | None = None
+    """The folder of the image processor, if it is not the model's own."""
+    most_pixels: int = 1 << 25
+    """The most pixels of an image."""
 
 
 def find_source(
@@ -41,11 +46,21 @@ def find_source(
     dtype: str = "auto",
     gradient_checkpointing: bool = False,
     output_layer: bool = True,
+    processor: str | None = None,
+    most_pixels: int = ModelSource.most_pixels,
 ) -> ModelSource:
     """Finds a folder, a GGUF file or a hub id. Raises UserMistake for what the user can fix."""
-    chosen = choose_device(device)
-    folder = find_folder(model, Path(cache_dir).expanduser())
-    return ModelSource(folder, name, chosen, choose_dtype(dtype, chosen), gradient_checkpointing, output_layer)
+    chosen, cache = choose_device(device), Path(cache_dir).expanduser()
+    return ModelSource(
+        find_folder(model, cache),
+        name,
+        chosen,
+        choose_dtype(dtype, chosen),
+        gradient_checkpointing,
+        output_layer,
+        find_processor(processor, cache) if processor else None,
+        most_pixels,
+    )
 
 
 class PlainModel:

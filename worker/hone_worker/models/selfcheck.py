@@ -1,14 +1,20 @@
 """Checks, when a model is loaded, that packed trees give the same results as transformers' own attention."""
 
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.context import NAME, AttentionContext, AttentionSpec, use
 from ..attention.tree import Family, Span, Tree
-from ..errors import UserMistake
+from ..errors import UserMistake, first_line
+from ..images.pictures import Piece
+
+if TYPE_CHECKING:
+    from ..images.check import Probe
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06}
 """The largest difference of last hidden states, relative to their norm. SmolLM2-135M: 7e-7 and 0.02; with a
@@ -35,19 +41,43 @@ def why_not_packed(model) -> str | None:
     ids = torch.cat([sequences[0], sequences[1][5:], sequences[2]])
     positions = torch.cat([torch.arange(11), torch.arange(5, 8), torch.arange(9)]).to(model.device)
     families = [Family(Span(0, 5), (Span(5, 6), Span(11, 3))), Family(Span(14, 9), ())]
-    model.module.set_attn_implementation(NAME)
+    model.decoder.set_attn_implementation(NAME)
     watch = _Watch(Tree(families, positions))
-    packed = model.hidden(watch, ids, positions) if model.module.config._attn_implementation == NAME else None
+    packed = model.hidden(watch, ids, positions) if model.decoder.config._attn_implementation == NAME else None
     if not watch.windows:
         return f"{type(model.module).__name__} does not call transformers' attention registry"
     unannounced = _unannounced_window(model.config, watch.windows)
     if unannounced is not None:
         return f"layer {unannounced} does not pass its sliding window to the attention"
     rows = torch.cat([torch.arange(11), torch.arange(5), torch.arange(11, 23)]).to(model.device)
-    error = float((packed[rows].float() - expected.float()).norm() / expected.float().norm())
+    error = _difference(packed[rows], expected)
     if not error <= _TOLERANCE[model.dtype]:
         return f"packed rows differ from plain ones by {error:.1e}"
     return None
+
+
+@torch.no_grad()
+def why_images_differ(model, probe: "Probe") -> str | None:
+    """The reason why images cannot be placed in the rows of this model, if they cannot."""
+    try:
+        ids = torch.from_numpy(probe.ids.astype(np.int64)).to(model.device)
+        piece = Piece(probe.ids, probe.pictures, 0, len(ids), 0)
+        if model.attention == "packed":
+            positions = torch.arange(len(ids), device=model.device)
+            found = model.hidden(causal_row(len(ids), model.device), ids, positions, [piece])
+        else:
+            found = model.padded_hidden(ids[None], torch.ones_like(ids)[None], [piece])[0]
+    except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
+        return f"{type(error).__name__}: {first_line(error)}"
+    error = _difference(found, probe.expected)
+    if not error <= _TOLERANCE[model.dtype]:
+        return f"rows with images differ from those of transformers by {error:.1e}"
+    return None
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """Relative to the norm."""
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
 @torch.no_grad()

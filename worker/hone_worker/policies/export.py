@@ -22,6 +22,7 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "chat_template*",
     "generation_config.json",
+    "*processor_config.json",
 )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import UserMistake
 from ..models.model import LanguageModel
 from .export import export_merged, merged_weights
-from .policy import TrainedPolicy
+from .policy import TrainedPolicy, trains_vision
 from .rounding import Probe, Thresholds
 from .value_head import ValueHead
 
@@ -22,7 +22,9 @@ class FullPolicy(TrainedPolicy):
 
     def __init__(self, model: LanguageModel, adapter: dict, value_head: ValueHead | None = None):
         self._weights = {
-            name: weight for name, weight in model.module.named_parameters() if weight.is_floating_point()
+            name: weight
+            for name, weight in model.weights_to_train(trains_vision(model, adapter)).items()
+            if weight.is_floating_point()
         }
         # In fp32 these are the weights themselves.
         masters = [weight.detach().float() for weight in self._weights.values()]
@@ -33,7 +35,8 @@ class FullPolicy(TrainedPolicy):
             Thresholds(name, tuple(weight.shape), model.device) for name, weight in self._weights.items()
         ]
         self.backs_up = False  # memory may have no room for a copy of a full gradient
-        for group in [*model.groups, model.head_group]:
+        vision = model.vision_groups if self.trains_vision else []
+        for group in [*model.groups, *vision, model.head_group]:
             group.train_in_place()
         self._hooks = []
         for weight, master in zip(self._weights.values(), masters):
@@ -50,9 +53,10 @@ class FullPolicy(TrainedPolicy):
                 "full weights cannot be sampled between an optimizer step and the next publish",
                 "publish first, or use LoRA",
             )
-        return self.model
+        return self.use_current()
 
     def use_current(self) -> LanguageModel:
+        self.model.use_vision(self.vision_version(self.revision))
         return self.model
 
     def named_weights(self, values: list[Tensor]) -> dict[str, Tensor]:

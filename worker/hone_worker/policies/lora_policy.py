@@ -11,7 +11,7 @@ from ..errors import UserMistake
 from ..models.model import LanguageModel
 from .export import export_adapter, export_merged
 from .lora import LoraOverlay
-from .policy import TrainedPolicy
+from .policy import TrainedPolicy, trains_vision
 from .value_head import ValueHead
 
 _TARGETS = ("attn", "mlp", "unembed")
@@ -27,7 +27,9 @@ class LoraPolicy(TrainedPolicy):
                 f"an adapter cannot have rank {rank} and targets {sorted(targets)}",
                 f"use rank >= 1 and targets from {', '.join(_TARGETS)}",
             )
-        groups = [group for group in [*model.groups, model.head_group] if group.members[0].kind in targets]
+        vision = model.vision_groups if trains_vision(model, adapter) else []
+        layers = [*model.groups, *vision, model.head_group]
+        groups = [group for group in layers if group.members[0].kind in targets]
         if not groups:
             raise UserMistake(
                 f"{type(model.module).__name__} has no linear layers among {', '.join(sorted(targets))}",
@@ -84,6 +86,7 @@ class LoraPolicy(TrainedPolicy):
         for overlay in self.overlays:
             overlay.remove()
         self.model.installed = None
+        self.model.use_vision(None)
 
     def _install(self, revision: int, values: list[Tensor]) -> LanguageModel:
         """Merges a revision into the model, unless it is the one merged last."""
@@ -97,6 +100,7 @@ class LoraPolicy(TrainedPolicy):
             for overlay, part in self._by_overlay(values):
                 overlay.merge(part)
             self.model.installed = (self, revision)
+            self.model.use_vision(self.vision_version(revision))
         return self.model
 
     def _by_overlay(self, values: list[Tensor]) -> Iterator[tuple[LoraOverlay, list[Tensor]]]:

@@ -6,6 +6,7 @@ again after the next publish."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from math import isfinite
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from .export import export_merged
 from .rounding import Probe
 from .state_files import StateFacts, read_adapter, read_state, write_state
 from .value_head import ValueHead
+
+
+_numbers = count()
 
 
 class Policy(ABC):
@@ -76,6 +80,17 @@ class Policy(ABC):
         """Frees what the policy holds."""
 
 
+def trains_vision(model: LanguageModel, adapter: dict) -> bool:
+    """Whether the adapter also trains the vision part. Raises UserMistake if the model has none."""
+    wanted = bool(adapter.get("train_vision"))
+    if wanted and model.vision is None:
+        raise UserMistake(
+            f"the vision part of {model.source.name} cannot be trained: {model.images_reason}",
+            "switch train_vision off, or use a model that reads images",
+        )
+    return wanted
+
+
 class BasePolicy(Policy):
     """The base model without changes."""
 
@@ -124,6 +139,8 @@ class TrainedPolicy(Policy):
         """Counts changes of the current weights."""
         self.published_revision = 0
         self._has_gradient = False
+        self.trains_vision = trains_vision(model, adapter)
+        self._number = next(_numbers)
         self.backs_up = model.device.type != "cpu"
         """Whether a backward that runs out of memory can be undone. On a CPU it ends the process anyway."""
 
@@ -150,6 +167,10 @@ class TrainedPolicy(Policy):
     @abstractmethod
     def sample(self, add: Callable[[Tensor, Tensor], None]) -> None:
         """Adds some weights to a Probe: as the parameters define them, and as the model has them."""
+
+    def vision_version(self, revision: int) -> tuple[int, int] | None:
+        """Identifies the weights of the vision part at a revision; None if this policy does not train it."""
+        return (self._number, revision) if self.trains_vision else None
 
     def mark_published(self) -> None:
         """Makes the current weights the published ones."""

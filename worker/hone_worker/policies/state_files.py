@@ -101,8 +101,8 @@ def read_adapter(directory: Path, adapter: dict, shapes: Shapes) -> dict[str, Te
 
 
 def _check_adapter(directory: Path, adapter: dict, saved: dict) -> None:
-    keys = ("kind", "rank", "alpha", "targets")
-    ours, theirs = ({key: each.get(key) for key in keys} for each in (adapter, saved))
+    keys = ("kind", "rank", "alpha", "targets", "train_vision")
+    ours, theirs = ({key: each[key] for key in keys if each.get(key)} for each in (adapter, saved))
     if ours != theirs:
         raise UserMistake(
             f"{directory} contains the state of another adapter: {theirs}, this policy has {ours}",

@@ -2,7 +2,7 @@
 join at any step."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..attention.cache import Block
 from ..attention.decode import Decode, Lane, Prefill, cache_dtype
+from ..images.pictures import Pictures, Piece
 from ..memory import available_bytes
 from ..policies.policy import Policy
 from .prompt_scores import score, with_nan_first
@@ -25,6 +26,7 @@ class _Prompt:
     """A prompt with its keys and values: in row `place` of a prefilled `block`, or in a crew."""
 
     tokens: list[int]
+    pictures: Pictures
     scored: bool
     block: Block | None = None
     crew: "_Crew | None" = None
@@ -32,6 +34,7 @@ class _Prompt:
     hidden: Tensor | None = None
     logprobs: np.ndarray | None = None
     users: int = 0
+    shift: int = 0
 
 
 @dataclass(eq=False)
@@ -79,8 +82,8 @@ class PackedBatch:
             self.prefill_tokens, self.slack = 16384, 65536
         self._crews: list[_Crew] = []
         self._fresh: list[tuple[Row, _Prompt]] = []
-        # By version of the weights, tokens, and whether the prompt's own tokens are scored.
-        self._known: dict[tuple[int, bytes, bool], _Prompt] = {}
+        # By version of the weights, tokens, images, and whether the prompt's own tokens are scored.
+        self._known: dict[tuple, _Prompt] = {}
         self._bytes_per_token = 0.0
 
     @property
@@ -103,7 +106,9 @@ class PackedBatch:
             if free is not None and need > free and (self._crews or self._fresh):
                 break
             scored = row.lacks_prompt_logprobs
-            key = (self._policy.version, np.array(context, np.int32).tobytes(), scored)
+            pictures = row.request.pictures
+            images = tuple((picture.at, picture.image.hash) for picture in pictures)
+            key = (self._policy.version, np.array(context, np.int32).tobytes(), images, scored)
             prompt = self._known.get(key)
             if prompt is None:
                 tokens += len(context)
@@ -111,7 +116,7 @@ class PackedBatch:
                 reserved = longest * (len(new) + 1)
                 if new and (tokens > self.prefill_tokens or reserved > 2 * self.prefill_tokens):
                     break
-                prompt = self._known[key] = _Prompt(context, scored)
+                prompt = self._known[key] = _Prompt(context, pictures, scored)
                 new.append(prompt)
             else:
                 self._counters["prompts_shared"] += 1
@@ -123,6 +128,7 @@ class PackedBatch:
         if new:
             self._prefill(new)
         for row, prompt in self._fresh:
+            row.shift = prompt.shift
             if prompt.logprobs is not None and row.prompt_logprobs is None:
                 row.prompt_logprobs = prompt.logprobs
 
@@ -136,7 +142,7 @@ class PackedBatch:
                 crew.lane.begin_step(max(ends))
             rows = self._seated
             ids = torch.tensor([row.tokens[-1] for row in rows], device=self._device)
-            positions = [len(row.request.prompt) + len(row.tokens) - 1 for row in rows]
+            positions = [len(row.request.prompt) + len(row.tokens) - 1 + row.shift for row in rows]
             context = Decode([crew.lane for crew in self._crews])
             parts.append(self._model.hidden(context, ids, torch.tensor(positions, device=self._device)))
         if self._fresh:
@@ -171,11 +177,12 @@ class PackedBatch:
         self._counters["prompt_tokens"] += sum(lengths)
         ids = torch.tensor([token for prompt in prompts for token in prompt.tokens], device=self._device)
         positions = torch.cat([torch.arange(length) for length in lengths]).to(self._device)
+        pieces = self._pieces(prompts)
         self._policy.use_published()
         if len(prompts) == 1:
-            self._read_alone(prompts[0], context, ids, positions)
+            self._read_alone(prompts[0], context, ids, positions, pieces)
         else:
-            hidden = self._model.hidden(context, ids, positions)
+            hidden = self._model.hidden(context, ids, positions, pieces)
             for prompt, part in zip(prompts, hidden.split(lengths)):
                 prompt.hidden = part[-1].clone()
                 if prompt.scored:
@@ -184,12 +191,26 @@ class PackedBatch:
             prompt.block, prompt.place = context.block, place
         self._bytes_per_token = context.block.bytes / (len(prompts) * max(lengths))
 
-    def _read_alone(self, prompt: _Prompt, context: Prefill, ids: Tensor, positions: Tensor) -> None:
+    def _pieces(self, prompts: list[_Prompt]) -> list[Piece]:
+        """The prompts with images, in a row of all."""
+        pieces, start = [], 0
+        for prompt in prompts:
+            if prompt.pictures:
+                ids = np.array(prompt.tokens, np.int32)
+                prompt.shift = self._model.vision.shift(ids, prompt.pictures)
+                pieces.append(Piece(ids, prompt.pictures, 0, len(ids), start))
+            start += len(prompt.tokens)
+        return pieces
+
+    def _read_alone(
+        self, prompt: _Prompt, context: Prefill, ids: Tensor, positions: Tensor, pieces: list[Piece]
+    ) -> None:
         scores = []
         for begin in range(0, len(ids), self.prefill_tokens):
             end = min(begin + self.prefill_tokens, len(ids))
             context.advance(begin, end)
-            hidden = self._model.hidden(context, ids[begin:end], positions[begin:end])
+            part = [replace(piece, begin=begin, end=end) for piece in pieces]
+            hidden = self._model.hidden(context, ids[begin:end], positions[begin:end], part)
             prompt.hidden = hidden[-1].clone()
             if prompt.scored:
                 following = prompt.tokens[begin + 1 : end + 1]

@@ -5,9 +5,11 @@ import inspect
 from collections import Counter, deque
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..images.pictures import Piece
 from ..policies.policy import Policy
 from .prompt_scores import score, with_nan_first
 from .rows import Row
@@ -61,6 +63,9 @@ class PaddedBatch:
             self._cohorts += [_Cohort(rows[begin : begin + width]) for begin in range(0, len(rows), width)]
             self._counters["prompt_tokens"] += length * len(rows)
             for row in rows:
+                if row.request.pictures:
+                    prompt = np.array(row.request.prompt, np.int32)
+                    row.shift = self._model.vision.shift(prompt, row.request.pictures)
                 if row.lacks_prompt_logprobs:
                     self._score_prompt(row)
 
@@ -82,15 +87,36 @@ class PaddedBatch:
         else:
             cohort.seats = list(cohort.rows)
             ids = [row.context for row in cohort.rows]
-        inputs = torch.tensor(ids, device=self._model.device)
-        output = self._model.module(input_ids=inputs, use_cache=True, **cohort.cache, **self._last_only)
+        inputs = self._inputs(cohort, torch.tensor(ids, device=self._model.device))
+        output = self._model.module(**inputs, use_cache=True, **cohort.cache, **self._last_only)
         held = {name: getattr(output, name, None) for name in _CACHE_NAMES}
         cohort.cache = {name: value for name, value in held.items() if value is not None}
         taken = [seat for seat, row in enumerate(cohort.seats) if row is not None]
         return output.logits[taken, -1]
 
+    def _inputs(self, cohort: _Cohort, ids: Tensor) -> dict[str, Tensor]:
+        """What the next forward reads of these ids `[B,L]`. A model that reads only text numbers positions itself."""
+        model = self._model
+        if model.vision is None:
+            return {"input_ids": ids}
+        length = max(len(row.context) for row in cohort.rows)
+        begin = length - ids.shape[1]
+        positions = torch.arange(begin, length, device=model.device).expand(ids.shape)
+        if begin == 0:
+            rows = enumerate(cohort.rows)
+            pieces = [piece for i, row in rows for piece in _pieces(row.context, row, i * length)]
+            return model.inputs(ids, positions, pieces)
+        shifts = [row.shift if row is not None else 0 for row in cohort.seats]
+        return model.inputs(ids, positions + torch.tensor(shifts, device=model.device)[:, None])
+
     def _score_prompt(self, row: Row) -> None:
         prompt = row.request.prompt
         ids = torch.tensor([prompt], device=self._model.device)
-        hidden = self._model.padded_hidden(ids, torch.ones_like(ids))[0]
+        hidden = self._model.padded_hidden(ids, torch.ones_like(ids), _pieces(prompt, row, 0))[0]
         row.prompt_logprobs = with_nan_first([score(self._model, hidden[:-1], prompt[1:])])
+
+
+def _pieces(tokens: list[int], row: Row, start: int) -> list[Piece]:
+    """The tokens of a row from `start` on, if it has images."""
+    pictures = row.request.pictures
+    return [Piece(np.array(tokens, np.int32), pictures, 0, len(tokens), start)] if pictures else []

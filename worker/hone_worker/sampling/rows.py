@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserMistake
+from ..images.pictures import Pictures
 from .draw import Draw
 from .stopping import StopStrings
 
@@ -26,6 +27,7 @@ class Request:
     seed: int
     prompt_logprobs: bool = False
     top_logprobs: int = 0
+    pictures: Pictures = ()
 
 
 @dataclass(eq=False)
@@ -42,6 +44,8 @@ class Row:
     prompt_logprobs: np.ndarray | None = None
     # (index of the first token, version of the weights that sampled it), in order.
     versions: list[tuple[int, int]] = field(default_factory=list)
+    shift: int = 0
+    """Added to the positions of sampled tokens, which follow images."""
 
     @property
     def context(self) -> list[int]:
@@ -85,9 +89,10 @@ def parse_requests(
     vocabulary: int,
     max_length: int,
     eos_ids: Sequence[int],
+    pictures: Sequence[Pictures] | None = None,
 ) -> list[Request]:
     """The requests of a `sample` message. `tokens` are the prompts end to end, `offsets` `[R+1]` their
-    bounds. Raises UserMistake."""
+    bounds, `pictures` their images. Raises UserMistake."""
     if (
         len(offsets) != len(described) + 1
         or offsets[0] != 0
@@ -102,14 +107,20 @@ def parse_requests(
     for index, fields in enumerate(described):
         prompt = tokens[offsets[index] : offsets[index + 1]].tolist()
         try:
-            requests.append(_parse(fields, prompt, vocabulary, max_length, eos_ids))
+            seen = pictures[index] if pictures else ()
+            requests.append(_parse(fields, prompt, seen, vocabulary, max_length, eos_ids))
         except UserMistake as mistake:
             raise UserMistake(f"sample request {index}: {mistake.message}", mistake.hint) from None
     return requests
 
 
 def _parse(
-    fields: dict[str, Any], prompt: list[int], vocabulary: int, max_length: int, eos_ids: Sequence[int]
+    fields: dict[str, Any],
+    prompt: list[int],
+    pictures: Pictures,
+    vocabulary: int,
+    max_length: int,
+    eos_ids: Sequence[int],
 ) -> Request:
     if not prompt:
         raise UserMistake("the prompt has no tokens")
@@ -136,6 +147,7 @@ def _parse(
         seed=int(fields.get("seed", 0)) & (2**64 - 1),
         prompt_logprobs=bool(fields.get("prompt_logprobs", False)),
         top_logprobs=int(_number(fields, "top_logprobs", 0, 0, vocabulary, f"between 0 and {vocabulary}")),
+        pictures=pictures,
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..attention.tree import Family, Span
 from ..errors import UserMistake
+from ..images.pictures import Pictures, Piece
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,34 @@ class Sequences:
     """uint8"""
     targets: np.ndarray | None = None
     """int32, one for each output, in order."""
+    pictures: list[Pictures] | None = None
+    """The images of each sequence."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def ids(self, s: int) -> np.ndarray:
         return self.tokens[self.offsets[s] : self.offsets[s + 1]]
+
+    def identity(self, s: int) -> np.ndarray:
+        """The tokens, with negative numbers where an image is: equal for equal images only."""
+        ids = self.ids(s)
+        if not self.pictures or not self.pictures[s]:
+            return ids
+        ids = ids.copy()
+        for picture in self.pictures[s]:
+            ids[picture.at : picture.end] = -1 - self._image_numbers[picture.image.hash]
+        return ids
+
+    def piece(self, s: int, begin: int, end: int, start: int) -> list[Piece]:
+        """The part of a row that begins at `start` and has these tokens; none if the sequence has no images."""
+        pictures = self.pictures[s] if self.pictures else ()
+        return [Piece(self.ids(s), pictures, begin, end, start)] if pictures else []
+
+    @cached_property
+    def _image_numbers(self) -> dict[str, int]:
+        hashes = (picture.image.hash for pictures in self.pictures or () for picture in pictures)
+        return {hash: number for number, hash in enumerate(dict.fromkeys(hashes))}
 
     def places(self, s: int) -> np.ndarray:
         """The position of each output, ascending."""
@@ -78,8 +101,8 @@ class Sequences:
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One row of tokens: prompts and their branches, and the places of outputs. Equal outputs of several
-    sequences are computed once."""
+    """One row of tokens: prompts and their branches, their images, and the places of outputs. Equal outputs of
+    several sequences are computed once."""
 
     ids: Tensor
     positions: Tensor
@@ -90,6 +113,8 @@ class PackedRow:
     """`[U]` the token of each output."""
     outputs: Tensor | None
     """`[N]` for each output of the sequences its index among these; None if they are the same."""
+    pieces: list[Piece]
+    """Those parts of the row that belong to sequences with images."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +122,7 @@ class _Part:
     """The part of a sequence that must be computed: up to its last output."""
 
     ids: np.ndarray
+    """`Sequences.identity`"""
     first: int
     """The place of the first output."""
 
@@ -146,16 +172,19 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
     positions: list[np.ndarray] = []
     sources: dict[int, np.ndarray] = {}
     families: list[Family] = []
+    pieces: list[Piece] = []
     at = 0
     for length, members in _families(parts):
         prompt, branches = Span(at, length), []
-        ids.append(parts[members[0]].ids[:length])
+        ids.append(sequences.ids(members[0])[:length])
         positions.append(np.arange(length))
+        pieces += sequences.piece(members[0], 0, length, at)
         at += length
         for s in members:
             span = Span(at, len(parts[s].ids) - length)
             branches.append(span)
-            ids.append(parts[s].ids[length:])
+            pieces += sequences.piece(s, length, len(parts[s].ids), at)
+            ids.append(sequences.ids(s)[length : len(parts[s].ids)])
             positions.append(np.arange(length, length + span.length))
             places = sequences.places(s)
             sources[s] = np.where(places < length, prompt.start + places, span.start + places - length)
@@ -179,12 +208,13 @@ def pack(sequences: Sequences, indices: list[int], device: torch.device) -> Pack
         families,
         *map(tensor, distinct if repeats else wanted),
         tensor(outputs.reshape(-1)) if repeats else None,
+        pieces,
     )
 
 
 def _part(sequences: Sequences, s: int) -> _Part | None:
     places = sequences.places(s)
-    return _Part(sequences.ids(s)[: places[-1] + 1], int(places[0])) if len(places) > 0 else None
+    return _Part(sequences.identity(s)[: places[-1] + 1], int(places[0])) if len(places) > 0 else None
 
 
 def _families(parts: dict[int, _Part]) -> list[tuple[int, list[int]]]:

@@ -59,5 +59,7 @@ def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(model.device)
 
-    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask))
+    width = rows.ids.shape[1]
+    parts = (sequences.piece(s, 0, int(length), row * width) for row, (s, length) in enumerate(zip(indices, rows.lengths)))
+    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask), [piece for part in parts for piece in part])
     return hidden.flatten(0, 1)[tensor(rows.sources)], tensor(rows.targets)

@@ -150,7 +150,8 @@ class Trainer:
         row = pack(sequences, indices, model.device)
         context = Tree(row.families, row.positions)
         self.counters["train/tokens_computed"] += len(row.ids)
-        return model.hidden(context, row.ids, row.positions)[row.sources], row.targets, row.outputs, context
+        hidden = model.hidden(context, row.ids, row.positions, row.pieces)
+        return hidden[row.sources], row.targets, row.outputs, context
 
     def _each(self, policy: Policy, sequences: Sequences, run: Callable[[list[int]], None]) -> None:
         """Runs all micro-batches. If one runs out of memory, it and all after it become smaller. The heap is

@@ -1,0 +1,48 @@
+"""Opens the vision part of a model, and checks that features placed in a row give what transformers computes."""
+
+import inspect
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Pillow
+from torch import Tensor, nn
+
+from .pictures import Pictures, Picture
+from .processor import ImageProcessor
+from .vision import Vision
+
+
+class Probe:
+    """A text around an image, and the last hidden states that transformers alone computes for it."""
+
+    def __init__(self, base: nn.Module, vision: Vision):
+        """Called while the model has its own attention."""
+        self.image = vision.read("probe", _noise())
+        text = np.setdiff1d(np.arange(3, 9, dtype=np.int32), vision.processor.token_id)
+        self.ids = np.concatenate([text, self.image.tokens, text])
+        self.pictures: Pictures = (Picture(len(text), self.image),)
+        device = next(base.parameters()).device
+        ids = torch.from_numpy(self.ids.astype(np.int64)).to(device)[None]
+        inputs = {name: value.to(device) for name, value in vision.inputs(self.image).items()}
+        if "mm_token_type_ids" in inspect.signature(base.forward).parameters:
+            inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
+        self.expected: Tensor = base(input_ids=ids, **inputs, use_cache=False).last_hidden_state[0]
+        if hasattr(base, "rope_deltas"):
+            base.rope_deltas = None  # a later forward of text would use it
+
+
+def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: int) -> tuple[Vision, Probe]:
+    """The vision part of a model that has one. Raises an error that says why it cannot be used."""
+    tile = getattr(base, "image_seq_len", None)
+    vision = Vision(base, ImageProcessor(model_folder, folder, base.config, tile), most_pixels)
+    return vision, Probe(base, vision)
+
+
+def _noise() -> bytes:
+    """The PNG file of a small picture."""
+    pixels = np.random.default_rng(0).integers(0, 256, (56, 84, 3), np.uint8)
+    file = BytesIO()
+    Pillow.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

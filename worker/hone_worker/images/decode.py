@@ -1,0 +1,29 @@
+"""From the bytes of a PNG or JPEG file to pixels. Every file that cannot be used is an UnusableImage."""
+
+from io import BytesIO
+
+from PIL import Image, ImageOps
+
+from .pictures import UnusableImage
+
+MOST_PIXELS = 1 << 25
+
+
+def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """The picture upright and in RGB, as transformers reads it. Its size is checked before pixels are decoded."""
+    try:
+        image = Image.open(BytesIO(encoded), formats=["PNG", "JPEG"])
+    except Image.DecompressionBombError:
+        raise UnusableImage(f"it has more than {most_pixels} pixels, the limit") from None
+    except Exception:  # noqa: BLE001 - damaged files raise errors of many classes
+        raise UnusableImage(f"its {len(encoded)} bytes are not a PNG or JPEG file") from None
+    if image.width * image.height > most_pixels:
+        raise UnusableImage(f"it has {image.width} x {image.height} pixels; the limit is {most_pixels} in all")
+    if getattr(image, "n_frames", 1) > 1:
+        raise UnusableImage(f"it is animated, with {image.n_frames} frames; only still images are supported")
+    if image.mode.startswith("I") or image.mode == "F":
+        raise UnusableImage("it has 16 bits per channel; convert it to 8")
+    try:
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:  # noqa: BLE001
+        raise UnusableImage(f"it cannot be decoded: {error or type(error).__name__}") from None
