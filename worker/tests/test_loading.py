@@ -39,6 +39,7 @@ def test_info_names_what_the_model_is(folder):
         "dtype": "float32",
         "device": "cpu",
         "attention": "packed",
+        "images": None,
     }
     padded = load(build("bloom", folder.parent)).info()
     assert padded["attention"] == "padded" and padded["attention_reason"]

@@ -36,8 +36,10 @@ class Probe:
 def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: int) -> tuple[Vision, Probe]:
     """The vision part of a model that has one. Raises an error that says why it cannot be used."""
     tile = getattr(base, "image_seq_len", None)
-    vision = Vision(base, ImageProcessor(model_folder, folder, base.config, tile), most_pixels)
-    return vision, Probe(base, vision)
+    vision = Vision(base, ImageProcessor(model_folder, folder, base.config, tile))
+    probe = Probe(base, vision)
+    vision.most_pixels = most_pixels
+    return vision, probe
 
 
 def _noise() -> bytes:

@@ -7,16 +7,18 @@ from PIL import Image, ImageOps
 from .pictures import UnusableImage
 
 MOST_PIXELS = 1 << 25
+_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+Image.MAX_IMAGE_PIXELS = None  # open_image has a limit of its own
 
 
 def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
     """The picture upright and in RGB, as transformers reads it. Its size is checked before pixels are decoded."""
     try:
         image = Image.open(BytesIO(encoded), formats=["PNG", "JPEG"])
-    except Image.DecompressionBombError:
-        raise UnusableImage(f"it has more than {most_pixels} pixels, the limit") from None
     except Exception:  # noqa: BLE001 - damaged files raise errors of many classes
-        raise UnusableImage(f"its {len(encoded)} bytes are not a PNG or JPEG file") from None
+        known = encoded.startswith(_SIGNATURES)
+        reason = "its header is damaged" if known else f"its {len(encoded)} bytes are not a PNG or JPEG file"
+        raise UnusableImage(reason) from None
     if image.width * image.height > most_pixels:
         raise UnusableImage(f"it has {image.width} x {image.height} pixels; the limit is {most_pixels} in all")
     if getattr(image, "n_frames", 1) > 1:

@@ -21,14 +21,14 @@ class Vision:
     """Computes the features of an image once, unless the vision part is trained: then once for each version of its
     weights, and in each forward with a gradient."""
 
-    def __init__(self, base: nn.Module, processor: ImageProcessor, most_pixels: int = MOST_PIXELS):
+    def __init__(self, base: nn.Module, processor: ImageProcessor):
         """`base`: the transformers model without its output layer."""
         self.processor = processor
+        self.most_pixels = MOST_PIXELS
         self.version: Hashable = None
         """Identifies the weights of the vision part that are in use; None if no policy trained them."""
         self.counters = {"images/features_computed": 0, "images/features_reused": 0}
         self._base = base
-        self._most_pixels = most_pixels
         self._accepted = set(inspect.signature(base.get_image_features).parameters)
         self._inputs: Recent[dict[str, Tensor]] = Recent(_CACHE_BYTES)
         self._features: Recent[Tensor] = Recent(_CACHE_BYTES)
@@ -41,7 +41,7 @@ class Vision:
 
     def read(self, hash: str, encoded: bytes) -> Image:
         """Decodes and processes an image. Raises UnusableImage."""
-        picture = open_image(encoded, self._most_pixels)
+        picture = open_image(encoded, self.most_pixels)
         inputs, tokens = self.processor(picture)
         places = np.flatnonzero(tokens == self.processor.token_id)
         self._keep_inputs(hash, inputs)
@@ -50,9 +50,11 @@ class Vision:
     def features(self, images: Sequence[Image]) -> Tensor:
         """`[K, D]` of all placeholders of these distinct images, end to end."""
         if self.version is not None and torch.is_grad_enabled():
+            self.counters["images/features_computed"] += len(images)
             return torch.cat(self.compute(images))
         found = {image.hash: self._features.get((self.version, image.hash)) for image in images}
         missing = [image for image in images if found[image.hash] is None]
+        self.counters["images/features_computed"] += len(missing)
         self.counters["images/features_reused"] += len(images) - len(missing)
         with torch.no_grad():
             for image, value in zip(missing, self.compute(missing)):
@@ -91,7 +93,7 @@ class Vision:
         """What the vision part reads, on the CPU."""
         held = self._inputs.get(image.hash)
         if held is None:
-            held, _ = self.processor(open_image(image.encoded, self._most_pixels))
+            held, _ = self.processor(open_image(image.encoded, self.most_pixels))
             self._keep_inputs(image.hash, held)
         return {name: value for name, value in held.items() if name in self._accepted}
 
@@ -100,7 +102,6 @@ class Vision:
 
     def compute(self, images: Sequence[Image]) -> list[Tensor]:
         """The features `[n, D]` of each image. Images whose inputs have the same shapes are computed together."""
-        self.counters["images/features_computed"] += len(images)
         batches: list[list[tuple[int, dict[str, Tensor]]]] = []
         open_: dict[tuple, int] = {}
         for i, image in enumerate(images):

@@ -76,8 +76,9 @@ class LanguageModel(PlainModel):
         return self._body(**self.inputs(ids, positions, pieces), attention_mask=mask)
 
     def info(self) -> dict:
-        images = {"images": None if self.vision is None else self.vision.info()}
-        return super().info() | images | ({"images_reason": self.images_reason} if self.images_reason else {})
+        facts = super().info() | {"images": None if self.vision is None else self.vision.info()}
+        promised = self.vision is None and reads_images(self.module.config)
+        return facts | ({"images_reason": self.images_reason} if promised else {})
 
     def weights_to_train(self, vision: bool) -> dict[str, nn.Parameter]:
         """The model's weights by name, of the language part or of all parts."""
@@ -107,9 +108,9 @@ class LanguageModel(PlainModel):
         """The vision part, its test, and why there is none."""
         if not callable(getattr(self.base, "get_image_features", None)):
             return None, None, f"{type(self.module).__name__} reads only text"
-        from ..images.check import open_vision  # needs Pillow, which takes time
-
         try:
+            from ..images.check import open_vision  # imports Pillow, which text models do not need
+
             processor = self.source.processor or self.directory
             return *open_vision(self.base, self.directory, processor, self.source.most_pixels), None
         except UserMistake as mistake:
