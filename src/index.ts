@@ -7,7 +7,17 @@ export type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } fro
 export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
 export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";
-export { type ParsedReply, type ReplyProblem, type ToolCall, type ToolDefinition, toMessage } from "./chat/messages.ts";
+export { textOf } from "./chat/images/content.ts";
+export {
+  type Content,
+  type ImagePart,
+  type ParsedReply,
+  type ReplyProblem,
+  type TextPart,
+  type ToolCall,
+  type ToolDefinition,
+  toMessage,
+} from "./chat/messages.ts";
 export type { Config, ConfigInput } from "./config/schema.ts";
 export { columns } from "./data/columns.ts";
 export { fromRows } from "./data/from-rows.ts";
@@ -22,6 +32,7 @@ export {
   gatewayBaseURL,
   inGatewayContext,
 } from "./gateway/sessions/ambient.ts";
+export type { ImageSource, StoredImage } from "./images/types.ts";
 export { randomInteger } from "./random.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";

@@ -1,6 +1,7 @@
 /** The plain agent: its history is all observations and replies, in order. */
 import type { ChatMessage } from "../chat/messages.ts";
 import { BadOutcome } from "./control-flow.ts";
+import { isContent, toMessages } from "./shown.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {
@@ -16,7 +17,7 @@ export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<
   if (system !== undefined) messages.unshift({ role: "system", content: system });
   return {
     messages,
-    observe: (observation) => void messages.push(...toMessages(observation)),
+    observe: (observation) => void messages.push(...checkObservation(observation)),
     act(reply) {
       messages.push(reply.message);
       return reply;
@@ -25,12 +26,12 @@ export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<
 }
 
 /** @throws BadOutcome when there is nothing to see: a model must not be asked about the word "undefined" */
-function toMessages(observation: Observation): readonly ChatMessage[] {
-  const messages = typeof observation === "string" ? [{ role: "user" as const, content: observation }] : observation;
-  if (!Array.isArray(messages))
+function checkObservation(observation: Observation): readonly ChatMessage[] {
+  if (typeof observation !== "string" && !Array.isArray(observation))
     throw new BadOutcome(`gave the observation ${String(observation)}; it is a text or a list of messages`);
+  const messages = toMessages(observation) as readonly ChatMessage[];
   for (const message of messages) {
-    if (typeof message?.content !== "string")
+    if (!isContent(message?.content))
       throw new BadOutcome(`gave an observation with a message without text: ${JSON.stringify(message)}`);
   }
   if (messages.length === 0 || messages.every(({ content }) => content === ""))

@@ -1,10 +1,11 @@
 /** A row as the messages that open a conversation. */
 import type { ChatMessage } from "../chat/messages.ts";
 import { UserError } from "../errors.ts";
+import { isContent, type Shown, toMessages } from "./shown.ts";
 
 export interface PromptOptions<Row> {
-  /** The row as one user message, or as a whole conversation. */
-  prompt: (row: Row) => string | readonly ChatMessage[] | Promise<string | readonly ChatMessage[]>;
+  /** The row as one user message (text, or parts with images), or as a whole conversation. */
+  prompt: (row: Row) => Shown | Promise<Shown>;
   /** Put before every prompt. */
   system?: string;
 }
@@ -16,12 +17,11 @@ export async function promptMessages<Row>(
   system?: string,
 ): Promise<readonly ChatMessage[]> {
   const given: unknown = await prompt(row);
-  const messages: unknown[] = Array.isArray(given) ? given : [{ role: "user", content: given }];
+  const messages = toMessages(given);
   if (messages.length === 0) throw new UserError("prompt(row) returned no messages");
   for (const message of messages) {
     const content = (message as Partial<ChatMessage> | null)?.content;
-    if (typeof content !== "string")
-      throw new UserError(`prompt(row) returned ${String(content)} instead of a message's text`);
+    if (!isContent(content)) throw new UserError(`prompt(row) returned ${String(content)} instead of a message's text`);
   }
   if (messages.every((message) => (message as ChatMessage).content === ""))
     throw new UserError("prompt(row) returned an empty text");

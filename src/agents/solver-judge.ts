@@ -1,5 +1,6 @@
 /** Two roles that learn together: one solves, the other judges whether the solution is right. */
-
+import { joinContents } from "../chat/images/content.ts";
+import type { Content } from "../chat/messages.ts";
 import { mean } from "../statistics.ts";
 import { type PromptOptions, promptMessages } from "./prompt.ts";
 import type { CallParams, Outcome, Reply, Reward, Workflow } from "./types.ts";
@@ -9,8 +10,8 @@ export interface SolverJudgeOptions<Row> extends PromptOptions<Row> {
   reward: Reward<Row>;
   /** Solutions per rollout, each judged by itself. Default 1. */
   attempts?: number;
-  /** What the judge is asked. Default: the task, the solution, and to answer yes or no. */
-  question?: (row: Row, solution: string) => string;
+  /** What the judge is asked. Default: the task with its images, the solution, and to answer yes or no. */
+  question?: (row: Row, solution: string) => Content;
   /** Reads the judge's verdict; null when it gave none. Default: the last "yes" or "no" of its reply. */
   verdict?: (reply: Reply) => boolean | null;
   params?: { solver?: CallParams; judge?: CallParams };
@@ -27,7 +28,9 @@ export function solverJudge<Row>(options: SolverJudgeOptions<Row>): Workflow<Row
   const { prompt, system, reward, attempts = 1, question, verdict = lastYesOrNo, params = {} } = options;
   return async (task, { model, stage, signal }) => {
     const messages = await promptMessages(prompt, task.row, system);
-    const asked = messages.map(({ content }) => content).join("\n\n");
+    const asked = joinContents(
+      ...messages.flatMap(({ content }, index) => (index === 0 ? [content] : ["\n\n", content])),
+    );
     const one = async (instance: number) => {
       stage("solver");
       const solution = await model.as("solver", instance).chat(messages, params.solver);
@@ -62,8 +65,12 @@ export function solverJudge<Row>(options: SolverJudgeOptions<Row>): Workflow<Row
   };
 }
 
-const defaultQuestion = (task: string, solution: string) =>
-  `Task:\n${task}\n\nProposed answer:\n${solution}\n\nIs the proposed answer correct? Answer with yes or no.`;
+const defaultQuestion = (task: Content, solution: string) =>
+  joinContents(
+    "Task:\n",
+    task,
+    `\n\nProposed answer:\n${solution}\n\nIs the proposed answer correct? Answer with yes or no.`,
+  );
 
 function lastYesOrNo({ text }: Reply): boolean | null {
   const found = [...text.toLowerCase().matchAll(/\b(yes|no)\b/g)].at(-1)?.[1];

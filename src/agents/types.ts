@@ -1,8 +1,9 @@
 /** What users implement: how a task becomes model calls, and the reward of the outcome. */
 import type { CallOptions } from "../chat/conversations/conversation.ts";
-import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+import type { AssistantMessage, ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
 import type { TerminationReason } from "../trajectories/types.ts";
+import type { Shown } from "./shown.ts";
 
 export interface CallParams extends CallOptions {
   /** Of this reply; `data.max_response_length` bounds it in any case. */
@@ -23,7 +24,7 @@ export interface Reply extends ParsedReply {
   /** The whole reply without special tokens. */
   text: string;
   /** The reply as the message to append to the history. */
-  message: ChatMessage;
+  message: AssistantMessage;
   stopReason: "stop" | "length" | "aborted";
   tokens: Int32Array;
   logprobs: Float32Array;
@@ -96,8 +97,8 @@ export interface Tool extends ToolDefinition {
   run(args: Readonly<Record<string, unknown>>, context: { signal: AbortSignal }): unknown;
 }
 
-/** What an agent sees: text becomes a user's message, messages stay what they are. */
-export type Observation = string | readonly ChatMessage[];
+/** What an agent sees: text, or parts with images, becomes a user's message; messages stay what they are. */
+export type Observation = Shown;
 
 export interface EnvironmentContext {
   /** Aborted when the rollout's time is up or the run stops. */

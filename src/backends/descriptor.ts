@@ -1,5 +1,6 @@
 /** What is known about a backend before anything of it is loaded. */
 import type { Config } from "../config/schema.ts";
+import type { MediaStore } from "../images/media-store.ts";
 import type { Capabilities, Engine } from "./engine.ts";
 
 export interface EngineHooks {
@@ -7,6 +8,8 @@ export interface EngineHooks {
   logFile?: string;
   /** For files that other programs read while the engine runs; default: a temporary folder. */
   folder?: string;
+  /** Keeps the images of prompts; default: memory. */
+  media?: MediaStore;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
   /** Called with problems that the engine handles by itself, such as an inference server that it leaves out. */

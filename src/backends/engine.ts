@@ -3,7 +3,22 @@
  * outputs and propagates a loss's gradient with respect to them back into the weights (a vector-Jacobian product).
  */
 import type { Loss, LossValue, Outputs } from "../algorithms/types.ts";
+import type { MediaStore } from "../images/media-store.ts";
+import type { Media, StoredImage } from "../images/types.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
+
+/** How an engine's model sees images. */
+export interface EngineImages {
+  /** What the model's chat template writes for an image: one token. */
+  readonly placeholder: { text: string; id: number };
+  /**
+   * `[images]` the tokens that stand for each image in prompts. Prompts may have an image once its tokens are known.
+   * @throws UserError if an image cannot be decoded
+   */
+  tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
+  /** Holds the images. */
+  readonly store: MediaStore;
+}
 
 /** What an engine can do, as data. Checks before a run read it. */
 export interface Capabilities {
@@ -46,6 +61,8 @@ export interface Capabilities {
   /** By adapter: samples still come from the last published weights after an `optimStep`. */
   frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
   exports: readonly ("adapter" | "merged")[];
+  /** Prompts and sequences may have images, if the model sees them (`Engine.images`). */
+  images: boolean;
 }
 
 export type AdapterSpec =
@@ -99,6 +116,8 @@ export interface SamplingParams {
 export interface SampleRequest {
   /** `[P]`, P >= 1. Equal prompts within one call are prefilled once. */
   prompt: Int32Array;
+  /** The images within the prompt, in order; see `Engine.images`. */
+  media?: readonly Media[];
   params: SamplingParams;
   /** Also return the log-probability of each prompt token except the first. */
   promptLogprobs?: boolean;
@@ -336,6 +355,10 @@ export interface Engine {
   readonly model: ModelInfo;
   /** Versions of its programs by name, e.g. `{"torch": "2.15.0"}`, for finding defects. */
   readonly versions: Readonly<Record<string, string>>;
+  /** Absent if its model reads only text. */
+  readonly images?: EngineImages;
+  /** Why not, as a clause, if the model's files promise images. */
+  readonly imagesReason?: string;
   /** The NCCL library that its learners broadcast with; absent if they cannot. */
   readonly nccl?: string;
   createPolicy(spec: PolicySpec): Promise<Policy>;

@@ -1,4 +1,5 @@
 /** The parts of a conversation: messages, tool calls, tool definitions. */
+import type { ImageSource } from "../images/types.ts";
 
 export interface ToolCall {
   /** The result of the call refers to it. Ids from Hone are unique within a rollout. */
@@ -10,10 +11,23 @@ export interface ToolCall {
   argumentsText?: string;
 }
 
+export interface TextPart {
+  type: "text";
+  text: string;
+}
+
+export interface ImagePart {
+  type: "image";
+  image: ImageSource;
+}
+
+/** Text, or text and images in order. Only user and tool messages have images. */
+export type Content = string | readonly (TextPart | ImagePart)[];
+
 export interface ChatMessage {
   role: "system" | "user" | "assistant" | "tool";
-  /** Text; empty if an assistant's message consists of tool calls. */
-  content: string;
+  /** Empty if an assistant's message consists of tool calls. */
+  content: Content;
   /** The assistant's thinking before its answer, without the tags around it. */
   reasoning?: string | undefined;
   /** Only of an assistant. */
@@ -22,6 +36,15 @@ export interface ChatMessage {
   toolCallId?: string;
   /** Only of a tool's message: the tool's name. Some templates write it. */
   name?: string;
+}
+
+export interface TextMessage extends ChatMessage {
+  content: string;
+}
+
+/** A model's reply, which is always text. */
+export interface AssistantMessage extends TextMessage {
+  role: "assistant";
 }
 
 export interface ToolDefinition {
@@ -47,8 +70,8 @@ export interface ParsedReply {
 }
 
 /** The reply as a message for the history. */
-export function toMessage({ content, reasoning, toolCalls }: MessageParts): ChatMessage {
-  const message: ChatMessage = { role: "assistant", content };
+export function toMessage({ content, reasoning, toolCalls }: MessageParts): AssistantMessage {
+  const message: AssistantMessage = { role: "assistant", content };
   if (reasoning) message.reasoning = reasoning;
   if (toolCalls.length > 0) message.toolCalls = toolCalls;
   return message;

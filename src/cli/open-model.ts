@@ -3,14 +3,17 @@ import { join } from "node:path";
 import type { Sampler } from "../backends/engine.ts";
 import { adapterSpec, openEngine } from "../backends/registry/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
+import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import { openChat } from "../chat/open-chat.ts";
 import type { Config } from "../config/schema.ts";
+import { visionOf } from "../rollout/vision.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 import { showStatus } from "./show-status.ts";
 
 export interface OpenModel {
   sampler: Sampler;
   chat: Chat;
+  vision: Vision | Blind;
   name: string;
   /** The longest conversation in tokens. */
   maxLength: number;
@@ -31,7 +34,7 @@ export async function openModel(
       await sampler.load(await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false }));
     const chat = openChat(engine.model.directory, config, warn);
     const { name, maxLength } = engine.model;
-    return { sampler, chat, name, maxLength, close: () => engine.close() };
+    return { sampler, chat, vision: visionOf(engine), name, maxLength, close: () => engine.close() };
   } catch (error) {
     await engine.close();
     throw error;

@@ -1,6 +1,7 @@
 /** Opens the gateway: an HTTP server whose sessions answer and record model calls. */
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import type { Chat } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
 import { createNotices } from "./calls/notices.ts";
@@ -14,6 +15,8 @@ import type { Trace } from "./traces/types.ts";
 
 export interface GatewayOptions {
   chat: Chat;
+  /** How the model sees images; default: it reads only text. */
+  vision?: Vision | Blind;
   /** The name in the list of models; calls may use any other. */
   model: string;
   /** Default 127.0.0.1. */
@@ -86,6 +89,7 @@ export async function openGateway(options: GatewayOptions): Promise<Gateway> {
   };
   const answering: Answering = {
     chat: options.chat,
+    vision: options.vision ?? "the model reads only text",
     model: options.model,
     sessions,
     access,

@@ -21,10 +21,13 @@ export async function testGateway({ reply, limits, enforceSampling = false, samp
   const chat: Chat = options.chat ?? scripted.chat;
   const store = openTraceStore({ path: ":memory:" });
   const lines: string[] = [];
-  const gateway = await openGateway({ chat, model: "policy", store, log: (line) => lines.push(line), ...options });
+  const vision = options.vision ?? scripted.vision;
+  const log = (line: string) => lines.push(line);
+  const gateway = await openGateway({ chat, model: "policy", store, log, ...options, vision });
   const client = createSamplingClient({
     sampler: sampler ?? scripted.sampler,
     chat,
+    vision,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0 },
     limits: limits ?? { maxPromptLength: 10_000, maxResponseLength: 1000 },
     seedFor: ({ turn }) => turn,

@@ -1,6 +1,7 @@
 /** Shared by the tests of rollouts: rows of one word, a model that echoes, and a run with ordinary settings. */
 import { singleTurn } from "../agents/single-turn.ts";
 import type { SampleRequest } from "../backends/engine.ts";
+import { textOf } from "../chat/images/content.ts";
 import type { Task } from "../data/task.ts";
 import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
@@ -15,7 +16,7 @@ export interface Row {
 }
 export const tasksOf = (...words: string[]): Task<Row>[] =>
   words.map((word, index) => ({ id: word, row: { word }, origin: `train.jsonl:${index + 1}` }));
-const echo: Script = (messages) => messages.at(-1)!.content;
+const echo: Script = (messages) => textOf(messages.at(-1)!.content);
 
 export type Settings = Partial<RunRolloutsOptions<Row>> & {
   reply?: Script;

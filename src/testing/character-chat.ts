@@ -1,10 +1,13 @@
 /** A chat whose tokens are characters, so that tests can read tokens without a tokenizer file. */
 import { assembleChat } from "../chat/assemble-chat.ts";
 import { hermes } from "../chat/formats/hermes.ts";
-import type { ChatMessage } from "../chat/messages.ts";
+import type { ChatMessage, TextMessage } from "../chat/messages.ts";
 import { toTemplateTool } from "../chat/templates/template-messages.ts";
 import type { Chat, RenderOptions } from "../chat/types.ts";
 import { UserError } from "../errors.ts";
+
+/** Stands for an image: Unicode's object replacement character. */
+export const imageCharacter = "\uFFFC";
 
 const roles = ["system", "user", "assistant", "tool"] as const;
 /** Ids 0 to 4: the end of a turn, which is also the end of text, and the headers of the four roles. */
@@ -15,7 +18,7 @@ export interface CharacterChat extends Chat {
   readonly eosId: number;
   readonly vocabularySize: number;
   /** The messages of a rendered prompt, without the generation prompt. */
-  messagesOf(tokens: ArrayLike<number>): ChatMessage[];
+  messagesOf(tokens: ArrayLike<number>): TextMessage[];
 }
 
 /**
@@ -54,8 +57,8 @@ export function characterChat(alphabet?: string): CharacterChat {
     eosId: 0,
     vocabularySize: specials.length + (characters?.length ?? 0x110000),
     messagesOf(tokens) {
-      const messages: ChatMessage[] = [];
-      let open: ChatMessage | undefined;
+      const messages: TextMessage[] = [];
+      let open: TextMessage | undefined;
       for (const id of Array.from(tokens)) {
         const role = roles[id - 1];
         if (role) open = { role, content: "" };
@@ -83,5 +86,9 @@ function contentOf({ content, reasoning, toolCalls = [] }: ChatMessage): string 
   const calls = toolCalls.map(
     ({ name, arguments: given }) => `<tool_call>${JSON.stringify({ name, arguments: given })}</tool_call>`,
   );
-  return thinking + content + calls.join("");
+  const parts =
+    typeof content === "string"
+      ? [content]
+      : content.map((part) => (part.type === "text" ? part.text : imageCharacter));
+  return thinking + parts.join("") + calls.join("");
 }

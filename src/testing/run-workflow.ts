@@ -54,6 +54,7 @@ export async function runWorkflow<Row>(options: RunWorkflowOptions<Row>): Promis
   const tasks: Task<Row>[] = rows.map((row, index) => ({ id: `row/${index}`, row, origin: `row ${index}` }));
   const gateway = await openGateway({
     chat: scripted.chat,
+    vision: scripted.vision,
     model: "policy",
     unenforceable: options.unenforceable ?? "refuse",
   });

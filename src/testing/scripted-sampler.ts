@@ -1,8 +1,12 @@
 /** A sampler that answers from a script: for testing agents, workflows and rewards without a model. */
 import type { Sample, SampleOptions, SampleRequest, Sampler, SamplingParams } from "../backends/engine.ts";
+import type { Vision } from "../chat/images/prepare-images.ts";
+import type { TextMessage } from "../chat/messages.ts";
 import { RunError } from "../errors.ts";
-import type { ChatMessage } from "../trajectories/types.ts";
-import { type CharacterChat, characterChat } from "./character-chat.ts";
+import { imageLoader } from "../images/load-image.ts";
+import { memoryStore } from "../images/media-store.ts";
+import type { Media } from "../images/types.ts";
+import { type CharacterChat, characterChat, imageCharacter } from "./character-chat.ts";
 
 /** A reply in parts: thinking, then text, then calls of tools. */
 export interface ScriptedReply {
@@ -15,11 +19,12 @@ export type ScriptLine = string | ScriptedReply | Int32Array;
 
 /**
  * A scripted reply: text, a reply in parts, or exact tokens of the chat. The end of turn is appended to text if it fits.
+ * An image of the prompt is the character U+FFFC in the message and an entry of `media`.
  * A script that throws acts like a failing engine; a script that never settles acts like an engine that hangs.
  */
 export type Script = (
-  messages: ChatMessage[],
-  call: { prompt: Int32Array; params: SamplingParams },
+  messages: TextMessage[],
+  call: { prompt: Int32Array; media: readonly Media[]; params: SamplingParams },
 ) => ScriptLine | Promise<ScriptLine>;
 
 /**
@@ -48,8 +53,14 @@ function spell({ reasoning, text = "", toolCalls = [] }: ScriptedReply): string 
  * @example
  * const { sampler, chat } = scriptedSampler((messages) => (messages.at(-1)?.content === "2+2" ? "4" : "no idea"));
  */
-export function scriptedSampler(script: Script): { sampler: Sampler; chat: CharacterChat } {
+export function scriptedSampler(script: Script): { sampler: Sampler; chat: CharacterChat; vision: Vision } {
   const chat = characterChat();
+  const image = chat.encode(imageCharacter);
+  const vision: Vision = {
+    placeholder: { text: imageCharacter, id: image[0]! },
+    tokensOf: async (images) => images.map(() => image),
+    loader: imageLoader(memoryStore()),
+  };
   const sampler: Sampler = {
     version: -1,
     logprobs: "raw",
@@ -59,7 +70,7 @@ export function scriptedSampler(script: Script): { sampler: Sampler; chat: Chara
     },
     close: async () => {},
   };
-  return { sampler, chat };
+  return { sampler, chat, vision };
 }
 
 async function* sample(
@@ -68,9 +79,12 @@ async function* sample(
   requests: readonly SampleRequest[],
   { signal, onToken }: SampleOptions = {},
 ): AsyncGenerator<Sample, void, undefined> {
-  const answer = async ({ prompt, params, signal: own }: SampleRequest, request: number): Promise<Sample> => {
+  const answer = async (
+    { prompt, media = [], params, signal: own }: SampleRequest,
+    request: number,
+  ): Promise<Sample> => {
     const aborted = Promise.race([whenAborted(signal), whenAborted(own)]);
-    const replying = (async () => script(chat.messagesOf(prompt), { prompt, params }))();
+    const replying = (async () => script(chat.messagesOf(prompt), { prompt, media, params }))();
     const reply = await Promise.race([replying, aborted]);
     const { tokens, stopReason } = reply === undefined ? nothing : cut(reply, params, chat);
     tokens.forEach((token) => {

@@ -29,6 +29,7 @@ const capabilities: Capabilities = {
   otherModels: false,
   frozenSampler: { lora: true, full: true },
   exports: [],
+  images: false,
 };
 
 /**

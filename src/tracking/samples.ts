@@ -1,4 +1,5 @@
 /** A few episodes of a step as rows: Weights & Biases and Trackio show them as a table, TensorBoard as text. */
+import { textOf } from "../chat/images/content.ts";
 import type { Episode } from "../trajectories/types.ts";
 
 export interface SampleRow {
@@ -19,7 +20,7 @@ export function sampleRows(episodes: readonly Episode[]): SampleRow[] {
     const reward = failure ? null : (trajectories[0]?.reward ?? null);
     return {
       task: id,
-      prompt: last?.messages.findLast(({ role }) => role !== "assistant")?.content ?? "",
+      prompt: textOf(last?.messages.findLast(({ role }) => role !== "assistant")?.content ?? ""),
       reply: last?.text ?? "",
       reward: Number.isFinite(reward) ? reward : null,
       reason: failure?.message ?? explanation ?? "",

@@ -101,7 +101,9 @@ function packRows(rows: readonly Row[]): TrainingBatch {
     samplerLogprobs.set(sequence.samplerLogprobs, offsets[index]!);
   });
   return {
-    sequences: rows.map(({ sequence: { tokens, trained } }) => ({ tokens, trained })),
+    sequences: rows.map(({ sequence: { tokens, trained, media } }) =>
+      media ? { tokens, trained, media } : { tokens, trained },
+    ),
     offsets,
     advantages,
     samplerLogprobs,

@@ -64,30 +64,46 @@ export function toSequences(trajectory: Trajectory): { sequences: SampledSequenc
 function longestContinued(step: Step, runs: readonly NumberedStep[][]): NumberedStep[] | undefined {
   const length = (run: NumberedStep[]) => run.at(-1)!.promptTokens.length + run.at(-1)!.tokens.length;
   return runs
-    .filter((run) => continues(step.promptTokens, run.at(-1)!))
+    .filter((run) => continues(step, run.at(-1)!))
     .reduce<NumberedStep[] | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
 }
 
-/** Whether a prompt begins with everything that the model had seen and said in a step. */
-export function continues(prompt: Int32Array, previous: Step): boolean {
+/** Whether a prompt begins with everything that the model had seen and said in a step. Equal images have equal hashes. */
+export function continues(
+  { promptTokens: prompt, media = [] }: Pick<Step, "promptTokens" | "media">,
+  previous: Step,
+): boolean {
   const seen = previous.promptTokens.length;
+  const end = seen + previous.tokens.length;
+  const seenMedia = previous.media ?? [];
   return (
-    prompt.length >= seen + previous.tokens.length &&
+    prompt.length >= end &&
     previous.promptTokens.every((token, index) => token === prompt[index]) &&
-    previous.tokens.every((token, index) => token === prompt[seen + index])
+    previous.tokens.every((token, index) => token === prompt[seen + index]) &&
+    seenMedia.every(({ at, hash }, index) => media[index]?.at === at && media[index].hash === hash) &&
+    media.slice(seenMedia.length).every(({ at }) => at >= end)
   );
 }
 
 /** Each step's prompt contains all steps before it, so the last step has all tokens. The mask covers all steps. */
 function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
-  const { promptTokens, tokens: reply, stopReason } = steps.at(-1)!;
+  const { promptTokens, tokens: reply, stopReason, media } = steps.at(-1)!;
+  const withMedia = media ? { media } : {};
   const truncated = stopReason === "length";
   const tokens = new Int32Array(promptTokens.length + reply.length);
   tokens.set(promptTokens);
   tokens.set(reply, promptTokens.length);
   if (!steps.every(isSound)) {
     const trained = new Uint8Array(Math.max(0, tokens.length - 1));
-    return { tokens, trained, samplerLogprobs: new Float32Array(0), malformed: true, steps: [], truncated };
+    return {
+      tokens,
+      trained,
+      ...withMedia,
+      samplerLogprobs: new Float32Array(0),
+      malformed: true,
+      steps: [],
+      truncated,
+    };
   }
   const trained = new Uint8Array(tokens.length - 1);
   const sampled = steps.filter(({ policyVersion }) => policyVersion >= 0);
@@ -101,7 +117,7 @@ function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
   }
   const counts = sampled.map((step) => ({ step: step.number, tokens: step.tokens.length }));
   const processed = sampled.some((step) => step.processed) ? { processed: true as const } : {};
-  return { tokens, trained, samplerLogprobs, ...processed, malformed: false, steps: counts, truncated };
+  return { tokens, trained, ...withMedia, samplerLogprobs, ...processed, malformed: false, steps: counts, truncated };
 }
 
 function isSound({ promptTokens, tokens, logprobs, policyVersion }: Step): boolean {

@@ -4,6 +4,7 @@
  */
 import type { SequenceStart } from "../chat/conversations/conversation.ts";
 import type { ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
+import type { Media } from "../images/types.ts";
 
 export type { SequenceStart } from "../chat/conversations/conversation.ts";
 export type { ChatMessage } from "../chat/messages.ts";
@@ -54,6 +55,8 @@ export type LengthLimit = (typeof lengthLimits)[number];
 export interface Step {
   /** `[P]` token ids of the prompt as the model saw it. */
   promptTokens: Int32Array;
+  /** The images within the prompt, in order. */
+  media?: readonly Media[];
   /** `[T]` sampled token ids, including the stop token if one was sampled. */
   tokens: Int32Array;
   /** `[T]` log-probability of each sampled token under the sampler (nats). */
@@ -139,6 +142,8 @@ export interface TrajectoryGroup {
 export interface Sequence {
   /** `[L]` token ids. */
   tokens: Int32Array;
+  /** The images within the tokens, in order. */
+  media?: readonly Media[];
   /** `[L-1]` 0/1; `trained[i]` = 1: the log-probability of `tokens[i + 1]` is an output and enters the loss. */
   trained: Uint8Array;
   /**

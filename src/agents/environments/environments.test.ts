@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { textOf } from "../../chat/images/content.ts";
 import { countdown } from "../../rewards/text/countdown.ts";
 import { runWorkflow } from "../../testing/run-workflow.ts";
 import { multiTurn } from "../multi-turn.ts";
@@ -92,7 +93,7 @@ describe("grid world", () => {
     const slippery = rows.map((row) => ({ ...row, slippery: true, holes: 0 }));
     const run = () => runWorkflow({ workflow, rows: slippery, reply: () => "up" });
     const texts = (await run()).flatMap(({ trajectories }) =>
-      trajectories[0]!.steps.flatMap(({ messages }) => messages.at(-1)!.content.match(/You went \w+/) ?? []),
+      trajectories[0]!.steps.flatMap(({ messages }) => textOf(messages.at(-1)!.content).match(/You went \w+/) ?? []),
     );
     const share = (move: string) => texts.filter((text) => text.endsWith(move)).length / texts.length;
     expect(share("down")).toBe(0);

@@ -98,9 +98,22 @@ export function connect(worker: WorkerProcess) {
   };
 }
 
+/** The worker does not have these images (any more). */
+export class UnknownMediaError extends Error {
+  override name = "UnknownMediaError";
+  readonly hashes: readonly string[];
+
+  constructor(message: string, hashes: readonly string[]) {
+    super(message);
+    this.hashes = hashes;
+  }
+}
+
 interface WorkerFailure {
-  kind: "user" | "run" | "system" | "internal";
+  kind: "user" | "run" | "system" | "media" | "internal";
   message: string;
+  /** Of kind `media`. */
+  hashes?: readonly string[];
   /** Of kind `system`: the name of the error number, such as ENOSPC, and the file. */
   code?: string;
   path?: string;
@@ -108,7 +121,8 @@ interface WorkerFailure {
   trace?: string;
 }
 
-function workerError(op: string, { kind, message, hint, trace, code, path }: WorkerFailure): Error {
+function workerError(op: string, { kind, message, hint, trace, code, path, hashes = [] }: WorkerFailure): Error {
+  if (kind === "media") return new UnknownMediaError(message, hashes);
   if (kind === "system") {
     const failure = code === undefined ? undefined : describeSystemFailure({ code, path });
     return (

@@ -11,6 +11,7 @@ import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult, TokenRows } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame } from "./frames.ts";
+import { mediaFields } from "./media.ts";
 import {
   emptyOutputs,
   gather,
@@ -43,7 +44,9 @@ export async function forward(
   outputs: Outputs,
 ): Promise<TokenOutputs> {
   const names = outputNames(outputs);
-  const frame = await connection.request("forward", { policy, outputs: names }, sequenceArrays(sequences)).answer;
+  const media = mediaFields(sequences);
+  const arrays = { ...sequenceArrays(sequences), ...media.arrays };
+  const frame = await connection.request("forward", { policy, outputs: names, ...media.fields }, arrays).answer;
   return readOutputs(frame, trainedOffsets(sequences), names);
 }
 
@@ -54,7 +57,9 @@ export async function tokensAtEach(
   fields: Record<string, number>,
   sequences: readonly Sequence[],
 ): Promise<TokenRows> {
-  const { arrays } = await connection.request(op, fields, sequenceArrays(sequences)).answer;
+  const media = mediaFields(sequences);
+  const sent = { ...sequenceArrays(sequences), ...media.arrays };
+  const { arrays } = await connection.request(op, { ...fields, ...media.fields }, sent).answer;
   const [tokens, logprobs] = [arrays.tokens, arrays.logprobs];
   if (!(tokens?.data instanceof Int32Array) || !(logprobs?.data instanceof Float32Array)) {
     throw new RunError(`the worker's answer to ${op} has no tokens`);
@@ -93,8 +98,10 @@ export async function forwardBackward(
     return gradient;
   }
 
-  const fields = { policy, outputs: names };
-  const request = connection.request("forward_backward", fields, sequenceArrays(sequences), (frame) => {
+  const media = mediaFields(sequences);
+  const fields = { policy, outputs: names, ...media.fields };
+  const arrays = { ...sequenceArrays(sequences), ...media.arrays };
+  const request = connection.request("forward_backward", fields, arrays, (frame) => {
     if (failure !== null) return;
     try {
       const gradient = pullBack(frame);

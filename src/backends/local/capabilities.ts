@@ -24,6 +24,7 @@ export const capabilities: Capabilities = {
   otherModels: true,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter", "merged"],
+  images: false,
 };
 
 /** Sampled by an inference server instead, which has a copy of its own of all weights. */
@@ -33,4 +34,5 @@ export const capabilitiesWith = (kind: "vllm" | "sglang"): Capabilities => ({
   sampleLogprobs: kind === "vllm" ? "raw" : "processed",
   sampling: capabilities.sampling.filter((name) => name !== "tempered_logprobs"),
   frozenSampler: { lora: true, full: true },
+  images: false,
 });

@@ -3,10 +3,12 @@
 import { join } from "node:path";
 import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
+import { memoryStore } from "../../images/media-store.ts";
 import { preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
 import { readNumber } from "../channel/frames.ts";
+import { workerImages } from "../channel/media.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities } from "./capabilities.ts";
@@ -22,7 +24,8 @@ import { startLocalWorker } from "./worker-process.ts";
  * @throws RunError when the set-up or the worker fails
  */
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
-  const { connection, model: own, versions, nccl, died } = await openWorker(options);
+  const { connection, model: own, seen, versions, nccl, died } = await openWorker(options);
+  const store = options.media ?? memoryStore();
   const others = new Set<Connection>();
   // A run's sequences fit all of its models.
   let model = own;
@@ -41,7 +44,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     };
     try {
       requireSameVocabulary(own, other.model);
-      const { learner } = await createPolicy(other.connection, spec);
+      const { learner } = await createPolicy(other.connection, store, spec);
       model = { ...model, maxLength: Math.min(model.maxLength, other.model.maxLength) };
       return { ...learner, close };
     } catch (error) {
@@ -57,10 +60,12 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     },
     versions,
     ...(nccl === null ? {} : { nccl }),
-    createPolicy: (spec) => createPolicy(connection, spec),
+    ...(seen.placeholder ? { images: workerImages(connection, store, seen.placeholder) } : {}),
+    ...(seen.reason === undefined ? {} : { imagesReason: seen.reason }),
+    createPolicy: (spec) => createPolicy(connection, store, spec),
     async createLearner({ model: name, ...spec }) {
       requireCreatable(capabilities, spec);
-      return name === undefined ? (await createPolicy(connection, spec)).learner : learnerOfOther(name, spec);
+      return name === undefined ? (await createPolicy(connection, store, spec)).learner : learnerOfOther(name, spec);
     },
     async createScorer(name) {
       const { connection: other, model: judge, moments } = await openOther(name, { head: "score" });
@@ -128,6 +133,7 @@ async function openWorker(options: LocalEngineOptions, { head }: { head?: "score
     return {
       connection,
       model: modelInfo(options.model, found),
+      seen: imagesOf(found),
       moments: momentsOf(found),
       versions: header.versions as Record<string, string>,
       nccl: header.nccl as string | null,
@@ -152,6 +158,9 @@ interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture" | "dt
   max_length: number;
   eos_token_ids: number[];
   attention_reason?: string | null;
+  /** Null if it reads only text, for `images_reason` if its files promise images. */
+  images?: { placeholder: string; placeholder_id: number } | null;
+  images_reason?: string | null;
   /** Of a reward model. */
   score_moments?: [mean: number, std: number] | null;
 }
@@ -160,9 +169,14 @@ function momentsOf({ score_moments: moments }: WorkerModel): ScoreMoments | unde
   return moments ? { mean: moments[0], std: moments[1] } : undefined;
 }
 
+const imagesOf = ({ images, images_reason: reason }: WorkerModel) => ({
+  placeholder: images ? { text: images.placeholder, id: images.placeholder_id } : undefined,
+  reason: reason ?? undefined,
+});
+
 function modelInfo(name: string, info: WorkerModel): ModelInfo {
   const { vocabulary_size: vocabularySize, max_length: maxLength, eos_token_ids: eosTokenIds, ...rest } = info;
-  const { attention_reason: attentionReason, score_moments: _, ...own } = rest;
+  const { attention_reason: attentionReason, score_moments: _, images: __, images_reason: ___, ...own } = rest;
   const model = { ...own, name, vocabularySize, maxLength, eosTokenIds };
   return attentionReason ? { ...model, attentionReason } : model;
 }

@@ -2,6 +2,7 @@
 import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets/without-secrets.ts";
 import { UserError } from "../../errors.ts";
+import type { MediaStore } from "../../images/media-store.ts";
 
 export interface LocalEngineOptions {
   /** An alias, a Hugging Face directory, a .gguf file or a hub id. */
@@ -20,6 +21,8 @@ export interface LocalEngineOptions {
   maxSampleRows?: number;
   /** Where converted models are kept; default: `.hone/models` in the project. */
   cacheDir?: string;
+  /** Keeps the images of prompts; default: memory. */
+  media?: MediaStore;
   /** The worker's log is appended here. */
   logFile?: string;
   /** Called with what happens until the engine is ready. */
@@ -28,7 +31,7 @@ export interface LocalEngineOptions {
 
 export function localEngineOptions(
   config: Config,
-  hooks: Pick<LocalEngineOptions, "logFile" | "onStatus"> = {},
+  hooks: Pick<LocalEngineOptions, "logFile" | "media" | "onStatus"> = {},
 ): LocalEngineOptions {
   const { local, model } = config;
   return {

@@ -1,7 +1,9 @@
 /** The local engine's sampler and learner. */
+import type { MediaStore } from "../../images/media-store.ts";
 import type { Connection } from "../channel/connection.ts";
 import { tokensAtEach } from "../channel/forward-backward.ts";
 import { createWorkerLearner } from "../channel/learner.ts";
+import { withMedia } from "../channel/media.ts";
 import type { Learner, LearnerSpec, Policy, Sampler, WeightGroup } from "../engine.ts";
 import { requireOwn } from "../published.ts";
 import { sample } from "./sample.ts";
@@ -10,8 +12,9 @@ import { sample } from "./sample.ts";
 const groupSeconds = 300;
 
 /** @throws UserError when the model cannot carry this adapter */
-export async function createPolicy(connection: Connection, spec: LearnerSpec): Promise<Policy> {
+export async function createPolicy(connection: Connection, store: MediaStore, spec: LearnerSpec): Promise<Policy> {
   const { policy, learner: common, call } = await createWorkerLearner(connection, spec);
+  const again = <T>(run: () => Promise<T>) => withMedia(connection, store, run);
   let version = 0;
 
   const sampler: Sampler = {
@@ -19,7 +22,7 @@ export async function createPolicy(connection: Connection, spec: LearnerSpec): P
       return version;
     },
     logprobs: "raw",
-    sample: (requests, options = {}) => sample(connection, policy, requests, options),
+    sample: (requests, options = {}) => sample(connection, store, policy, requests, options),
     // The worker samples from what was published last; nothing is copied.
     async load(weights) {
       requireOwn(weights, String(policy));
@@ -29,8 +32,11 @@ export async function createPolicy(connection: Connection, spec: LearnerSpec): P
   };
   const learner: Learner = {
     ...common,
-    mostLikely: (sequences, count) => tokensAtEach(connection, "most_likely", { policy, count }, sequences),
-    draws: (sequences, options) => tokensAtEach(connection, "draws", { policy, ...options }, sequences),
+    forward: (sequences, outputs) => again(() => common.forward(sequences, outputs)),
+    forwardBackward: (sequences, loss) => again(() => common.forwardBackward(sequences, loss)),
+    mostLikely: (sequences, count) =>
+      again(() => tokensAtEach(connection, "most_likely", { policy, count }, sequences)),
+    draws: (sequences, options) => again(() => tokensAtEach(connection, "draws", { policy, ...options }, sequences)),
     async openGroup(size) {
       const { header } = await call("open_group", { backend: "nccl" });
       return {

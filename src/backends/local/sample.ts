@@ -2,29 +2,50 @@
 import { concatenate } from "../../concatenate.ts";
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { RunError } from "../../errors.ts";
+import type { MediaStore } from "../../images/media-store.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
-import type { Connection } from "../channel/connection.ts";
+import { type Connection, UnknownMediaError } from "../channel/connection.ts";
 import type { Frame, FrameArray } from "../channel/frames.ts";
+import { mediaFields, putAgain } from "../channel/media.ts";
 import type { Sample, SampleOptions, SampleRequest } from "../engine.ts";
 
 /** Yields each sample as its sequence finishes. Leaving the loop early aborts the others. */
 export async function* sample(
   connection: Connection,
+  store: MediaStore,
+  policy: number,
+  requests: readonly SampleRequest[],
+  options: SampleOptions,
+): AsyncGenerator<Sample, void, undefined> {
+  if (requests.length === 0) return;
+  try {
+    yield* sampleOnce(connection, policy, requests, options);
+  } catch (error) {
+    // The worker answers so before it samples anything.
+    if (!(error instanceof UnknownMediaError)) throw error;
+    await putAgain(connection, store, error);
+    yield* sampleOnce(connection, policy, requests, options);
+  }
+}
+
+async function* sampleOnce(
+  connection: Connection,
   policy: number,
   requests: readonly SampleRequest[],
   { signal, onToken }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
-  if (requests.length === 0) return;
   const samples = new AsyncQueue<Sample>();
   let ended = false;
 
-  const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined };
+  const media = mediaFields(requests);
+  const fields = { policy, requests: requests.map(encodeRequest), stream: onToken !== undefined, ...media.fields };
   const arrays = {
     tokens: concatenate(
       Int32Array,
       requests.map(({ prompt }) => prompt),
     ),
     offsets: offsetsOf(requests.map(({ prompt }) => prompt.length)),
+    ...media.arrays,
   };
   const request = connection.request("sample", fields, arrays, (frame) => {
     try {

@@ -26,6 +26,7 @@ export const capabilities: Capabilities = {
   otherModels: false,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter"],
+  images: false,
 };
 
 /** Hone's own service returns raw log-probabilities on request. */

@@ -4,6 +4,9 @@
  */
 import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
+import type { Media } from "../../images/types.ts";
+import { hasImages, imagesOf } from "../images/content.ts";
+import { type PlacedImages, type PromptImages, placeImages } from "../images/place-images.ts";
 import { type ChatMessage, type ParsedReply, type ToolDefinition, toMessage } from "../messages.ts";
 import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
 import { bridge, hiddenThinking } from "./bridge.ts";
@@ -39,6 +42,8 @@ export type SequenceStart =
 export interface Turn {
   /** `[P]` the prompt. */
   readonly prompt: Int32Array;
+  /** The images within the prompt; absent if it has none. */
+  readonly media?: readonly Media[];
   /** Why the prompt does not continue an earlier call's tokens; undefined if it does. */
   readonly starts: SequenceStart | undefined;
   /** Records the sampled tokens, so that later calls can continue them, and returns the parsed reply. */
@@ -48,14 +53,19 @@ export interface Turn {
 export interface Conversation {
   /**
    * @param messages the whole history, as in chat APIs
-   * @throws UserError if a message's content is not text, or the template refuses the messages or the tools
+   * @param images of the messages, as `prepareImages` returns them with the messages; undefined for a model that reads only text
+   * @throws UserError if a message has neither text nor prepared images, or the template refuses the messages or the tools
    */
-  begin(messages: readonly ChatMessage[], options?: CallOptions): Turn;
+  begin(messages: readonly ChatMessage[], options?: CallOptions, images?: PromptImages): Turn;
   /**
    * `begin`, with long texts encoded on another thread.
    * @throws TextTooLong for a prompt of more than `mostTokens`; the signal's reason if aborted
    */
-  beginLater(messages: readonly ChatMessage[], options?: CallOptions, later?: LaterOptions): Promise<Turn>;
+  beginLater(
+    messages: readonly ChatMessage[],
+    options?: CallOptions,
+    later?: LaterOptions & { images?: PromptImages | undefined },
+  ): Promise<Turn>;
 }
 
 interface Recorded {
@@ -66,6 +76,7 @@ interface Recorded {
   tools: string;
   options: string;
   prompt: Int32Array;
+  media: readonly Media[];
   sampled: Int32Array;
   continued: boolean;
 }
@@ -83,15 +94,17 @@ export function openConversation(chat: Chat): Conversation {
   let turns = 0;
 
   /** Prepares a turn; `toTurn` finishes it with the tokens of the text that the turn adds. */
-  function open(messages: readonly ChatMessage[], options: CallOptions) {
-    requireText(messages);
+  function open(messages: readonly ChatMessage[], options: CallOptions, images: PromptImages | undefined) {
+    requireContent(messages, images);
     const turn = turns++;
     const draft = nextPrompt(chat, recorded, messages, options);
     const { starts, history, hidden } = draft;
-    const toTurn = (added: Int32Array): Turn => {
-      const prompt = draft.continues ? continued(draft.continues, added, chat.stopIds) : added;
+    const toTurn = (rendered: Int32Array): Turn => {
+      const added = images ? placeImages(rendered, imagesOf(draft.added), images) : { tokens: rendered, media: [] };
+      const { tokens: prompt, media } = draft.continues ? continued(draft.continues, added, chat.stopIds) : added;
       return {
         prompt,
+        ...(media.length > 0 ? { media } : {}),
         starts,
         record({ tokens }) {
           const reply = chat.parse(tokens, { ...options, callId: (index) => callId(turn, index) });
@@ -101,6 +114,7 @@ export function openConversation(chat: Chat): Conversation {
             tools: toolsKey(options.tools),
             options: optionsKey(options),
             prompt,
+            media,
             sampled: tokens.slice(),
             continued: false,
           });
@@ -113,12 +127,12 @@ export function openConversation(chat: Chat): Conversation {
   }
 
   return {
-    begin(messages, options = {}) {
-      const { draft, toTurn } = open(messages, options);
+    begin(messages, options = {}, images = undefined) {
+      const { draft, toTurn } = open(messages, options, images);
       return toTurn(draft.continues ? chat.encode(draft.continues.text) : chat.render(draft.history, options));
     },
-    async beginLater(messages, options = {}, later = {}) {
-      const { draft, toTurn } = open(messages, options);
+    async beginLater(messages, options = {}, { images, ...later } = {}) {
+      const { draft, toTurn } = open(messages, options, images);
       const { continues, history } = draft;
       return toTurn(
         await (continues
@@ -136,12 +150,12 @@ export function openConversation(chat: Chat): Conversation {
 const mostRemembered = 256;
 
 /** Without this check a template would write "None", or a list with its brackets, into the prompt. */
-function requireText(messages: readonly ChatMessage[]): void {
+function requireContent(messages: readonly ChatMessage[], images: PromptImages | undefined): void {
   for (const [index, { role, content }] of messages.entries()) {
-    if (typeof content === "string") continue;
+    if (typeof content === "string" || (images && Array.isArray(content) && hasImages(content))) continue;
     const given = Array.isArray(content) ? "a list" : content;
     throw new UserError(`message ${index + 1} (${role}) has ${given} as content`, {
-      hint: 'content must be text; images are not supported, and an assistant that only calls tools has ""',
+      hint: 'content must be text, or parts with images for a model that sees them; an assistant that only calls tools has ""',
     });
   }
 }
@@ -153,6 +167,8 @@ interface Draft {
   starts: SequenceStart | undefined;
   /** The messages; recorded ones replace a client's copies. */
   history: readonly ChatMessage[];
+  /** The messages that are rendered: those after the call that is continued, or all. */
+  added: readonly ChatMessage[];
   hidden: ReadonlySet<number>;
 }
 
@@ -167,6 +183,7 @@ function nextPrompt(
   const whole = (starts: SequenceStart, all = messages): Draft => ({
     starts,
     history: all,
+    added: all,
     hidden: hiddenThinking(chat, all, options),
   });
 
@@ -190,22 +207,26 @@ function nextPrompt(
     return whole(otherWay === "history_rewritten" ? otherWay : "reasoning_dropped", all);
   }
   const { text, hasTurnEnd, hidden } = between;
-  return { continues: { call, text, hasTurnEnd }, starts: otherWay, history: all, hidden };
+  return { continues: { call, text, hasTurnEnd }, starts: otherWay, history: all, added: next, hidden };
 }
 
 /** @param added the text's tokens */
 function continued(
   { call, hasTurnEnd }: NonNullable<Draft["continues"]>,
-  added: Int32Array,
+  added: PlacedImages,
   stopIds: Chat["stopIds"],
-): Int32Array {
-  const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1);
-  const prompt = concatenate(Int32Array, [call.prompt, call.sampled, added.subarray(ended ? 1 : 0)]);
-  // The new prompt contains the old tokens, so a long conversation shares their memory.
+): PlacedImages {
+  const ended = hasTurnEnd && stopIds.includes(call.sampled.at(-1) ?? -1) ? 1 : 0;
   const seen = call.prompt.length;
+  const moved = seen + call.sampled.length - ended;
+  const prompt = concatenate(Int32Array, [call.prompt, call.sampled, added.tokens.subarray(ended)]);
+  // The new prompt contains the old tokens, so a long conversation shares their memory.
   call.sampled = prompt.subarray(seen, seen + call.sampled.length);
   call.prompt = prompt.subarray(0, seen);
-  return prompt;
+  return {
+    tokens: prompt,
+    media: [...call.media, ...added.media.map((image) => ({ ...image, at: image.at + moved }))],
+  };
 }
 
 interface Match {

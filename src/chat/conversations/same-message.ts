@@ -3,6 +3,7 @@
  * defaults, drop thinking, or write null for empty content; these differences are ignored.
  */
 import { isDeepStrictEqual } from "node:util";
+import { sameContent, textOf } from "../images/content.ts";
 import type { ChatMessage, ToolCall } from "../messages.ts";
 
 /** A recorded message. `shown` is the part of a reply that the client received, if it was cut: see `cutAtStop`. */
@@ -27,7 +28,7 @@ export function matchHistory(
 export function sameMessage(recorded: RecordedMessage, given: ChatMessage, callIds: Map<string, string>): boolean {
   if (recorded.role !== given.role) return false;
   if (recorded.role === "assistant") return sameReply(recorded, given, callIds);
-  if (recorded.content !== given.content) return false;
+  if (!sameContent(recorded.content, given.content)) return false;
   return recorded.role !== "tool" || recorded.toolCallId === translated(given.toolCallId, callIds);
 }
 
@@ -39,8 +40,9 @@ function sameReply(recorded: RecordedMessage, given: ChatMessage, callIds: Map<s
     return call !== undefined && sameCall(call, copy) ? [{ call, copy }] : [];
   });
   if (calls.length !== back.length || pairs.length !== back.length) return false;
-  const content = given.content.trim();
-  const said = [recorded.content, recorded.shown ?? recorded.content].map((text) => text.trim());
+  const content = textOf(given.content).trim();
+  const own = textOf(recorded.content);
+  const said = [own, recorded.shown ?? own].map((text) => text.trim());
   // Clients often drop text next to tool calls.
   if (!said.includes(content) && !(content === "" && calls.length > 0)) return false;
   if (given.reasoning && given.reasoning.trim() !== (recorded.reasoning ?? "").trim()) return false;

@@ -4,12 +4,12 @@ import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
 import { UserError } from "../../errors.ts";
 import type { ChatMessage } from "../messages.ts";
-import type { TokenizerConfig } from "../tokens/tokenizer.ts";
+import { readJson, type TokenizerConfig } from "../tokens/tokenizer.ts";
 import type { RenderOptions } from "../types.ts";
 import { boundLoops, renderBounded } from "./bounded-template.ts";
 import { withGenericTools } from "./generic-tools.ts";
 import { matchPython, pythonFunctions } from "./match-jinja.ts";
-import { toTemplateMessage, toTemplateTool } from "./template-messages.ts";
+import { type TemplateHabits, toTemplateMessage, toTemplateTool } from "./template-messages.ts";
 
 /** A model's templates. `tools` replaces `plain` if tools are offered. */
 export interface TemplateSources {
@@ -17,10 +17,18 @@ export interface TemplateSources {
   tools?: string | undefined;
 }
 
-/** From chat_template.jinja, else from tokenizer_config.json (if it has several: "default" and "tool_use"). */
+/**
+ * From chat_template.jinja, else from a processor's chat_template.json, else from tokenizer_config.json (if it has several:
+ * "default" and "tool_use").
+ */
 export function findTemplate(directory: string, config: TokenizerConfig): TemplateSources | undefined {
   const file = join(directory, "chat_template.jinja");
   if (existsSync(file)) return { plain: readFileSync(file, "utf8") };
+  const processors = join(directory, "chat_template.json");
+  if (existsSync(processors) && existsSync(join(directory, "preprocessor_config.json"))) {
+    const { chat_template: template } = readJson(processors) as { chat_template?: unknown };
+    if (typeof template === "string") return { plain: template };
+  }
   const own = config.chat_template;
   if (own == null || typeof own === "string") return own == null ? undefined : { plain: own };
   const named = (wanted: string) => own.find(({ name }) => name === wanted)?.template;
@@ -54,13 +62,13 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
   // Undefined tokens are left out, as in transformers, since templates test for them.
   const specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
 
-  let argumentsAsText = false;
+  const habits: TemplateHabits = { argumentsAsText: false, textAsParts: false };
   const render: RenderText = (messages, { addGenerationPrompt = true, tools = [], thinking, reasoningEffort }) => {
     try {
       const variables: Record<string, unknown> = {
         ...specials,
         ...pythonFunctions,
-        messages: messages.map((message) => toTemplateMessage(message, argumentsAsText)),
+        messages: messages.map((message) => toTemplateMessage(message, habits)),
         add_generation_prompt: addGenerationPrompt,
         tools: tools.length > 0 ? tools.map(toTemplateTool) : null,
         documents: null,
@@ -76,6 +84,9 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
     }
   };
 
+  habits.textAsParts = !showsText(render);
+  // A template that refuses a single question as text and as a part throws at its first use.
+  if (habits.textAsParts) habits.textAsParts = showsText(render);
   const takesTools = showsTools(render);
   const takesSystem = takesTools || showsSystem(render);
   let argumentsKnown = false;
@@ -84,9 +95,9 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
     if (tools.length > 0 && !takesTools) return render(withGenericTools(messages, tools, takesSystem), rest);
     if (!argumentsKnown && messages.some(({ toolCalls }) => toolCalls?.length)) {
       argumentsKnown = true;
-      argumentsAsText =
+      habits.argumentsAsText =
         [false, true].find((asText) => {
-          argumentsAsText = asText;
+          habits.argumentsAsText = asText;
           return showsArguments(render);
         }) ?? false;
     }
@@ -96,6 +107,16 @@ export function compileTemplate(sources: TemplateSources, config: TokenizerConfi
 }
 
 const mark = "Qz7mark7zQ";
+
+/** Whether the text of a message is written, and not as a list in JSON. */
+function showsText(render: RenderText): boolean {
+  try {
+    const text = render([{ role: "user", content: mark }], {});
+    return text.includes(mark) && !text.includes(`"${mark}"`);
+  } catch {
+    return false;
+  }
+}
 
 function showsTools(render: RenderText): boolean {
   try {

@@ -1,10 +1,18 @@
 /** Messages and tools as chat templates expect them: as in the OpenAI API, with parsed arguments. */
-import type { ChatMessage, ToolDefinition } from "../messages.ts";
+import type { ChatMessage, Content, ToolDefinition } from "../messages.ts";
 
-/** @param argumentsAsText for templates that expect a call's arguments as JSON text */
-export function toTemplateMessage(message: ChatMessage, argumentsAsText = false): Record<string, unknown> {
+/** What a template expects, other than most. */
+export interface TemplateHabits {
+  /** A call's arguments as JSON text. */
+  argumentsAsText: boolean;
+  /** Text as a list with one part. */
+  textAsParts: boolean;
+}
+
+export function toTemplateMessage(message: ChatMessage, habits: TemplateHabits): Record<string, unknown> {
   const { role, content, reasoning, toolCalls, toolCallId, name } = message;
-  const written: Record<string, unknown> = { role, content };
+  const { argumentsAsText, textAsParts } = habits;
+  const written: Record<string, unknown> = { role, content: toTemplateContent(content, textAsParts) };
   // Templates test which keys exist.
   if (reasoning !== undefined) written.reasoning_content = reasoning;
   if (toolCalls?.length) {
@@ -17,6 +25,12 @@ export function toTemplateMessage(message: ChatMessage, argumentsAsText = false)
   if (toolCallId !== undefined) written.tool_call_id = toolCallId;
   if (name !== undefined) written.name = name;
   return written;
+}
+
+/** An image is only its place: the template writes a placeholder. */
+function toTemplateContent(content: Content, textAsParts: boolean): unknown {
+  if (typeof content === "string") return textAsParts ? [{ type: "text", text: content }] : content;
+  return content.map((part) => (part.type === "text" ? part : { type: "image" }));
 }
 
 export function toTemplateTool({ name, description, parameters }: ToolDefinition): Record<string, unknown> {

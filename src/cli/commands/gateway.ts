@@ -63,7 +63,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
   checkRunGateway(config);
-  const { sampler, chat, name, close } =
+  const { sampler, chat, vision, name, close } =
     flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(config, checkpoint, warn);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
@@ -72,6 +72,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
       config,
       folder: undefined,
       chat,
+      vision,
       model: name,
       warn,
       alone: {
@@ -79,6 +80,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
         openUnknown: policySessions({
           sampler,
           chat,
+          vision,
           defaults: { temperature, topP, topK, minP },
           seed: config.rllm.trainer.seed,
           limits: { maxPromptLength, maxResponseLength },
@@ -121,5 +123,6 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
     ...(model === undefined ? {} : { model }),
     ...(apiKey === undefined ? {} : { apiKey }),
   });
-  return { sampler, chat: openChat(name, config, warn), name: model ?? name, close: sampler.close };
+  const vision = "images are not passed on to inference servers yet";
+  return { sampler, chat: openChat(name, config, warn), vision, name: model ?? name, close: sampler.close };
 }

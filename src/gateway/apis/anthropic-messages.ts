@@ -1,7 +1,8 @@
 /** `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. */
 import { randomUUID } from "node:crypto";
 import { cutAtStop } from "../../chat/conversations/cut-at-stop.ts";
-import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
+import { renderWithImages } from "../../chat/images/prepare-images.ts";
+import { type ChatMessage, type ImagePart, type TextPart, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
 import type { Generated } from "../../rollout/session/types.ts";
 import { type CallContext, callModel, type ModelCall } from "../calls/model-call.ts";
@@ -20,7 +21,7 @@ import {
   readObject,
   used,
 } from "../requests/read-parameters.ts";
-import { textOf } from "./openai-messages.ts";
+import { anthropicContent, anthropicImage, joinLines, textOf } from "./content-parts.ts";
 import { readMaxTokens, readSampling } from "./sampling-parameters.ts";
 import { readTools, type ToolForm } from "./tools.ts";
 
@@ -63,8 +64,8 @@ export async function anthropicMessages(exchange: HttpExchange, body: Body, cont
 export async function anthropicCountTokens(exchange: HttpExchange, body: Body, context: CallContext): Promise<void> {
   checkParameters(body, messagesRules, context.notices);
   const { prompt, params } = readCall({ max_tokens: 1, ...body }, context);
-  const { signal } = context;
-  const tokens = await context.chat.renderLater(prompt.messages, { ...params, signal });
+  const { chat, vision, signal } = context;
+  const { tokens } = await renderWithImages(chat, vision, prompt.messages, { ...params, signal });
   exchange.sendJson(200, { input_tokens: tokens.length });
 }
 
@@ -122,21 +123,23 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
 
 type Blocks = readonly { block: Body; where: string }[];
 
-/** Tool results become messages of their own, before the user's text. */
+/** Tool results become messages of their own, before the user's text and images. */
 function fromUser(blocks: Blocks, notices: Notices): ChatMessage[] {
   const results: ChatMessage[] = [];
-  const texts: string[] = [];
+  const parts: (TextPart | ImagePart)[] = [];
   for (const { block, where } of blocks) {
     const { type, text, tool_use_id: toolCallId } = block;
-    if (type === "text" && typeof text === "string") texts.push(text);
+    const image = anthropicImage(block, where);
+    if (image !== undefined) parts.push(image);
+    else if (type === "text" && typeof text === "string") parts.push({ type: "text", text });
     else if (type === "tool_result" && typeof toolCallId === "string") {
       if (block.is_error === true) {
         notices.add("ignored_parameter/tool_result.is_error", "is_error is ignored: chat templates do not support it");
       }
-      results.push({ role: "tool", content: textOf(block.content, `${where}.content`), toolCallId });
-    } else throw badParameter(where, `${where} is of type ${type}; only text and tool results are supported`);
+      results.push({ role: "tool", content: anthropicContent(block.content, `${where}.content`), toolCallId });
+    } else throw badParameter(where, `${where} is of type ${type}; only text, images and tool results are supported`);
   }
-  return texts.length > 0 ? [...results, { role: "user", content: texts.join("\n") }] : results;
+  return parts.length > 0 ? [...results, { role: "user", content: joinLines(parts) }] : results;
 }
 
 function fromAssistant(blocks: Blocks): ChatMessage {

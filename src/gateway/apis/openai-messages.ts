@@ -3,6 +3,7 @@ import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.
 import { isObject } from "../../is-object.ts";
 import type { Notices } from "../calls/notices.ts";
 import { badParameter, readList, readString } from "../requests/read-parameters.ts";
+import { openaiContent, textOf } from "./content-parts.ts";
 import { toolCall } from "./tools.ts";
 
 /** @throws GatewayError naming the message that cannot be read */
@@ -15,7 +16,8 @@ export function fromOpenaiMessages(messages: unknown, notices: Notices): ChatMes
 
 function fromMessage(message: unknown, at: string, notices: Notices): ChatMessage {
   if (!isObject(message)) throw badParameter(at, `${at} must be an object`);
-  const content = textOf(message.content, `${at}.content`);
+  const text = () => textOf(message.content, `${at}.content`);
+  const content = () => openaiContent(message.content, `${at}.content`, notices);
   switch (message.role) {
     case "system":
     case "developer":
@@ -23,20 +25,21 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
       if (message.name !== undefined) {
         notices.add("ignored_parameter/messages.name", "names of users are ignored: chat templates do not write them");
       }
-      return { role: message.role === "user" ? "user" : "system", content };
+      return message.role === "user" ? { role: "user", content: content() } : { role: "system", content: text() };
     case "assistant": {
       if (message.function_call) throw badParameter(`${at}.function_call`, "function_call is obsolete; use tool_calls");
       if (message.audio) throw badParameter(`${at}.audio`, "audio is not supported");
       const reasoning = readString(message, "reasoning_content") ?? readString(message, "reasoning");
       const calls = readList(message, "tool_calls") ?? [];
       const toolCalls = calls.map((call, index) => fromToolCall(call, `${at}.tool_calls[${index}]`));
-      return toMessage({ content, reasoning, toolCalls });
+      return toMessage({ content: text(), reasoning, toolCalls });
     }
     case "tool": {
       const toolCallId = readString(message, "tool_call_id");
       if (toolCallId === undefined) throw badParameter(`${at}.tool_call_id`, `${at}.tool_call_id is missing`);
       const name = readString(message, "name");
-      return name === undefined ? { role: "tool", content, toolCallId } : { role: "tool", content, toolCallId, name };
+      const result: ChatMessage = { role: "tool", content: content(), toolCallId };
+      return name === undefined ? result : { ...result, name };
     }
     default:
       throw badParameter(
@@ -44,19 +47,6 @@ function fromMessage(message: unknown, at: string, notices: Notices): ChatMessag
         `${at}.role is ${JSON.stringify(message.role)}; it must be system, developer, user, assistant or tool`,
       );
   }
-}
-
-/** Text, or a list of parts that are all text. */
-export function textOf(content: unknown, at: string): string {
-  if (typeof content === "string") return content;
-  if (content === null || content === undefined) return "";
-  if (!Array.isArray(content)) throw badParameter(at, `${at} must be a string or a list of parts`);
-  const texts = content.map((part: unknown, index) => {
-    if (isObject(part) && typeof part.text === "string") return part.text;
-    const type = isObject(part) ? String(part.type) : typeof part;
-    throw badParameter(`${at}[${index}]`, `${at}[${index}] is of type ${type}; only text is supported`);
-  });
-  return texts.join("");
 }
 
 function fromToolCall(call: unknown, at: string): ToolCall {

@@ -74,7 +74,7 @@ export async function openaiResponses(exchange: HttpExchange, body: Body, contex
 function readRequest(body: Body, context: CallContext): ResponseRequest {
   const instructions = readString(body, "instructions");
   const json = readJsonFormat(readObject(readObject(body, "text") ?? {}, "format"), "text.format", context);
-  const messages = fromResponseItems(body.input);
+  const messages = fromResponseItems(body.input, context.notices);
   if (instructions !== undefined) messages.unshift({ role: "system", content: instructions });
   const topLogprobs = readNumber(body, "top_logprobs", { min: 0, max: 20, integer: true }) ?? 0;
   const include = readStrings(body, "include") ?? [];

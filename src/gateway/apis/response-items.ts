@@ -1,8 +1,9 @@
 /** Reads the input items of OpenAI's responses API as a conversation. */
 import { type ChatMessage, type ToolCall, toMessage } from "../../chat/messages.ts";
 import { isObject } from "../../is-object.ts";
+import type { Notices } from "../calls/notices.ts";
 import { type Body, badParameter } from "../requests/read-parameters.ts";
-import { textOf } from "./openai-messages.ts";
+import { openaiContent, textOf } from "./content-parts.ts";
 import { toolCall } from "./tools.ts";
 
 interface AssistantTurn {
@@ -15,7 +16,7 @@ interface AssistantTurn {
  * Consecutive thinking, text and calls were one reply and become one message.
  * @throws GatewayError naming the item that cannot be read
  */
-export function fromResponseItems(input: unknown): ChatMessage[] {
+export function fromResponseItems(input: unknown, notices: Notices): ChatMessage[] {
   if (typeof input === "string") return [{ role: "user", content: input }];
   if (!Array.isArray(input) || input.length === 0) {
     throw badParameter("input", "input must be a string or a list of items");
@@ -41,11 +42,13 @@ export function fromResponseItems(input: unknown): ChatMessage[] {
     if (!isObject(item)) throw badParameter(at, `${at} must be an object`);
     switch (item.type ?? "message") {
       case "message": {
-        const content = textOf(item.content, `${at}.content`);
-        if (item.role === "assistant") currentOrNext().content = content;
+        const where = `${at}.content`;
+        if (item.role === "assistant") currentOrNext().content = textOf(item.content, where);
         else {
           end();
-          messages.push({ role: roleOf(item, at), content });
+          const role = roleOf(item, at);
+          const content = role === "user" ? openaiContent(item.content, where, notices) : textOf(item.content, where);
+          messages.push({ role, content });
         }
         break;
       }
@@ -61,7 +64,11 @@ export function fromResponseItems(input: unknown): ChatMessage[] {
       case "function_call_output":
         end();
         if (typeof item.call_id !== "string") throw badParameter(at, `${at}.call_id is missing`);
-        messages.push({ role: "tool", content: textOf(item.output, `${at}.output`), toolCallId: item.call_id });
+        messages.push({
+          role: "tool",
+          content: openaiContent(item.output, `${at}.output`, notices),
+          toolCallId: item.call_id,
+        });
         break;
       default:
         throw badParameter(at, `${at} is of type ${item.type}, which is not supported`);

@@ -1,8 +1,10 @@
 /** Carries out a model call, whichever API it came from: sampled, recorded and traced. */
 import { RolloutEnded } from "../../agents/control-flow.ts";
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import { type ChatMessage, toMessage } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import { UserError } from "../../errors.ts";
+import { isStored } from "../../images/load-image.ts";
 import type { Generated, GenerateParams, GenerateRequest } from "../../rollout/session/types.ts";
 import { GatewayError } from "../requests/gateway-error.ts";
 import type { LiveSession } from "../sessions/sessions.ts";
@@ -16,6 +18,7 @@ export interface CallContext {
   /** `"chat.completions"`, `"messages"`, ... */
   api: string;
   chat: Chat;
+  vision: Vision | Blind;
   notices: Notices;
   /** Aborted when the client disconnects. */
   signal: AbortSignal;
@@ -146,7 +149,7 @@ function toTrace(
   const generated = "generated" in outcome ? outcome.generated : undefined;
   const isChat = "messages" in call.prompt;
   const status = statusOf(outcome);
-  const messages = "messages" in call.prompt ? call.prompt.messages : null;
+  const messages = isChat ? (generated?.messages ?? shortMessages(call.prompt)) : null;
   return {
     id: call.n === 1 ? call.id : `${call.id}-${index}`,
     session: session.name,
@@ -169,6 +172,19 @@ function toTrace(
     logprobs: generated?.logprobs ?? new Float32Array(0),
     metadata,
   };
+}
+
+/** The images of a call that was not answered may not be stored, so only their beginning is kept. */
+function shortMessages(prompt: ModelCall["prompt"]): readonly ChatMessage[] | null {
+  if (!("messages" in prompt)) return null;
+  return prompt.messages.map((message) => {
+    if (typeof message.content === "string") return message;
+    const content = message.content.map((part) => {
+      if (part.type === "text" || isStored(part.image)) return part;
+      return { ...part, image: `${String(part.image).slice(0, 100)}...` };
+    });
+    return { ...message, content };
+  });
 }
 
 const errorText = (problem: unknown) => (problem instanceof Error ? problem.message : String(problem));

@@ -1,5 +1,6 @@
 /** Passes each request to the API that its path names. */
 import { SessionEnded } from "../../agents/control-flow.ts";
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
 import { UserError } from "../../errors.ts";
 import { anthropicCountTokens, anthropicMessages } from "../apis/anthropic-messages.ts";
@@ -19,6 +20,7 @@ import type { Body } from "./read-parameters.ts";
 
 export interface Answering {
   chat: Chat;
+  vision: Vision | Blind;
   /** The name in the list of models; calls may use any other. */
   model: string;
   sessions: Sessions;
@@ -83,6 +85,7 @@ async function answerCall(exchange: HttpExchange, api: Api, source: CallSource, 
     role: source.role,
     api: api.name,
     chat: answering.chat,
+    vision: answering.vision,
     notices: answering.notices,
     signal: exchange.signal,
     unenforceable: answering.unenforceable,

@@ -1,4 +1,5 @@
 /** Sessions for a gateway without a run: the first call to a name opens its session. */
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
 import { deriveSeed } from "../../random.ts";
 import type { SampleSource } from "../../rollout/session/sample-queue.ts";
@@ -9,6 +10,8 @@ import type { OpenSession } from "./sessions.ts";
 export interface PolicySessionsOptions {
   sampler: SampleSource;
   chat: Chat;
+  /** How the model sees images; default: it reads only text. */
+  vision?: Vision | Blind;
   limits: SamplingLimits;
   defaults?: Partial<SamplingDefaults>;
   /** Calls without a seed get one derived from this seed, their session and their position in it. */
@@ -17,10 +20,11 @@ export interface PolicySessionsOptions {
 
 /** @returns the option `openUnknown` of `openGateway` */
 export function policySessions(options: PolicySessionsOptions) {
-  const { sampler, chat, limits, defaults, seed = 0 } = options;
+  const { sampler, chat, vision, limits, defaults, seed = 0 } = options;
   const client = createSamplingClient({
     sampler,
     chat,
+    ...(vision === undefined ? {} : { vision }),
     limits,
     defaults: { temperature: 1, topP: 1, topK: -1, minP: 0, ...defaults },
     seedFor: ({ taskId, attempt, turn }) => deriveSeed(seed, "gateway", taskId, attempt, turn),

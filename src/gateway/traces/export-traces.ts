@@ -1,5 +1,6 @@
 /** Exports traces: everything, conversations for supervised fine-tuning, or tasks for a dataset. */
 import { isDeepStrictEqual } from "node:util";
+import { textOf } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { toOpenaiToolCalls } from "../apis/tools.ts";
 import type { TraceStore } from "./open-trace-store.ts";
@@ -57,7 +58,7 @@ function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
   const callsOf = ({ toolCalls = [] }: ChatMessage) => toolCalls.map(({ name, arguments: given }) => [name, given]);
   return (
     left.role === right?.role &&
-    left.content.trim() === right.content.trim() &&
+    textOf(left.content).trim() === textOf(right.content).trim() &&
     isDeepStrictEqual(callsOf(left), callsOf(right))
   );
 }

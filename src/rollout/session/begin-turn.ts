@@ -1,5 +1,6 @@
 /** Turns the prompt of a model call into tokens. */
 import type { Conversation, Turn } from "../../chat/conversations/conversation.ts";
+import { type Blind, prepareImages, type Vision } from "../../chat/images/prepare-images.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
 import { TextTooLong } from "../../chat/tokens/token-bounds.ts";
 import type { Chat } from "../../chat/types.ts";
@@ -13,6 +14,7 @@ export interface BegunTurn extends Turn {
 export interface BeginTurnOptions {
   chat: Chat;
   limits: SamplingLimits;
+  vision: Vision | Blind;
   conversation: Conversation;
   /** Whether tokens continue those of an earlier call. */
   continuesCall: (tokens: Int32Array) => boolean;
@@ -22,13 +24,13 @@ export interface BeginTurnOptions {
 /** @throws RolloutEnded when the prompt is longer than the limits */
 export async function beginTurn(
   { prompt, params }: GenerateRequest,
-  { chat, limits, conversation, continuesCall, signal }: BeginTurnOptions,
+  { chat, limits, vision, conversation, continuesCall, signal }: BeginTurnOptions,
 ): Promise<BegunTurn> {
   const bounds = { mostTokens: mostPromptTokens(limits, params.budget), signal };
   try {
     if ("messages" in prompt) {
-      const turn = await conversation.beginLater(prompt.messages, params, bounds);
-      return { prompt: turn.prompt, messages: prompt.messages, starts: turn.starts, record: turn.record };
+      const { messages, images } = await prepareImages(prompt.messages, vision, signal);
+      return { ...(await conversation.beginLater(messages, params, { ...bounds, images })), messages };
     }
     const tokens =
       "tokens" in prompt

@@ -34,7 +34,15 @@ interface History {
 }
 
 export function openSession(
-  { chat, limits, defaults, seedFor, onLife, grouping = { groupBy: null, nameBy: null } }: SamplingClientOptions,
+  {
+    chat,
+    vision = "the model reads only text",
+    limits,
+    defaults,
+    seedFor,
+    onLife,
+    grouping = { groupBy: null, nameBy: null },
+  }: SamplingClientOptions,
   { taskId, rollout, attempt, signal, maxSteps = Number.POSITIVE_INFINITY, keepSteps = true }: SessionOptions,
   participant: Participant,
   onClose: () => void,
@@ -84,8 +92,9 @@ export function openSession(
     stop: AbortSignal,
   ): Promise<Generated> {
     const { conversation } = history;
-    const continuesCall = (tokens: Int32Array) => recorded.some(({ step }) => continues(tokens, step));
-    const begun = await beginTurn(request, { chat, limits, conversation, continuesCall, signal: stop });
+    const continuesCall = (tokens: Int32Array) =>
+      recorded.some(({ step }) => continues({ promptTokens: tokens }, step));
+    const begun = await beginTurn(request, { chat, limits, vision, conversation, continuesCall, signal: stop });
     if (closed) throw new SessionEnded();
     history.firstPrompt ??= begun.prompt.length;
     const spent = request.params.budget === "conversation" ? begun.prompt.length - history.firstPrompt : 0;
@@ -97,6 +106,7 @@ export function openSession(
     );
     const { topLogprobs = 0, onToken } = request;
     const sampleRequest: SampleRequest = { prompt: begun.prompt, params };
+    if (begun.media) sampleRequest.media = begun.media;
     if (topLogprobs > 0) sampleRequest.topLogprobs = topLogprobs;
     const began = performance.now();
     calls.set(turn, began);

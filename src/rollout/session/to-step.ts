@@ -8,7 +8,7 @@ import type { Generated, GenerateRequest, SamplingLimits } from "./types.ts";
 
 /** @param text the reply without special tokens */
 export function toGenerated(
-  { prompt, record }: BegunTurn,
+  { prompt, messages, record }: BegunTurn,
   sample: Sample,
   text: string,
   params: Generated["params"],
@@ -17,6 +17,7 @@ export function toGenerated(
   const reply = record(sample);
   const generated: Generated = {
     promptTokens: prompt,
+    messages,
     tokens,
     logprobs,
     stopReason,
@@ -31,7 +32,7 @@ export function toGenerated(
 
 export function toStep(
   { params: { tools, maxTokens } }: GenerateRequest,
-  { prompt, messages, starts }: BegunTurn,
+  { prompt, media, messages, starts }: BegunTurn,
   { tokens, logprobs, processed, stopReason, policyVersion, tokenVersions }: Sample,
   { text, reply, params }: Generated,
   limits: SamplingLimits,
@@ -47,6 +48,7 @@ export function toStep(
     reply,
     reward: null,
   };
+  if (media) step.media = media;
   if (stopReason === "length") step.cutOffBy = reachedLimit(prompt.length, params.maxTokens, maxTokens, limits);
   if (processed) step.processed = processed;
   if (tokenVersions !== undefined) step.tokenVersions = tokenVersions;

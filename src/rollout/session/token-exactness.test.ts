@@ -4,6 +4,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { Sample, SampleRequest } from "../../backends/engine.ts";
 import { type LoadChatOptions, loadChat } from "../../chat/chat.ts";
+import { textOf as contentText } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolCall, ToolDefinition } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import { toSequences } from "../../trajectories/to-sequences.ts";
@@ -74,7 +75,7 @@ function writtenBack(message: ChatMessage, { client }: Turn, at: number): ChatMe
   );
   return {
     ...rest,
-    content: client.trim ? (calls.length > 0 ? "" : message.content.trim()) : message.content,
+    content: client.trim ? (calls.length > 0 ? "" : contentText(message.content).trim()) : message.content,
     ...(client.forget || reasoning === undefined ? {} : { reasoning }),
     ...(calls.length > 0 ? { toolCalls: calls } : {}),
   };

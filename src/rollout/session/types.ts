@@ -2,6 +2,7 @@
 import type { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { CallParams, ModelClient } from "../../agents/types.ts";
 import type { Sample } from "../../backends/engine.ts";
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { ChatMessage, ParsedReply } from "../../chat/messages.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { HoneError } from "../../errors.ts";
@@ -41,6 +42,8 @@ export interface CallIdentity {
 export interface SamplingClientOptions {
   sampler: SampleSource;
   chat: Chat;
+  /** How the model sees images; default: it reads only text. */
+  vision?: Vision | Blind;
   defaults: SamplingDefaults;
   limits: SamplingLimits;
   seedFor: (call: CallIdentity) => number;
@@ -130,6 +133,8 @@ export interface GenerateParams extends CallParams {
 export interface Generated
   extends Pick<Sample, "tokens" | "logprobs" | "stopReason" | "policyVersion" | "topLogprobs"> {
   promptTokens: Int32Array;
+  /** Those of the prompt, with their images stored; empty for raw tokens or text. */
+  messages: readonly ChatMessage[];
   /** The whole reply without special tokens. */
   text: string;
   /** The parsed reply. A reply to raw tokens or text is all content. */

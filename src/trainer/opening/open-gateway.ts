@@ -1,5 +1,6 @@
 /** Opens the gateway with the settings of `rllm.gateway` and `rllm.sdk`. */
 import { basename } from "node:path";
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { Config } from "../../config/schema.ts";
 import { maskedSecret } from "../../config/secrets/without-secrets.ts";
@@ -13,6 +14,7 @@ export interface OpenRunGatewayOptions {
   config: Config;
   folder: RunFolder | undefined;
   chat: Chat;
+  vision: Vision | Blind;
   /** The name that the model is listed by. */
   model: string;
   warn: (text: string) => void;
@@ -37,7 +39,7 @@ export function checkRunGateway({ rllm: { gateway, sdk } }: Config): void {
 }
 
 export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Gateway> {
-  const { config, chat, model, warn, alone = {} } = options;
+  const { config, chat, vision, model, warn, alone = {} } = options;
   const { gateway, sdk } = config.rllm;
   const { proxy } = sdk;
   // Agents that Hone starts receive the port; other agents must know it.
@@ -46,6 +48,7 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
   try {
     const opened = await openGateway({
       chat,
+      vision,
       model,
       log: warn,
       ...alone,

@@ -1,5 +1,5 @@
 /** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
-import { relative, resolve } from "node:path";
+import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Workflow } from "../../agents/types.ts";
@@ -10,6 +10,8 @@ import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
+import { folderStore, mediaFolder } from "../../images/media-store.ts";
+import { visionOf } from "../../rollout/vision.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
 import { watchHealth } from "../../tracking/health/watch-health.ts";
 import { openJournal } from "../../tracking/run-folder/journal.ts";
@@ -128,7 +130,8 @@ async function open(
     for (const text of checkSamplerLogprobs(config, engine.capabilities.engine, models.sampler.logprobs)) warn(text);
   }
   const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
-  const gateway = await openRunGateway({ config, folder, chat, model: engine.model.name, warn });
+  const vision = visionOf(engine);
+  const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
   closers.push(() => gateway.close());
 
   const { plan } = recipe;
@@ -142,7 +145,7 @@ async function open(
   const contextWindow = engine.model.maxLength;
   const { workflow } = experiment;
   rollouts = openRollouts(
-    { workflow, sampler: models.sampler, chat, gateway, contextWindow, rewardModels, signal, emit },
+    { workflow, sampler: models.sampler, chat, vision, gateway, contextWindow, rewardModels, signal, emit },
     recipe.rollouts,
   );
   const checkpoints = folder?.checkpoints;
@@ -208,7 +211,9 @@ async function openOwnEngine(
 ): Promise<{ engine: Engine; chat: Chat }> {
   const warn = (text: string) => emit({ type: "warning", text });
   const engine = await openEngine(config, {
-    ...(folder ? { logFile: folder.workerLog, folder: resolve(folder.path) } : {}),
+    ...(folder
+      ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
+      : {}),
     onStatus: (text) => emit({ type: "setup-status", text }),
     warn,
   });

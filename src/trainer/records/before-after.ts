@@ -1,6 +1,7 @@
 /** The same validation prompts before and after training, side by side. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { textOf } from "../../chat/images/content.ts";
 import { episodesFile } from "../../tracking/run-folder/run-folder.ts";
 import type { Episode } from "../../trajectories/types.ts";
 
@@ -26,7 +27,7 @@ function firstEpisodes(folder: string, step: number): Episode[] {
 
 function promptOf(episode: Episode): string {
   const messages = episode.trajectories[0]?.steps[0]?.messages ?? [];
-  return quote(messages.findLast(({ role }) => role === "user")?.content ?? episode.taskId);
+  return quote(textOf(messages.findLast(({ role }) => role === "user")?.content ?? episode.taskId));
 }
 
 function replyOf(episode: Episode): string {

@@ -206,6 +206,7 @@ async function renderConversation(
 ): Promise<Int32Array | string> {
   const last = steps.at(-1);
   if (last === undefined) return "the model was not called";
+  if (last.media) return "the conversation has images, and reward models read only text";
   const reply = last.reply ? toMessage(last.reply) : { role: "assistant" as const, content: last.text };
   try {
     const options: Parameters<Chat["renderLater"]>[1] = { addGenerationPrompt: false, mostTokens: model.maxLength };

@@ -1,5 +1,6 @@
 /** Runs the experiment's workflow on tasks and collects the episodes. */
 import type { Workflow } from "../../agents/types.ts";
+import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
@@ -85,6 +86,7 @@ export interface RolloutParts {
   workflow: Workflow<unknown>;
   sampler: SamplingClientOptions["sampler"];
   chat: Chat;
+  vision: Vision | Blind;
   gateway: Gateway;
   /** The model's limit, in tokens. */
   contextWindow: number;
@@ -105,6 +107,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
     return createSamplingClient({
       sampler,
       chat,
+      vision: parts.vision,
       defaults,
       limits: { ...options.limits, maxResponseLength: maxTokens, contextWindow },
       // Validation repeats its draws at every step, so that its metrics differ by the weights alone.

@@ -1,5 +1,6 @@
 /** One episode with its turns and tokens, read from the run folder. */
 
+import { textOf } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
@@ -101,7 +102,7 @@ function longestContinued(step: Step, earlier: readonly Step[]): number | null {
   let best: number | null = null;
   for (const [index, before] of earlier.entries()) {
     if (best !== null && earlier[best]!.promptTokens.length >= before.promptTokens.length) continue;
-    if (continues(step.promptTokens, before)) best = index;
+    if (continues(step, before)) best = index;
   }
   return best;
 }
@@ -165,7 +166,7 @@ function valuesOf(values: ArrayLike<number>): TokenValues {
 function toMessage({ role, content, reasoning, toolCalls = [], toolCallId, name }: ChatMessage): Message {
   return {
     role,
-    content,
+    content: textOf(content),
     ...(name === undefined ? {} : { name }),
     ...(toolCallId === undefined ? {} : { toolCallId }),
     ...(reasoning ? { thinking: reasoning } : {}),

@@ -1,0 +1,131 @@
+/** Stores the images of a conversation and asks the engine for their tokens. */
+import { HoneError, RunError, UserError } from "../../errors.ts";
+import { imageLimits } from "../../images/image-limits.ts";
+import type { ImageLoader } from "../../images/load-image.ts";
+import type { Media, StoredImage } from "../../images/types.ts";
+import type { ChatMessage, ImagePart, TextPart } from "../messages.ts";
+import type { Chat, LaterOptions, RenderOptions } from "../types.ts";
+import { hasImages, imagesOf, normalizeContent } from "./content.ts";
+import { type PromptImages, placeImages } from "./place-images.ts";
+
+/** How a model sees images. */
+export interface Vision {
+  readonly placeholder: PromptImages["placeholder"];
+  /** `[images]` the tokens that stand for each image. */
+  tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
+  readonly loader: ImageLoader;
+}
+
+/** Why a model does not see images, as a clause: "the model x reads only text". */
+export type Blind = string;
+
+export interface PreparedMessages {
+  /** With normalized contents and stored images. */
+  messages: readonly ChatMessage[];
+  /** Absent for a model that reads only text. */
+  images?: PromptImages;
+}
+
+/**
+ * Messages without images are returned unchanged.
+ * @throws UserError naming the message whose image cannot be used
+ */
+export async function prepareImages(
+  messages: readonly ChatMessage[],
+  vision: Vision | Blind,
+  signal?: AbortSignal,
+): Promise<PreparedMessages> {
+  if (messages.every(({ content }) => !Array.isArray(content))) {
+    return typeof vision === "string" ? { messages } : { messages, images: emptyImages(vision) };
+  }
+  const where = (index: number) => `message ${index + 1} (${messages[index]!.role})`;
+  for (const [index, { content }] of messages.entries()) {
+    if (Array.isArray(content)) requireParts(content, where(index));
+  }
+  requireFew(messages);
+  const stored: ChatMessage[] = [];
+  for (const [index, message] of messages.entries()) {
+    stored.push(await storeImages(message, where(index), vision, signal));
+  }
+  if (typeof vision === "string") return { messages: stored };
+  const unique = [...new Map(imagesOf(stored).map((image) => [image.hash, image])).values()];
+  const tokens = await vision.tokensOf(unique);
+  return {
+    messages: stored,
+    images: {
+      placeholder: vision.placeholder,
+      tokens: new Map(unique.map(({ hash }, index) => [hash, tokens[index]!])),
+    },
+  };
+}
+
+const emptyImages = ({ placeholder }: Vision): PromptImages => ({ placeholder, tokens: new Map() });
+
+function requireFew(messages: readonly ChatMessage[]): void {
+  const count = messages
+    .flatMap(({ content }) => (Array.isArray(content) ? content : []))
+    .filter(({ type }) => type === "image").length;
+  if (count <= imageLimits.perRequest) return;
+  throw new UserError(`the messages have ${count} images; the limit of a model call is ${imageLimits.perRequest}`);
+}
+
+async function storeImages(
+  message: ChatMessage,
+  where: string,
+  vision: Vision | Blind,
+  signal: AbortSignal | undefined,
+): Promise<ChatMessage> {
+  const { role, content } = message;
+  if (!Array.isArray(content)) return message;
+  if (!hasImages(content)) return { ...message, content: normalizeContent(content) };
+  if (typeof vision === "string") throw new UserError(`${where} has an image, but ${vision}`);
+  if (role === "assistant" || role === "system") {
+    throw new UserError(`${where} has an image; only user and tool messages may have images`);
+  }
+  const parts: (TextPart | ImagePart)[] = [];
+  for (const part of content) {
+    if (part.type === "text") parts.push(part);
+    else parts.push({ type: "image", image: await located(where, vision.loader.load(part.image, signal)) });
+  }
+  return { ...message, content: normalizeContent(parts) };
+}
+
+function requireParts(content: readonly unknown[], where: string): void {
+  for (const [index, part] of content.entries()) {
+    const { type, text, image } = (typeof part === "object" && part !== null ? part : {}) as Record<string, unknown>;
+    if (type === "text" && typeof text === "string") continue;
+    if (type === "image" && image !== undefined && image !== null) continue;
+    throw new UserError(`part ${index + 1} of ${where} is not a text or an image`, {
+      hint: '{ type: "text", text } or { type: "image", image }',
+    });
+  }
+}
+
+async function located<T>(where: string, work: Promise<T>): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof HoneError)) throw error;
+    const Kind = error instanceof RunError ? RunError : UserError;
+    throw new Kind(`${where}: ${error.message}`, { hint: error.hint, cause: error });
+  }
+}
+
+export interface RenderedPrompt {
+  tokens: Int32Array;
+  media: readonly Media[];
+  /** As `prepareImages` returns them. */
+  messages: readonly ChatMessage[];
+}
+
+/** A conversation as the tokens and images that the model reads. @throws as `prepareImages` and `Chat.renderLater` do */
+export async function renderWithImages(
+  chat: Pick<Chat, "renderLater">,
+  vision: Vision | Blind,
+  given: readonly ChatMessage[],
+  options: RenderOptions & LaterOptions = {},
+): Promise<RenderedPrompt> {
+  const { messages, images } = await prepareImages(given, vision, options.signal);
+  const tokens = await chat.renderLater(messages, options);
+  return { messages, ...(images ? placeImages(tokens, imagesOf(messages), images) : { tokens, media: [] }) };
+}

@@ -1,0 +1,260 @@
+/** Images from everywhere, and hostile ones: each ends with a sentence. */
+import { createHash } from "node:crypto";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import fc from "fast-check";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { UserError } from "../errors.ts";
+import { readImageHeader } from "./image-header.ts";
+import { imageLimits } from "./image-limits.ts";
+import { imageLoader } from "./load-image.ts";
+import { folderStore, memoryStore } from "./media-store.ts";
+import { dataUrl, jpeg, png } from "./pictures.fixture.ts";
+import type { ImageSource } from "./types.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "hone-images-"));
+const asked: string[] = [];
+let server: Server;
+let origin: string;
+
+beforeAll(async () => {
+  writeFileSync(join(folder, "a.png"), png(3, 5));
+  writeFileSync(join(folder, "text.png"), "not an image");
+  writeFileSync(join(folder, "large.png"), Buffer.alloc(imageLimits.bytes + 1));
+  server = createServer((request, response) => {
+    asked.push(request.url!);
+    if (request.url === "/a.png") response.end(png(3, 5));
+    else if (request.url === "/page") response.end("<!doctype html><p>Log in");
+    else if (request.url === "/busy") response.writeHead(503).end();
+    else if (request.url === "/moved") response.writeHead(302, { location: "/a.png" }).end();
+    else if (request.url === "/turning") response.writeHead(302, { location: "/turning" }).end();
+    else if (request.url === "/cut")
+      response.writeHead(200, { "content-length": "1000" }).write("x", () => response.destroy());
+    else if (request.url === "/endless") {
+      const send = () => response.write(Buffer.alloc(2 ** 20), () => response.destroyed || setImmediate(send));
+      send();
+    } else response.writeHead(404).end("no such file");
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+});
+
+afterAll(async () => {
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+  rmSync(folder, { recursive: true });
+});
+
+const load = (source: ImageSource, signal?: AbortSignal) => imageLoader(memoryStore()).load(source, signal);
+
+describe("an image is read from", () => {
+  const whole = { type: "image/png", width: 3, height: 5, bytes: png(3, 5).length };
+  const hash = createHash("sha256").update(png(3, 5)).digest("hex");
+
+  test.each<[string, () => ImageSource]>([
+    ["bytes", () => png(3, 5)],
+    ["a part of a buffer", () => Buffer.concat([Buffer.alloc(7), png(3, 5)]).subarray(7)],
+    ["a data URL", () => dataUrl(png(3, 5))],
+    [
+      "a data URL with parameters and line breaks",
+      () =>
+        dataUrl(png(3, 5))
+          .replace(";base64", ";charset=x;base64")
+          .replace(/.{60}$/, "\n$&"),
+    ],
+    ["a path", () => join(folder, "a.png")],
+    ["a file URL", () => pathToFileURL(join(folder, "a.png"))],
+    ["an address", () => `${origin}/a.png`],
+    ["an address that is redirected", () => new URL(`${origin}/moved`)],
+    ["an image that is stored", () => ({ ...whole, type: "image/png", hash })],
+  ])("%s", async (_, source) => {
+    expect(await load(source())).toEqual({ ...whole, hash });
+  });
+
+  test("a JPEG", async () => {
+    expect(await load(dataUrl(jpeg(300, 7), "image/jpeg"))).toMatchObject({
+      type: "image/jpeg",
+      width: 300,
+      height: 7,
+    });
+    expect(await load(dataUrl(jpeg(), "image/jpg"))).toMatchObject({ type: "image/jpeg" });
+    // A camera's preview after the end, padding between segments.
+    expect(readImageHeader(Buffer.concat([jpeg(9, 8), Buffer.alloc(30, 0xff)]))).toMatchObject({ width: 9, height: 8 });
+    expect(
+      readImageHeader(Buffer.concat([jpeg().subarray(0, 2), Buffer.from([0xff]), jpeg(6, 5).subarray(2)])),
+    ).toMatchObject({ width: 6 });
+  });
+
+  test("an address only once, and again after a failure", async () => {
+    const { load } = imageLoader(memoryStore());
+    asked.length = 0;
+    const all = await Promise.all([load(`${origin}/a.png`), load(`${origin}/a.png`), load(`${origin}/a.png`)]);
+    expect(new Set(all.map((image) => image.hash)).size).toBe(1);
+    await load(`${origin}/a.png`);
+    await expect(load(`${origin}/busy`)).rejects.toThrow("answered 503");
+    await expect(load(`${origin}/busy`)).rejects.toThrow("answered 503");
+    expect(asked).toEqual(["/a.png", "/busy", "/busy"]);
+  });
+});
+
+const broken = (bytes: Uint8Array, at: number, value: number) => Buffer.from(bytes).fill(value, at, at + 1);
+const big = { width: 100_000, height: 100_000 };
+
+describe("a hostile image", () => {
+  test.each<[name: string, source: () => ImageSource, sentence: string]>([
+    ["nothing", () => new Uint8Array(0), "the image is empty"],
+    ["text", () => Buffer.from("hello, I am a picture"), "the image is in an unknown format, not PNG or JPEG"],
+    ["a GIF", () => Buffer.from("GIF89a....................."), "the image is a GIF, not PNG or JPEG"],
+    ["a WebP", () => Buffer.from("RIFF\x10\0\0\0WEBPVP8 "), "the image is a WebP"],
+    ["a BMP", () => Buffer.from("BM            "), "the image is a BMP"],
+    ["a TIFF", () => Buffer.from("II*\0        "), "the image is a TIFF"],
+    ["a HEIC", () => Buffer.from("\0\0\0\x18ftypheic"), "the image is a HEIC or AVIF"],
+    ["an SVG", () => Buffer.from("<svg onload='alert(1)'/>"), "the image is an SVG"],
+    ["a PDF", () => Buffer.from("%PDF-1.7"), "the image is a PDF"],
+    [
+      "a Git LFS pointer",
+      () => Buffer.from("version https://git-lfs.github.com/spec/v1\n"),
+      "the image is a Git LFS pointer",
+    ],
+    ["a PNG's signature alone", () => png().subarray(0, 8), "the image is broken: it has no IHDR chunk"],
+    ["a PNG without its end", () => png().subarray(0, -12), "the image is broken: it is cut off"],
+    ["a PNG cut in a chunk", () => png(50, 50).subarray(0, 45), "the image is broken: it is cut off"],
+    ["a PNG whose chunk is longer than the file", () => broken(png(), 33, 0x7f), "the image is broken: it is cut off"],
+    [
+      "a PNG without pixels",
+      () => Buffer.concat([png().subarray(0, 33), png().subarray(-12)]),
+      "the image is broken: it has no pixels",
+    ],
+    ["a PNG of no width", () => png(0, 4), "the image is broken: its size is 0 x 4 pixels"],
+    [
+      "a decompression bomb",
+      () => png(1, 1, [0, 0, 0], big),
+      "the image has 100000 x 100000 pixels; the limit is 33.1776 million",
+    ],
+    ["a JPEG bomb", () => jpeg(65_500, 65_500), "the image has 65500 x 65500 pixels; the limit is 33.1776 million"],
+    [
+      "a line",
+      () => png(1, 1, [0, 0, 0], { width: 30_000, height: 1 }),
+      "the image has 30000 x 1 pixels; its sides may differ by a factor of 200",
+    ],
+    ["a JPEG cut in its headers", () => jpeg().subarray(0, 14), "the image is broken: it is cut off"],
+    ["a JPEG without its end", () => jpeg().subarray(0, -2), "the image is broken: it is cut off"],
+    [
+      "a JPEG without a size",
+      () => Buffer.concat([jpeg().subarray(0, 10), jpeg().subarray(23)]),
+      "the image is broken: its pixels come before their size",
+    ],
+    [
+      "a JPEG with a segment of length 0",
+      () => broken(jpeg(), 5, 0),
+      "the image is broken: the segment at byte 2 has the length 0",
+    ],
+    [
+      "a JPEG with garbage between segments",
+      () => broken(jpeg(), 10, 0),
+      "the image is broken: byte 10 is not the start of a segment",
+    ],
+    ["a large file", () => join(folder, "large.png"), "large.png: the image has 21.0 MB; the limit is 21.0 MB"],
+    ["a missing file", () => join(folder, "b.png"), `no image file ${folder}/b.png`],
+    ["a file of text", () => join(folder, "text.png"), "text.png: the image is in an unknown format"],
+    ["a folder", () => folder, "cannot be read as an image file: EISDIR"],
+    ["a file in a file", () => join(folder, "a.png", "b.png"), "no image file"],
+    [
+      "a data URL of SVG",
+      () => "data:image/svg+xml,<svg/>",
+      "the data URL is of type image/svg+xml, not image/png or image/jpeg",
+    ],
+    ["a data URL of text", () => "data:,hello", "the data URL is of type text/plain, not image/png"],
+    ["a data URL in percent encoding", () => "data:image/png,%89PNG", "the data URL of an image must be in base64"],
+    ["a data URL without a comma", () => "data:image/png;base64", "has no comma after its type"],
+    ["a data URL of no base64", () => "data:image/png;base64,!!!!", "the image is not valid base64"],
+    ["a data URL of half a byte", () => "data:image/png;base64,AAAAA", "the image is not valid base64"],
+    ["a data URL with nothing", () => "data:image/png;base64,", "the image is empty"],
+    [
+      "a data URL of another type than it says",
+      () => dataUrl(png(), "image/jpeg"),
+      "the data URL says image/jpeg, but the image is image/png",
+    ],
+    [
+      "a large data URL",
+      () => `data:image/png;base64,${"A".repeat(30 * 2 ** 20)}`,
+      "the image has 23.6 MB; the limit is 21.0 MB",
+    ],
+    ["another protocol", () => "ftp://example.com/a.png", "ftp://example.com/a.png is not the address of an image"],
+    ["a script", () => "javascript:alert(1)", "javascript:alert(1) is not the address of an image"],
+    ["a file on another machine", () => "file://other/a.png", "file://other/a.png: "],
+    ["a missing address", () => `${origin}/none`, "/none answered 404 instead of an image"],
+    ["a web page", () => `${origin}/page`, "/page: the image is a web page, not PNG or JPEG"],
+    ["a server that is busy", () => `${origin}/busy`, "/busy answered 503 instead of an image"],
+    ["an answer that is cut off", () => `${origin}/cut`, "/cut cannot be fetched: "],
+    ["an endless answer", () => `${origin}/endless`, "/endless: the image has"],
+    ["a redirection to itself", () => `${origin}/turning`, "/turning cannot be fetched: "],
+    ["a machine that is not there", () => "http://127.0.0.1:1/a.png", "http://127.0.0.1:1/a.png cannot be fetched: "],
+  ])("%s", async (_, source, sentence) => {
+    await expect(load(source())).rejects.toThrow(sentence);
+    await expect(load(source())).rejects.toMatchObject({ exitCode: expect.any(Number) });
+  });
+
+  test("of any bytes is refused or has a size", () => {
+    const mutated = fc.tuple(
+      fc.constantFrom(png(9, 9), jpeg(9, 9)),
+      fc.array(fc.tuple(fc.nat(60), fc.nat(255))),
+      fc.nat(90),
+    );
+    fc.assert(
+      fc.property(mutated, ([image, changes, length]) => {
+        const bytes = Buffer.from(image.subarray(0, length));
+        for (const [at, value] of changes) if (at < bytes.length) bytes[at] = value;
+        try {
+          const { width, height } = readImageHeader(bytes);
+          expect(width * height).toBeGreaterThan(0);
+        } catch (error) {
+          expect(error).toBeInstanceOf(UserError);
+        }
+      }),
+      { numRuns: 500, seed: 3 },
+    );
+  });
+});
+
+test("a caller that gives up does not wait", async () => {
+  const stop = new AbortController();
+  const loading = load(`${origin}/endless`, stop.signal);
+  stop.abort(new Error("enough"));
+  await expect(loading).rejects.toThrow("enough");
+});
+
+describe("a store keeps each image once", () => {
+  test("in memory, up to a limit", async () => {
+    const [red, blue, green] = [png(2, 2, [255, 0, 0]), png(2, 2, [0, 0, 255]), png(2, 2, [0, 255, 0])];
+    const store = memoryStore(red.length + blue.length);
+    const first = store.add(red);
+    expect(store.add(Buffer.from(red))).toEqual(first);
+    store.add(blue);
+    expect(await store.read(first.hash)).toEqual(new Uint8Array(red));
+    store.add(green);
+    await expect(store.read(first.hash)).rejects.toThrow("is not in memory");
+  });
+
+  test("in memory, as it was when it was added", async () => {
+    const store = memoryStore();
+    const bytes = png();
+    const { hash } = store.add(bytes);
+    bytes.fill(0);
+    expect(await store.read(hash)).toEqual(new Uint8Array(png()));
+  });
+
+  test("in a folder, which another process can read", async () => {
+    const path = join(folder, "run", "media");
+    const store = folderStore(path);
+    await expect(store.read("0".repeat(64))).rejects.toThrow(`${path} does not contain the image 000`);
+    const images = [store.add(png()), store.add(png()), store.add(jpeg())];
+    expect(readdirSync(path).sort()).toEqual([`${images[0]!.hash}.png`, `${images[2]!.hash}.jpg`].sort());
+    for (const image of images) expect((await folderStore(path).read(image.hash)).length).toBe(image.bytes);
+    expect(folderStore(path).add(png())).toEqual(images[0]);
+  });
+});

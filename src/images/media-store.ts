@@ -1,0 +1,78 @@
+/** Keeps the bytes of images once, by hash: in memory, or in a folder such as a run's `media`. */
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { RunError } from "../errors.ts";
+import { writeWhole } from "../files/durable-files.ts";
+import { makeFolder } from "../files/make-folder.ts";
+import { checkImage } from "./image-limits.ts";
+import type { StoredImage } from "./types.ts";
+
+export interface MediaStore {
+  /** @throws UserError if the bytes are not an image within the limits */
+  add(bytes: Uint8Array): StoredImage;
+  /** @throws RunError if no image with this hash was added */
+  read(hash: string): Promise<Uint8Array>;
+}
+
+/** Within a run's folder. */
+export const mediaFolder = "media";
+
+/** The most bytes that a store without a folder keeps; the oldest images are dropped first. */
+const mostMemory = 1024 ** 3;
+
+export function memoryStore(most = mostMemory): MediaStore {
+  const kept = new Map<string, Uint8Array>();
+  let total = 0;
+  return {
+    add(bytes) {
+      const image = describe(bytes);
+      if (kept.has(image.hash)) return image;
+      kept.set(image.hash, new Uint8Array(bytes));
+      total += bytes.length;
+      for (const [hash, old] of kept) {
+        if (total <= most || hash === image.hash) break;
+        kept.delete(hash);
+        total -= old.length;
+      }
+      return image;
+    },
+    async read(hash) {
+      const bytes = kept.get(hash);
+      if (bytes !== undefined) return bytes;
+      throw new RunError(`the image ${hash} is not in memory (any more)`);
+    },
+  };
+}
+
+/** Files are named `{hash}.png` and `{hash}.jpg`. The folder is made for the first image. */
+export function folderStore(folder: string): MediaStore {
+  const known = new Set<string>();
+  return {
+    add(bytes) {
+      const image = describe(bytes);
+      if (known.has(image.hash)) return image;
+      const file = join(folder, fileOf(image));
+      makeFolder(folder);
+      if (!existsSync(file)) writeWhole(file, [bytes]);
+      known.add(image.hash);
+      return image;
+    },
+    async read(hash) {
+      for (const type of ["image/png", "image/jpeg"] as const) {
+        const file = join(folder, fileOf({ hash, type }));
+        if (existsSync(file)) return readFile(file);
+      }
+      throw new RunError(`${folder} does not contain the image ${hash}`);
+    },
+  };
+}
+
+const fileOf = ({ hash, type }: Pick<StoredImage, "hash" | "type">) =>
+  `${hash}.${type === "image/png" ? "png" : "jpg"}`;
+
+function describe(bytes: Uint8Array): StoredImage {
+  const { type, width, height } = checkImage(bytes);
+  return { hash: createHash("sha256").update(bytes).digest("hex"), type, width, height, bytes: bytes.length };
+}

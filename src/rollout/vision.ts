@@ -1,0 +1,14 @@
+/** How an engine's model sees the images of messages. */
+import type { Engine } from "../backends/engine.ts";
+import type { Blind, Vision } from "../chat/images/prepare-images.ts";
+import { imageLoader } from "../images/load-image.ts";
+
+export function visionOf({
+  images,
+  imagesReason,
+  model,
+}: Pick<Engine, "images" | "imagesReason" | "model">): Vision | Blind {
+  if (images === undefined) return imagesReason ?? `${model.name} reads only text`;
+  const { placeholder, tokensOf, store } = images;
+  return { placeholder, tokensOf, loader: imageLoader(store) };
+}
