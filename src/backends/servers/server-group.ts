@@ -114,7 +114,10 @@ export function openServers(options: GroupOptions): ServerGroup {
 
   /** A process that hangs keeps its connections: requests to it end when it does not even answer /health. */
   async function endIfSilent(server: Server): Promise<void> {
-    const status = await statusOf(server, 2000 * watchSeconds);
+    const ask = () => statusOf(server, 1000 * watchSeconds);
+    const first = await ask();
+    // Again, because this process itself may have been busy.
+    const status = typeof first === "string" ? await ask() : first;
     // A busy server may answer 503.
     if (typeof status === "number" || closed || !isWorking(server)) return;
     leaveOut(server, { why: status, hint: startIt, askAt: performance.now() + askAgainMs });
