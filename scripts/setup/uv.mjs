@@ -29,7 +29,8 @@ export async function prepareUv(home, python) {
   return { command, env: { ...(await pipSettings(python)), UV_PYTHON_DOWNLOADS: "never", UV_NO_PROGRESS: "1" } };
 }
 
-const exact = ["--require-hashes", "--only-binary", ":all:", "-r"];
+const wheelsOnly = ["--only-binary", ":all:"];
+const exact = ["--require-hashes", "-r"];
 
 /**
  * @param {string} python
@@ -37,7 +38,7 @@ const exact = ["--require-hashes", "--only-binary", ":all:", "-r"];
  * @param {string} lock
  */
 async function installUv(python, folder, lock) {
-  const install = ["-m", "pip", "install", "--disable-pip-version-check", "--quiet", ...exact, lock];
+  const install = ["-m", "pip", "install", "--disable-pip-version-check", "--quiet", ...wheelsOnly, ...exact, lock];
   const venv = await attempt(python, ["-m", "venv", folder]);
   // Debian has venv in a separate package; pip can install into a folder without it.
   const [pip, args] = venv.code === 0 ? [pythonIn(folder), install] : [python, [...install, "--target", folder]];
@@ -59,9 +60,10 @@ async function installUv(python, folder, lock) {
  * @param {string} lock
  * @param {string} name for the error message
  * @param {(line: string) => void} [onLine]
+ * @param {boolean} [builds] one of the packages exists only as source
  */
-export async function installLock(uv, target, lock, name, onLine = () => {}) {
-  const args = ["pip", "install", ...target, "--no-deps", ...exact, lock];
+export async function installLock(uv, target, lock, name, onLine = () => {}, builds = false) {
+  const args = ["pip", "install", ...target, "--no-deps", ...(builds ? [] : wheelsOnly), ...exact, lock];
   await run(`installing ${name}`, uv.command, args, { env: uv.env, onLine });
 }
 

@@ -34,11 +34,11 @@ export async function preparePackage(name: string): Promise<string> {
 }
 
 /**
- * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` names a ready one.
+ * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` and `HONE_VERL_PYTHON` name ready ones.
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */
-export async function prepareEnvironment(name: "vllm" | "vllm-cpu"): Promise<string> {
+export async function prepareEnvironment(name: "vllm" | "vllm-cpu" | "verl"): Promise<string> {
   return (await runSetup<PreparedPython>("environment", name)).python;
 }
 

@@ -133,9 +133,7 @@ function LaneLink({ lane, run }: { lane: Lane | undefined; run: string }) {
 function Phases({ data, total }: { data: AnatomyData; total: number }) {
   return (
     <div class="lane phases-lane">
-      <span class="lane-name muted">
-        <bdi>trainer</bdi>
-      </span>
+      <span class="lane-name muted">trainer</span>
       <div class="track">
         {data.phases.map(({ name, start, end }) => (
           <i
@@ -180,7 +178,7 @@ function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
             {printable(name)}
           </a>
         ) : (
-          <bdi>{printable(name)}</bdi>
+          printable(name)
         )}
       </span>
       <div class="track" role="img" aria-label={label}>

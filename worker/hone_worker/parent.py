@@ -19,7 +19,7 @@ def die_with_parent() -> None:
     direct parent ends after this call. So a thread watches as well."""
     parent = int(os.environ.get("HONE_PARENT_PID") or os.getppid())
     if sys.platform == "linux":
-        _ask_kernel()
+        end_with_parent()
     wait = _death_of(parent)
 
     def watch() -> None:
@@ -29,7 +29,7 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def _ask_kernel() -> None:
+def end_with_parent() -> None:
     import ctypes
 
     set_parent_death_signal = 1

@@ -3,14 +3,15 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from .channel import Channel
 from .parent import die_with_parent
 
 
-def open_channel() -> Channel:
+def open_channel(on_end: Callable[[Exception | None], None] | None = None) -> Channel:
     """Reserves standard input and output for the protocol: a library's prints go to the log, and its reads
-    get nothing. Must run before anything else is imported."""
+    get nothing. Must run before anything else is imported. `on_end` ends the process when the input has ended."""
     source, target = os.dup(0), os.dup(1)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -20,7 +21,7 @@ def open_channel() -> Channel:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     die_with_parent()
-    channel = Channel(os.fdopen(source, "rb", buffering=1 << 20), target, _end)
+    channel = Channel(os.fdopen(source, "rb", buffering=1 << 20), target, on_end or _end)
     channel.start()
     return channel
 

@@ -1,0 +1,22 @@
+import { spawn } from "node:child_process";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+import { expect, it } from "vitest";
+import { prepareEnvironment, preparePython } from "./prepare.ts";
+
+const tests = fileURLToPath(new URL("../../worker/tests/verl", import.meta.url));
+
+/** The driver runs in verl's environment, and the transformers that it is compared with in the local engine's. */
+it("verl's driver: test_driver.py", async () => {
+  const { python } = await preparePython();
+  const flags = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"];
+  const child = spawn(python, [...flags, join(tests, "test_driver.py")], {
+    cwd: tests,
+    stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, HONE_VERL_PYTHON: await prepareEnvironment("verl"), OMP_NUM_THREADS: "1" },
+  });
+  const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+  const [output, errors, code] = await Promise.all([text(child.stdout), text(child.stderr), ended]);
+  expect(code, `${output}\n${errors.slice(-4000)}`).toBe(0);
+}, 1_800_000);

@@ -1,0 +1,2 @@
+"""Drives verl on Ray for the cluster backend: worker groups built from verl's own configuration, behind Hone's
+worker protocol. It knows no algorithm."""

@@ -1,0 +1,73 @@
+"""Batches of the protocol, dealt to verl's data-parallel ranks."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import ray
+from hone_worker.errors import UserMistake
+
+from .shard import Shard
+
+# Fills up a rank's part; nothing of it is trained.
+_FILLER = np.zeros(2, np.int64)
+
+
+@dataclass
+class Batch:
+    """`at[r]`: where the outputs of rank r lie among all, i64 `[N_r]`. `size`: the number of all outputs.
+    `outputs`: what is known of them under the current weights, by policy and name. `staged`: the groups that have it."""
+
+    shards: list[ray.ObjectRef]
+    at: list[np.ndarray]
+    sequences: int
+    size: int
+    outputs: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    staged: set[str] = field(default_factory=set)
+
+    def gather(self, parts: list[dict[str, np.ndarray]], names: list[str]) -> dict[str, np.ndarray]:
+        """The ranks' outputs in the order of the batch."""
+        found = {name: np.empty(self.size, np.float32) for name in names}
+        for part, at in zip(parts, self.at, strict=True):
+            for name in names:
+                found[name][at] = part[name]
+        return found
+
+    def scatter(self, values: dict[str, np.ndarray]) -> list[ray.ObjectRef]:
+        return [ray.put({name: array[at] for name, array in values.items()}) for at in self.at]
+
+
+def deal(arrays: dict[str, np.ndarray], ranks: int, multiple: int) -> Batch:
+    """Deals the sequences by length, so that every rank has about the same number of tokens. Each rank gets a
+    multiple of `multiple` sequences."""
+    if "targets" in arrays:
+        raise UserMistake("verl computes the outputs of the sequences' own tokens only", "Request them without targets.")
+    tokens, offsets, trained = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64), arrays["trained"]
+    lengths = np.diff(offsets)
+    order = np.argsort(-lengths, kind="stable")
+    members: list[list[int]] = [[] for _ in range(ranks)]
+    for begin in range(0, len(order), ranks):
+        row = order[begin : begin + ranks]
+        for rank, sequence in enumerate(row if begin // ranks % 2 == 0 else row[::-1]):
+            members[rank].append(int(sequence))
+    # `trained` has one entry less than tokens for each sequence; count the outputs before each of them.
+    entries = offsets - np.arange(len(offsets))
+    before = np.concatenate([[0], np.cumsum(trained != 0)])
+    each = -(-max(map(len, members)) // multiple) * multiple
+    shards, at = [], []
+    for mine in members:
+        places, where, begin = [], [], 0
+        for sequence in mine:
+            flags = np.flatnonzero(trained[entries[sequence] : entries[sequence + 1]])
+            places.append(begin + flags)
+            where.append(before[entries[sequence]] + np.arange(len(flags)))
+            begin += lengths[sequence]
+        pieces = [tokens[offsets[sequence] : offsets[sequence + 1]] for sequence in mine]
+        pieces += [_FILLER] * (each - len(mine))
+        sizes = np.array([len(piece) for piece in pieces], np.int64)
+        shards.append(Shard(np.concatenate(pieces), sizes, _joined(places)))
+        at.append(_joined(where))
+    return Batch([ray.put(shard) for shard in shards], at, len(lengths), int(before[-1]))
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)

@@ -1,0 +1,160 @@
+"""The Ray cluster: one that is started here and ends with this process, or one that is joined."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from hone_worker.errors import RunFailure, UserMistake, first_line
+from hone_worker.parent import end_with_parent
+
+# Ray's sockets lie in its folder, and a socket's path may have 107 characters.
+_LONGEST = 20
+_PREFIX = "hone-ray-"
+_OBJECT_STORE_BYTES = 200 << 20
+# Each gives up after half a minute, which a busy machine can need.
+_STARTS = 4
+_COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats")
+_END_SECONDS = 2
+
+
+class Cluster:
+    """Use `start` once. Its processes end with this one, however it ends."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._server: subprocess.Popen | None = None
+        self._ending = False
+
+    def start(
+        self, settings: dict[str, Any], ranks: int, environment: dict[str, str], log: Path,
+        on_death: Callable[[str], None], on_retry: Callable[[str], None],
+    ) -> None:
+        """`settings`: Ray's, with `address` null for a cluster of its own. `on_death` gets one sentence when that
+        cluster ends, `on_retry` one for each start that took longer than Ray waits for its own parts."""
+        settings = {key: value for key, value in settings.items() if value is not None}
+        address = settings.pop("address", None)
+        joined = address is not None
+        if not joined:
+            address = self._serve(settings, ranks, log, on_retry)
+        runtime = settings.pop("runtime_env", {})
+        runtime = {**runtime, "env_vars": {**environment, **runtime.get("env_vars", {})}}
+        self._join(address, {"runtime_env": runtime, "log_to_driver": False, **settings})
+        if not joined:
+            threading.Thread(target=self._watch, args=(log, on_death), name="ray", daemon=True).start()
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "address": node["NodeManagerAddress"],
+                "cpus": int(node["Resources"].get("CPU", 0)),
+                "gpus": int(node["Resources"].get("GPU", 0)),
+            }
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+
+    def require(self, nodes: int, each: int, resource: str) -> None:
+        """Ray itself would wait until such nodes join."""
+        found = self.nodes()
+        if sum(node[resource] // each for node in found) >= nodes:
+            return
+        has = ", ".join(f"{node['address']} with {node[resource]}" for node in found)
+        raise UserMistake(
+            f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each} need {nodes} nodes with {each} {resource}; "
+            f"the Ray cluster has {has}",
+            "Lower them, add nodes with `ray start`, or name another cluster in ray_kwargs.ray_init.address.",
+        )
+
+    def end(self) -> None:
+        """Ends Ray's processes, which follow their first one, and removes their folder."""
+        if self._server is None:
+            return
+        self._ending = True
+        self._server.kill()
+        self._server.wait()
+        deadline = time.monotonic() + _END_SECONDS
+        while self._folder.exists() and time.monotonic() < deadline:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            time.sleep(0.1)
+
+    def _serve(self, settings: dict[str, Any], ranks: int, log: Path, on_retry: Callable[[str], None]) -> str:
+        """Starts a cluster that only processes with this one's token can join; returns its address."""
+        _remove_stale()
+        self._folder = _short_folder() / f"{_PREFIX}{os.getpid()}"
+        options = {
+            "temp-dir": self._folder,
+            "include-dashboard": "false",
+            "num-cpus": settings.pop("num_cpus", max(os.cpu_count() or 1, ranks)),
+            "object-store-memory": settings.pop("object_store_memory", _OBJECT_STORE_BYTES),
+            **({"num-gpus": settings.pop("num_gpus")} if "num_gpus" in settings else {}),
+            **({"resources": json.dumps(settings.pop("resources"))} if "resources" in settings else {}),
+        }
+        log.parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, _STARTS + 1):
+            port = _free_port()
+            with log.open("ab") as output:
+                begin = output.tell()
+                self._server = subprocess.Popen(
+                    [*_COMMAND, f"--port={port}", *(f"--{name}={value}" for name, value in options.items())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    preexec_fn=end_with_parent,
+                    start_new_session=True,  # Ctrl-C is for Hone alone
+                )
+            if self._started(log, begin):
+                return f"127.0.0.1:{port}"
+            if attempt < _STARTS:
+                on_retry(f"Ray did not start in the time that it allows its parts; attempt {attempt + 1} of {_STARTS}")
+        raise RunFailure(f"Ray did not start in {_STARTS} attempts; {log} says why")
+
+    def _started(self, log: Path, begin: int) -> bool:
+        """Waits until the cluster runs. False if it gave up."""
+        while b"Ray runtime started" not in log.read_bytes()[begin:]:
+            if self._server.poll() is not None:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _join(self, address: str, settings: dict[str, Any]) -> None:
+        try:
+            ray.init(address=address, **settings)
+        except ConnectionError as error:
+            raise RunFailure(f"the Ray cluster at {address} cannot be joined: {first_line(error)}") from error
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserMistake(f"Ray refuses ray_kwargs.ray_init: {first_line(error)}") from error
+
+    def _watch(self, log: Path, on_death: Callable[[str], None]) -> None:
+        self._server.wait()
+        if not self._ending:
+            on_death(f"the Ray cluster that Hone started (process {self._server.pid}) ended; {log} may say why")
+
+
+def _short_folder() -> Path:
+    folder = tempfile.gettempdir()
+    return Path(folder if len(folder) <= _LONGEST else "/tmp")
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
+
+
+def _remove_stale() -> None:
+    """Folders of drivers that were killed."""
+    for folder in _short_folder().glob(f"{_PREFIX}*"):
+        number = folder.name.removeprefix(_PREFIX)
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""verl's configuration: the tree that Hone composed, over the one that the installed verl ships."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import verl
+from hone_worker.errors import UserMistake, first_line
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+_TREES = {"megatron": "_generated_ppo_megatron_trainer.yaml"}
+_TREE = "_generated_ppo_trainer.yaml"
+_ROLES = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+
+
+@dataclass
+class Configuration:
+    """`tree` is what verl's workers get. `adapted` lists the values that the machine or verl cannot take as given."""
+
+    tree: DictConfig
+    filled: int
+    adapted: list[dict[str, Any]] = field(default_factory=list)
+
+    def get(self, path: str) -> Any:
+        return OmegaConf.select(self.tree, path)
+
+    def set(self, path: str, value: Any, reason: str) -> None:
+        before = self.get(path)
+        if before != value:
+            OmegaConf.update(self.tree, path, value, force_add=True)
+            self.adapted.append({"path": path, "from": before, "to": value, "reason": reason})
+
+
+def read_configuration(given: dict[str, Any], device: str) -> Configuration:
+    """Fills in what is missing from verl's own tree, resolves it, and adapts it to the device."""
+    strategy = given.get("actor_rollout_ref", {}).get("actor", {}).get("strategy")
+    shipped = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / _TREES.get(strategy, _TREE))
+    known = {key: value for key, value in given.items() if key in shipped}
+    try:
+        tree = OmegaConf.merge(shipped, known)
+        filled = len(_leaves(shipped) - _leaves(OmegaConf.create(known)))
+        # verl's tree has values that its own program fills in; they are missing only where a role needs them.
+        whole = OmegaConf.create(OmegaConf.to_container(tree, resolve=True))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserMistake(f"verl {verl.__version__} cannot read this configuration: {first_line(error)}") from error
+    configuration = Configuration(whole, filled)
+    _choose_micro_batches(configuration)
+    if device == "cpu":
+        _adapt_to_cpu(configuration)
+    return configuration
+
+
+def ranks(configuration: Configuration) -> tuple[int, int]:
+    """Nodes, and ranks on each."""
+    nodes, each = configuration.get("trainer.nnodes"), configuration.get("trainer.n_gpus_per_node")
+    for name, value in (("nnodes", nodes), ("n_gpus_per_node", each)):
+        if not isinstance(value, int) or value < 1:
+            raise UserMistake(f"trainer.{name} is {value}; it must be a whole number above 0")
+    return nodes, each
+
+
+def _leaves(tree: DictConfig) -> set[str]:
+    found = set()
+
+    def walk(prefix: str, node: DictConfig) -> None:
+        for key in node:
+            path = f"{prefix}{key}"
+            child = node._get_node(key)
+            if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+                walk(f"{path}.", child)
+            else:
+                found.add(path)
+
+    walk("", tree)
+    return found
+
+
+def _choose_micro_batches(configuration: Configuration) -> None:
+    """verl refuses to start with neither a micro-batch size nor a token budget."""
+    reason = "verl needs a micro-batch size or a token budget"
+    actor = "actor_rollout_ref.actor"
+    unset = _unset(configuration, actor, "ppo_micro_batch_size", "use_dynamic_bsz")
+    # verl asserts that both places agree.
+    if unset or configuration.get(f"{actor}.use_dynamic_bsz"):
+        configuration.set(f"{actor}.use_dynamic_bsz", True, reason)
+        configuration.set("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz", True, reason)
+    elif _unset(configuration, "actor_rollout_ref.rollout", "log_prob_micro_batch_size", "log_prob_use_dynamic_bsz"):
+        size = configuration.get(f"{actor}.ppo_micro_batch_size_per_gpu")
+        configuration.set("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu", size, reason)
+    if _unset(configuration, "actor_rollout_ref.ref", "log_prob_micro_batch_size", "log_prob_use_dynamic_bsz"):
+        configuration.set("actor_rollout_ref.ref.log_prob_use_dynamic_bsz", True, reason)
+    if _unset(configuration, "critic", "ppo_micro_batch_size", "use_dynamic_bsz"):
+        configuration.set("critic.use_dynamic_bsz", True, reason)
+
+
+def _unset(configuration: Configuration, role: str, size: str, dynamic: str) -> bool:
+    names = (size, f"{size}_per_gpu")
+    sizes = [configuration.get(f"{role}.{name}") for name in names]
+    return not configuration.get(f"{role}.{dynamic}") and sizes == [None, None]
+
+
+def _adapt_to_cpu(configuration: Configuration) -> None:
+    exact = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    for role in _ROLES:
+        engine = f"{role}.fsdp" if role == "critic" else f"{role}.fsdp_config"
+        if configuration.get(f"{role}.strategy") not in ("fsdp", "fsdp2"):
+            raise UserMistake(
+                f"{role}.strategy={configuration.get(f'{role}.strategy')} needs GPUs",
+                "set model_engine=dp and strategy fsdp2, which run on CPUs",
+            )
+        for path in (f"{role}.strategy", f"{engine}.strategy"):
+            configuration.set(path, "fsdp2", "FSDP 1 does not run on CPUs")
+        configuration.set(f"{engine}.use_torch_compile", False, "compiling for a CPU takes longer than it saves")
+        if configuration.get(f"{engine}.mixed_precision") is None:
+            configuration.set(f"{engine}.mixed_precision", exact, "CPUs compute in fp32")
+    for model in ("actor_rollout_ref.model", "critic.model"):
+        path = f"{model}.override_config.attn_implementation"
+        if configuration.get(path) in (None, "flash_attention_2"):
+            configuration.set(path, "sdpa", "flash attention needs a GPU")

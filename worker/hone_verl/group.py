@@ -1,0 +1,94 @@
+"""A group of verl's workers, one for each rank, and the sentence for a rank that died."""
+
+import os
+from typing import Any
+
+import ray
+from hone_worker.errors import RunFailure, UserMistake, first_line
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
+from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+from verl.utils.device import get_device_name
+
+# After one rank failed, the others are given this long to say which of them died.
+_VERDICT_SECONDS = 10
+
+
+class WorkerGroup:
+    """`name` is its role in sentences. `call` runs a method on every rank and returns the results by rank."""
+
+    def __init__(self, name: str, worker: type, pool: RayResourcePool, logs: str, **arguments: Any):
+        self.name = name
+        self._logs = logs
+        self._broken: RunFailure | None = None
+        self._data_rank_of: list[int] = []
+        self.processes: list[dict[str, Any]] = []
+        made = RayClassWithInitArgs(ray.remote(worker), logs=logs, **arguments)
+        self._group = RayWorkerGroup(
+            pool, made, name_prefix=f"hone-{os.getpid()}-{name}-", use_gpu=pool.use_gpu, device_name=get_device_name()
+        )
+        self._workers = self._group.workers
+        self.processes = self.call("process")
+
+    @property
+    def size(self) -> int:
+        return len(self._workers)
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """Raises RunFailure with one sentence if a rank died, now or before."""
+        return self._run(method, [arguments] * self.size)
+
+    def call_each(self, method: str, parts: list[Any], *arguments: Any) -> list[Any]:
+        """`call` with, before the other arguments, the part of each data-parallel rank."""
+        return self._run(method, [(parts[rank], *arguments) for rank in self._data_ranks()])
+
+    def _data_ranks(self) -> list[int]:
+        if not self._data_rank_of:
+            self._data_rank_of = [fact["data_rank"] for fact in self.call("facts")]
+        return self._data_rank_of
+
+    def _run(self, method: str, arguments: list[tuple]) -> list[Any]:
+        if self._broken is not None:
+            raise self._broken
+        calls = [getattr(worker, method).remote(*given) for worker, given in zip(self._workers, arguments, strict=True)]
+        try:
+            return self._gather(calls, method)
+        except RunFailure as failure:
+            self._broken = failure
+            raise
+
+    def end(self) -> None:
+        for worker in self._workers:
+            ray.kill(worker)
+
+    def _gather(self, calls: list[ray.ObjectRef], method: str) -> list[Any]:
+        waiting, failures = list(calls), {}
+        while waiting:
+            ready, waiting = ray.wait(waiting, timeout=_VERDICT_SECONDS if failures else None)
+            if not ready:
+                break
+            try:
+                ray.get(ready[0])
+            except (ActorDiedError, ActorUnavailableError) as error:
+                raise self._died(calls.index(ready[0]), error) from error
+            except RayError as error:
+                failures[calls.index(ready[0])] = error
+        if not failures:
+            return ray.get(calls)
+        rank, error = min(failures.items())
+        raise self._failed(rank, method, error)
+
+    def _died(self, rank: int, error: Exception) -> RunFailure:
+        process = f", process {self.processes[rank]['pid']}" if self.processes else ""
+        return RunFailure(
+            f"worker {rank} of {self.size} ({self.name}{process}) died; the end of {self._log(rank)} may say why"
+        )
+
+    def _failed(self, rank: int, method: str, error: RayError) -> Exception:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        where = f"{self.name} worker {rank} failed in {method}"
+        if isinstance(cause, (AssertionError, ValueError, NotImplementedError, UserMistake)):
+            return UserMistake(f"{where}: {first_line(cause)}", f"{self._log(rank)} has the trace.")
+        return RunFailure(f"{where}: {first_line(cause)}; {self._log(rank)} has the trace")
+
+    def _log(self, rank: int) -> str:
+        return f"{self._logs}/{self.name}-{rank}.log"

@@ -1,0 +1,48 @@
+"""The part of a batch that one data-parallel rank computes, and verl's form of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+
+
+@dataclass(frozen=True)
+class Shard:
+    """`tokens` i64 `[T]` of all its sequences, `lengths` i64 `[B]`, and `places` i64 `[N]`: where in `tokens` each
+    trained token is predicted, which is one position before it."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    places: np.ndarray
+
+    def ragged(self, values: Tensor) -> Tensor:
+        """`[T]` as verl's nested tensor of the sequences."""
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(self.lengths)]))
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+    def spread(self, values: np.ndarray) -> Tensor:
+        """One number for each trained token, nested, and 0 elsewhere."""
+        flat = torch.zeros(len(self.tokens))
+        flat[torch.tensor(self.places)] = torch.tensor(values, dtype=torch.float32)
+        return self.ragged(flat)
+
+    def trained_counts(self) -> np.ndarray:
+        """`[B]` trained tokens of each sequence."""
+        ends = np.cumsum(self.lengths)
+        return np.bincount(np.searchsorted(ends, self.places, side="right"), minlength=len(self.lengths))
+
+    def batch(self, tensors: dict[str, Tensor], **settings: object) -> TensorDict:
+        """verl's batch without padding. Log-probabilities are those of the model: temperature 1."""
+        positions = np.concatenate([np.arange(length) for length in self.lengths])
+        return tu.get_tensordict(
+            {
+                "input_ids": self.ragged(torch.tensor(self.tokens)),
+                "position_ids": self.ragged(torch.from_numpy(positions)),
+                "loss_mask": torch.from_numpy(self.trained_counts())[:, None],
+                **tensors,
+            },
+            {"temperature": 1.0, **settings},
+        )

@@ -1,0 +1,281 @@
+"""The Ray actors: verl's Tinker-style workers, with batches that stay staged between calls.
+
+verl's own calls send a whole batch each time. Here a batch is sent once; a call names it, and only the numbers of the
+trained tokens travel."""
+
+import dataclasses
+import json
+import math
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from hone_worker.folders import write_json, write_tensors
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name, get_torch_device
+from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
+
+from .shard import Shard
+
+# verl's names of the outputs.
+_NAMES = {"logprobs": "log_probs", "entropy": "entropy", "concentration": "sum_pi_squared", "values": "values"}
+
+
+def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> tuple[Tensor, dict]:
+    """sum(gradient * output): its gradient is the one that was sent. verl averages over ranks, so multiply by them."""
+    terms = [
+        (model_output[_NAMES[name]].values() * data[f"gradient_{name}"].values()).sum()
+        for name in _NAMES
+        if f"gradient_{name}" in data
+    ]
+    return torch.stack(terms).sum() * data["dp_size"], {}
+
+
+def _begin(logs: str, role: str) -> None:
+    """Sends this process's output to its own file, and prepares a CPU."""
+    path = Path(logs) / f"{role}-{os.environ['RANK']}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    if get_device_name() == "cpu":
+        from .engines_cpu import start_gloo
+
+        start_gloo()
+
+
+class _Waist:
+    """What the driver calls. `_trainer()` is verl's worker that holds the model."""
+
+    def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
+        raise NotImplementedError
+
+    def stage(self, shard: Shard, batch: int) -> None:
+        """Keeps this rank's part of a batch."""
+        if not hasattr(self, "_staged"):
+            self._staged: dict[int, Shard] = {}
+        self._staged[batch] = shard
+
+    def unstage(self, batch: int) -> None:
+        self._staged.pop(batch, None)
+
+    def outputs(self, batch: int, names: list[str], reference: str | None = None) -> dict[str, np.ndarray] | None:
+        """f32 `[N]` of each output. `reference`: of the model without its adapter ("adapter") or of verl's reference
+        ("model"). None from ranks that hold no outputs."""
+        shard = self._staged[batch]
+        settings = {"compute_loss": False, **_wanted(names), "no_lora_adapter": reference == "adapter"}
+        found = self._trainer(reference == "model").infer_batch(shard.batch({}, **settings))
+        return None if found is None else _collect(found, shard, names)
+
+    def backward(self, gradient: dict[str, np.ndarray], batch: int) -> None:
+        """Adds the gradient of the outputs, f32 `[N]` each, to that of the weights."""
+        trainer, shard = self._trainer(), self._staged[batch]
+        trainer.set_loss_fn(linear_loss)
+        tensors = {f"gradient_{name}": shard.spread(values) for name, values in gradient.items()}
+        trainer.forward_backward(shard.batch(tensors, **_wanted(list(gradient))))
+
+    def zero_grad(self) -> None:
+        self._trainer().optimizer_zero_grad()
+
+    def step(self, settings: dict[str, float]) -> float:
+        """Returns the gradient's norm before clipping; a gradient that is not finite is dropped by verl."""
+        trainer = self._trainer()
+        engine = trainer.engine
+        clip = settings["max_grad_norm"] or math.inf
+        engine.optimizer_config = dataclasses.replace(engine.optimizer_config, clip_grad=clip)
+        betas = engine.optimizer.param_groups[0]["betas"]
+        found = trainer.optimizer_step(
+            {
+                "lr": float(settings["learning_rate"]),
+                "eps": float(settings["eps"]),
+                "weight_decay": float(settings["weight_decay"]),
+                "betas": type(betas)([settings["beta1"], settings["beta2"]]),
+            }
+        )
+        return found.get("grad_norm", math.nan)
+
+    def save(self, folder: str, optimizer: bool) -> None:
+        """Writes verl's own checkpoint."""
+        engine = self._trainer().engine
+        manager = engine.checkpoint_manager
+        contents = manager.checkpoint_save_contents
+        manager.checkpoint_save_contents = _contents(contents, optimizer)
+        try:
+            engine.save_checkpoint(folder, None, 0, None)
+        finally:
+            manager.checkpoint_save_contents = contents
+
+    def load(self, folder: str, optimizer: bool) -> None:
+        """Reads verl's own checkpoint. Without `optimizer`, it starts fresh."""
+        engine = self._trainer().engine
+        manager = engine.checkpoint_manager
+        contents = manager.checkpoint_load_contents
+        manager.checkpoint_load_contents = _contents(contents, optimizer)
+        try:
+            engine.load_checkpoint(folder, None, False)
+        finally:
+            manager.checkpoint_load_contents = contents
+        if not optimizer:
+            engine.optimizer.state.clear()
+        engine.optimizer_zero_grad()
+
+    def export(self, folder: str, kind: str) -> None:
+        """Rank 0 writes an adapter's files (PEFT's), or the model with its adapter merged as a Hugging Face folder."""
+        engine = self._trainer().engine
+        peft = getattr(engine.module, "peft_config", {}).get("default")
+        keep = torch.distributed.get_rank() == 0
+        tensors = {}
+        for name, tensor in engine.module.state_dict().items():
+            if kind == "adapter" and "lora_" not in name:
+                continue
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # every rank takes part
+            if keep:
+                tensors[name] = whole.detach().cpu()
+        if keep and kind == "adapter":
+            _write_adapter(Path(folder), tensors, peft)
+        elif keep:
+            _write_model(Path(folder), tensors, peft, self._trainer().model_config)
+
+    def process(self) -> dict[str, Any]:
+        """Where this rank runs."""
+        return {"pid": os.getpid(), "address": ray.util.get_node_ip_address()}
+
+    def facts(self) -> dict[str, Any]:
+        """What this rank holds."""
+        engine = self._trainer().engine
+        module = engine.module
+        return {
+            "data_rank": engine.get_data_parallel_rank(),
+            "data_ranks": engine.get_data_parallel_size(),
+            "parameters": sum(value.numel() for value in module.parameters()),
+            "trainable": sum(value.numel() for value in module.parameters() if value.requires_grad),
+            "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
+        }
+
+    def memory(self) -> dict[str, int]:
+        """Bytes."""
+        return {
+            "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "device": get_torch_device().max_memory_allocated(),
+        }
+
+
+class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
+    """The actor, and verl's reference model in the same process once `add_reference` was called."""
+
+    def __init__(self, config: DictConfig, logs: str):
+        _begin(logs, "actor")
+        super().__init__(config=config, role="actor")
+
+    def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
+        return self.ref if reference else self.actor
+
+    def add_reference(self) -> None:
+        if self.ref is not None:
+            return
+        self.role = "ref"  # verl builds what the role names
+        try:
+            self.init_model()
+        finally:
+            self.role = "actor"
+
+    def held(self) -> dict[str, Any]:
+        """The configuration as this worker holds it: the actor's part is that which verl's losses read."""
+        trainer = self.actor
+        actor = _plain(self._actor_loss_config)
+        engine = type(self._actor_loss_config.engine).__name__
+        tree = OmegaConf.to_container(self.config, resolve=True)
+        tree["actor"] |= {**actor, "optim": _plain(trainer.optimizer_config)}
+        if engine.startswith("FSDP"):
+            tree["actor"]["fsdp_config"] = _plain(trainer.engine_config)
+        return {"actor_rollout_ref": tree}
+
+    @property
+    def _actor_loss_config(self) -> Any:
+        return self.loss_fn.keywords["config"]
+
+
+class CriticWorker(_Waist, TinkerTrainingWorker):
+    """verl's value model."""
+
+    def __init__(self, config: Any, logs: str):
+        _begin(logs, "critic")
+        super().__init__(config=config)
+
+    def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
+        return self
+
+    def held(self) -> dict[str, Any]:
+        return {"critic": {"optim": _plain(self.optimizer_config), "fsdp": _plain(self.engine_config)}}
+
+
+def _wanted(names: list[str]) -> dict[str, bool]:
+    return {
+        "calculate_entropy": "entropy" in names,
+        "calculate_sum_pi_squared": "concentration" in names,
+    }
+
+
+def _collect(found: TensorDict, shard: Shard, names: list[str]) -> dict[str, np.ndarray]:
+    places = torch.tensor(shard.places)
+    return {name: found[_NAMES[name]].values().reshape(-1)[places].float().numpy() for name in names}
+
+
+def _contents(contents: list[str], optimizer: bool) -> list[str]:
+    return [name for name in contents if optimizer or name != "optimizer"]
+
+
+def _plain(config: Any) -> Any:
+    """A dataclass of verl in JSON's types; what has none is its text."""
+    if dataclasses.is_dataclass(config):
+        return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    if isinstance(config, dict):
+        return {str(key): _plain(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple)):
+        return [_plain(value) for value in config]
+    return config if isinstance(config, (str, int, float, bool, type(None))) else str(config)
+
+
+def _write_adapter(folder: Path, tensors: dict[str, Tensor], peft: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(
+        folder / "adapter_model.safetensors",
+        {name.replace(".default.", "."): value for name, value in tensors.items()},
+    )
+    peft.save_pretrained(str(folder))
+    path = folder / "adapter_config.json"
+    settings = json.loads(path.read_text())
+    write_json(path, {**settings, "inference_mode": True})
+
+
+def _write_model(folder: Path, tensors: dict[str, Tensor], peft: Any, model_config: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    merged = {}
+    for name, value in tensors.items():
+        if "lora_" in name:
+            continue
+        module = name.removesuffix(".base_layer.weight")
+        if module != name:
+            scale = peft.lora_alpha / (math.sqrt(peft.r) if peft.use_rslora else peft.r)
+            down, up = (tensors[f"{module}.lora_{part}.default.weight"] for part in "AB")
+            value = value + scale * (up.to(value.dtype) @ down.to(value.dtype))
+        merged[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = value
+    config = model_config.hf_config
+    if config.tie_word_embeddings:
+        merged.pop("lm_head.weight", None)
+    dtype = config.dtype or torch.float32
+    write_tensors(folder / "model.safetensors", {name: value.to(dtype) for name, value in merged.items()})
+    config.save_pretrained(folder)
+    if model_config.generation_config is not None:
+        model_config.generation_config.save_pretrained(folder)
+    model_config.get_processor().save_pretrained(folder)

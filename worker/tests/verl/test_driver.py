@@ -1,0 +1,255 @@
+"""The verl driver on Ray, 2 FSDP ranks on the CPU, beside plain transformers in this process. HONE_VERL_PYTHON runs it.
+
+The tests share one driver and run in this order; the last two kill parts of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+sys.path[:0] = [str(Path(__file__).parents[depth]) for depth in (1, 2)]
+from make_tiny_model import make_tokenizer
+from worker_client import Client, ragged
+
+SEQUENCES = [[5, 6, 7, 8, 9], [10, 11, 12], [20, 21, 22, 23, 24, 25, 26]]
+TRAINED = [[0, 1, 1, 1], [1, 1], [0, 0, 1, 1, 1, 1]]
+ACTOR = {"kind": "full"}
+# With a smaller eps, the first step of a weight whose gradient is nearly 0 would be decided by rounding.
+STEP = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.1, "max_grad_norm": 0.5}
+
+
+class Driver(Client):
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [os.environ["HONE_VERL_PYTHON"], "-m", "hone_verl"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        self._last = 0
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stdin.close()
+        self.process.wait(30)
+
+    def _read(self, count: int) -> bytes:
+        data = self.process.stdout.read(count)
+        if len(data) < count:
+            raise EOFError(self.process.wait())
+        return data
+
+    def train(self, policy: int, gradient: Callable[[dict], dict], outputs: list[str], **fields: object) -> dict:
+        """One forward_backward; gives the outputs that were sent."""
+        arrays = None if "batch" in fields else batch()
+        number = self.send("forward_backward", arrays, policy=policy, outputs=outputs, **fields)
+        header, found = self.receive()
+        assert header.get("event") == "outputs", header
+        self.send("gradient", gradient(found), id=number)
+        assert self.answer(number)[0]["ok"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("verl")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3, tie_word_embeddings=False,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path, model: Path) -> Iterator[tuple[Driver, dict]]:
+    config = {
+        "trainer": {"nnodes": 1, "n_gpus_per_node": 2},
+        "actor_rollout_ref": {"actor": {"clip_ratio_high": 0.28, "optim": {"lr": 2e-6}}},
+        "rllm": {"is": "not verl's"},
+    }
+    with Driver() as driver:
+        number = driver.send(
+            "load", model=str(model), name="tiny", config=config, ray={"num_cpus": 2}, logs=str(folder / "logs")
+        )
+        answer, _, events = driver.answer(number)
+        assert answer.get("ok"), answer
+        assert [event["text"] for event, _ in events][-1] == "loading tiny into verl's workers"
+        assert driver.call("create_policy", adapter=ACTOR)["trainable_parameters"] == answer["model"]["parameters"]
+        yield driver, answer
+
+
+@pytest.fixture(scope="module")
+def driver(loaded: tuple[Driver, dict]) -> Driver:
+    return loaded[0]
+
+
+def batch() -> dict[str, np.ndarray]:
+    return {**ragged(SEQUENCES), "trained": np.concatenate(TRAINED).astype(np.uint8)}
+
+
+def plain(path: Path) -> Qwen2ForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
+def expected(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The outputs by plain transformers, one sequence after the other."""
+    found = {"logprobs": [], "entropy": [], "concentration": []}
+    for tokens, trained in zip(SEQUENCES, TRAINED, strict=True):
+        every = model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        rows = every[torch.tensor(trained).bool()]
+        targets = torch.tensor(tokens[1:])[torch.tensor(trained).bool()]
+        found["logprobs"].append(rows.gather(1, targets[:, None])[:, 0])
+        found["entropy"].append(-(rows.exp() * rows).sum(-1))
+        found["concentration"].append((2 * rows).exp().sum(-1))
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def slopes(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A gradient that depends on the outputs, as a loss's does."""
+    return {
+        "logprobs": (np.sin(np.arange(9)) * np.exp(found["logprobs"] / 10)).astype(np.float32),
+        "entropy": np.linspace(-0.1, 0.1, 9, dtype=np.float32),
+    }
+
+
+def test_says_what_it_runs(loaded: tuple[Driver, dict], folder: Path) -> None:
+    _, answer = loaded
+    assert (answer["device"], answer["ranks"], answer["model"]["eos_token_ids"]) == ("cpu", 2, [2])
+    assert answer["versions"]["verl"] == "0.9.1"
+    assert {entry["path"] for entry in answer["adapted"]} >= {"actor_rollout_ref.actor.strategy"}
+    assert (folder / "logs" / "actor-1.log").stat().st_size > 0
+
+
+def test_reads_values_back_from_the_workers(driver: Driver) -> None:
+    names = ("actor.clip_ratio_high", "actor.optim.lr", "actor.strategy", "actor.fsdp_config.use_torch_compile")
+    paths = [f"actor_rollout_ref.{name}" for name in names]
+    answer = driver.call("readback", paths=[*paths, "trainer.nnodes", "actor_rollout_ref.actor.typo"])
+    assert list(answer["values"].values()) == [0.28, 2e-6, "fsdp2", False, 1]
+    assert answer["missing"] == ["actor_rollout_ref.actor.typo"]
+    assert list(answer["held"].values()) == ["worker"] * 4 + ["driver"]
+
+
+def test_outputs_are_those_of_transformers(driver: Driver, model: Path) -> None:
+    staged = driver.answer(driver.send("stage", batch()))[0]["batch"]
+    names = ["logprobs", "entropy", "concentration"]
+    with torch.no_grad():
+        wanted = expected(plain(model))
+    for request in ({"batch": staged}, {}):
+        number = driver.send("forward", None if request else batch(), policy=1, outputs=names, **request)
+        _, found, _ = driver.answer(number)
+        for name in names:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
+    assert driver.call("unstage", batch=staged)["ok"]
+
+
+def test_a_step_is_that_of_one_process(driver: Driver, model: Path, folder: Path) -> None:
+    reference = plain(model)
+    outputs = expected(reference)
+    gradient = slopes({"logprobs": outputs["logprobs"].detach().numpy()})
+    sum((outputs[name] * torch.tensor(gradient[name])).sum() for name in gradient).backward()
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), STEP["max_grad_norm"])
+    betas = (STEP["beta1"], STEP["beta2"])
+    torch.optim.AdamW(
+        reference.parameters(), lr=STEP["learning_rate"], betas=betas, eps=STEP["eps"], weight_decay=STEP["weight_decay"]
+    ).step()
+    driver.train(1, slopes, ["logprobs", "entropy"])
+    answer = driver.call("optim_step", policy=1, **STEP)
+    assert answer["applied"] and answer["grad_norm"] == pytest.approx(norm.item(), rel=1e-5)
+    assert driver.call("publish", policy=1)["version"] == 1
+    assert driver.call("export", policy=1, dir=str(folder / "step"), **{"as": "merged"}).get("ok")
+    stepped = plain(folder / "step").state_dict()
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(stepped[name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loaded_state_continues_exactly(driver: Driver, folder: Path) -> None:
+    state = str(folder / "state")
+
+    def step() -> np.ndarray:
+        found = driver.train(1, slopes, ["logprobs", "entropy"])["logprobs"]
+        driver.call("optim_step", policy=1, **STEP)
+        return found
+
+    assert driver.call("save_state", policy=1, dir=state).get("ok")
+    first = [step(), step()]
+    assert driver.call("load_state", policy=1, dir=state, optimizer=True)["version"] == 1
+    np.testing.assert_array_equal([step(), step()], first)
+    assert "already exists" in driver.call("save_state", policy=1, dir=state)["error"]["message"]
+
+
+def test_the_reference_stays_and_the_critic_learns(driver: Driver, model: Path) -> None:
+    assert driver.call("create_policy", adapter={"kind": "none"})["policy"] == 2
+    _, found, _ = driver.answer(driver.send("forward", batch(), policy=2, outputs=["logprobs"]))
+    with torch.no_grad():
+        np.testing.assert_allclose(found["logprobs"], expected(plain(model))["logprobs"], rtol=1e-5, atol=1e-5)
+    critic = driver.call("create_policy", adapter=ACTOR, head="value")
+    assert critic.get("policy") == 3, critic
+    errors = []
+    for _ in range(5):
+        values = driver.train(3, lambda found: {"values": found["values"] - 1}, ["values"])["values"]
+        errors.append(float(((values - 1) ** 2).mean()))
+        driver.call("optim_step", policy=3, **{**STEP, "max_grad_norm": 0})
+    assert errors[-1] < errors[0]
+    assert driver.call("close_policy", policy=3)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "words"),
+    [
+        ("create_policy", {"adapter": {"kind": "lora", "rank": 4}}, "lora_rank=0"),
+        ("forward", {"policy": 1, "outputs": ["values"], "batch": 0}, "not staged"),
+        ("load_state", {"policy": 1, "dir": "nowhere", "optimizer": True}, "not a checkpoint of verl"),
+        ("optim_step", {"policy": 2, **STEP}, "not trained"),
+        ("sample", {"policy": 1}, "no operation 'sample'"),
+    ],
+)
+def test_refuses_with_a_sentence(driver: Driver, op: str, fields: dict, words: str) -> None:
+    assert words in driver.call(op, **fields)["error"]["message"]
+
+
+def test_a_killed_worker_gives_a_sentence(driver: Driver, loaded: tuple[Driver, dict]) -> None:
+    victim = loaded[1]["workers"][1]["pid"]
+    os.kill(victim, signal.SIGKILL)
+    error = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[0]["error"]
+    assert error["kind"] == "run"
+    assert f"worker 1 of 2 (actor, process {victim}) died" in error["message"]
+
+
+def test_nothing_stays_when_the_driver_is_killed(driver: Driver) -> None:
+    folder = Path(f"/tmp/hone-ray-{driver.process.pid}")
+    # Every process of the cluster names its folder.
+    started = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if names(path, folder)]
+    assert started
+    driver.process.kill()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+    shutil.rmtree(folder)  # the next driver would remove it
+
+
+def names(path: Path, folder: Path) -> bool:
+    try:
+        return str(folder).encode() in path.read_bytes()
+    except OSError:
+        return False
