@@ -53,9 +53,12 @@ class FullPolicy(TrainedPolicy):
                 "full weights cannot be sampled between an optimizer step and the next publish",
                 "publish first, or use LoRA",
             )
-        return self.use_current()
+        return self._use()
 
     def use_current(self) -> LanguageModel:
+        return self._use()
+
+    def _use(self) -> LanguageModel:
         self.model.use_vision(self.vision_version(self.revision))
         return self.model
 
