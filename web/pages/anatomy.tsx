@@ -133,7 +133,9 @@ function LaneLink({ lane, run }: { lane: Lane | undefined; run: string }) {
 function Phases({ data, total }: { data: AnatomyData; total: number }) {
   return (
     <div class="lane phases-lane">
-      <span class="lane-name muted">trainer</span>
+      <span class="lane-name muted">
+        <bdi>trainer</bdi>
+      </span>
       <div class="track">
         {data.phases.map(({ name, start, end }) => (
           <i
@@ -178,7 +180,7 @@ function LaneRow({ lane, first, run, total, shade, slow }: LaneRowProps) {
             {printable(name)}
           </a>
         ) : (
-          printable(name)
+          <bdi>{printable(name)}</bdi>
         )}
       </span>
       <div class="track" role="img" aria-label={label}>

@@ -1,17 +1,18 @@
 /** An engine whose samplers use a server that Hone started: the server's end is the engine's. */
 import { setTimeout as sleep } from "node:timers/promises";
+import { RunError } from "../../../errors.ts";
 import type { Engine, Sampler } from "../../engine.ts";
 import type { ServerProcess } from "./server-process.ts";
 
-/** A server that does not answer any more may need this long to end. */
-const endingMs = 15_000;
-
-/** @param engine samples from the server; it is closed first */
-export function ownServer(engine: Engine, server: ServerProcess): Engine {
+/**
+ * @param engine samples from the server; it is closed first
+ * @param endingMs a server that does not answer any more may need this long to end
+ */
+export function ownServer(engine: Engine, server: ServerProcess, endingMs = 15_000): Engine {
   const reasonOf = async (error: unknown) =>
     (await server.answers())
       ? error
-      : ((await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })])) ?? error);
+      : ((await Promise.race([server.died, sleep(endingMs, undefined, { ref: false })])) ?? hanging(error));
 
   const explained = (sampler: Sampler): Sampler => ({
     ...sampler,
@@ -54,4 +55,15 @@ export function ownServer(engine: Engine, server: ServerProcess): Engine {
       }
     },
   };
+}
+
+/** The server neither answers nor ends, and there is no address to correct. */
+function hanging(error: unknown): unknown {
+  if (!(error instanceof RunError) || error.code !== "server_unreachable") return error;
+  const { message, code } = error;
+  return new RunError(message, {
+    code,
+    hint: "see server.log in the run folder, and continue with --resume",
+    cause: error,
+  });
 }

