@@ -20,9 +20,9 @@ WORKER = Path(__file__).parent.parent
 class Client:
     """Starts a worker and speaks to it."""
 
-    def __init__(self, **environment: str):
+    def __init__(self, module: str = "hone_worker", **environment: str):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hone_worker"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -84,8 +84,8 @@ def _difference(found: Tensor, expected: Tensor) -> float:
 def head_is_plain(model) -> bool:
     """Whether logits are the output layer's product and nothing else. Raises UserMistake if they cannot be
     computed from hidden states."""
-    ids = torch.arange(1, 5, device=model.device)[None]
-    with use(causal_row(4, model.device)) if model.attention == "packed" else nullcontext():
+    ids = torch.arange(1, 5, device=model.head.weight.device)[None]
+    with use(causal_row(4, ids.device)) if model.attention == "packed" else nullcontext():
         hidden = model.base(input_ids=ids, use_cache=False).last_hidden_state[0]
         expected = model.module(input_ids=ids, use_cache=False).logits[0].float()
 

@@ -23,8 +23,10 @@ class AdamSettings:
 class AdamW:
     """The moments of a list of fp32 parameters, whose gradients are in `.grad`."""
 
-    def __init__(self, parameters: list[Tensor]):
+    def __init__(self, parameters: list[Tensor], on_host: bool = False):
+        """`on_host`: keeps the moments in CPU memory, wherever the parameters are."""
         self.parameters = parameters
+        self._on_host = on_host
         self.steps = 0
         self.mean: list[Tensor] = []
         self.square: list[Tensor] = []
@@ -36,8 +38,9 @@ class AdamW:
     def begin(self) -> None:
         """Allocates the moments. A policy that is never trained does not need them."""
         if not self.begun:
-            self.mean = [torch.zeros_like(p) for p in self.parameters]
-            self.square = [torch.zeros_like(p) for p in self.parameters]
+            device = "cpu" if self._on_host else None
+            self.mean = [torch.zeros_like(p, device=device) for p in self.parameters]
+            self.square = [torch.zeros_like(p, device=device) for p in self.parameters]
 
     def reset(self) -> None:
         self.steps, self.mean, self.square = 0, [], []
@@ -56,9 +59,13 @@ class AdamW:
         factor = clip / norm if clip > 0 and norm > clip else 1.0
         rate = settings.learning_rate / (1 - settings.beta1**self.steps)
         correction = (1 - settings.beta2**self.steps) ** 0.5
-        for parameter, mean, square in zip(self.parameters, self.mean, self.square):
+        for parameter, *kept in zip(self.parameters, self.mean, self.square):
+            mean, square = moments = [moment.to(parameter.device) for moment in kept]
             gradient = parameter.grad if factor == 1.0 else parameter.grad * factor
             mean.lerp_(gradient, 1 - settings.beta1)
             square.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
             parameter.mul_(1 - settings.learning_rate * settings.weight_decay)
             parameter.addcdiv_(mean, (square.sqrt() / correction).add_(settings.eps), value=-rate)
+            for moment, used in zip(kept, moments):
+                if moment is not used:
+                    moment.copy_(used)

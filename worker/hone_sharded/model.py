@@ -1,0 +1,101 @@
+"""A model with its adapter and value head as one module, whose forward computes the outputs of tokens."""
+
+import torch
+from hone_worker.errors import UserMistake
+from hone_worker.models.plain_model import ModelSource, PlainModel
+from hone_worker.models.selfcheck import head_is_plain
+from hone_worker.models.value_layer import read_value_layer
+from hone_worker.training.head import outputs_of_logits, token_outputs
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .lora import Adapter, add_lora
+
+_MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def load_plain(source: ModelSource) -> PlainModel:
+    """The model on the CPU. Raises UserMistake for a mixture of experts."""
+    model = PlainModel(source, torch.device("cpu"))
+    _refuse_experts(model)
+    model.plain_head = head_is_plain(model)
+    if source.gradient_checkpointing:
+        model.checkpoint_gradients()
+    return model
+
+
+class TokenOutputs(nn.Module):
+    """Everything is computed within `forward`, so a sharding only has to wrap this module and its layers."""
+
+    def __init__(self, model: PlainModel, spec: dict, head: str | None, chunk_size: int):
+        """`spec` and `head`: `adapter` and `head` of create_policy."""
+        super().__init__()
+        self.plain = model
+        self.chunk = max(1, chunk_size)
+        self.module = model.module
+        self.adapter: Adapter | None = add_lora(model, spec) if spec["kind"] == "lora" else None
+        if self.adapter is not None:
+            for member in self.adapter.members:
+                member.module.lora_A.requires_grad_(True)
+                member.module.lora_B.requires_grad_(True)
+        elif spec["kind"] == "full":
+            for parameter in self.module.parameters():
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.float()  # master weights
+                    parameter.requires_grad_(True)
+        self.value_head = _value_head(model) if head == "value" else None
+        self.trains_head = any(parameter.requires_grad for parameter in model.head.parameters())
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The layers, outermost first: the units that are gathered at a time."""
+        return [module for module in self.module.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """All parameters by their names in checkpoints."""
+        return {name.removeprefix("module."): parameter for name, parameter in self.named_parameters()}
+
+    def forward(
+        self, ids: Tensor, positions: Tensor | None, sources: Tensor, targets: Tensor, names: list[str]
+    ) -> Tensor:
+        """ids `[B,L]`, sources and targets `[N]`: of each output, its place in the flat ids and its token -> fp32
+        `[len(names), N]`."""
+        given = {} if positions is None else {"position_ids": positions}
+        hidden = self.plain.base(input_ids=ids, use_cache=False, **given).last_hidden_state
+        hidden = hidden.flatten(0, 1)[sources]
+        of_tokens = [name for name in names if name != "values"]
+        found = dict(zip(of_tokens, self._of_tokens(hidden, targets, of_tokens))) if of_tokens else {}
+        if "values" in names:
+            found["values"] = self.value_head(hidden.float())[:, 0]
+        return torch.stack([found[name] for name in names])
+
+    def _of_tokens(self, hidden: Tensor, targets: Tensor, names: list[str]) -> Tensor:
+        if not (self.trains_head and torch.is_grad_enabled()):
+            return token_outputs(self.plain, hidden, targets, names, self.chunk, False)
+        parts = [
+            checkpoint(self._logit_outputs, h, t, names, use_reentrant=False)
+            for h, t in zip(hidden.split(self.chunk), targets.split(self.chunk))
+        ]
+        return torch.cat(parts, 1)
+
+    def _logit_outputs(self, hidden: Tensor, targets: Tensor, names: list[str]) -> Tensor:
+        return outputs_of_logits(self.plain.logits(hidden), targets, names)
+
+
+def _value_head(model: PlainModel) -> nn.Linear:
+    """Starts as hone_worker's ValueHead does."""
+    layer = read_value_layer(model.directory)
+    head = nn.Linear(model.head.in_features, 1, dtype=torch.float32)
+    with torch.no_grad():
+        head.weight.copy_(layer.weight if layer else torch.zeros(1))
+        head.bias.copy_(layer.bias if layer else torch.zeros(1))
+    return head
+
+
+def _refuse_experts(model: PlainModel) -> None:
+    if any((getattr(model.config, name, None) or 1) > 1 for name in _MIXTURES):
+        raise UserMistake(
+            f"{model.source.name} is a mixture of experts, which local.processes > 1 does not train",
+            "use local.processes=1, or rllm/backend=verl",
+        )

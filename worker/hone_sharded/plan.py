@@ -1,0 +1,20 @@
+"""Which rank computes which sequences. A pure function of the request and of numbers that all ranks have agreed on, so
+that all ranks plan the same."""
+
+from hone_worker.training.packing import Sequences
+from hone_worker.training.padded import plan_padded
+
+
+def plan(sequences: Sequences, groups: int, budget: int) -> list[list[list[int]]]:
+    """Rounds of micro-batches, one for each group of ranks, of at most `budget` tokens with padding. All groups have the
+    same number; empty ones fill up. Sequences are divided so that all groups compute about as many tokens."""
+    lengths = {s: int(places[-1]) + 1 for s in range(len(sequences)) if len(places := sequences.places(s))}
+    shares: list[list[int]] = [[] for _ in range(groups)]
+    totals = [0] * groups
+    for s in sorted(lengths, key=lambda s: -lengths[s]):
+        group = totals.index(min(totals))
+        shares[group].append(s)
+        totals[group] += lengths[s]
+    batches = [plan_padded(sequences, share, budget) for share in shares]
+    rounds = max(map(len, batches))
+    return [[mine[i] if i < len(mine) else [] for mine in batches] for i in range(rounds)]

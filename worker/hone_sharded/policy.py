@@ -1,0 +1,132 @@
+"""A policy whose weights are divided over the ranks. All ranks call the same methods; rank 0 writes the files."""
+
+from math import isfinite
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from hone_worker.errors import UserMistake
+from hone_worker.policies.adamw import AdamSettings
+from hone_worker.policies.export import export_adapter, export_merged
+from hone_worker.policies.policy import StepTaken
+from hone_worker.policies.rounding import Thresholds
+from hone_worker.policies.state_files import StateFacts, read_state, write_state
+from torch import Tensor
+
+from .model import TokenOutputs
+from .sharding import MOMENTS, Sharding
+
+
+class ShardedPolicy:
+    """`adapter`: as in the protocol."""
+
+    def __init__(self, adapter: dict, model: TokenOutputs, sharding: Sharding):
+        self.adapter, self.model, self.sharding = adapter, model, sharding
+        self.version = 0
+        self.is_critic = model.value_head is not None and adapter["kind"] != "none"
+
+    @property
+    def trainable_parameters(self) -> int:
+        return sum(shape.numel() for shape in self._trained.values())
+
+    @property
+    def _trained(self) -> dict[str, torch.Size]:
+        return {} if self.adapter["kind"] == "none" else self.sharding.trained
+
+    def use(self) -> None:
+        """The model computes with this policy's weights from now on."""
+        if self.model.adapter is not None:
+            self.model.adapter.on = self.adapter["kind"] == "lora"
+
+    def require_trainable(self) -> None:
+        if self.adapter["kind"] == "none":
+            raise UserMistake("the base model has nothing to train", "create a policy with lora or full")
+
+    def publish(self) -> int:
+        self.require_trainable()
+        self.version += 1
+        return self.version
+
+    def optim_step(self, settings: AdamSettings) -> StepTaken:
+        """Applies and clears the gradient. A gradient that is not finite is dropped. The model's weights are the nearest to
+        the fp32 weights, so what rounding drops is not lost, and it is not measured."""
+        norm = self.sharding.gradient_norm()
+        if isfinite(norm):
+            self.sharding.step(settings, norm)
+        self.sharding.zero_grad()
+        return StepTaken(norm, isfinite(norm), 0.0)
+
+    def save_state(self, directory: Path, optimizer: bool) -> None:
+        """The files of hone_worker's policies."""
+        _require_new(directory)
+        steps = self.sharding.steps if optimizer else 0
+        weights = {name: self.sharding.gather(name) for name in self._trained}
+        moments = {
+            f"{name}.{kind}": self.sharding.gather(name, kind) for kind in MOMENTS for name in self._trained if steps
+        }
+        if dist.get_rank() == 0:
+            facts = StateFacts(self.adapter, self.version, steps, self.model.plain.source.name, self.is_critic)
+            write_state(directory, facts, weights, moments or None)
+
+    def load_state(self, directory: Path, optimizer: bool) -> None:
+        """Loads what `save_state` or hone_worker's policies wrote, by any number of ranks. An error changes nothing."""
+        state = read_state(directory, self.adapter, self.is_critic, self._trained, optimizer)
+        for name in self._trained:
+            self.sharding.scatter(name, state.weights[name])
+        self.sharding.reset()
+        self.sharding.zero_grad()
+        if state.moments is not None:
+            for kind in MOMENTS:
+                for name in self._trained:
+                    self.sharding.scatter(name, state.moments[f"{name}.{kind}"], kind)
+            self.sharding.steps = state.steps
+        self.version = state.version
+
+    def export(self, directory: Path, form: str) -> None:
+        """`adapter`: PEFT's files; `merged`: a Hugging Face folder, also what samplers load."""
+        _require_new(directory)
+        if self.is_critic:
+            raise UserMistake("this policy has a value head: it has no export", "export the policy")
+        kind = self.adapter["kind"]
+        if form == "adapter":
+            if kind != "lora":
+                raise UserMistake("a policy without LoRA has no adapter", "export it as merged")
+            weights = {name: self.sharding.gather(name) for name in self._trained}
+            if dist.get_rank() == 0:
+                export_adapter(self.model.plain, self.adapter, self.model.adapter.members, weights, directory)
+            return
+        weights = {name: self.sharding.gather(name) for name in self.model.named()}
+        if dist.get_rank() == 0:
+            if self.model.adapter is not None:
+                self._merge(weights, kind == "lora")
+            dtype = self.model.plain.dtype
+            export_merged(self.model.plain, {name: weight.to(dtype) for name, weight in weights.items()}, directory)
+
+    def _merge(self, weights: dict[str, Tensor], adapted: bool) -> None:
+        """Takes the adapter out of the weights, and adds it to its layers as hone_worker's sampler does."""
+        for member in self.model.adapter.members:
+            a, b = (weights.pop(f"{member.name}.lora_{which}.weight") for which in "AB")
+            name = f"{member.name}.weight"
+            if not adapted:
+                continue
+            base = weights.get(name)
+            if base is None:  # an output layer that is tied to the embedding
+                base = weights[self._embedding]
+            update = self.model.adapter.scale * (b @ a)
+            transposed = update.shape != base.shape or _is_transposed(member)
+            exact = base.float() + (update.t() if transposed else update)
+            rows = (exact.t() if transposed else exact).contiguous()
+            rounded = torch.empty_like(rows, dtype=base.dtype)
+            Thresholds(member.name, tuple(rows.shape), rows.device).round(rows, rounded)
+            weights[name] = rounded.t() if transposed else rounded
+
+    @property
+    def _embedding(self) -> str:
+        embedding = self.model.plain.module.get_input_embeddings()
+        return next(f"{name}.weight" for name, each in self.model.plain.module.named_modules() if each is embedding)
+
+
+def _require_new(directory: Path) -> None:
+    """All ranks check this before they gather."""
+    if directory.exists():
+        raise UserMistake(f"{directory} already exists", "name a new folder")
