@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from hone_worker.channel import Channel, Message
-from hone_worker.errors import RunFailure, UserMistake
+from hone_worker.errors import RunFailure, UserMistake, first_line
 from hone_worker.memory import memory_stats, trim_heap
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, describe_error, outputs_of, sequences_of
 from hone_worker.models.plain_model import ModelSource, PlainModel, find_source
@@ -33,6 +33,11 @@ Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 _COLLECTIVE_SECONDS = 600
 _HARMLESS = (UserMistake, RunFailure, OSError)
 """Errors that leave no collective half done, if all ranks have answered."""
+
+
+def _is_collective(error: BaseException) -> bool:
+    """Whether this rank only waited for another one: the error of that one explains more."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 class Operations:
@@ -61,11 +66,12 @@ class Operations:
                 )
             fields, arrays = operation(message)
         except Exception as error:  # noqa: BLE001 - every error is an answer
-            described = describe_error(error)
+            waited = _is_collective(error)
+            described = {"kind": "run", "message": first_line(error)} if waited else describe_error(error)
             if described["kind"] == "internal":
                 print(described["trace"], file=sys.stderr, flush=True)
             fatal = not isinstance(error, _HARMLESS)
-            self._channel.send({"id": message.id, "error": described, "fatal": fatal})
+            self._channel.send({"id": message.id, "error": described, "fatal": fatal, "waited": waited})
         else:
             self._channel.send({"id": message.id, "ok": True, **fields}, arrays)
         finally:
@@ -155,7 +161,8 @@ class Operations:
     def on_optim_step(self, message: Message) -> Answer:
         names = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
         settings = AdamSettings(**{name: float(message.header[name]) for name in names})
-        return asdict(self._trained(message).optim_step(settings)), {}
+        taken = asdict(self._trained(message).optim_step(settings))
+        return {name: value for name, value in taken.items() if value is not None}, {}
 
     def on_publish(self, message: Message) -> Answer:
         return {"version": self._policy(message).publish()}, {}

@@ -48,13 +48,13 @@ class ShardedPolicy:
         return self.version
 
     def optim_step(self, settings: AdamSettings) -> StepTaken:
-        """Applies and clears the gradient. A gradient that is not finite is dropped. The model's weights are the nearest to
-        the fp32 weights, so what rounding drops is not lost, and it is not measured."""
+        """Applies and clears the gradient. A gradient that is not finite is dropped. What rounding to the model's dtype
+        drops is not measured."""
         norm = self.sharding.gradient_norm()
         if isfinite(norm):
             self.sharding.step(settings, norm)
         self.sharding.zero_grad()
-        return StepTaken(norm, isfinite(norm), 0.0)
+        return StepTaken(norm, isfinite(norm), 0.0 if self.model.plain.dtype == torch.float32 else None)
 
     def save_state(self, directory: Path, optimizer: bool) -> None:
         """The files of hone_worker's policies."""

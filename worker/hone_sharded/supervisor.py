@@ -18,7 +18,8 @@ from hone_worker.channel import BrokenStream, Channel, Message, encode, read_mes
 from .merge import Merged, merge_answers, merge_outputs, split
 
 # If one rank fails, the others may wait for it in a collective: they get this time to fail as well.
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
+RANK_MODULE = "hone_sharded.rank"
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Supervisor:
             elif event is None:
                 answers[number] = reply
                 if "error" in reply.header and deadline is None:
-                    deadline = time.monotonic() + _GRACE_SECONDS
+                    deadline = time.monotonic() + GRACE_SECONDS
             elif number == 0:
                 self._channel.send(reply.header, reply.arrays)
             if len(events) == len(self._ranks):
@@ -116,16 +117,18 @@ class Supervisor:
 
     def _give_up(self, message: Message, answers: dict[int, Message]) -> NoReturn:
         """Ranks that failed in the middle of an operation cannot go on together."""
-        failed = [number for number in sorted(answers) if "error" in answers[number].header]
-        error = dict(answers[failed[0]].header["error"])
+        failed = {number: answer.header for number, answer in sorted(answers.items()) if "error" in answer.header}
+        first = min(failed, key=lambda number: (failed[number].get("waited", False), number))
+        error = dict(failed[first]["error"])
+        text = f"rank {first} of {len(self._ranks)} failed in {message.op}: {error['message']}"
         missing = [rank for rank in self._ranks if rank.number not in answers]
-        names = ", ".join(f"rank {rank.number} (process {rank.process.pid})" for rank in missing)
-        where = f"rank {failed[0]} of {len(self._ranks)} failed in {message.op}"
-        waiting = f"; {names} had not finished it" if missing else ""
-        error["message"] = f"{where}{waiting}: {error['message']}"
+        if missing and failed[first].get("waited"):
+            names = ", ".join(f"rank {rank.number} (process {rank.process.pid})" for rank in missing)
+            text = f"{names} did not take part in {message.op} within the time limit: {error['message']}"
+        error["message"] = text
         with self._ending:
             self._channel.send({"id": message.id, "error": error})
-            self._die(f"{error['message']}; all ranks were ended", 1)
+            self._die(f"{text}; all ranks were ended", 1)
 
     def _end(self, text: str, code: int) -> NoReturn:
         with self._ending:
@@ -154,7 +157,7 @@ def _start(number: int, count: int, listener: socket.socket) -> subprocess.Popen
     if number == 0:
         environment["HONE_STORE_FD"] = str(listener.fileno())
     return subprocess.Popen(
-        [sys.executable, "-m", "hone_sharded.rank"],
+        [sys.executable, "-m", RANK_MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,

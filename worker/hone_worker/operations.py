@@ -207,6 +207,10 @@ class Operations:
         policy.load_state(Path(header["dir"]), bool(header["optimizer"]))
         return {"version": policy.version}, {}
 
+    def on_load_published(self, message: Message) -> Answer:
+        self._policy(message).load_published(Path(message.header["dir"]), int(message.header["version"]))
+        return {}, {}
+
     def on_export(self, message: Message) -> Answer:
         policy = self._policy(message)
         policy.require_language_model()

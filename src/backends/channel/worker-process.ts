@@ -10,7 +10,7 @@ export interface WorkerOptions {
   /** The Python executable. */
   python: string;
   /** A package of `worker/`. */
-  module: "hone_worker" | "hone_verl";
+  module: "hone_worker" | "hone_sharded" | "hone_verl";
   env: Readonly<Record<string, string>>;
   /** The worker's standard error is appended here. */
   logFile?: string | undefined;

@@ -27,12 +27,20 @@ export const capabilities: Capabilities = {
   images: false,
 };
 
-/** Sampled by an inference server instead, which has a copy of its own of all weights. */
-export const capabilitiesWith = (kind: "vllm" | "sglang"): Capabilities => ({
+/** Trained by several processes, and sampled by another one, which has a copy of its own of the weights. */
+export const shardedCapabilities: Capabilities = {
   ...capabilities,
-  engine: kind === "vllm" ? "local engine with a vLLM server" : "local engine with an SGLang server",
+  engine: "local engine in several processes",
+  outputs: capabilities.outputs.filter((name) => name !== "most_likely" && name !== "draws"),
+  frozenSampler: { lora: true, full: true },
+};
+
+/** Sampled by an inference server instead, which has a copy of its own of all weights. */
+export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities): Capabilities => ({
+  ...trainer,
+  engine: `${trainer.engine} with ${kind === "vllm" ? "a vLLM" : "an SGLang"} server`,
   sampleLogprobs: kind === "vllm" ? "raw" : "processed",
-  sampling: capabilities.sampling.filter((name) => name !== "tempered_logprobs"),
+  sampling: trainer.sampling.filter((name) => name !== "tempered_logprobs"),
   frozenSampler: { lora: true, full: true },
   images: false,
 });

@@ -11,7 +11,7 @@ import { readNumber } from "../channel/frames.ts";
 import { workerImages } from "../channel/media.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
-import { capabilities } from "./capabilities.ts";
+import { capabilities, shardedCapabilities } from "./capabilities.ts";
 import { threadCount, usableCores } from "./cores.ts";
 import { resolveModel } from "./models.ts";
 import type { LocalEngineOptions } from "./options.ts";
@@ -26,6 +26,7 @@ import { startLocalWorker } from "./worker-process.ts";
 export async function openLocalEngine(options: LocalEngineOptions): Promise<Engine> {
   const { connection, model: own, seen, versions, nccl, died } = await openWorker(options);
   const store = options.media ?? memoryStore();
+  const able = (options.processes ?? 1) > 1 ? shardedCapabilities : capabilities;
   const others = new Set<Connection>();
   // A run's sequences fit all of its models.
   let model = own;
@@ -54,7 +55,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
   }
 
   return {
-    capabilities,
+    capabilities: able,
     get model() {
       return model;
     },
@@ -64,7 +65,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     ...(seen.reason === undefined ? {} : { imagesReason: seen.reason }),
     createPolicy: (spec) => createPolicy(connection, store, spec),
     async createLearner({ model: name, ...spec }) {
-      requireCreatable(capabilities, spec);
+      requireCreatable(able, spec);
       return name === undefined ? (await createPolicy(connection, store, spec)).learner : learnerOfOther(name, spec);
     },
     async createScorer(name) {
@@ -96,16 +97,30 @@ function scorer(connection: Connection, model: ModelInfo, moments: ScoreMoments 
   };
 }
 
+interface OpenedWorker {
+  connection: Connection;
+  model: ModelInfo;
+  moments: ScoreMoments | undefined;
+  versions: Record<string, string>;
+  nccl: string | null;
+  died: Promise<Error>;
+}
+
 /** Starts a worker with a model. `head`: as in the protocol. */
-async function openWorker(options: LocalEngineOptions, { head }: { head?: "score" | "value" | undefined } = {}) {
+export async function openWorker(
+  options: LocalEngineOptions,
+  { head }: { head?: "score" | "value" | undefined } = {},
+): Promise<OpenedWorker> {
   const status = options.onStatus ?? (() => {});
   status("preparing Python and the model");
   const model = await resolveModel(options.model);
   const { home, python } = await preparePython();
-  const threads = threadCount(options.threads ?? 0, usableCores(), process.env);
+  // Reward models are loaded by one process.
+  const processes = head === "score" ? 1 : (options.processes ?? 1);
+  const threads = threadCount(options.threads ?? 0, Math.max(1, Math.floor(usableCores() / processes)), process.env);
 
   status("starting the worker");
-  const worker = await startLocalWorker({ python, threads, logFile: options.logFile });
+  const worker = await startLocalWorker({ python, threads, processes, logFile: options.logFile });
   const connection = connect(worker);
   try {
     status(`loading ${options.model}`);
@@ -123,6 +138,7 @@ async function openWorker(options: LocalEngineOptions, { head }: { head?: "score
         micro_batch_tokens: options.microBatchTokens ?? 0,
         gradient_checkpointing: options.gradientCheckpointing ?? false,
         max_sample_rows: options.maxSampleRows ?? 256,
+        ...(processes > 1 ? shardingFields(options) : {}),
       },
       {},
       ({ header }) => {
@@ -145,7 +161,14 @@ async function openWorker(options: LocalEngineOptions, { head }: { head?: "score
   }
 }
 
-async function stats(connection: ReturnType<typeof connect>): Promise<Record<string, number>> {
+const shardingFields = (options: LocalEngineOptions) => ({
+  sharding: options.sharding ?? "fsdp",
+  offload_parameters: options.offloadParameters ?? false,
+  offload_optimizer: options.offloadOptimizer ?? false,
+  sequence_parallel: options.sequenceParallel ?? 1,
+});
+
+export async function stats(connection: ReturnType<typeof connect>): Promise<Record<string, number>> {
   const { header } = await connection.request("stats").answer;
   const entries = Object.entries(header.stats as Record<string, unknown>);
   return Object.fromEntries(entries.map(([name, value]) => [name, readNumber(value)]));

@@ -17,6 +17,14 @@ export interface LocalEngineOptions {
   /** Packed tokens per forward-backward; 0 (default) chooses by memory. */
   microBatchTokens?: number;
   gradientCheckpointing?: boolean;
+  /** Ranks that train one model together; default 1. */
+  processes?: number;
+  /** How several processes divide weights, gradients and optimizer state. */
+  sharding?: Config["local"]["sharding"];
+  offloadParameters?: boolean;
+  offloadOptimizer?: boolean;
+  /** Ranks that share each sequence; default 1. */
+  sequenceParallel?: number;
   /** Sequences sampled at the same time. */
   maxSampleRows?: number;
   /** Where converted models are kept; default: `.hone/models` in the project. */
@@ -42,6 +50,11 @@ export function localEngineOptions(
     chunkSize: local.chunk_size,
     microBatchTokens: local.micro_batch_tokens,
     gradientCheckpointing: local.gradient_checkpointing,
+    processes: local.processes,
+    sharding: local.sharding,
+    offloadParameters: local.offload_parameters,
+    offloadOptimizer: local.offload_optimizer,
+    sequenceParallel: local.sequence_parallel,
     maxSampleRows: local.max_sample_rows,
     ...hooks,
   };

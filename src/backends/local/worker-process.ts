@@ -9,6 +9,8 @@ interface LocalWorkerOptions {
   python: string;
   /** Threads of the tensor library; 0 is one per core. */
   threads: number;
+  /** More than 1: the worker of several processes, which only trains. */
+  processes?: number | undefined;
   /** The worker's standard error is appended here. */
   logFile?: string | undefined;
 }
@@ -21,14 +23,25 @@ interface LocalWorkerOptions {
 const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY: "64" };
 
 /** @throws RunError when Python cannot be started at all */
-export const startLocalWorker = ({ python, threads, logFile }: LocalWorkerOptions): Promise<WorkerProcess> =>
+export const startLocalWorker = ({
+  python,
+  threads,
+  processes = 1,
+  logFile,
+}: LocalWorkerOptions): Promise<WorkerProcess> =>
   startWorker({
     python,
-    module: "hone_worker",
-    env: { ...kernelCaches, ...process.env, ...threadEnvironment(threads, usableCores(), process.env) },
+    module: processes > 1 ? "hone_sharded" : "hone_worker",
+    env: {
+      ...kernelCaches,
+      ...process.env,
+      ...threadEnvironment(threads, usableCores(), process.env),
+      HONE_RANKS: String(processes),
+    },
     logFile,
     graceSeconds: 3,
-    died: workerDied,
+    // The first of several processes holds no weights, so its memory explains nothing.
+    died: (death) => workerDied(processes > 1 ? { ...death, residentBytes: null } : death),
   });
 
 const hints = {

@@ -2,13 +2,14 @@
 import { join } from "node:path";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
-import { capabilities, capabilitiesWith } from "../local/capabilities.ts";
+import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
 import { broadcasts, checkOwnServer, sleepsWhileTraining, startOwnServer, startsServer } from "./own-server.ts";
 
 export const local: BackendDescriptor = {
-  capabilities({ local: { sampler } }) {
-    return sampler.type === "own" ? capabilities : capabilitiesWith(sampler.type);
+  capabilities({ local: { sampler, processes } }) {
+    const trainer = processes > 1 ? shardedCapabilities : capabilities;
+    return sampler.type === "own" ? trainer : capabilitiesWith(sampler.type, trainer);
   },
   check(config) {
     if (startsServer(config)) checkOwnServer(config);
@@ -16,29 +17,35 @@ export const local: BackendDescriptor = {
   },
   async open(config, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
-    const own = await openLocalEngine(localEngineOptions(config, hooks));
+    const options = localEngineOptions(config, hooks);
+    const own = await openLocalEngine(options);
     const { type: kind } = config.local.sampler;
-    if (kind === "own") return own;
-    const engine = { ...own, capabilities: capabilitiesWith(kind) };
+    const published = folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published");
+    if (kind === "own") {
+      if (config.local.processes === 1) return own;
+      const { withOwnSampler } = await import("../local/own-sampler.ts");
+      return withOwnSampler(own, { ...options, folder: published });
+    }
+    const engine = { ...own, capabilities: capabilitiesWith(kind, own.capabilities) };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
       import("../servers/with-server.ts"),
       import("../servers/process/own-server.ts"),
       import("../../chat/tokens/tokenizer.ts"),
     ]);
-    const options = {
+    const serving = {
       onNote: warn,
       timeoutSeconds: config.local.sampler.timeout,
-      folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
+      folder: published,
       encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
     };
     const servers = serversOf(config);
-    if (servers !== undefined) return withServer(engine, { ...options, ...servers, apiKey: serverKey(config) });
+    if (servers !== undefined) return withServer(engine, { ...serving, ...servers, apiKey: serverKey(config) });
     try {
       const server = await startOwnServer(config, engine, hooks);
       const { url, apiKey } = server;
       const sleeps = sleepsWhileTraining(config);
       const broadcastTo = broadcasts(config, engine) ? config.local.sampler.tensor_parallel : undefined;
-      return ownServer(withServer(engine, { ...options, kind, urls: [url], apiKey, sleeps, broadcastTo }), server);
+      return ownServer(withServer(engine, { ...serving, kind, urls: [url], apiKey, sleeps, broadcastTo }), server);
     } catch (error) {
       await engine.close();
       throw error;

@@ -2,6 +2,7 @@
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { allServers } from "./control/all-servers.ts";
 import type { ServedModel } from "./control/control.ts";
 import { sglangControl } from "./control/sglang-control.ts";
@@ -9,12 +10,12 @@ import { vllmControl } from "./control/vllm-control.ts";
 import type { Dialect } from "./dialects/dialect.ts";
 import { sglang } from "./dialects/sglang.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
-import { type GroupOptions, openServers } from "./server-group.ts";
+import { type GroupOptions, openServers, type Server } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
 import { broadcasting } from "./weights/broadcasting.ts";
+import { removeLeftAdapters } from "./weights/left-adapters.ts";
 import { probeServers } from "./weights/probe-servers.ts";
-import { folderForWeights, publishingFolders, removeLeftAdapters } from "./weights/published-folders.ts";
 import type { SyncedSampler } from "./weights/synced-sampler.ts";
 import { weightsSampler } from "./weights/weights-sampler.ts";
 
@@ -82,7 +83,10 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const isAdapter = adapter.kind === "lora";
     const broadcastTo = isAdapter ? undefined : options.broadcastTo;
-    const folder = isAdapter || broadcastTo ? options.folder : folderForWeights(options.folder, engine.model, group);
+    const folder =
+      isAdapter || broadcastTo
+        ? options.folder
+        : folderForWeights(options.folder, engine.model, group.servers.every(isThisMachine));
     folders.add(folder);
     const { learner, first } = broadcastTo
       ? await broadcasting(policy.learner, control, broadcastTo)
@@ -127,6 +131,8 @@ export function withServer(engine: Engine, options: ServerOptions): Engine {
     },
   };
 }
+
+const isThisMachine = ({ url }: Server) => ["localhost", "127.0.0.1", "[::1]"].includes(new URL(url).hostname);
 
 function howToStart(kind: "vllm" | "sglang", adapter: PolicySpec["adapter"], folder: string): string {
   const flags = {

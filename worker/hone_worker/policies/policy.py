@@ -72,6 +72,10 @@ class Policy(ABC):
     def export(self, directory: Path, form: str) -> None:
         """Writes the current weights: `adapter`: PEFT's files; `merged`: a Hugging Face folder."""
 
+    def load_published(self, directory: Path, version: int) -> None:
+        """Samples from now on from a folder that another learner published, as this version."""
+        raise UserMistake("this policy does not sample what others publish", "create it with lora or loaded")
+
     def weights(self) -> dict[str, Tensor]:
         """All current weights by their names in the model's files, always in the same order."""
         raise UserMistake("only a policy with full weights broadcasts them", "export it instead")
@@ -116,11 +120,11 @@ class BasePolicy(Policy):
 
 @dataclass(frozen=True)
 class StepTaken:
-    """`grad_norm` is the norm before clipping; `lost_to_rounding` is Probe.lost()."""
+    """`grad_norm` is the norm before clipping; `lost_to_rounding` is Probe.lost(), None if it was not measured."""
 
     grad_norm: float
     applied: bool
-    lost_to_rounding: float
+    lost_to_rounding: float | None
 
 
 class TrainedPolicy(Policy):
@@ -261,7 +265,6 @@ class TrainedPolicy(Policy):
 
     @torch.no_grad()
     def load_published(self, directory: Path, version: int) -> None:
-        """Samples from an exported adapter from now on, as this version."""
         targets = self.named(self.parameters)
         shapes = {name: target.shape for name, target in targets.items()}
         self._replace(targets, read_adapter(directory, self.adapter, shapes), version)

@@ -1,0 +1,80 @@
+/** A worker of its own that samples for learners of several processes: it loads the folders that they publish. */
+import { rmSync } from "node:fs";
+import { UserError } from "../../errors.ts";
+import type { Connection } from "../channel/connection.ts";
+import type { Engine, Policy, PolicySpec, Sampler } from "../engine.ts";
+import { folderForWeights, publishingFolders } from "../published-folders.ts";
+import { openWorker, stats } from "./engine.ts";
+import type { LocalEngineOptions } from "./options.ts";
+import { sample } from "./sample.ts";
+
+/** @param folder for published weights, removed in the end */
+export async function withOwnSampler(
+  trainer: Engine,
+  { folder, ...options }: LocalEngineOptions & { folder: string },
+): Promise<Engine> {
+  const { connection, died } = await openWorker({ ...options, processes: 1 });
+  const folders = new Set<string>();
+
+  async function createPolicy(spec: PolicySpec): Promise<Policy> {
+    const { learner } = await trainer.createPolicy(spec);
+    const sampler = await folderSampler(connection, spec);
+    const close = async () => {
+      await Promise.all([learner.close(), sampler.close()]);
+    };
+    if (spec.adapter.kind === "none") return { sampler, learner: { ...learner, close } };
+    const isAdapter = spec.adapter.kind === "lora";
+    const published = isAdapter ? folder : folderForWeights(folder, trainer.model, true);
+    folders.add(published);
+    const publishing = publishingFolders(learner, isAdapter ? "adapter" : "weights", published);
+    return { sampler, learner: { ...publishing.learner, close } };
+  }
+
+  return {
+    ...trainer,
+    get model() {
+      return trainer.model;
+    },
+    createPolicy,
+    async stats() {
+      const [training, sampling] = await Promise.all([trainer.stats(), stats(connection)]);
+      const both = { ...training, ...sampling };
+      for (const name of Object.keys(both)) both[name] = (training[name] ?? 0) + (sampling[name] ?? 0);
+      return both;
+    },
+    waitingFor: () => [...trainer.waitingFor(), ...connection.waitingFor()],
+    died: Promise.race([died, ...(trainer.died ? [trainer.died] : [])]),
+    async close() {
+      await Promise.all([trainer.close(), connection.close()]);
+      for (const each of folders) rmSync(each, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Before the first load it has the weights of the base model, as the learner does. */
+async function folderSampler(connection: Connection, { adapter }: PolicySpec): Promise<Sampler> {
+  const loaded = adapter.kind === "full" ? { kind: "loaded" } : adapter;
+  const created = await connection.request("create_policy", { adapter: loaded }).answer;
+  const policy = created.header.policy as number;
+  let version = 0;
+  return {
+    get version() {
+      return version;
+    },
+    logprobs: "raw",
+    sample: (requests, options = {}) => sample(connection, policy, requests, options),
+    async load(published) {
+      if (published.kind !== "adapter" && published.kind !== "weights") {
+        throw new UserError(`this sampler cannot load weights of the kind "${published.kind}"`);
+      }
+      const { path: dir } = published;
+      await connection.request("load_published", { policy, dir, version: published.version }).answer;
+      // The worker has copied them.
+      rmSync(dir, { recursive: true, force: true });
+      version = published.version;
+    },
+    async close() {
+      await connection.request("close_policy", { policy }).answer;
+    },
+  };
+}
