@@ -57,7 +57,10 @@ class Fsdp:
         outputs.backward(gradient)
 
     def abandon(self) -> None:
-        self._module.reset_iter_state()
+        gradients = [weight.grad for weight in self._trained.values()]
+        self._module.reset_iter_state()  # also drops the gradient
+        for weight, gradient in zip(self._trained.values(), gradients):
+            weight.grad = gradient
 
     def zero_grad(self) -> None:
         for weight in self._trained.values():

@@ -20,6 +20,7 @@ def load_plain(source: ModelSource) -> PlainModel:
     model = PlainModel(source, torch.device("cpu"))
     _refuse_experts(model)
     model.plain_head = head_is_plain(model)
+    model.attention_reason = "processes that share a model use transformers' own attention"
     if source.gradient_checkpointing:
         model.checkpoint_gradients()
     return model

@@ -18,6 +18,7 @@ from hone_worker.channel import Channel, Message
 from hone_worker.errors import RunFailure, UserMistake, first_line
 from hone_worker.memory import memory_stats, trim_heap
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, describe_error, outputs_of, sequences_of
+from hone_worker.models.loading import find_folder
 from hone_worker.models.plain_model import ModelSource, PlainModel, find_source
 from hone_worker.policies.adamw import AdamSettings
 from torch import Tensor
@@ -85,11 +86,13 @@ class Operations:
         self._channel.send({"id": message.id, "event": "status", "text": f"loading {name} in {self._ranks} processes"})
         if header.get("head") == "score":
             raise ProtocolError("a reward model is loaded by hone_worker")
+        device_name = self._device(header.get("device", "auto"))
+        self._open_process_group(device_name, header.get("collective_seconds", _COLLECTIVE_SECONDS))
         self._source = find_source(
-            header["model"],
+            self._found_by_first(header["model"], Path(header["cache_dir"])),
             name,
             cache_dir=Path(header["cache_dir"]),
-            device=self._device(header.get("device", "auto")),
+            device=device_name,
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
             output_layer=header.get("head") is None,
@@ -102,7 +105,6 @@ class Operations:
             header.get("offload_parameters", False),
             header.get("offload_optimizer", False),
         )
-        self._open_process_group(device, header.get("collective_seconds", _COLLECTIVE_SECONDS))
         share = header.get("sequence_parallel", 1)
         if self._ranks % share:
             raise UserMistake(
@@ -215,7 +217,21 @@ class Operations:
             f"local.device={device} is one device, and local.processes={self._ranks}", "use local.device=auto, cuda or cpu"
         )
 
-    def _open_process_group(self, device: torch.device, seconds: float) -> None:
+    def _found_by_first(self, model: str, cache_dir: Path) -> str:
+        """The model's folder. Rank 0 alone downloads or converts the model. Raises UserMistake on all ranks."""
+        found: list[Any] = [None, None]
+        if self._rank == 0:
+            try:
+                found = [str(find_folder(model, cache_dir.expanduser())), None]
+            except UserMistake as error:
+                found = [error.message, (error.hint,)]
+        dist.broadcast_object_list(found, 0)
+        text, mistake = found
+        if mistake is not None:
+            raise UserMistake(text, *mistake)
+        return text
+
+    def _open_process_group(self, device: str, seconds: float) -> None:
         port, listener = int(os.environ["HONE_STORE_PORT"]), os.environ.get("HONE_STORE_FD")
         limit = timedelta(seconds=seconds)
         store = dist.TCPStore(
@@ -227,7 +243,7 @@ class Operations:
             wait_for_workers=False,
             master_listen_fd=None if listener is None else int(listener),
         )
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks, timeout=limit)
 
     def _number(self, message: Message) -> int:

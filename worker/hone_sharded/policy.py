@@ -12,6 +12,7 @@ from hone_worker.policies.policy import StepTaken
 from hone_worker.policies.rounding import Thresholds
 from hone_worker.policies.state_files import StateFacts, read_state, write_state
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from .model import TokenOutputs
 from .sharding import MOMENTS, Sharding
@@ -112,12 +113,10 @@ class ShardedPolicy:
             base = weights.get(name)
             if base is None:  # an output layer that is tied to the embedding
                 base = weights[self._embedding]
-            update = self.model.adapter.scale * (b @ a)
-            transposed = update.shape != base.shape or _is_transposed(member)
-            exact = base.float() + (update.t() if transposed else update)
-            rows = (exact.t() if transposed else exact).contiguous()
-            rounded = torch.empty_like(rows, dtype=base.dtype)
-            Thresholds(member.name, tuple(rows.shape), rows.device).round(rows, rounded)
+            transposed = isinstance(member.module, Conv1D)
+            exact = torch.addmm((base.t() if transposed else base).float(), b, a, alpha=self.model.adapter.scale)
+            rounded = torch.empty_like(exact, dtype=base.dtype)
+            Thresholds(member.name, tuple(exact.shape), exact.device).round(exact, rounded)
             weights[name] = rounded.t() if transposed else rounded
 
     @property

@@ -41,7 +41,6 @@ class Supervisor:
     def __init__(self, channel: Channel, count: int):
         self._channel = channel
         self._heard: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
-        self._request: Message | None = None
         self._ending = threading.Lock()
         listener = socket.create_server(("127.0.0.1", 0))  # the ranks meet there
         self._ranks = [_Rank(number, _start(number, count, listener)) for number in range(count)]
@@ -53,10 +52,8 @@ class Supervisor:
         """Never returns: the end of the input ends the process."""
         while True:
             message = self._channel.receive(wait=True)
-            self._request = message
             self._send_all(message.header, message.arrays)
             header, arrays = self._collect(message)
-            self._request = None
             self._channel.send({"id": message.id, **header}, arrays)
 
     def _collect(self, message: Message) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hone_worker.models.value_layer import read_value_layer
 from hone_worker.policies.adamw import AdamSettings
 from hone_worker.policies.registry import Policies
 from hone_worker.training.trainer import Trainer
@@ -148,3 +147,80 @@ def test_three_steps_equal_one_process(folder, teams, tmp_path, setting, adapter
         if name.endswith(".square"):
             assert tensor.abs().max() > 0, f"{name} never had a gradient"
     assert team.call("close_policy", policy=policy)["ok"]
+
+
+def test_a_state_continues_in_any_number_of_processes(folder, teams, tmp_path):
+    for adapter in (LORA, FULL):
+        team, one = teams(**SETTINGS["fsdp"]), One(folder, adapter)
+        shared = teams(**SETTINGS["fsdp, moments offloaded, sequences shared"])
+        kind = adapter["kind"]
+        one.steps(range(3))
+        whole = one.saved(tmp_path / f"{kind}-uninterrupted")
+
+        policy = team.create(adapter)
+        team.steps(policy, range(2))
+        team.saved(policy, tmp_path / f"{kind}-two")
+        back = One(folder, adapter)
+        back.policy.load_state(tmp_path / f"{kind}-two", True)
+        back.steps(range(2, 3))
+        assert difference(back.saved(tmp_path / f"{kind}-back"), whole) < 1e-5
+
+        first = One(folder, adapter)
+        first.steps(range(2))
+        first.saved(tmp_path / f"{kind}-one")
+        for other in (team, shared):
+            policy = other.create(adapter)
+            other.steps(policy, range(7, 8))  # what is loaded replaces this
+            answer = other.call("load_state", policy=policy, dir=str(tmp_path / f"{kind}-one"), optimizer=True)
+            assert answer["version"] == 0
+            other.steps(policy, range(2, 3))
+            target = tmp_path / f"{kind}-{'team' if other is team else 'shared'}"
+            assert difference(other.saved(policy, target), whole) < 1e-5
+
+
+def test_critics_references_and_cancelled_losses(folder, teams, tmp_path):
+    team = teams(**SETTINGS["fsdp"])
+    reference, critic, policy = team.create({"kind": "none"}), team.create(LORA, head="value"), team.create(LORA)
+    before = team.forward(reference, "logprobs")
+
+    one = One(folder, LORA, head="value")
+    assert np.allclose(team.steps(critic, range(2), ("values",)), one.steps(range(2), ("values",)), rtol=1e-5)
+    assert difference(team.forward(critic, "values"), one.forward("values")) < 1e-5
+    assert difference(team.saved(critic, tmp_path / "team"), one.saved(tmp_path / "one")) < 1e-5
+    assert "value head" in team.call("export", policy=critic, dir=str(tmp_path / "x"), **{"as": "merged"})["error"]["message"]
+
+    trained = One(folder, LORA)
+    weights = weights_of(0, ("logprobs",))
+    trained.trainer.forward_backward(trained.policy, SEQUENCES, ["logprobs"], weighing(SEQUENCES, weights))
+    team.backward(policy, weights)
+    team.backward(policy, weights, cancel=True)
+    lent = team.create({"kind": "none"})  # the same model, without the adapter
+    assert difference(team.forward(lent, "logprobs"), before) < 1e-6
+    norm = finite(team.call("optim_step", policy=policy, **ADAM)["grad_norm"])
+    assert norm == pytest.approx(trained.policy.optim_step(AdamSettings(**ADAM)).grad_norm, rel=1e-5)
+    assert difference(team.forward(policy, "logprobs"), trained.forward("logprobs")) < 1e-5
+    assert difference(team.forward(reference, "logprobs"), before) == 0
+    refused = team.call("optim_step", policy=reference, **ADAM)["error"]
+    assert refused["kind"] == "user" and "nothing to train" in refused["message"]
+
+
+def test_exports_are_those_of_one_process(folder, teams, tmp_path):
+    team = teams(**SETTINGS["fsdp"])
+    for adapter, form in ((LORA, "adapter"), (LORA, "merged"), (FULL, "merged")):
+        one, policy = One(folder, adapter), team.create(adapter)
+        one.steps(range(1))
+        team.steps(policy, range(1))
+        targets = [tmp_path / f"{who}-{adapter['kind']}-{form}" for who in ("one", "two")]
+        one.policy.export(targets[0], form)
+        assert team.call("export", policy=policy, dir=str(targets[1]), **{"as": form})["ok"]
+        assert "already exists" in team.call("export", policy=policy, dir=str(targets[1]), **{"as": form})["error"]["message"]
+        name = "adapter_model.safetensors" if form == "adapter" else "model.safetensors"
+        theirs, ours = (load_file(target / name) for target in targets)
+        assert difference(ours, theirs) < 1e-5
+        files = [sorted(path.name for path in target.iterdir()) for target in targets]
+        assert files[0] == files[1]
+
+
+def test_a_mixture_of_experts_is_refused(tmp_path):
+    with Team(build("mixtral", tmp_path)) as team:
+        assert "mixture of experts" in team.load["error"]["message"]

@@ -83,9 +83,9 @@ def test_a_rank_that_ends_ends_all(start, reply, code, said):
     team = start()
     assert team.call("step")["ok"]
     team.send("step", rank1=reply, rank0="hang")
-    output, log = team.process.communicate(timeout=60)
-    assert (team.process.returncode, output) == (code, b"")
-    assert "rank 1 of 2 (process" in log.decode() and said in log.decode().splitlines()[-1]
+    assert (team.process.stdout.read(), team.process.wait(60)) == (b"", code)
+    last = team.process.stderr.read().decode().splitlines()[-1]
+    assert "rank 1 of 2 (process" in last and said in last
 
 
 def test_a_mistake_that_all_ranks_report_ends_only_the_request(start):

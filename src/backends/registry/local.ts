@@ -24,7 +24,10 @@ export const local: BackendDescriptor = {
     if (kind === "own") {
       if (config.local.processes === 1) return own;
       const { withOwnSampler } = await import("../local/own-sampler.ts");
-      return withOwnSampler(own, { ...options, folder: published });
+      return withOwnSampler(own, { ...options, folder: published }).catch(async (error: unknown) => {
+        await own.close();
+        throw error;
+      });
     }
     const engine = { ...own, capabilities: capabilitiesWith(kind, own.capabilities) };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
