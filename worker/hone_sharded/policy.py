@@ -100,8 +100,11 @@ class ShardedPolicy:
         if dist.get_rank() == 0:
             if self.model.adapter is not None:
                 self._merge(weights, kind == "lora")
-            dtype = self.model.plain.dtype
-            export_merged(self.model.plain, {name: weight.to(dtype) for name, weight in weights.items()}, directory)
+            plain = self.model.plain
+            stored = plain.module.state_dict().keys()
+            buffers = {name: buffer for name, buffer in plain.module.named_buffers() if name in stored}
+            low = {name: weight.to(plain.dtype) for name, weight in weights.items()}
+            export_merged(plain, low, directory, buffers)
 
     def _merge(self, weights: dict[str, Tensor], adapted: bool) -> None:
         """Takes the adapter out of the weights, and adds it to its layers as hone_worker's sampler does."""

@@ -52,16 +52,21 @@ def export_adapter(
     write_folder(directory, fill)
 
 
-def export_merged(model: PlainModel, replaced: Mapping[str, Tensor], directory: Path) -> None:
+def export_merged(
+    model: PlainModel,
+    replaced: Mapping[str, Tensor],
+    directory: Path,
+    base: Mapping[str, Tensor] | None = None,
+) -> None:
     """Writes a folder that transformers loads: the model's weights, some replaced by others of the same name, and
-    its tokenizer."""
+    its tokenizer. `base`: instead of the weights that the model holds."""
     config = read_json(model.directory / "config.json")
     config["dtype"] = str(model.dtype).removeprefix("torch.")
     config.pop("torch_dtype", None)
     config.pop("quantization_config", None)
     if _is_tied(model) and _head_weight(model) in replaced:
         config["tie_word_embeddings"] = False
-    weights = merged_weights(model, replaced)
+    weights = merged_weights(model, replaced, base)
 
     def fill(folder: Path) -> None:
         _write_shared(folder / "model.safetensors", weights)
@@ -74,9 +79,11 @@ def export_merged(model: PlainModel, replaced: Mapping[str, Tensor], directory: 
     write_folder(directory, fill)
 
 
-def merged_weights(model: PlainModel, replaced: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merged_weights(
+    model: PlainModel, replaced: Mapping[str, Tensor], base: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The model's weights by their names in its files, some replaced. The order is always the same."""
-    weights = {**model.module.state_dict(), **replaced}
+    weights = {**(model.module.state_dict() if base is None else base), **replaced}
     if _is_tied(model) and _head_weight(model) not in replaced:
         weights.pop(_head_weight(model), None)
     return revert_weight_conversion(model.module, weights)
