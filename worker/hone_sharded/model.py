@@ -16,9 +16,9 @@ _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_ex
 
 
 def load_plain(source: ModelSource) -> PlainModel:
-    """The model on the CPU. Raises UserMistake for a mixture of experts."""
+    """The model on the CPU. Raises UserMistake for what is not a dense language model."""
     model = PlainModel(source, torch.device("cpu"))
-    _refuse_experts(model)
+    _refuse_others(model)
     model.plain_head = head_is_plain(model)
     model.attention_reason = "processes that share a model use transformers' own attention"
     if source.gradient_checkpointing:
@@ -94,7 +94,13 @@ def _value_head(model: PlainModel) -> nn.Linear:
     return head
 
 
-def _refuse_experts(model: PlainModel) -> None:
+def _refuse_others(model: PlainModel) -> None:
+    """Raises UserMistake for models that are not dense language models."""
+    if model.config is not model.module.config:
+        raise UserMistake(
+            f"{model.source.name} has parts beside a language model, which local.processes > 1 does not train",
+            "use local.processes=1",
+        )
     if any((getattr(model.config, name, None) or 1) > 1 for name in _MIXTURES):
         raise UserMistake(
             f"{model.source.name} is a mixture of experts, which local.processes > 1 does not train",

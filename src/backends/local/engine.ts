@@ -100,6 +100,7 @@ function scorer(connection: Connection, model: ModelInfo, moments: ScoreMoments 
 interface OpenedWorker {
   connection: Connection;
   model: ModelInfo;
+  seen: ReturnType<typeof imagesOf>;
   moments: ScoreMoments | undefined;
   versions: Record<string, string>;
   nccl: string | null;

@@ -1,6 +1,7 @@
 /** A worker of its own that samples for learners of several processes: it loads the folders that they publish. */
 import { rmSync } from "node:fs";
 import { UserError } from "../../errors.ts";
+import { memoryStore } from "../../images/media-store.ts";
 import type { Connection } from "../channel/connection.ts";
 import type { Engine, Policy, PolicySpec, Sampler } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
@@ -56,13 +57,14 @@ async function folderSampler(connection: Connection, { adapter }: PolicySpec): P
   const loaded = adapter.kind === "full" ? { kind: "loaded" } : adapter;
   const created = await connection.request("create_policy", { adapter: loaded }).answer;
   const policy = created.header.policy as number;
+  const store = memoryStore();
   let version = 0;
   return {
     get version() {
       return version;
     },
     logprobs: "raw",
-    sample: (requests, options = {}) => sample(connection, policy, requests, options),
+    sample: (requests, options = {}) => sample(connection, store, policy, requests, options),
     async load(published) {
       if (published.kind !== "adapter" && published.kind !== "weights") {
         throw new UserError(`this sampler cannot load weights of the kind "${published.kind}"`);
