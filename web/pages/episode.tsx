@@ -214,6 +214,7 @@ function Transcript({ episode }: { episode: EpisodeData }) {
         count={blocks.length}
         estimate={(index) => heightOf(blocks[index]!)}
         class="transcript"
+        overscan={2}
         shown={find.block ?? target}
       >
         {(index) => <Shown block={blocks[index]!} coloring={colorings[name]} range={range} ids={tokens === "ids"} />}

@@ -17,20 +17,31 @@ export interface VirtualListProps {
   children: (index: number) => ComponentChildren;
   class?: string;
   role?: "list" | "rowgroup";
+  /** Items before and after the visible ones. Default 6. */
+  overscan?: number;
   /** Scrolls to this item whenever it changes. */
   shown?: number | undefined;
 }
 
 const initialRect = { width: 1024, height: 800 };
 
-export function VirtualList({ count, estimate, keyOf, children, role = "list", shown, ...props }: VirtualListProps) {
+export function VirtualList({
+  count,
+  estimate,
+  keyOf,
+  children,
+  role = "list",
+  overscan = 6,
+  shown,
+  ...props
+}: VirtualListProps) {
   const [, draw] = useReducer((turn: number) => turn + 1, 0);
   const [margin, setMargin] = useState(0);
   const element = useRef<HTMLDivElement>(null);
   const options: VirtualizerOptions<Window, HTMLElement> = {
     count,
     estimateSize: estimate,
-    overscan: 6,
+    overscan,
     scrollMargin: margin,
     initialRect,
     getScrollElement: () => window,
