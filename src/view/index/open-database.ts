@@ -75,7 +75,7 @@ function open(file: string): IndexDatabase {
     database.exec("PRAGMA journal_mode = WAL");
     // What a power failure loses is indexed again.
     database.exec("PRAGMA synchronous = OFF");
-    database.exec("PRAGMA cache_size = -64000");
+    database.exec("PRAGMA cache_size = -40000");
     database.exec("BEGIN IMMEDIATE");
     const { user_version: version } = database.prepare("PRAGMA user_version").get() as { user_version: number };
     if (version === 0) database.exec(schema);
