@@ -10,10 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from hone_worker.errors import UserMistake
+from hone_worker.images.pictures import UnusableImage
+from hone_worker.policies.registry import Policies
+from models import load
 from PIL import Image as Pillow
+from sampling_helpers import folder as text_folder
 from test_server import ADAM, LORA, SETTINGS, samples_of
-from tiny_vision_models import build, picture, plain_logprobs, reference, sequence, text
+from tiny_vision_models import build, picture, text
+from transformers import AutoImageProcessor, AutoTokenizer, Idefics3Processor
 from worker_client import Client, ragged
 
 
@@ -177,17 +182,35 @@ def test_a_model_without_an_image_processor_says_why(folder: Path, tmp_path: Pat
     for file in folder.iterdir():
         if file.name != "preprocessor_config.json":
             (bare / file.name).symlink_to(file)
+    model = load(bare)
+    assert model.info()["images"] is None and "preprocessor_config.json" in model.info()["images_reason"]
+    with pytest.raises(UserMistake, match="the vision part of tiny cannot be trained: .*preprocessor_config.json"):
+        Policies(model).create({**LORA, "train_vision": True})
+    vision = load(bare, processor=str(folder), most_pixels=500).vision
+    with pytest.raises(UnusableImage, match="the limit is 500 in all"):
+        vision.read("large", WHOLE)
+    assert vision.read("small", picture(1, 16, 16)).size == (16, 16)
+
+
+def test_a_text_model_refuses_images() -> None:
     with Client() as client:
-        model = client.call("load", model=str(bare), name="bare", cache_dir=str(bare), **SETTINGS)["model"]
-        assert model["images"] is None and "preprocessor_config.json" in model["images_reason"]
+        path = str(text_folder("llama"))
+        model = client.call("load", model=path, name="text", cache_dir=path, **SETTINGS)["model"]
+        assert model["images"] is None and "images_reason" not in model
         arrays = {"bytes": np.frombuffer(WHOLE, np.uint8), "offsets": np.array([0, len(WHOLE)], np.int32)}
         refused = client.call("put_media", arrays, hashes=["one"])["error"]
-        assert refused["kind"] == "user" and refused["message"].startswith("bare cannot read images: ")
-        refused = client.call("create_policy", adapter={**LORA, "train_vision": True})["error"]
-        assert refused["kind"] == "user" and "cannot be trained" in refused["message"]
-    with Client() as client:
-        settings = {**SETTINGS, "processor": str(folder), "max_image_pixels": 500}
-        model = client.call("load", model=str(bare), name="bare", cache_dir=str(bare), **settings)["model"]
-        assert model["images"]["placeholder"] == "<image>"
-        described, _ = put(client, {"large": WHOLE, "small": picture(1, 16, 16)})
-        assert "the limit is 500 in all" in described[0]["error"] and described[1]["width"] == 16
+        assert refused["kind"] == "user"
+        assert refused["message"] == "text cannot read images: LlamaForCausalLM reads only text"
+
+
+def test_tokens_are_those_of_transformers_processor(tmp_path: Path) -> None:
+    """With one tile, and with several rows and columns."""
+    path = build("idefics3", tmp_path)
+    vision = load(path).vision
+    tokenizer, pixels = AutoTokenizer.from_pretrained(path), AutoImageProcessor.from_pretrained(path, backend="pil")
+    processor = Idefics3Processor(pixels, tokenizer, image_seq_len=4)
+    for seed, (width, height) in enumerate([(32, 32), (64, 30), (40, 64)]):
+        file = picture(seed, width, height)
+        whole = processor(text="ab<image>c", images=[[Pillow.open(BytesIO(file))]])["input_ids"][0]
+        around = [tokenizer("ab").input_ids, tokenizer("c").input_ids]
+        assert whole == around[0] + vision.read(str(seed), file).tokens.tolist() + around[1]

@@ -12,6 +12,7 @@ from transformers import AutoImageProcessor, PreTrainedConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ..errors import UserMistake, first_line
+from ..memory import is_out_of_memory
 from ..models.checkpoint_files import read_json
 from .pictures import UnusableImage
 
@@ -62,7 +63,9 @@ class ImageProcessor:
         try:
             found = self._pixels(images=image, return_tensors="pt", **self._options)
             text = self._write(SimpleNamespace(**self._names), found, 0)
-        except (ValueError, ZeroDivisionError) as error:
+        except Exception as error:  # noqa: BLE001 - processors raise errors of many classes
+            if is_out_of_memory(error):
+                raise
             width, height = image.size
             raise UnusableImage(
                 f"the model's image processor refuses {width} x {height} pixels: {first_line(error)}"
