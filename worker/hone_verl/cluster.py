@@ -37,8 +37,8 @@ class Cluster:
         self._ending = False
 
     def start(
-        self, settings: dict[str, Any], ranks: int, environment: dict[str, str], log: Path,
-        on_death: Callable[[str], None], on_retry: Callable[[str], None],
+        self, settings: dict[str, Any], environment: dict[str, str], log: Path, on_death: Callable[[str], None],
+        on_retry: Callable[[str], None],
     ) -> None:
         """`settings`: Ray's, with `address` null for a cluster of its own. `on_death` gets one sentence when that
         cluster ends, `on_retry` one for each start that took longer than Ray waits for its own parts."""
@@ -46,7 +46,7 @@ class Cluster:
         address = settings.pop("address", None)
         joined = address is not None
         if not joined:
-            address = self._serve(settings, ranks, log, on_retry)
+            address = self._serve(settings, log, on_retry)
         runtime = settings.pop("runtime_env", {})
         runtime = {**runtime, "env_vars": {**environment, **runtime.get("env_vars", {})}}
         self._join(address, {"runtime_env": runtime, "log_to_driver": False, **settings})
@@ -73,7 +73,8 @@ class Cluster:
         raise UserMistake(
             f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each} need {nodes} nodes with {each} {resource}; "
             f"the Ray cluster has {has}",
-            "Lower them, add nodes with `ray start`, or name another cluster in ray_kwargs.ray_init.address.",
+            "Lower them, raise ray_kwargs.ray_init.num_cpus, add nodes with `ray start`, or name another cluster in "
+            "ray_kwargs.ray_init.address.",
         )
 
     def end(self) -> None:
@@ -88,14 +89,14 @@ class Cluster:
             shutil.rmtree(self._folder, ignore_errors=True)
             time.sleep(0.1)
 
-    def _serve(self, settings: dict[str, Any], ranks: int, log: Path, on_retry: Callable[[str], None]) -> str:
+    def _serve(self, settings: dict[str, Any], log: Path, on_retry: Callable[[str], None]) -> str:
         """Starts a cluster that only processes with this one's token can join; returns its address."""
         _remove_stale()
         self._folder = _short_folder() / f"{_PREFIX}{os.getpid()}"
         options = {
             "temp-dir": self._folder,
             "include-dashboard": "false",
-            "num-cpus": settings.pop("num_cpus", max(os.cpu_count() or 1, ranks)),
+            "num-cpus": settings.pop("num_cpus", os.cpu_count() or 1),
             "object-store-memory": settings.pop("object_store_memory", _OBJECT_STORE_BYTES),
             **({"num-gpus": settings.pop("num_gpus")} if "num_gpus" in settings else {}),
             **({"resources": json.dumps(settings.pop("resources"))} if "resources" in settings else {}),
@@ -110,7 +111,7 @@ class Cluster:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    preexec_fn=end_with_parent,
+                    preexec_fn=end_with_parent if sys.platform == "linux" else None,
                     start_new_session=True,  # Ctrl-C is for Hone alone
                 )
             if self._started(log, begin):

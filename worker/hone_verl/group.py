@@ -19,7 +19,7 @@ class WorkerGroup:
     def __init__(self, name: str, worker: type, pool: RayResourcePool, logs: str, **arguments: Any):
         self.name = name
         self._logs = logs
-        self._broken: RunFailure | None = None
+        self._broken: Exception | None = None
         self._data_rank_of: list[int] = []
         self.processes: list[dict[str, Any]] = []
         made = RayClassWithInitArgs(ray.remote(worker), logs=logs, **arguments)
@@ -50,11 +50,7 @@ class WorkerGroup:
         if self._broken is not None:
             raise self._broken
         calls = [getattr(worker, method).remote(*given) for worker, given in zip(self._workers, arguments, strict=True)]
-        try:
-            return self._gather(calls, method)
-        except RunFailure as failure:
-            self._broken = failure
-            raise
+        return self._gather(calls, method)
 
     def end(self) -> None:
         for worker in self._workers:
@@ -69,15 +65,19 @@ class WorkerGroup:
             try:
                 ray.get(ready[0])
             except (ActorDiedError, ActorUnavailableError) as error:
-                raise self._died(calls.index(ready[0]), error) from error
+                self._broken = self._died(calls.index(ready[0]))
+                raise self._broken from error
             except RayError as error:
                 failures[calls.index(ready[0])] = error
         if not failures:
             return ray.get(calls)
         rank, error = min(failures.items())
-        raise self._failed(rank, method, error)
+        failure = self._failed(rank, method, error)
+        if waiting:  # ranks that wait for the failed one cannot be called again
+            self._broken = failure
+        raise failure from error
 
-    def _died(self, rank: int, error: Exception) -> RunFailure:
+    def _died(self, rank: int) -> RunFailure:
         process = f", process {self.processes[rank]['pid']}" if self.processes else ""
         return RunFailure(
             f"worker {rank} of {self.size} ({self.name}{process}) died; the end of {self._log(rank)} may say why"
@@ -85,6 +85,8 @@ class WorkerGroup:
 
     def _failed(self, rank: int, method: str, error: RayError) -> Exception:
         cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, OSError):
+            return cause
         where = f"{self.name} worker {rank} failed in {method}"
         if isinstance(cause, (AssertionError, ValueError, NotImplementedError, UserMistake)):
             return UserMistake(f"{where}: {first_line(cause)}", f"{self._log(rank)} has the trace.")

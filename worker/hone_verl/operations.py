@@ -82,7 +82,10 @@ class Operations:
             environment |= {name: os.environ[name] for name in ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES")}
         self._logs = header["logs"]
         self._cluster.start(
-            header.get("ray") or {}, nodes * each, environment, Path(self._logs) / "ray.log", self._on_death,
+            header.get("ray") or {},
+            environment,
+            Path(self._logs) / "ray.log",
+            self._on_death,
             lambda text: self._status(message, text),
         )
         self._cluster.require(nodes, each, "cpus" if self._device == "cpu" else "gpus")
@@ -92,7 +95,8 @@ class Operations:
         )
         tree = configuration.tree
         self._status(message, f"starting {nodes * each} of verl's workers (actor)")
-        self._actor = WorkerGroup("actor", PolicyWorker, self._pool, self._logs, config=tree.actor_rollout_ref)
+        self._seed = configuration.get("actor_rollout_ref.actor.data_loader_seed") or 0
+        self._actor = self._start_group("actor", PolicyWorker, tree.actor_rollout_ref)
         self._status(message, f"loading {facts['name']} into verl's workers")
         self._actor.call("init_model")
         self._configuration = configuration
@@ -316,12 +320,16 @@ class Operations:
 
     def _require_adapter(self, adapter: dict[str, Any]) -> None:
         """The actor was built from the configuration; a policy of another kind would be another actor."""
-        rank = adapter["rank"] if adapter["kind"] == "lora" else 0
-        if rank != self._lora_rank:
-            raise UserMistake(
-                f"actor_rollout_ref.model.lora_rank={self._lora_rank}, but the policy has rank {rank}",
-                "0 trains all weights.",
-            )
+        wanted = {"lora_rank": adapter.get("rank", 0)}
+        if adapter["kind"] == "lora":
+            wanted["lora_alpha"] = adapter["alpha"]
+            if self._configuration.get("actor_rollout_ref.model.target_modules") == "all-linear":
+                linear = sorted(adapter["targets"]) == ["attn", "mlp"]
+                wanted["target_modules"] = "all-linear" if linear else adapter["targets"]
+        for name, value in wanted.items():
+            held = self._configuration.get(f"actor_rollout_ref.model.{name}")
+            if held != value:
+                raise UserMistake(f"actor_rollout_ref.model.{name}={held}, but the policy asks for {value}", "Set both the same.")
 
     def _open_reference(self, message: Message) -> Answer:
         self._reference = "adapter" if self._lora_rank else "model"
@@ -348,7 +356,7 @@ class Operations:
             checkpoint_config=config.checkpoint,
         )
         self._status(message, f"starting {self._actor.size} of verl's workers (critic)")
-        group = WorkerGroup("critic", CriticWorker, self._pool, self._logs, config=made)
+        group = self._start_group("critic", CriticWorker, made)
         group.call("reset")
         found = group.call("facts")[0]
         if found["data_ranks"] != self._data_ranks:
@@ -356,6 +364,9 @@ class Operations:
             raise UserMistake("actor and critic have different ulysses_sequence_parallel_size", "Set both the same.")
         self._critic = group
         return {"policy": _CRITIC, "trainable_parameters": found["trainable"]}, {}
+
+    def _start_group(self, name: str, worker: type, config: Any) -> WorkerGroup:
+        return WorkerGroup(name, worker, self._pool, self._logs, config=config, seed=self._seed)
 
     def _require_ranks(self, folder: Path, size: int) -> None:
         path = folder / "fsdp_config.json"

@@ -39,8 +39,9 @@ def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any
     return torch.stack(terms).sum() * data["dp_size"], {}
 
 
-def _begin(logs: str, role: str) -> None:
-    """Sends this process's output to its own file, and prepares a CPU."""
+def _begin(logs: str, role: str, seed: int) -> None:
+    """Sends this process's output to its own file, and prepares a CPU. `seed` decides where adapters and value heads
+    start; verl itself leaves that to chance."""
     path = Path(logs) / f"{role}-{os.environ['RANK']}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -48,6 +49,7 @@ def _begin(logs: str, role: str) -> None:
     os.dup2(handle, 2)
     os.close(handle)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    torch.manual_seed(seed)
     if get_device_name() == "cpu":
         from .engines_cpu import start_gloo
 
@@ -173,8 +175,8 @@ class _Waist:
 class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
     """The actor, and verl's reference model in the same process once `add_reference` was called."""
 
-    def __init__(self, config: DictConfig, logs: str):
-        _begin(logs, "actor")
+    def __init__(self, config: DictConfig, logs: str, seed: int):
+        _begin(logs, "actor", seed)
         super().__init__(config=config, role="actor")
 
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
@@ -208,8 +210,8 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
 class CriticWorker(_Waist, TinkerTrainingWorker):
     """verl's value model."""
 
-    def __init__(self, config: Any, logs: str):
-        _begin(logs, "critic")
+    def __init__(self, config: Any, logs: str, seed: int):
+        _begin(logs, "critic", seed)
         super().__init__(config=config)
 
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:

@@ -30,6 +30,7 @@ def die_with_parent() -> None:
 
 
 def end_with_parent() -> None:
+    """Asks the kernel of Linux to kill this process when the thread that started it ends."""
     import ctypes
 
     set_parent_death_signal = 1

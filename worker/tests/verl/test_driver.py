@@ -197,6 +197,22 @@ def test_a_loaded_state_continues_exactly(driver: Driver, folder: Path) -> None:
     assert "already exists" in driver.call("save_state", policy=1, dir=state)["error"]["message"]
 
 
+def test_drops_a_cancelled_loss_and_a_gradient_that_is_not_finite(driver: Driver) -> None:
+    before = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
+    number = driver.send("forward_backward", batch(), policy=1, outputs=["logprobs"])
+    assert driver.receive()[0]["event"] == "outputs"
+    driver.send("cancel", id=number)
+    assert driver.answer(number)[0]["cancelled"]
+    driver.train(1, lambda found: {"logprobs": np.full_like(found["logprobs"], np.nan)}, ["logprobs"])
+    answer = driver.call("optim_step", policy=1, **STEP)
+    assert (answer["applied"], answer["grad_norm"]) == (False, "NaN")
+    after = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
+    np.testing.assert_array_equal(after, before)
+    driver.train(1, slopes, ["logprobs", "entropy"])
+    assert driver.call("zero_grad", policy=1)["ok"]
+    assert driver.call("optim_step", policy=1, **STEP)["grad_norm"] == 0
+
+
 def test_the_reference_stays_and_the_critic_learns(driver: Driver, model: Path) -> None:
     assert driver.call("create_policy", adapter={"kind": "none"})["policy"] == 2
     _, found, _ = driver.answer(driver.send("forward", batch(), policy=2, outputs=["logprobs"]))
@@ -216,7 +232,7 @@ def test_the_reference_stays_and_the_critic_learns(driver: Driver, model: Path) 
 @pytest.mark.parametrize(
     ("op", "fields", "words"),
     [
-        ("create_policy", {"adapter": {"kind": "lora", "rank": 4}}, "lora_rank=0"),
+        ("create_policy", {"adapter": {"kind": "lora", "rank": 4, "alpha": 16, "targets": ["mlp"]}}, "lora_rank=0"),
         ("forward", {"policy": 1, "outputs": ["values"], "batch": 0}, "not staged"),
         ("load_state", {"policy": 1, "dir": "nowhere", "optimizer": True}, "not a checkpoint of verl"),
         ("optim_step", {"policy": 2, **STEP}, "not trained"),
