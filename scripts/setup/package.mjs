@@ -6,7 +6,6 @@ import { withLock } from "./lock.mjs";
 import { workerFile } from "./paths.mjs";
 import { homeOf, preparePython } from "./python.mjs";
 import { SetupError, say, secondsSince } from "./report.mjs";
-import { attempt } from "./run.mjs";
 import { hashFiles, readStamp, replaceFolder, writeStamp } from "./stamp.mjs";
 import { installLock, prepareUv } from "./uv.mjs";
 
@@ -26,7 +25,6 @@ export async function preparePackage(name, home = homeOf()) {
   const ready = () => readStamp(join(folder, ".stamp.json"))?.lock === stamp.lock;
   if (ready()) return folder;
   const isBuilt = builtHere.has(name);
-  if (isBuilt) await requireCompiler(name);
   const executable = isBuilt ? await preparePython({ home }) : (await findPython()).executable;
   mkdirSync(join(home, "packages"), { recursive: true });
   await withLock(join(home, "setup.lock"), async () => {
@@ -42,17 +40,4 @@ export async function preparePackage(name, home = homeOf()) {
     say(`${name} ready in ${secondsSince(start)}`);
   });
   return folder;
-}
-
-/**
- * DeepSpeed compiles operations at first use, as torch's extensions do.
- * @param {string} name
- */
-async function requireCompiler(name) {
-  const compiler = process.env.CXX || "c++";
-  if ((await attempt(compiler, ["--version"])).code === 0) return;
-  throw new SetupError(`${name} needs a C++ compiler, and ${compiler} does not run`, {
-    hint: 'On Debian or Ubuntu: "apt install g++", then run this again.',
-    exitCode: 2,
-  });
 }

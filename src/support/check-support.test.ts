@@ -14,6 +14,7 @@ test("shipped defaults are supported, also when set explicitly", () => {
 });
 
 const onCpu = ["local.sampler.type=vllm", "local.device=cpu"];
+const two = ["local.processes=2"];
 const onTinker = "rllm/backend=tinker";
 
 test.each([
@@ -23,6 +24,9 @@ test.each([
   ],
   [["local.sampler.url=http://localhost:1"], "it requires local.sampler.type=vllm or sglang"],
   [["local.sampler.timeout=60"], "it requires local.sampler.type=vllm or sglang"],
+  [["local.offload_optimizer=true"], "it requires local.processes above 1"],
+  [[...two, "local.sharding=zero2", "local.offload_parameters=true"], "it requires local.sharding=fsdp or zero3"],
+  [["local.processes=3", "local.sequence_parallel=2"], "it requires local.processes to be a multiple of it"],
   [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
   [[...onCpu, "local.sampler.tensor_parallel=2"], "it requires an NVIDIA GPU"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
@@ -56,6 +60,7 @@ test.each([
 
 test.each([
   [[onTinker, "tinker_base_url=http://localhost:1", "local.dtype=float32"], "it requires a local engine"],
+  [["local.sharding=zero3"], "it requires local.processes above 1"],
   [["rllm.critic.learning_rate=1e-3"], "it requires an estimator with a critic"],
   [["rllm.reward.timeout=3"], "it requires rllm.reward.remote_url or use_engine"],
   [[...onCpu, "local.sampler.memory_share=0.3"], "it requires an NVIDIA GPU"],
@@ -82,6 +87,8 @@ test.each([
   ["rllm.algorithm.policy_loss.tau_pos=2", "rllm.algorithm.loss_fn_map={judge: sapo}"],
   ["rllm.algorithm.policy_loss.dro_beta=2", "rllm.algorithm.estimator_map={judge: [grpo, dro]}"],
   ["local.dtype=float32", onTinker],
+  [...two, "local.sharding=zero2", "local.offload_optimizer=true", "local.sequence_parallel=2"],
+  [...two, "local.offload_parameters=true"],
   [onTinker, "rllm.reward={model: ./judge, use_engine: true, engine_url: ['http://localhost:1']}"],
   ["rllm.critic.model=./other", "rllm.algorithm.adv_estimator=gae"],
   ["rllm.algorithm.reference_model=./other", "rllm.algorithm.kl_beta=0.1"],
@@ -91,21 +98,21 @@ test.each([
 });
 
 test("neutral values and names registered by the user's code are not refused", () => {
-  expect(found("local.sharding=zero3", "rllm.gateway.cumulative_token_mode=true")).toEqual([]);
+  expect(found("local.mixed_precision_optimizer=true", "rllm.gateway.cumulative_token_mode=true")).toEqual([]);
   const own = composeConfig({ overrides: ["rllm.algorithm.adv_estimator=mine"] });
   expect(unsupportedSettings(own, { registered: { "rllm.algorithm.adv_estimator": ["mine"] } })).toEqual([]);
 });
 
 test("all refused settings are reported at once with their origins; on_unsupported=warn continues", () => {
-  const overrides = ["rllm.remote_runtime.enabled=true", "local.processes=2"];
+  const overrides = ["rllm.remote_runtime.enabled=true", "rllm.algorithm.router_replay=R2"];
   const check = (...more: string[]) => checkSettings(composeConfig({ overrides: [...overrides, ...more] }));
   expect(check).toThrow(UserError);
   expect(check).toThrow(
-    /2 settings cannot be used:\n.*\(command line: rllm\.remote_runtime\.enabled=true\)\n.*local\.processes=2/,
+    /2 settings cannot be used:\n.*\(command line: rllm\.algorithm\.router_replay=R2\)\n.*rllm\.remote_runtime\.enabled=true/,
   );
   expect(check("rllm.on_unsupported=warn").map(({ paths }) => paths)).toEqual([
+    ["rllm.algorithm.router_replay"],
     ["rllm.remote_runtime.enabled"],
-    ["local.processes"],
   ]);
   expect(() => check("rllm.on_unsupported=warn", "rllm.algorithm.lam=0.5")).toThrow(
     "rllm.algorithm.lam=0.5 has no effect: ",

@@ -99,6 +99,7 @@ const critic = "an estimator with a critic (rllm.algorithm.adv_estimator=gae)";
 const hasCritic = (config: Config) => hasEstimator(config, (name) => builtInEstimator(name)?.needs === "values");
 const startsScoringServers = ({ rllm: { reward } }: Config) => reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
+const isSharded = ({ local }: Config) => local.processes > 1;
 const isPerStep = ({ rllm: { stepwise_advantage: stepwise } }: Config) =>
   stepwise.enable && stepwise.mode === "per_step";
 
@@ -228,6 +229,20 @@ export const settingNeeds: readonly SettingNeed[] = [
     ({ model }) => model.lora_rank > 0,
   ),
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
+  needs("local.processes above 1", ["local.sharding"], isSharded),
+  refusing(needs("local.processes above 1", under("local", "offload_optimizer", "offload_parameters"), isSharded)),
+  refusing(
+    needs("local.sharding=fsdp or zero3, which shard the weights", ["local.offload_parameters"], ({ local }) =>
+      ["fsdp", "zero3"].includes(local.sharding),
+    ),
+  ),
+  refusing(
+    needs(
+      "local.processes to be a multiple of it",
+      ["local.sequence_parallel"],
+      ({ local }) => local.processes % local.sequence_parallel === 0,
+    ),
+  ),
   refusing(
     needs(
       "local.sampler.type=vllm or sglang",

@@ -68,7 +68,7 @@ class TokenOutputs(nn.Module):
         of_tokens = [name for name in names if name != "values"]
         found = dict(zip(of_tokens, self._of_tokens(hidden, targets, of_tokens))) if of_tokens else {}
         if "values" in names:
-            found["values"] = self.value_head(hidden.float())[:, 0]
+            found["values"] = self.value_head(hidden.to(self.value_head.weight.dtype)).float()[:, 0]
         return torch.stack([found[name] for name in names])
 
     def _of_tokens(self, hidden: Tensor, targets: Tensor, names: list[str]) -> Tensor:

@@ -1,10 +1,11 @@
 """How one model's weights, gradients and optimizer state are divided over the ranks."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
-from hone_worker.errors import UserMistake
+import torch.distributed as dist
 from hone_worker.policies.adamw import AdamSettings
 from torch import Tensor
 
@@ -60,8 +61,14 @@ class Sharding(Protocol):
 
 
 def make_sharding(module: TokenOutputs, options: ShardingOptions) -> Sharding:
-    if options.kind == "fsdp":
-        from .fsdp import Fsdp
+    """ZeRO shards what an optimizer trains; a frozen model is sharded by FSDP."""
+    if options.kind.startswith("zero") and any(weight.requires_grad for weight in module.parameters()):
+        # DeepSpeed reads them when it is imported, and when it starts.
+        rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
+        os.environ |= {"DS_ACCELERATOR": options.device.type, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+        from .zero import Zero
 
-        return Fsdp(module, options)
-    raise UserMistake(f"sharding {options.kind} does not exist", "use fsdp")
+        return Zero(module, options)
+    from .fsdp import Fsdp
+
+    return Fsdp(module, options)

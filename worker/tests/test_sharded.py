@@ -32,8 +32,8 @@ def weights_of(step: int, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
 class Team(Client):
     """A learner of several processes."""
 
-    def __init__(self, folder: Path, ranks: int = 2, **options: Any):
-        super().__init__("hone_sharded", HONE_RANKS=str(ranks))
+    def __init__(self, folder: Path, ranks: int = 2, environment: dict[str, str] = {}, **options: Any):
+        super().__init__("hone_sharded", HONE_RANKS=str(ranks), **environment)
         common = {"cache_dir": str(folder.parent), "device": "cpu", "dtype": "float32", "micro_batch_tokens": 16}
         self.load = self.call("load", model=str(folder), **{**common, **options})
 

@@ -9,6 +9,8 @@ import type { EngineDied } from "../engine-died.ts";
 export interface WorkerOptions {
   /** The Python executable. */
   python: string;
+  /** A folder with further packages. */
+  packages?: string | undefined;
   /** A package of `worker/`. */
   module: "hone_worker" | "hone_sharded" | "hone_verl";
   env: Readonly<Record<string, string>>;
@@ -30,14 +32,14 @@ const workerDirectory = fileURLToPath(new URL("../../../worker", import.meta.url
 
 /** @throws RunError when Python cannot be started at all */
 export async function startWorker(options: WorkerOptions): Promise<WorkerProcess> {
-  const { python, module, env, logFile, graceSeconds, died } = options;
+  const { python, packages, module, env, logFile, graceSeconds, died } = options;
   const worker = await startProcess({
     name: "Python",
     command: python,
     args: ["-m", module],
     env: {
       ...env,
-      PYTHONPATH: [workerDirectory, process.env.PYTHONPATH].filter(Boolean).join(delimiter),
+      PYTHONPATH: [workerDirectory, packages, process.env.PYTHONPATH].filter(Boolean).join(delimiter),
       PYTHONUNBUFFERED: "1",
       HONE_OWNER: ownerMark,
       // If Node is killed, the worker notices by it.

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { concatenate } from "../../concatenate.ts";
 import { RunError } from "../../errors.ts";
 import { memoryStore } from "../../images/media-store.ts";
-import { preparePython } from "../../python/prepare.ts";
+import { preparePackage, preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
 import { readNumber } from "../channel/frames.ts";
@@ -119,9 +119,11 @@ export async function openWorker(
   // Reward models are loaded by one process.
   const processes = head === "score" ? 1 : (options.processes ?? 1);
   const threads = threadCount(options.threads ?? 0, Math.max(1, Math.floor(usableCores() / processes)), process.env);
+  const needsDeepSpeed = processes > 1 && options.sharding?.startsWith("zero");
+  const packages = needsDeepSpeed ? await preparePackage("deepspeed") : undefined;
 
   status("starting the worker");
-  const worker = await startLocalWorker({ python, threads, processes, logFile: options.logFile });
+  const worker = await startLocalWorker({ python, packages, threads, processes, logFile: options.logFile });
   const connection = connect(worker);
   try {
     status(`loading ${options.model}`);

@@ -7,6 +7,8 @@ import { threadEnvironment, usableCores } from "./cores.ts";
 interface LocalWorkerOptions {
   /** The Python executable. */
   python: string;
+  /** A folder with further packages. */
+  packages?: string | undefined;
   /** Threads of the tensor library; 0 is one per core. */
   threads: number;
   /** More than 1: the worker of several processes, which only trains. */
@@ -25,12 +27,14 @@ const kernelCaches = { ONEDNN_PRIMITIVE_CACHE_CAPACITY: "64", LRU_CACHE_CAPACITY
 /** @throws RunError when Python cannot be started at all */
 export const startLocalWorker = ({
   python,
+  packages,
   threads,
   processes = 1,
   logFile,
 }: LocalWorkerOptions): Promise<WorkerProcess> =>
   startWorker({
     python,
+    packages,
     module: processes > 1 ? "hone_sharded" : "hone_worker",
     env: {
       ...kernelCaches,

@@ -6,7 +6,7 @@ import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Sample, Sampler } from "../../backends/engine.ts";
-import { adapterSpec, openEngine } from "../../backends/registry/open-engine.ts";
+import { adapterSpec, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
@@ -18,6 +18,7 @@ import { installedPython } from "../../python/find.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported } from "../compose-supported.ts";
+import { describeNeeded, describeRanks, type Finding, modelFolder } from "../describe-ranks.ts";
 import { overrides } from "../options.ts";
 import { showStatus } from "../show-status.ts";
 
@@ -53,6 +54,13 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   );
   report("sandbox", isolation);
   report("vllm", describeVllm());
+  const isShared = config.local.processes > 1 && !isRemote(config);
+  const tell = ({ name, detail, fix }: Finding) => report(name, detail, fix === undefined, fix);
+  if (isShared) for (const finding of await describeRanks(config)) tell(finding);
+  const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
+  if (needed !== undefined) tell(needed);
+  // A model that does not fit would end other programs.
+  if (failed > 0 && isShared) return summarize(failed);
 
   const time = stopwatch();
   const status = showStatus();
@@ -67,10 +75,16 @@ async function doctorCommand(overrides: string[]): Promise<void> {
       "attention",
       packed ? "packed sequences, shared prompts computed once" : `padded, slower: ${attentionReason}`,
     );
+    const found = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
+    if (found !== undefined) tell(found);
     await trainOnce(engine, config, report);
   } finally {
     await engine.close();
   }
+  summarize(failed);
+}
+
+function summarize(failed: number): void {
   process.stdout.write(
     failed === 0 ? "\nall checks passed\n" : `\n${failed} ${failed === 1 ? "check" : "checks"} failed\n`,
   );

@@ -9,6 +9,7 @@ import { UserError } from "../../errors.ts";
 import { strict } from "../options.ts";
 import { printWarnings } from "../print-warnings.ts";
 import { runScript } from "../run-script.ts";
+import { isSpareCopy } from "../torchrun.ts";
 
 interface LightRftFlags {
   dryRun?: boolean;
@@ -34,6 +35,7 @@ Examples:
 
 /** @throws UserError for wrong flags, and if a script is missing */
 async function lightRftCommand(words: readonly string[], { dryRun = false, strict = false }: LightRftFlags) {
+  if (isSpareCopy()) return;
   const command = readLightRft(words, { strict });
   const { settings, script, overrides } = command;
   if (script !== undefined) {

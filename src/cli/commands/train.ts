@@ -7,6 +7,7 @@ import { multirun } from "../multirun.ts";
 import { configFiles, overrides } from "../options.ts";
 import { runScript } from "../run-script.ts";
 import { spawnWithParent } from "../spawn-with-parent.ts";
+import { isSpareCopy, torchrunOverrides } from "../torchrun.ts";
 
 interface TrainFlags {
   config?: string[];
@@ -58,7 +59,9 @@ Examples:
   hone train ./train.ts rllm/backend=tinker --cfg job
   hone train ./train.ts -m training.learning_rate=1e-4,1e-5 rllm.rollout.n=4,8`;
 
-async function trainCommand(script: string, overrides: string[], flags: TrainFlags): Promise<void> {
+async function trainCommand(script: string, own: string[], flags: TrainFlags): Promise<void> {
+  if (isSpareCopy()) return;
+  const overrides = [...torchrunOverrides(), ...own];
   const { cfg, resolve: resolved = false, resume, checkpoint, dryRun = false, config: files = [] } = flags;
   if (resolved && cfg === undefined) throw new UserError("--resolve requires --cfg job");
   if (flags.view && flags.multirun) throw new UserError("--view shows one run; use hone view runs with --multirun");

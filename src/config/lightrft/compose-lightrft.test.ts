@@ -92,13 +92,6 @@ describe("composeLightRft", () => {
     },
   );
 
-  it("rejects unsupported settings that were given", () => {
-    const asked = (line: string) =>
-      unsupportedSettings(compose(`${least} ${line}`)).filter(({ key }) => key === "local.sequence_parallel");
-    expect(asked("--sp_size 2")).toMatchObject([{ isRefused: true }]);
-    expect(asked("--max_norm 1")).toEqual([]);
-  });
-
   it.each([
     ["--max_norm 1", { type: "own" }],
     ["--engine_type sglang", { type: "sglang" }],
@@ -113,14 +106,28 @@ describe("composeLightRft", () => {
 
 const unsupported = (line: string) => unsupportedSettings(compose(`${least} ${line}`)).map(({ message }) => message);
 
-it.each(["--adam_offload", "--fsdp --fsdp_cpu_offload"])(
-  "%s is refused for the reason that applies to offloading",
-  (line) => {
+describe("the flags of distributed training and memory", () => {
+  const local = (line: string) => compose(`${least} ${line}`, { WORLD_SIZE: "2" }).config.local;
+
+  it.each([
+    ["--zero_stage 3", { processes: 2, sharding: "zero3" }],
+    ["--max_norm 1", { sharding: "zero2", offload_optimizer: false }],
+    ["--fsdp", { sharding: "fsdp" }],
+    ["--fsdp --fsdp_cpu_offload", { sharding: "fsdp", offload_optimizer: true }],
+    ["--adam_offload", { sharding: "zero2", offload_optimizer: true }],
+    ["--sp_size 2", { sequence_parallel: 2 }],
+    ["--bf16 --gradient_checkpointing", { dtype: "bfloat16", gradient_checkpointing: true }],
+    ["--chunk_size 64", { chunk_size: 64 }],
+    ["--use_mp_opt", { mixed_precision_optimizer: true }],
+  ])("%s", (line, expected) => expect(local(line)).toMatchObject(expected));
+
+  it.each(["--adam_offload", "--fsdp --fsdp_cpu_offload"])("%s is refused with one process", (line) => {
     expect(unsupported(line)).toContain(
-      "local.offload_optimizer=true: the local engine keeps weights and optimizer state on its device so far",
+      "local.offload_optimizer=true has no effect: it requires local.processes above 1",
     );
-  },
-);
+    expect(unsupported(`${line} local.processes=2`)).toEqual([]);
+  });
+});
 
 it("cpgd without a KL does not get the default KL target", () => {
   const { config } = compose(`${least} --advantage_estimator cpgd --init_kl_coef 0`);

@@ -2,9 +2,6 @@
 import { z } from "zod";
 import { count, off, on, optionalText, positive, section, text } from "./about.ts";
 
-const processesLater = "the local engine runs in a single process so far";
-const offloadLater = "the local engine keeps weights and optimizer state on its device so far";
-
 const isAddress = (url: string) => /^https?:\/\/[^/]/.test(url);
 
 export const local = section({
@@ -27,22 +24,23 @@ export const local = section({
   threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
   processes: positive
     .default(1)
-    .describe("Number of processes (one per GPU) that share the model.")
-    .meta({ later: processesLater }),
+    .describe("Number of processes (one per GPU) that train the model together; a process beside them samples."),
   sharding: z
     .enum(["zero1", "zero2", "zero3", "fsdp"])
-    .default("zero2")
-    .describe("How several processes shard optimizer state, gradients and weights. Has no effect with one process.")
-    .meta({ neutral: ["zero1", "zero2", "zero3", "fsdp"] }),
-  offload_parameters: off.describe("Keep the weights in CPU memory between uses.").meta({ later: offloadLater }),
-  offload_optimizer: off.describe("Keep Adam's moments in CPU memory.").meta({ later: offloadLater }),
+    .default("fsdp")
+    .describe(
+      "How several processes share a model's memory: FSDP2 of torch, or a ZeRO stage of DeepSpeed, which is installed on first use. Sharded are the optimizer's state (zero1), also the gradients (zero2), also the weights (zero3, fsdp).",
+    ),
+  offload_parameters: off.describe("Keep the weights that a process trains in CPU memory between uses."),
+  offload_optimizer: off.describe("Keep Adam's moments in CPU memory, and step there."),
   mixed_precision_optimizer: off
-    .describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights.")
-    .meta({ later: "the local engine always keeps float32 master weights" }),
+    .describe(
+      "Keep float32 master weights in the optimizer next to the model's bfloat16 weights. The local engine always does.",
+    )
+    .meta({ neutral: [true] }),
   sequence_parallel: positive
     .default(1)
-    .describe("Number of processes that share one sequence.")
-    .meta({ later: processesLater }),
+    .describe("Number of processes that share each sequence; must divide processes."),
   sampler: section({
     type: z
       .enum(["own", "vllm", "sglang"])

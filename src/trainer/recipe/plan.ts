@@ -1,4 +1,5 @@
 /** When to validate and save: a pure function of the configuration and the datasets' sizes. Steps count from 1. */
+import { isRemote } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { stepsPerEpoch, totalSteps } from "../../data/sampler.ts";
 import { UserError } from "../../errors.ts";
@@ -62,7 +63,8 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
  * What a training step is made of, in one line. An episode gives one sequence for each conversation that was only
  * continued, and more where agents rewrite history or several agents act.
  *
- * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 a step; ..."
+ * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 a step -> about
+ * 32 for each of 2 processes, in micro-batches of up to 4096 tokens; ..."
  */
 function arithmetic(config: Config, total: number, perEpoch: number): string {
   const { num_minibatches: parts, ppo_epochs: passes } = config.training;
@@ -73,9 +75,19 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
   const size = Math.ceil(episodes / parts);
   return (
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
-    `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} a step; ` +
+    `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} a step${perProcess(config, size)}; ` +
     `${formatCount(total)} steps (${formatCount(perEpoch)} an epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
   );
+}
+
+/** How the sequences of an optimizer step are shared by the processes that train. */
+function perProcess(config: Config, sequences: number): string {
+  const { processes, sequence_parallel: together, micro_batch_tokens: tokens } = config.local;
+  if (processes === 1 || isRemote(config)) return "";
+  const groups = processes / together;
+  const who = together === 1 ? `${groups} processes` : `${groups} groups of ${together} processes`;
+  const parts = tokens === 0 ? "that fit into memory" : `of up to ${tokens} tokens`;
+  return ` -> about ${Math.ceil(sequences / groups)} for each of ${who}, in micro-batches ${parts}`;
 }
 
 function asyncArithmetic(config: Config): string {
