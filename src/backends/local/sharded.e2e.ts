@@ -1,0 +1,109 @@
+/** Two processes train one model on the CPU, and a third one samples. */
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { singleTurn } from "../../agents/single-turn.ts";
+import { openChat } from "../../chat/open-chat.ts";
+import { composeConfig } from "../../config/compose.ts";
+import { generated } from "../../data/generated.ts";
+import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { mean } from "../../statistics.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { train } from "../../trainer/train.ts";
+import { conformance } from "../conformance/conformance.ts";
+import { samplerChecks } from "../conformance/sampler.ts";
+import { linearLoss, madeUpSequences, madeUpWeights, numTrained } from "../conformance/tools.ts";
+import type { Engine } from "../engine.ts";
+import { shardedCapabilities } from "./capabilities.ts";
+import { openLocalEngine } from "./engine.ts";
+import { withOwnSampler } from "./own-sampler.ts";
+
+const root = temporaryFolder("sharded");
+let options: Parameters<typeof openLocalEngine>[0];
+let engine: Engine;
+
+beforeAll(async () => {
+  const model = await makeTinyModel(join(root, "model"));
+  const common = { model, device: "cpu", dtype: "float32", threads: 1, cacheDir: join(root, "cache") } as const;
+  options = { ...common, processes: 2, sharding: "fsdp", microBatchTokens: 32, logFile: join(root, "worker.log") };
+  engine = await withOwnSampler(await openLocalEngine(options), { ...options, folder: join(root, "published") });
+});
+afterAll(() => engine?.close());
+
+describe("the local engine in two processes", () => {
+  const ofSampler = new Set(samplerChecks.map(({ name }) => name));
+  const checks = conformance.filter(
+    ({ name, needs }) => !ofSampler.has(name) && (needs?.(shardedCapabilities) ?? true),
+  );
+  it.each(checks.map((check, index) => ({ ...check, index })))("$name", async ({ check, index }) => {
+    await check(engine, { path: (file) => join(root, `${index}-${file}`), tolerance: 1e-4 });
+  });
+});
+
+const share = (reply: string) => [...reply].filter((letter) => letter >= "a" && letter <= "z").length / 8;
+
+async function rewards(name: string, of: Engine): Promise<number[]> {
+  const { history } = await train(
+    {
+      train: generated("toy", 256, (index) => ({ index })),
+      workflow: singleTurn({ prompt: ({ index }) => `say ${index}`, reward: (_, { text }) => share(text) }),
+      config: {
+        model: { name: options.model, lora_rank: 4 },
+        rllm: {
+          rollout: { n: 8 },
+          trainer: { total_batches: 8, logger: [], save_freq: 0, test_freq: 0, run_dir: join(root, name) },
+        },
+        training: { learning_rate: 0.03 },
+        data: { train_batch_size: 4, max_response_length: 8 },
+      },
+    },
+    { engine: { engine: of, chat: openChat(of.model.directory, composeConfig().config, () => {}) } },
+  );
+  return history.map(({ metrics }) => metrics["reward/mean"] ?? Number.NaN);
+}
+
+it("learns with the same rewards as one process", async () => {
+  const several = await rewards("two", engine);
+  const alone = await openLocalEngine({ ...options, processes: 1, logFile: join(root, "alone.log") });
+  try {
+    expect(several).toEqual(await rewards("one", alone));
+  } finally {
+    await alone.close();
+  }
+  expect(mean(several.slice(-2)) - mean(several.slice(0, 2))).toBeGreaterThan(0.2);
+});
+
+/** The ranks that this test has started. */
+function ranks(): number[] {
+  return readdirSync("/proc").flatMap((entry) => {
+    if (!/^\d+$/.test(entry)) return [];
+    try {
+      const command = readFileSync(`/proc/${entry}/cmdline`, "utf8").split("\0");
+      const group = Number(/^\d+ \(.*\) \S+ \d+ (\d+)/.exec(readFileSync(`/proc/${entry}/stat`, "utf8"))?.[1]);
+      const leader = readFileSync(`/proc/${group}/stat`, "utf8");
+      const isOurs = Number(/^\d+ \(.*\) \S+ (\d+)/.exec(leader)?.[1]) === process.pid;
+      return isOurs && command.includes("hone_sharded.rank") ? [Number(entry)] : [];
+    } catch {
+      return []; // It has ended meanwhile.
+    }
+  });
+}
+
+// The last test: nothing is left of the engine.
+it("ends with a sentence when one rank is killed in the middle of a step", async () => {
+  const { learner } = await engine.createPolicy({ adapter: { kind: "full" } });
+  const sequences = madeUpSequences(engine);
+  const loss = linearLoss(sequences, madeUpWeights(numTrained(sequences), 1));
+  const killing = {
+    ...loss,
+    evaluate: (...given: Parameters<typeof loss.evaluate>) => {
+      process.kill(ranks().at(-1)!, "SIGKILL");
+      return loss.evaluate(...given);
+    },
+  };
+  expect(ranks()).toHaveLength(2);
+  await expect(learner.forwardBackward(sequences, killing)).rejects.toThrow(
+    /worker ended with exit code 137: .*memory ran out\.\n(.*\n)*.*rank [01] of 2 \(process \d+\) ended by SIGKILL; the other rank was ended too/,
+  );
+  expect(ranks()).toEqual([]);
+});
