@@ -107,7 +107,7 @@ it("the samples of a server that is killed in the middle of rollouts are asked f
       workflow: async ({ row }, { model }) => {
         const ask = (content: string) => model.chat([{ role: "user", content }]);
         const first = await ask(`say ${row.index}`);
-        // The second step has eight rollouts, of which the other half began at this server.
+        // The second step has eight rollouts, half of which began at this server.
         if (++rollouts === 9) servers[0]!.kill("SIGKILL");
         const second = await ask(`say ${row.index} again after ${first.text}`);
         return share(second.text);

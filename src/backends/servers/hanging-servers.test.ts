@@ -53,7 +53,7 @@ const isHealthy: RequestListener = ({ method, url }, response) => {
 
 test.each<[string, RequestListener, Partial<GroupOptions>, string]>([
   ["never answers at all", () => {}, { watchSeconds: 1 }, "no answer to /health within 1 s"],
-  ["answers only /health", isHealthy, { timeoutSeconds: 1 }, "a request made no progress for 1 s"],
+  ["answers only /health", isHealthy, { timeoutSeconds: 2 }, "a request made no progress for 2 s"],
 ])("a server that %s is left out, and its samples are asked elsewhere", async (_, answer, options, why) => {
   await open(answer, options);
   expect(await sample()).toEqual(await expected());
