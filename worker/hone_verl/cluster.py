@@ -26,6 +26,7 @@ _OBJECT_STORE_BYTES = 200 << 20
 _STARTS = 4
 _COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats")
 _END_SECONDS = 2
+_ANSWER_SECONDS = 10
 
 
 class Cluster:
@@ -37,7 +38,11 @@ class Cluster:
         self._ending = False
 
     def start(
-        self, settings: dict[str, Any], environment: dict[str, str], log: Path, on_death: Callable[[str], None],
+        self,
+        settings: dict[str, Any],
+        environment: dict[str, str],
+        log: Path,
+        on_death: Callable[[str], None],
         on_retry: Callable[[str], None],
     ) -> None:
         """`settings`: Ray's, with `address` null for a cluster of its own. `on_death` gets one sentence when that
@@ -45,7 +50,9 @@ class Cluster:
         settings = {key: value for key, value in settings.items() if value is not None}
         address = settings.pop("address", None)
         joined = address is not None
-        if not joined:
+        if joined:
+            _require_answer(address)
+        else:
             address = self._serve(settings, log, on_retry)
         runtime = settings.pop("runtime_env", {})
         runtime = {**runtime, "env_vars": {**environment, **runtime.get("env_vars", {})}}
@@ -140,6 +147,19 @@ class Cluster:
         self._server.wait()
         if not self._ending:
             on_death(f"the Ray cluster that Hone started (process {self._server.pid}) ended; {log} may say why")
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():  # "auto"
+        return
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+    except OSError as error:
+        raise RunFailure(
+            f"the Ray cluster at {address} (ray_kwargs.ray_init.address) does not answer: {error.strerror or error}"
+        ) from error
 
 
 def _short_folder() -> Path:

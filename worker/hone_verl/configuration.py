@@ -6,8 +6,10 @@ from typing import Any
 
 import verl
 from hone_worker.errors import UserMistake, first_line
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from verl.utils.config import omega_conf_to_dataclass
 
 _TREES = {"megatron": "_generated_ppo_megatron_trainer.yaml"}
 _TREE = "_generated_ppo_trainer.yaml"
@@ -49,6 +51,15 @@ def read_configuration(given: dict[str, Any], device: str) -> Configuration:
     if device == "cpu":
         _adapt_to_cpu(configuration)
     return configuration
+
+
+def as_dataclass(configuration: Configuration, path: str) -> Any:
+    """verl's own object of a part of the configuration."""
+    try:
+        return omega_conf_to_dataclass(configuration.get(path))
+    except (InstantiationException, AssertionError, TypeError, ValueError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise UserMistake(f"verl {verl.__version__} refuses {path}: {reason}") from error
 
 
 def ranks(configuration: Configuration) -> tuple[int, int]:

@@ -9,6 +9,8 @@ from transformers import AutoConfig, GenerationConfig
 
 def model_facts(folder: Path, name: str, device: str) -> dict[str, Any]:
     """ModelInfo of the engine interface, in snake_case, without what the workers know."""
+    if not (folder / "config.json").exists():
+        raise UserMistake(f"{name}: {folder} has no config.json, so it is not a model")
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:

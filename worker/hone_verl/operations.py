@@ -21,12 +21,11 @@ from hone_worker.folders import write_folder, write_json
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, outputs_of
 from omegaconf import OmegaConf
 from verl.single_controller.ray import RayResourcePool
-from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorkerConfig
 
 from .batches import Batch, deal
 from .cluster import Cluster
-from .configuration import Configuration, ranks, read_configuration
+from .configuration import Configuration, as_dataclass, ranks, read_configuration
 from .group import WorkerGroup
 from .model_facts import model_facts
 from .workers import CriticWorker, PolicyWorker
@@ -74,6 +73,7 @@ class Operations:
         configuration = read_configuration(header["config"], self._device)
         configuration.tree.actor_rollout_ref.model.path = header["model"]
         configuration.tree.critic.model.path = header["model"]
+        as_dataclass(configuration, "actor_rollout_ref.actor")  # the workers would refuse it a minute later
         nodes, each = ranks(configuration)
         facts = model_facts(Path(header["model"]), header.get("name", header["model"]), self._device)
         self._status(message, "starting Ray" if (header.get("ray") or {}).get("address") is None else "joining Ray")
@@ -341,7 +341,7 @@ class Operations:
     def _open_critic(self, message: Message) -> Answer:
         if self._critic is not None:
             raise UserMistake("verl's backend has one critic")
-        config = omega_conf_to_dataclass(self._configuration.tree.critic)
+        config = as_dataclass(self._configuration, "critic")
         engine = config.engine
         engine.infer_max_token_len_per_gpu = config.ppo_infer_max_token_len_per_gpu
         engine.max_token_len_per_gpu = config.ppo_max_token_len_per_gpu

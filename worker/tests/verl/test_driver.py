@@ -1,6 +1,6 @@
 """The verl driver on Ray, 2 FSDP ranks on the CPU, beside plain transformers in this process. HONE_VERL_PYTHON runs it.
 
-The tests share one driver and run in this order; the last two kill parts of it."""
+The tests share one driver and run in this order: the first are refused, the last two kill parts of it."""
 
 from __future__ import annotations
 
@@ -81,21 +81,26 @@ def model(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loaded(folder: Path, model: Path) -> Iterator[tuple[Driver, dict]]:
+def started() -> Iterator[Driver]:
+    with Driver() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def loaded(started: Driver, folder: Path, model: Path) -> tuple[Driver, dict]:
     config = {
         "trainer": {"nnodes": 1, "n_gpus_per_node": 2},
         "actor_rollout_ref": {"actor": {"clip_ratio_high": 0.28, "optim": {"lr": 2e-6}}},
         "rllm": {"is": "not verl's"},
     }
-    with Driver() as driver:
-        number = driver.send(
-            "load", model=str(model), name="tiny", config=config, ray={"num_cpus": 2}, logs=str(folder / "logs")
-        )
-        answer, _, events = driver.answer(number)
-        assert answer.get("ok"), answer
-        assert [event["text"] for event, _ in events][-1] == "loading tiny into verl's workers"
-        assert driver.call("create_policy", adapter=ACTOR)["trainable_parameters"] == answer["model"]["parameters"]
-        yield driver, answer
+    number = started.send(
+        "load", model=str(model), name="tiny", config=config, ray={"num_cpus": 2}, logs=str(folder / "logs")
+    )
+    answer, _, events = started.answer(number)
+    assert answer.get("ok"), answer
+    assert [event["text"] for event, _ in events][-1] == "loading tiny into verl's workers"
+    assert started.call("create_policy", adapter=ACTOR)["trainable_parameters"] == answer["model"]["parameters"]
+    return started, answer
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,21 @@ def slopes(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "logprobs": (np.sin(np.arange(9)) * np.exp(found["logprobs"] / 10)).astype(np.float32),
         "entropy": np.linspace(-0.1, 0.1, 9, dtype=np.float32),
     }
+
+
+@pytest.mark.parametrize(
+    ("config", "ray", "kind", "words"),
+    [
+        ({"actor_rollout_ref": {"actor": {"clip_ratoi": 1}}}, {}, "user", "unexpected keyword argument 'clip_ratoi'"),
+        ({"trainer": {"n_gpus_per_node": 1}}, {"address": "127.0.0.1:1"}, "run", "127.0.0.1:1 (ray_kwargs"),
+    ],
+)
+def test_does_not_start(
+    started: Driver, folder: Path, model: Path, config: dict, ray: dict, kind: str, words: str
+) -> None:
+    number = started.send("load", model=str(model), config=config, ray=ray, logs=str(folder / "refused"))
+    error = started.answer(number)[0]["error"]
+    assert (error["kind"], words in error["message"]) == (kind, True), error
 
 
 def test_says_what_it_runs(loaded: tuple[Driver, dict], folder: Path) -> None:
