@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from "node
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { expect, test } from "vitest";
+import { afterAll, expect, test } from "vitest";
 import { uniforms } from "../random.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { journalFile } from "../tracking/run-folder/journal.ts";
@@ -19,8 +19,18 @@ const run = join(root, "runs", "toy");
 const script = fileURLToPath(new URL("killed-together.fixture.ts", import.meta.url));
 mkdirSync(join(root, "runs"));
 
-const start = (what: "train" | "view") =>
-  spawn(process.execPath, ["--import", "tsx", script, what, root], { stdio: ["ignore", "pipe", "ignore"] });
+const children: ChildProcess[] = [];
+afterAll(() => {
+  for (const child of children) child.kill("SIGKILL");
+});
+
+function start(what: "train" | "view") {
+  const child = spawn(process.execPath, ["--import", "tsx", script, what, root], {
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  children.push(child);
+  return child;
+}
 
 async function kill(child: ChildProcess): Promise<void> {
   child.kill("SIGKILL");
