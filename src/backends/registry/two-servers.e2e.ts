@@ -95,7 +95,8 @@ it("hone eval and hone chat sample from them", async () => {
   ]);
   expect(measured).toContain('"mean":');
   const asked = (await counts()).map((count, index) => count - before[index]!);
-  expect(asked[0]! + asked[1]!).toBe(4 + 1);
+  // Four tasks at least, and one conversation.
+  expect(asked[0]! + asked[1]!).toBeGreaterThanOrEqual(5);
 });
 
 it("the samples of a server that is killed in the middle of rollouts are asked from the other one, and counted", async () => {
