@@ -70,6 +70,8 @@ describe("an image is read from", () => {
     ["a file URL", () => pathToFileURL(join(folder, "a.png"))],
     ["an address", () => `${origin}/a.png`],
     ["an address that is redirected", () => new URL(`${origin}/moved`)],
+    ["a Parquet file's bytes", () => ({ bytes: new Uint8Array(png(3, 5)), path: "a.png" })],
+    ["a Parquet file's path", () => ({ bytes: null, path: join(folder, "a.png") })],
     ["an image that is stored", () => ({ ...whole, type: "image/png", hash })],
   ])("%s", async (_, source) => {
     expect(await load(source())).toEqual({ ...whole, hash });
@@ -158,6 +160,9 @@ describe("a hostile image", () => {
       () => broken(jpeg(), 10, 0),
       "the image is broken: byte 10 is not the start of a segment",
     ],
+    ["a Parquet file's empty cell", () => ({ bytes: null, path: null }), "the image has neither bytes nor a path"],
+    ["a number", () => 7 as never, "the image is number"],
+    ["null", () => null as never, "the image is null"],
     ["a large file", () => join(folder, "large.png"), "large.png: the image has 21.0 MB; the limit is 21.0 MB"],
     ["a missing file", () => join(folder, "b.png"), `no image file ${folder}/b.png`],
     ["a file of text", () => join(folder, "text.png"), "text.png: the image is in an unknown format"],

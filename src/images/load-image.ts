@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import { RunError, UserError } from "../errors.ts";
 import { imageLimits, requireSize } from "./image-limits.ts";
 import type { MediaStore } from "./media-store.ts";
-import type { ImageSource, StoredImage } from "./types.ts";
+import type { ImageSource, ParquetImage, StoredImage } from "./types.ts";
 
 export interface ImageLoader {
   /**
@@ -36,12 +36,16 @@ export function imageLoader(store: MediaStore): ImageLoader {
       signal?.throwIfAborted();
       if (source instanceof Uint8Array) return store.add(source);
       if (isStored(source)) return source;
+      if (isParquetImage(source)) return this.load(fromParquet(source), signal);
+      if (typeof source !== "string" && !(source instanceof URL)) {
+        throw new UserError(`the image is ${source === null ? "null" : typeof source}`, { hint: forms });
+      }
       const address = String(source);
       if (/^https?:/i.test(address)) return unlessAborted(fetchOnce(address), signal);
       if (/^data:/i.test(address)) return addDataUrl(store, address);
       if (/^[a-z][a-z0-9+.-]+:/i.test(address) && !/^file:/i.test(address)) {
         throw new UserError(`${shorten(address)} is not the address of an image`, {
-          hint: "use bytes, a data URL, an http(s) URL or a file",
+          hint: forms,
         });
       }
       const path = /^file:/i.test(address) ? located(address, () => fileURLToPath(address)) : address;
@@ -52,6 +56,17 @@ export function imageLoader(store: MediaStore): ImageLoader {
 
 export const isStored = (source: unknown): source is StoredImage =>
   typeof source === "object" && source !== null && !(source instanceof URL) && "hash" in source;
+
+const forms = "use bytes, a data URL, an http(s) URL, a file, or a Parquet file's { bytes, path }";
+
+const isParquetImage = (source: unknown): source is ParquetImage =>
+  typeof source === "object" && source !== null && !(source instanceof URL) && "bytes" in source && "path" in source;
+
+function fromParquet({ bytes, path }: ParquetImage): Uint8Array | string {
+  if (bytes instanceof Uint8Array) return bytes;
+  if (typeof path === "string") return path;
+  throw new UserError("the image has neither bytes nor a path");
+}
 
 /** Puts the place before a sentence that begins with "the image". */
 function located<T>(where: string, run: () => T): T {

@@ -49,12 +49,13 @@ export function toEpisode(
 
 const maxCharacters = 1 << 16;
 
-/** @returns the row as plain JSON, or a sentence when it is not serializable or is over 64 KiB */
+/** @returns the row as plain JSON without long bytes, or a sentence when it is not serializable or is over 64 KiB */
 export function keptRow(row: unknown): unknown {
   try {
-    const json = JSON.stringify(row, (_key, value: unknown) =>
-      typeof value === "bigint" || (typeof value === "number" && !Number.isFinite(value)) ? String(value) : value,
-    ) as string | undefined;
+    const json = JSON.stringify(row, (_key, value: unknown) => {
+      if (value instanceof Uint8Array && value.length > 1024) return `[${value.length} bytes]`;
+      return typeof value === "bigint" || (typeof value === "number" && !Number.isFinite(value)) ? String(value) : value;
+    }) as string | undefined;
     if (json === undefined) return `[not kept: ${typeof row}]`;
     if (json.length > maxCharacters) return `[not kept: ${json.length} characters] ${json.slice(0, 200)}`;
     return JSON.parse(json);

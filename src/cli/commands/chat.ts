@@ -4,12 +4,13 @@ import { createInterface } from "node:readline/promises";
 import type { Command } from "commander";
 import type { Sampler, SamplingParams } from "../../backends/engine.ts";
 import type { Chat } from "../../chat/chat.ts";
-import { type ChatMessage, toMessage } from "../../chat/messages.ts";
+import { type Blind, renderWithImages, type Vision } from "../../chat/images/prepare-images.ts";
+import { type ChatMessage, type ImagePart, toMessage } from "../../chat/messages.ts";
 import { outColors } from "../../colors.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import type { Origin } from "../../config/tree/origin.ts";
-import { RunError, UserError } from "../../errors.ts";
+import { HoneError, RunError, UserError } from "../../errors.ts";
 import { printableLines } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { composeSupported } from "../compose-supported.ts";
@@ -37,6 +38,8 @@ const defaultReplyTokens = 2048;
 const help = `
 A reply has at most ${defaultReplyTokens.toLocaleString("en-US")} tokens, regardless of the run's own limit; to change that, add
 rllm.rollout.val.max_tokens=64, for example.
+
+/image FILE attaches a PNG or JPEG image to the next message, if the model sees images.
 
 Examples:
   hone chat
@@ -70,11 +73,19 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
 
 async function converse(turn: Turn, messages: ChatMessage[]): Promise<void> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  let images: ImagePart[] = [];
   try {
     for (;;) {
       const text = await terminal.question(outColors.bold("> ")).catch(() => "");
       if (text.trim() === "") return;
-      messages.push({ role: "user", content: text });
+      const file = /^\/image(?:\s+(.*))?$/.exec(text.trim());
+      if (file !== null) {
+        const image = await attach(turn, file[1]);
+        if (image !== undefined) images.push(image);
+        continue;
+      }
+      messages.push({ role: "user", content: images.length === 0 ? text : [...images, { type: "text", text }] });
+      images = [];
       messages.push(await answer(turn, messages));
     }
   } finally {
@@ -82,9 +93,25 @@ async function converse(turn: Turn, messages: ChatMessage[]): Promise<void> {
   }
 }
 
+/** A mistake does not end the conversation. */
+async function attach({ vision, print }: Turn, file: string | undefined): Promise<ImagePart | undefined> {
+  try {
+    if (typeof vision === "string") throw new UserError(vision);
+    if (file === undefined) throw new UserError("/image needs a file", { hint: "/image picture.png" });
+    const image = await vision.loader.load(file);
+    print(outColors.dim(`${file}: ${image.width} x ${image.height} pixels, sent with the next message\n`));
+    return { type: "image", image };
+  } catch (error) {
+    if (!(error instanceof HoneError)) throw error;
+    print(`${printableLines(error.message)}${error.hint === undefined ? "" : ` (${error.hint})`}\n`);
+    return undefined;
+  }
+}
+
 interface Turn {
   sampler: Sampler;
   chat: Chat;
+  vision: Vision | Blind;
   /** Longest reply in tokens. */
   maxTokens: number;
   /** Longest conversation in tokens, the reply included. */
@@ -99,8 +126,8 @@ interface Turn {
  * @throws UserError when the conversation fills the model's context
  */
 export async function answer(turn: Turn, messages: readonly ChatMessage[]): Promise<ChatMessage> {
-  const { sampler, chat, maxLength, sampling, print } = turn;
-  const prompt = chat.render(messages, { addGenerationPrompt: true });
+  const { sampler, chat, vision, maxLength, sampling, print } = turn;
+  const { tokens: prompt, media } = await renderWithImages(chat, vision, messages);
   if (prompt.length >= maxLength) {
     throw new UserError(`the conversation has ${prompt.length} tokens, and the model reads at most ${maxLength}`, {
       hint: "start a new conversation",
@@ -125,7 +152,7 @@ export async function answer(turn: Turn, messages: readonly ChatMessage[]): Prom
     shown++;
     show(decoder.push(token));
   };
-  for await (const { tokens, stopReason } of sampler.sample([{ prompt, params }], { onToken })) {
+  for await (const { tokens, stopReason } of sampler.sample([{ prompt, ...(media.length > 0 ? { media } : {}), params }], { onToken })) {
     // Not every engine reports tokens while it samples them.
     for (const token of tokens.subarray(shown)) show(decoder.push(token));
     show(decoder.end());
