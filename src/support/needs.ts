@@ -70,6 +70,11 @@ export const engineNeeds: readonly EngineNeed[] = [
     isMet: ({ otherModels }, value) => otherModels || value === null,
   },
   {
+    keys: ["data.mixed_mm_data", "model.processor"],
+    requires: "images",
+    isMet: ({ images }, value) => images || value === null || value === false,
+  },
+  {
     keys: ["model.lora_rank"],
     requires: "training of all weights (lora_rank=0)",
     isMet: ({ adapters }, value) => value !== 0 || adapters.includes("full"),

@@ -14,6 +14,7 @@ const rows: readonly (readonly [string, (capabilities: Capabilities) => string |
   ["entropy bonuses", ({ outputs }) => outputs.includes("entropy")],
   ["`optimal_token_baseline`", ({ outputs }) => outputs.includes("concentration")],
   ["sampling", ({ sampling }) => listed(sampling, ["top_p", "top_k", "min_p"])],
+  ["images", ({ images }) => images],
   ["exports", ({ exports }) => listed(exports, ["adapter", "merged"])],
 ];
 

@@ -24,7 +24,7 @@ export const capabilities: Capabilities = {
   otherModels: true,
   frozenSampler: { lora: true, full: false },
   exports: ["adapter", "merged"],
-  images: false,
+  images: true,
 };
 
 /** Trained by several processes, and sampled by another one, which has a copy of its own of the weights. */
@@ -33,6 +33,7 @@ export const shardedCapabilities: Capabilities = {
   engine: "local engine in several processes",
   outputs: capabilities.outputs.filter((name) => name !== "most_likely" && name !== "draws"),
   frozenSampler: { lora: true, full: true },
+  images: false,
 };
 
 /** Sampled by an inference server instead, which has a copy of its own of all weights. */

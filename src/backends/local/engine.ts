@@ -61,7 +61,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
     },
     versions,
     ...(nccl === null ? {} : { nccl }),
-    ...(seen.placeholder ? { images: workerImages(connection, store, seen.placeholder) } : {}),
+    ...(able.images && seen.placeholder ? { images: workerImages(connection, store, seen.placeholder) } : {}),
     ...(seen.reason === undefined ? {} : { imagesReason: seen.reason }),
     createPolicy: (spec) => createPolicy(connection, store, spec),
     async createLearner({ model: name, ...spec }) {
@@ -142,6 +142,7 @@ export async function openWorker(
         gradient_checkpointing: options.gradientCheckpointing ?? false,
         max_sample_rows: options.maxSampleRows ?? 256,
         ...(processes > 1 ? shardingFields(options) : {}),
+        processor: head === undefined ? options.processor : undefined,
       },
       {},
       ({ header }) => {

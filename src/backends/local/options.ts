@@ -29,6 +29,8 @@ export interface LocalEngineOptions {
   maxSampleRows?: number;
   /** Where converted models are kept; default: `.hone/models` in the project. */
   cacheDir?: string;
+  /** A folder or hub id with an image processor; default: the model's own. */
+  processor?: string;
   /** Keeps the images of prompts; default: memory. */
   media?: MediaStore;
   /** The worker's log is appended here. */
@@ -56,6 +58,7 @@ export function localEngineOptions(
     offloadOptimizer: local.offload_optimizer,
     sequenceParallel: local.sequence_parallel,
     maxSampleRows: local.max_sample_rows,
+    ...(model.processor === null ? {} : { processor: model.processor }),
     ...hooks,
   };
 }

@@ -29,7 +29,9 @@ export const local: BackendDescriptor = {
         throw error;
       });
     }
-    const engine = { ...own, capabilities: capabilitiesWith(kind, own.capabilities) };
+    const { images: _, ...textOnly } = own;
+    const imagesReason = "images are not passed on to inference servers yet";
+    const engine = { ...textOnly, imagesReason, capabilities: capabilitiesWith(kind, own.capabilities) };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
       import("../servers/with-server.ts"),
       import("../servers/process/own-server.ts"),

@@ -39,7 +39,7 @@ export const data = section({
     .default(null)
     .describe("Validation data as files or hub ids, instead of the script's own dataset.")
     .meta({ later: "only the script's own validation dataset is supported so far" }),
-  mixed_mm_data: off
-    .describe("The data contains rows with images and rows without.")
-    .meta({ later: "images are not supported yet" }),
+  mixed_mm_data: off.describe(
+    "The data contains rows with images and rows without. A model that reads only text is then refused at the start.",
+  ),
 });

@@ -14,7 +14,7 @@ export const model = section({
   }),
   train_attn: on.describe("Apply LoRA to the attention layers."),
   train_mlp: on.describe("Apply LoRA to the MLP layers."),
-  processor: optionalText
-    .describe("Processor of a model that accepts images; null is the model's own.")
-    .meta({ later: "images are not supported yet" }),
+  processor: optionalText.describe(
+    "Folder or hub id with the image processor of a model that accepts images; null is the model's own.",
+  ),
 });

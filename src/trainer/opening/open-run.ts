@@ -10,6 +10,7 @@ import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
+import { UserError } from "../../errors.ts";
 import { folderStore, mediaFolder } from "../../images/media-store.ts";
 import { visionOf } from "../../rollout/vision.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
@@ -131,6 +132,9 @@ async function open(
   }
   const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
   const vision = visionOf(engine);
+  if (config.data.mixed_mm_data && typeof vision === "string") {
+    throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a model that sees images" });
+  }
   const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
   closers.push(() => gateway.close());
 
