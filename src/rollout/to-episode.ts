@@ -54,7 +54,9 @@ export function keptRow(row: unknown): unknown {
   try {
     const json = JSON.stringify(row, (_key, value: unknown) => {
       if (value instanceof Uint8Array && value.length > 1024) return `[${value.length} bytes]`;
-      return typeof value === "bigint" || (typeof value === "number" && !Number.isFinite(value)) ? String(value) : value;
+      return typeof value === "bigint" || (typeof value === "number" && !Number.isFinite(value))
+        ? String(value)
+        : value;
     }) as string | undefined;
     if (json === undefined) return `[not kept: ${typeof row}]`;
     if (json.length > maxCharacters) return `[not kept: ${json.length} characters] ${json.slice(0, 200)}`;

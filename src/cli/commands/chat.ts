@@ -152,7 +152,10 @@ export async function answer(turn: Turn, messages: readonly ChatMessage[]): Prom
     shown++;
     show(decoder.push(token));
   };
-  for await (const { tokens, stopReason } of sampler.sample([{ prompt, ...(media.length > 0 ? { media } : {}), params }], { onToken })) {
+  for await (const { tokens, stopReason } of sampler.sample(
+    [{ prompt, ...(media.length > 0 ? { media } : {}), params }],
+    { onToken },
+  )) {
     // Not every engine reports tokens while it samples them.
     for (const token of tokens.subarray(shown)) show(decoder.push(token));
     show(decoder.end());
