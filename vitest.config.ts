@@ -5,7 +5,13 @@ export default defineConfig({
   test: {
     projects: [
       {
-        test: { name: "unit", include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"], testTimeout: 20_000 },
+        test: {
+          name: "unit",
+          include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"],
+          testTimeout: 20_000,
+          // They compose config/verl, whether or not verl is installed.
+          env: { HONE_VERL_PYTHON: "none" },
+        },
       },
       {
         test: {

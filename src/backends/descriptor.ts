@@ -1,7 +1,11 @@
 /** What is known about a backend before anything of it is loaded. */
+import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import type { MediaStore } from "../images/media-store.ts";
-import type { Capabilities, Engine } from "./engine.ts";
+import type { Capabilities, Engine, Finding } from "./engine.ts";
+
+/** A configuration with the backend's own sections. */
+export type ComposedTree = Pick<ComposedConfig, "config" | "tree" | "origins">;
 
 export interface EngineHooks {
   /** The engine's own log. */
@@ -25,9 +29,13 @@ export interface BackendDescriptor {
   capabilities(config: Config): Capabilities;
   /** @throws UserError for the backend's own settings that cannot work */
   check?(config: Config): void;
+  /** Why a setting of the backend's own sections has no effect; undefined if it has. Absent: there are no such sections. */
+  reasonUnused?(key: string): string | undefined;
+  /** For `hone doctor`: what can be found before anything is opened. */
+  examine?(config: ComposedTree): Promise<Finding[]>;
   /** Whether the model runs elsewhere, so that the settings of the local engine have no effect. Absent: never. */
   isRemote?(config: Config): boolean;
   /** Whether this is the address of a state that a service of the backend holds, rather than a folder. */
   holdsState?(address: string): boolean;
-  open(config: Config, hooks: EngineHooks): Promise<Engine>;
+  open(composed: ComposedTree, hooks: EngineHooks): Promise<Engine>;
 }

@@ -350,6 +350,14 @@ export interface ModelInfo {
   sampledBy?: string;
 }
 
+/** One line of `hone doctor`. */
+export interface Finding {
+  name: string;
+  detail: string;
+  /** What to do about it, if something is wrong. */
+  fix?: string;
+}
+
 export interface Engine {
   readonly capabilities: Capabilities;
   readonly model: ModelInfo;
@@ -369,6 +377,8 @@ export interface Engine {
    * whose `outputs` name "scores".
    */
   createScorer?(model: string): Promise<Scorer>;
+  /** For `hone doctor`: whether the processes that train hold the run's settings. Absent if they are not asked. */
+  examine?(): Promise<Finding[]>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;
   /** Operations in progress, the longest silent first; for the progress line. */
@@ -377,3 +387,8 @@ export interface Engine {
   readonly died?: Promise<Error>;
   close(): Promise<void>;
 }
+
+/** An engine without samplers of its own: a server samples for it. */
+export type LearningEngine = Omit<Engine, "createPolicy"> & {
+  createPolicy(spec: PolicySpec): Promise<Pick<Policy, "learner">>;
+};

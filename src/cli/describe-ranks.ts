@@ -1,6 +1,8 @@
 /** What `hone doctor` says of the processes that will train a model, before it is loaded. */
+
 import { statSync } from "node:fs";
 import { availableParallelism, freemem } from "node:os";
+import type { Finding } from "../backends/engine.ts";
 import { type Gpu, listGpus, listLinks } from "../backends/local/memory/gpus.ts";
 import { memoryPerRank } from "../backends/local/memory/memory-per-rank.ts";
 import { readModelShapes } from "../backends/local/memory/model-shapes.ts";
@@ -8,13 +10,6 @@ import { modelSource } from "../backends/local/models.ts";
 import { adapterSpec } from "../backends/registry/open-engine.ts";
 import type { Config } from "../config/schema.ts";
 import { formatBytes } from "../files/durable-files.ts";
-
-export interface Finding {
-  name: string;
-  detail: string;
-  /** What is wrong: how to change it. */
-  fix?: string;
-}
 
 /** The devices of the processes and how they are connected. */
 export async function describeRanks(config: Config): Promise<Finding[]> {

@@ -5,7 +5,7 @@ import { adapterSpec, openEngine } from "../backends/registry/open-engine.ts";
 import type { Chat } from "../chat/chat.ts";
 import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import { openChat } from "../chat/open-chat.ts";
-import type { Config } from "../config/schema.ts";
+import type { ComposedConfig } from "../config/compose.ts";
 import { visionOf } from "../rollout/vision.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
 import { showStatus } from "./show-status.ts";
@@ -21,12 +21,13 @@ export interface OpenModel {
 }
 
 export async function openModel(
-  config: Config,
+  composed: ComposedConfig,
   checkpoint: OpenCheckpoint | undefined,
   warn: (text: string) => void,
 ): Promise<OpenModel> {
+  const { config } = composed;
   const status = showStatus();
-  const engine = await openEngine(config, { onStatus: status.say, warn }).finally(status.end);
+  const engine = await openEngine(composed, { onStatus: status.say, warn }).finally(status.end);
   try {
     const adapter = checkpoint ? adapterSpec(config) : ({ kind: "none" } as const);
     const { sampler, learner } = await engine.createPolicy({ adapter });

@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 export const knownPython = (): string => process.env.HONE_PYTHON || (installedPython("python") ?? "python3");
 
 /** The Python of an environment in `.hone` that set-up created in this project; undefined if it did not. */
-export function installedPython(environment: "python" | "vllm" | "vllm-cpu"): string | undefined {
+export function installedPython(environment: "python" | "vllm" | "vllm-cpu" | "verl"): string | undefined {
   const executable = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
   const projects = [fileURLToPath(new URL("../..", import.meta.url)), process.cwd()];
   const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;

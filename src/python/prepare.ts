@@ -34,7 +34,8 @@ export async function preparePackage(name: string): Promise<string> {
 }
 
 /**
- * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` and `HONE_VERL_PYTHON` name ready ones.
+ * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` or `HONE_VERL_PYTHON` names a
+ * ready one.
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */

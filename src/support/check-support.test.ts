@@ -7,7 +7,7 @@ const found = (...overrides: string[]) =>
   unsupportedSettings(composeConfig({ overrides })).map(({ message }) => message);
 
 test("shipped defaults are supported, also when set explicitly", () => {
-  for (const backend of ["local", "tinker"]) expect(found(`rllm/backend=${backend}`)).toEqual([]);
+  for (const backend of ["local", "tinker", "verl"]) expect(found(`rllm/backend=${backend}`)).toEqual([]);
   expect(
     found("rllm.remote_runtime.enabled=false", "rllm.episode_logging.episode_log_dir=logs/rllm-training/default"),
   ).toEqual([]);
@@ -16,6 +16,7 @@ test("shipped defaults are supported, also when set explicitly", () => {
 const onCpu = ["local.sampler.type=vllm", "local.device=cpu"];
 const two = ["local.processes=2"];
 const onTinker = "rllm/backend=tinker";
+const onVerl = "rllm/backend=verl";
 
 test.each([
   [
@@ -32,12 +33,25 @@ test.each([
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
-  [["rllm/backend=verl"], 'rllm.backend="verl": the verl backend is not built yet'],
-  [[onTinker, "sampling.train.min_p=0.1"], "it requires sampling with min_p; only the local backend supports it"],
+  [[onVerl, "data.gen_batch_size=3"], "data.gen_batch_size=3 has no effect: the experiment's script reads the data"],
+  [
+    [onVerl, "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
+    "gpu_memory_utilization=0.3 has no effect: a vLLM server that Hone starts samples, and does not read it",
+  ],
+  [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's replaces"],
+  [[onVerl, "actor_rollout_ref.actor.optim.betas=[0.5,0.9]"], "set training.beta1 and training.beta2"],
+  [[onVerl, "rllm.reward.model=./judge"], "it requires reward models, or servers for them"],
+  [
+    [onTinker, "sampling.train.min_p=0.1"],
+    "it requires sampling with min_p; only the local and verl backend supports it",
+  ],
   [[onTinker, "rllm.rollout.val.min_p=0.1"], "it requires sampling with min_p"],
-  [[onTinker, "rllm.algorithm.entropy_coeff=0.1"], "it requires entropies; only the local backend supports it"],
+  [
+    [onTinker, "rllm.algorithm.entropy_coeff=0.1"],
+    "it requires entropies; only the local and verl backend supports it",
+  ],
   [[onTinker, "rllm.algorithm.high_entropy_token_ratio=0.2"], "it requires entropies"],
-  [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local backend"],
+  [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local and verl backend"],
   [[onTinker, "rllm.algorithm.estimator_map={judge:gae}"], "it requires a critic (gae)"],
   [[onTinker, "model.lora_rank=0"], "it requires training of all weights (lora_rank=0)"],
   [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
@@ -91,6 +105,9 @@ test.each([
   [...two, "local.offload_parameters=true"],
   [onTinker, "rllm.reward={model: ./judge, use_engine: true, engine_url: ['http://localhost:1']}"],
   ["rllm.critic.model=./other", "rllm.algorithm.adv_estimator=gae"],
+  [onVerl, "actor_rollout_ref.actor.strategy=fsdp2", "trainer.n_gpus_per_node=2", "+ray_kwargs.ray_init.num_cpus=2"],
+  [onVerl, "actor_rollout_ref.model.path=./other", "actor_rollout_ref.actor.optim.lr=1e-5"],
+  [onVerl, "actor_rollout_ref.rollout.mode=async", "actor_rollout_ref.rollout.agent.num_workers=0"],
   ["rllm.algorithm.reference_model=./other", "rllm.algorithm.kl_beta=0.1"],
   ["rllm.reward={model: [./a, ./b], model_weights: [{solver: 1}, 2], own_weight: {judge: 0}}"],
 ])("%s takes effect with %s", (...overrides) => {
@@ -120,9 +137,11 @@ test("all refused settings are reported at once with their origins; on_unsupport
 });
 
 test("all missing values are reported at once", () => {
-  const composed = composeConfig({ overrides: ["rllm/backend=verl", "trainer.device=???"] });
+  const composed = composeConfig({
+    overrides: ["rllm/backend=verl", "actor_rollout_ref.actor.strategy=???", "trainer.device=???"],
+  });
   expect(() => requireValues(composed)).toThrow(
-    /^2 required values are missing:\n {2}actor_rollout_ref\.rollout\.name \(default .*\n {2}trainer\.device \(command line: trainer\.device=\?\?\?\)$/,
+    /^2 required values are missing:\n {2}actor_rollout_ref\.actor\.strategy \(command line: .*\n {2}trainer\.device \(command line: trainer\.device=\?\?\?\)$/,
   );
   expect(() => composeConfig({ overrides: ["training.eps=???", "rllm.rollout.n=???"] })).toThrow(
     /rllm\.rollout\.n is \?\?\?[\s\S]*training\.eps is \?\?\?/,

@@ -1,7 +1,9 @@
 /** Checks before start that every setting takes effect, so none is ignored silently. */
 
+import { isDeepStrictEqual } from "node:util";
+import { reasonUnused } from "../backends/registry/open-engine.ts";
 import { showValue } from "../config/compose/check.ts";
-import type { ComposedConfig } from "../config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { configKeys, openSectionOf, openSections } from "../config/describe.ts";
 import { layerOf, originText } from "../config/tree/origin.ts";
 import { valueAt } from "../config/tree/value-at.ts";
@@ -58,7 +60,7 @@ export function unsupportedSettings(composed: ComposedConfig, options: CheckOpti
     const instead = about.instead === undefined || effect.kind === "none" ? "" : `; use ${about.instead}`;
     return [describe(composed, key, effect, `${effect.because}${instead}`)];
   });
-  return [...listed, ...unsupportedExtras(composed)];
+  return [...listed, ...unsupportedExtras(composed), ...unusedOwn(composed)];
 }
 
 /** Unlisted keys in sections that accept further keys. */
@@ -68,6 +70,23 @@ function unsupportedExtras(composed: ComposedConfig): Unsupported[] {
     if (typeof later !== "string" || layerOf(origin) === 0) return [];
     return [describe(composed, key, { kind: "refused", because: later, always: false, isUnread: false }, later)];
   });
+}
+
+/** Settings in the backend's own sections that differ from the shipped ones and that nothing reads. */
+function unusedOwn(composed: ComposedConfig): Unsupported[] {
+  const { config, origins, unresolved } = composed;
+  const found = [...origins].flatMap(([key, origin]) => {
+    if (configKeys.has(key) || layerOf(origin) === 0 || origin.kind === "synced") return [];
+    const because = reasonUnused(config, key);
+    return because === undefined ? [] : [{ key, because }];
+  });
+  if (found.length === 0) return [];
+  const shipped = composeConfig({ overrides: [`rllm/backend=${config.rllm.backend}`] }).unresolved;
+  return found
+    .filter(({ key }) => !isDeepStrictEqual(valueAt(unresolved, key), valueAt(shipped, key)))
+    .map(({ key, because }) =>
+      describe(composed, key, { kind: "refused", because, always: false, isUnread: true }, because),
+    );
 }
 
 function describe(
@@ -105,7 +124,7 @@ function refusal(refused: readonly Unsupported[]): UserError {
   );
 }
 
-/** @throws UserError listing every key whose value is still `???`, or was saved without the login of its URL */
+/** @throws UserError listing every key that takes effect and whose value is still `???`, or was saved without the login of its URL */
 export function requireValues({ missing, origins, config }: ComposedConfig): void {
   const isMasked = (value: unknown) => JSON.stringify(value)?.includes(maskedLogin) ?? false;
   const masked = isMasked(config) ? [...configKeys.keys()].find((key) => isMasked(valueAt(config, key))) : undefined;
@@ -115,12 +134,13 @@ export function requireValues({ missing, origins, config }: ComposedConfig): voi
       hint: `add ${masked}=... to the command, best as '${"${oc.env:NAME}"}', which is saved`,
     });
   }
-  if (missing.length === 0) return;
-  const lines = missing.map((key) => `${key} (${originText(origins.get(key)!)})`);
+  const needed = missing.filter((key) => reasonUnused(config, key) === undefined);
+  if (needed.length === 0) return;
+  const lines = needed.map((key) => `${key} (${originText(origins.get(key)!)})`);
   throw new UserError(
     `${lines.length === 1 ? "a required value is" : `${lines.length} required values are`} missing:\n  ${lines.join("\n  ")}`,
     {
-      hint: `add to the command line: ${missing
+      hint: `add to the command line: ${needed
         .slice(0, 5)
         .map((key) => `${key}=...`)
         .join(" ")}`,

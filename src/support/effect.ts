@@ -1,11 +1,10 @@
 /** The effect of a setting: whether it acts, has no effect, or is refused, and why. */
 import { isDeepStrictEqual } from "node:util";
 import type { Capabilities } from "../backends/engine.ts";
-import { builtBackends, capabilitiesOf } from "../backends/registry/open-engine.ts";
-import { backendSettings } from "../config/compose/backends.ts";
+import { capabilitiesOf } from "../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import type { KeyDescription } from "../config/describe.ts";
-import type { Backend } from "../config/schema/about.ts";
+import { type Backend, backends } from "../config/schema/about.ts";
 import type { Config } from "../config/schema.ts";
 import { valueAt } from "../config/tree/value-at.ts";
 import { nearest } from "../nearest.ts";
@@ -34,14 +33,7 @@ export type Effect =
 export function effectOf(composed: ComposedConfig, known: KeyDescription, facts: Facts = {}): Effect {
   const { config } = composed;
   const { about, key } = known;
-  const { backend } = config.rllm;
   const value = valueAt(config, key);
-  const { notBuilt } = backendSettings[backend];
-  if (notBuilt !== undefined) {
-    return key === "rllm.backend"
-      ? { kind: "refused", because: notBuilt, always: true, isUnread: false }
-      : { kind: "none", because: notBuilt, isNeutral: true };
-  }
   if (isNeutral(known, value, config)) {
     const because =
       reasonAgainst(composed, known, undefined, facts)?.because ?? (about.neutral && "this value changes nothing");
@@ -111,14 +103,14 @@ function missingAbility(key: string, value: unknown, config: Config, own?: Capab
   const capabilities = own ?? capabilitiesOf(config);
   const need = engineNeeds.find(({ keys, isMet }) => keys.includes(key) && !isMet(capabilities, value));
   if (need === undefined) return undefined;
-  const able = builtBackends.filter((backend) => need.isMet(capabilitiesOf(config, backend), value));
+  const able = backends.filter((backend) => need.isMet(capabilitiesOf(config, backend), value));
   return `it requires ${need.requires}${able.length === 0 ? `, which the ${capabilities.engine} does not support` : `; ${onlyOn(able)}`}`;
 }
 
-/** The built backends that support a key, regardless of other settings. */
+/** The backends that support a key, regardless of other settings. */
 export function supportingBackends({ key, about }: KeyDescription, config: Config): readonly Backend[] {
   if (typeof about.later === "string") return [];
-  return builtBackends.filter((backend) => {
+  return backends.filter((backend) => {
     const missing = missingAbility(key, undefined, config, capabilitiesOf(config, backend));
     return (about.backends?.includes(backend) ?? true) && missing === undefined;
   });

@@ -1,5 +1,6 @@
 /** Explains the keys of a composed configuration: value, origin, meaning and effect. */
 
+import { reasonUnused } from "../backends/registry/open-engine.ts";
 import { didYouMean } from "../config/compose/suggest.ts";
 import type { ComposedConfig } from "../config/compose.ts";
 import { configKeys, configSections, describeKey } from "../config/describe.ts";
@@ -56,13 +57,15 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
       ...(about.note === undefined ? {} : { note: about.note }),
     };
   }
+  const { config } = composed;
+  const unused = reasonUnused(config, key);
   const native = Object.hasOwn(verlKeys, key) ? describeKey(key, verlKeys[key]!) : undefined;
   return {
     ...found,
     value: shownValue(valueAt(composed.tree, key), composed.masks, key),
     type: native?.type ?? "anything",
     description: native?.description ?? "Key of the backend's own configuration.",
-    effect: "passed to the backend unchanged",
+    effect: unused === undefined ? "passed to the backend unchanged" : `none on ${config.rllm.backend}: ${unused}`,
   };
 }
 

@@ -2,7 +2,7 @@
 
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
-import { builtBackends, capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
+import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
 import { type ComposedConfig, composeConfig } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
@@ -166,7 +166,7 @@ function compile(experiment: Experiment<unknown>, composed: ComposedConfig, { en
   return { composed, recipe: compileRecipe(composed, capabilities, experiment) };
 }
 
-/** The plan of a dry run, and why a run would stop if that is not known so far. A backend that is not built has no recipe. */
+/** The plan of a dry run, and why a run would stop if that is not known so far. */
 function dryRun(
   experiment: Experiment<unknown>,
   composed: ComposedConfig,
@@ -174,7 +174,7 @@ function dryRun(
 ): Pick<Recipe, "plan" | "warnings"> {
   const { config } = composed;
   const plan = planOf(experiment, config);
-  if (options.isRefused || !builtBackends.includes(config.rllm.backend)) return { plan, warnings: [] };
+  if (options.isRefused) return { plan, warnings: [] };
   try {
     return compile(experiment, composed, options).recipe;
   } catch (error) {

@@ -2,10 +2,9 @@
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import type { Capabilities } from "../../../src/backends/engine.ts";
-import { builtBackends, capabilitiesOf } from "../../../src/backends/registry/open-engine.ts";
-import { backendSettings } from "../../../src/config/compose/backends.ts";
+import { capabilitiesOf } from "../../../src/backends/registry/open-engine.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
-import { type Backend, backends } from "../../../src/config/schema/about.ts";
+import { backends } from "../../../src/config/schema/about.ts";
 
 const rows: readonly (readonly [string, (capabilities: Capabilities) => string | boolean])[] = [
   ["LoRA", ({ adapters }) => adapters.includes("lora")],
@@ -29,19 +28,15 @@ export function readmeWithTable(): string {
 }
 
 function backendTable(): string {
-  const columns = backends.map((backend) => [backend, capabilities(backend)] as const);
+  const columns = backends.map((backend) =>
+    capabilitiesOf(composeConfig({ overrides: [`rllm/backend=${backend}`] }).config),
+  );
   const lines = [
-    ["`rllm/backend=`", ...columns.map(([backend]) => `\`${backend}\``)],
+    ["`rllm/backend=`", ...backends.map((backend) => `\`${backend}\``)],
     ["---", ...columns.map(() => "---")],
-    ["runs", ...columns.map(([backend, built]) => (built ? "yes" : `${backendSettings[backend].notBuilt}`))],
-    ...rows.map(([name, of]) => [name, ...columns.map(([, built]) => (built ? cell(of(built)) : "-"))]),
+    ...rows.map(([name, of]) => [name, ...columns.map((capabilities) => cell(of(capabilities)))]),
   ];
   return lines.map((cells) => `| ${cells.join(" | ")} |\n`).join("");
-}
-
-function capabilities(backend: Backend): Capabilities | undefined {
-  if (!builtBackends.includes(backend)) return undefined;
-  return capabilitiesOf(composeConfig({ overrides: [`rllm/backend=${backend}`] }).config);
 }
 
 function cell(value: string | boolean): string {

@@ -1,12 +1,11 @@
 /** Generates the reference pages from the schema: every key with its type, default, meaning and supporting backends. */
 import { join } from "node:path";
-import { builtBackends } from "../../../src/backends/registry/open-engine.ts";
-import { backendSettings } from "../../../src/config/compose/backends.ts";
-import { sharedKeys, verlNames } from "../../../src/config/compose/sync/shared-keys.ts";
+import { sharedKeys, verlNames, verlOwnKeys } from "../../../src/config/compose/sync/shared-keys.ts";
 import { composeConfig } from "../../../src/config/compose.ts";
 import { configKeys, describeKey, type KeyDescription } from "../../../src/config/describe.ts";
 import { type FlagName, flagSections } from "../../../src/config/lightrft/flags.ts";
 import { flagDescriptions, isSwitch } from "../../../src/config/lightrft/parse-flags.ts";
+import { backends } from "../../../src/config/schema/about.ts";
 import { verlKeys } from "../../../src/config/schema/verl.ts";
 import type { Config } from "../../../src/config/schema.ts";
 import { shippedFolder } from "../../../src/config/tree/shipped.ts";
@@ -48,7 +47,7 @@ A setting that the chosen backend does not support, or that has no effect in Hon
 an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without it. A setting that has no effect
 because of another setting prints \`warning[no_effect]\`.
 
-In the column "supported by", *all* means ${builtBackends.map(code).join(" and ")}. ${unbuilt().join(" ")}
+In the column "supported by", *all* means ${new Intl.ListFormat("en").format(backends.map(code))}.
 
 ## Keys with two names
 
@@ -97,9 +96,9 @@ function supportedBy(known: KeyDescription, config: Config): string {
   return namesOf(supportingBackends(known, config));
 }
 
-function namesOf(backends: readonly string[]): string {
-  if (backends.length === builtBackends.length) return "all";
-  return backends.length === 0 ? "none so far" : backends.join(", ");
+function namesOf(supporting: readonly string[]): string {
+  if (supporting.length === backends.length) return "all";
+  return supporting.length === 0 ? "none so far" : supporting.join(", ");
 }
 
 /** What the key requires of other settings, a sentence each. */
@@ -117,9 +116,7 @@ function verlPage(): string {
   });
   return page(
     "verl",
-    `${unbuilt().join(" ")}
-
-\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the Python package verl if it is
+    `\`rllm/backend=verl\` composes verl's own tree with \`rllm.*\`. The tree comes from the verl that is
 installed, otherwise from the subset in \`config/verl\`. Keys with two names get the same value, in this order of priority: the
 \`rllm.*\` name set on the command line, verl's name set there, a default of \`rllm.*\` that is not null, verl's own default.
 Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setting both names to different values prints
@@ -128,7 +125,19 @@ Setting verl's name of a shared key prints \`warning[deprecated_native]\`; setti
 
 The defaults shown are the values after composition.
 
-${table(["key", "type", "default", "rllm name", "meaning"], rows)}`,
+${table(["key", "type", "default", "rllm name", "meaning"], rows)}
+
+## The model, the optimizer and the losses
+
+Both names of these keys are current, so setting one of them does not warn.
+
+${table(
+  ["verl's name", "Hone's name"],
+  verlOwnKeys.map((names) => names.map(code)),
+)}
+
+A key of verl's own trainer, of its rollouts or of its data that is set to another value than the shipped one is refused,
+because Hone's trainer, a vLLM server and the experiment's script replace these parts.`,
   );
 }
 
@@ -153,7 +162,7 @@ function lightRftPage(): string {
         ...requirementsOf(key).filter((one) => !isMet(one)),
         laterText(about.later),
       ]);
-      const backends = builtBackends.filter((backend) =>
+      const supporting = backends.filter((backend) =>
         settings.every((setting) => supportingBackends(setting, config).includes(backend)),
       );
       return [
@@ -162,7 +171,7 @@ function lightRftPage(): string {
         code(fallback),
         [...meaning, ...new Set(conditions)].filter(Boolean).join(" "),
         keys.map(code).join(", "),
-        keys.length === 0 ? "" : namesOf(backends),
+        keys.length === 0 ? "" : namesOf(supporting),
       ];
     });
     const heads = ["flag", "type", "default", "meaning", "becomes", "supported by"];
@@ -186,11 +195,5 @@ function table(heads: readonly string[], rows: readonly (readonly string[])[]): 
   const line = (cells: readonly string[]) => `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
   return [line(heads), `|${"---|".repeat(heads.length)}`, ...rows.map(line)].join("\n");
 }
-
-/** A sentence for each backend that is not built. */
-const unbuilt = () =>
-  Object.values(backendSettings).flatMap(({ notBuilt }) =>
-    notBuilt === undefined ? [] : [`${notBuilt.replace(/^./, (first) => first.toUpperCase())}.`],
-  );
 
 const code = (text: string) => `\`${text}\``;

@@ -7,8 +7,8 @@ import { memoryStore } from "../../images/media-store.ts";
 import { preparePackage, preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
-import { readNumber } from "../channel/frames.ts";
 import { workerImages } from "../channel/media.ts";
+import { modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
@@ -72,7 +72,7 @@ export async function openLocalEngine(options: LocalEngineOptions): Promise<Engi
       const { connection: other, model: judge, moments } = await openOther(name, { head: "score" });
       return scorer(other, judge, moments);
     },
-    stats: () => stats(connection),
+    stats: () => workerStats(connection),
     waitingFor: () => [connection, ...others].flatMap(({ waitingFor }) => waitingFor()),
     died,
     async close() {
@@ -172,26 +172,6 @@ const shardingFields = (options: LocalEngineOptions) => ({
   sequence_parallel: options.sequenceParallel ?? 1,
 });
 
-export async function stats(connection: ReturnType<typeof connect>): Promise<Record<string, number>> {
-  const { header } = await connection.request("stats").answer;
-  const entries = Object.entries(header.stats as Record<string, unknown>);
-  return Object.fromEntries(entries.map(([name, value]) => [name, readNumber(value)]));
-}
-
-/** What the worker reports of its model. */
-interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture" | "dtype" | "device" | "attention"> {
-  parameters: number;
-  vocabulary_size: number;
-  max_length: number;
-  eos_token_ids: number[];
-  attention_reason?: string | null;
-  /** Null if it reads only text, for `images_reason` if its files promise images. */
-  images?: { placeholder: string; placeholder_id: number } | null;
-  images_reason?: string | null;
-  /** Of a reward model. */
-  score_moments?: [mean: number, std: number] | null;
-}
-
 function momentsOf({ score_moments: moments }: WorkerModel): ScoreMoments | undefined {
   return moments ? { mean: moments[0], std: moments[1] } : undefined;
 }
@@ -200,10 +180,3 @@ const imagesOf = ({ images, images_reason: reason }: WorkerModel) => ({
   placeholder: images ? { text: images.placeholder, id: images.placeholder_id } : undefined,
   reason: reason ?? undefined,
 });
-
-function modelInfo(name: string, info: WorkerModel): ModelInfo {
-  const { vocabulary_size: vocabularySize, max_length: maxLength, eos_token_ids: eosTokenIds, ...rest } = info;
-  const { attention_reason: attentionReason, score_moments: _, images: __, images_reason: ___, ...own } = rest;
-  const model = { ...own, name, vocabularySize, maxLength, eosTokenIds };
-  return attentionReason ? { ...model, attentionReason } : model;
-}

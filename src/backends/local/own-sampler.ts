@@ -3,9 +3,10 @@ import { rmSync } from "node:fs";
 import { UserError } from "../../errors.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import type { Connection } from "../channel/connection.ts";
+import { workerStats } from "../channel/reports.ts";
 import type { Engine, Policy, PolicySpec, Sampler } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
-import { openWorker, stats } from "./engine.ts";
+import { openWorker } from "./engine.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { sample } from "./sample.ts";
 
@@ -38,7 +39,7 @@ export async function withOwnSampler(
     },
     createPolicy,
     async stats() {
-      const [training, sampling] = await Promise.all([trainer.stats(), stats(connection)]);
+      const [training, sampling] = await Promise.all([trainer.stats(), workerStats(connection)]);
       const both = { ...training, ...sampling };
       for (const name of Object.keys(both)) both[name] = (training[name] ?? 0) + (sampling[name] ?? 0);
       return both;

@@ -15,7 +15,7 @@ export const local: BackendDescriptor = {
     if (startsServer(config)) checkOwnServer(config);
     else if (serversOf(config)) serverKey(config);
   },
-  async open(config, { folder, warn, ...hooks }) {
+  async open({ config }, { folder, warn, ...hooks }) {
     const { openLocalEngine } = await import("../local/engine.ts");
     const options = localEngineOptions(config, hooks);
     const own = await openLocalEngine(options);

@@ -5,15 +5,22 @@ import { adapterSpec, backendHolding, openEngine, requireBackend } from "./open-
 const config = (...overrides: string[]) => composeConfig({ overrides }).config;
 afterEach(() => vi.unstubAllEnvs());
 
+const onVerl = "rllm/backend=verl";
+
 it.each([
-  ["a backend that is not built", ["rllm/backend=verl"], /rllm.backend=verl: .*not built/],
+  [
+    "layers that verl does not adapt",
+    [onVerl, "model.lora_rank=4", "model.train_attn=false"],
+    /attention and MLP layers/,
+  ],
+  ["a GGUF file on verl", [onVerl, "model.name=smollm2-135m-instruct"], /verl does not load GGUF files/],
   ["weights that the backend cannot train", ["rllm/backend=tinker", "model.lora_rank=0"], /LoRA adapters, not all/],
   ["a service that is not a URL", ["rllm/backend=tinker", "tinker_base_url=nowhere"], /nowhere is not a URL/],
   ["a service without its key", ["rllm/backend=tinker", "tinker_base_url=https://a.example"], /requires an API key/],
 ])("refuses %s before anything is opened", async (_, overrides, message) => {
   vi.stubEnv("TINKER_API_KEY", "");
   expect(() => requireBackend(config(...overrides))).toThrow(message);
-  await expect(openEngine(config(...overrides))).rejects.toThrow(message);
+  await expect(openEngine(composeConfig({ overrides }))).rejects.toThrow(message);
 });
 
 it("knows what an engine can do from the configuration alone", () => {

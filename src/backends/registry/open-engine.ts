@@ -1,34 +1,39 @@
 /** The engine that a configuration names. The only place that lists the backends. */
-import { backendSettings } from "../../config/compose/backends.ts";
 import type { Backend } from "../../config/schema/about.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
-import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
-import type { AdapterSpec, Capabilities, Engine } from "../engine.ts";
+import type { BackendDescriptor, ComposedTree, EngineHooks } from "../descriptor.ts";
+import type { AdapterSpec, Capabilities, Engine, Finding } from "../engine.ts";
 import { scoringCapabilities } from "../servers/scoring/scoring-capabilities.ts";
 import { local } from "./local.ts";
 import { tinker } from "./tinker.ts";
+import { verl } from "./verl.ts";
 
-const descriptors: Partial<Record<Backend, BackendDescriptor>> = { local, tinker };
+const descriptors: Readonly<Record<Backend, BackendDescriptor>> = { local, tinker, verl };
 
-/** The backends that runs can use. */
-export const builtBackends = Object.keys(descriptors) as Backend[];
-
-/** @throws UserError when the backend is not built */
 export function capabilitiesOf(config: Config, backend: Backend = config.rllm.backend): Capabilities {
   const capabilities = descriptorOf(backend).capabilities(config);
   return usesScoringServers(config) ? scoringCapabilities(capabilities) : capabilities;
 }
 
-/** @throws UserError when the backend is not built */
 export function isRemote(config: Config): boolean {
   return descriptorOf(config.rllm.backend).isRemote?.(config) ?? false;
+}
+
+/** Why a setting of the backend's own sections has no effect. */
+export function reasonUnused(config: Config, key: string): string | undefined {
+  return descriptorOf(config.rllm.backend).reasonUnused?.(key);
+}
+
+/** What can be found before the engine opens, for `hone doctor`. */
+export async function examineBackend(composed: ComposedTree): Promise<Finding[]> {
+  return (await descriptorOf(composed.config.rllm.backend).examine?.(composed)) ?? [];
 }
 
 /**
  * Checks what can be checked before anything is loaded.
  *
- * @throws UserError when the backend is not built, its own settings cannot work, or it cannot train the adapter
+ * @throws UserError when the backend's own settings cannot work, or it cannot train the adapter
  */
 export function requireBackend(config: Config): BackendDescriptor {
   const descriptor = descriptorOf(config.rllm.backend);
@@ -37,13 +42,7 @@ export function requireBackend(config: Config): BackendDescriptor {
   return descriptor;
 }
 
-function descriptorOf(backend: Backend): BackendDescriptor {
-  const descriptor = descriptors[backend];
-  if (descriptor !== undefined) return descriptor;
-  throw new UserError(`rllm.backend=${backend}: ${backendSettings[backend].notBuilt}`, {
-    hint: `use ${builtBackends.map((name) => `rllm/backend=${name}`).join(" or ")}`,
-  });
-}
+const descriptorOf = (backend: Backend): BackendDescriptor => descriptors[backend];
 
 function requireAdapter(config: Config, { capabilities }: BackendDescriptor): void {
   const { engine, adapters } = capabilities(config);
@@ -54,8 +53,9 @@ function requireAdapter(config: Config, { capabilities }: BackendDescriptor): vo
 }
 
 /** @throws UserError when the model or device named in the configuration cannot be used; RunError when the engine dies */
-export async function openEngine(config: Config, hooks: EngineHooks = {}): Promise<Engine> {
-  const engine = await requireBackend(config).open(config, hooks);
+export async function openEngine(composed: ComposedTree, hooks: EngineHooks = {}): Promise<Engine> {
+  const { config } = composed;
+  const engine = await requireBackend(config).open(composed, hooks);
   if (!usesScoringServers(config)) return engine;
   const { scoringServers } = await import("./scoring-servers.ts");
   return scoringServers(engine, config, hooks);

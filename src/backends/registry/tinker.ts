@@ -12,7 +12,7 @@ export const tinker: BackendDescriptor = {
   },
   isRemote: (config) => namesService(config),
   holdsState: isTinkerPath,
-  async open(config, hooks) {
+  async open({ config }, hooks) {
     const service = tinkerService(config);
     if (service === null) {
       const { openOwnTinkerEngine } = await import("../../server/in-process.ts");

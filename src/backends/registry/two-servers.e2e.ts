@@ -51,7 +51,7 @@ beforeAll(async () => {
     ...[`model.name=${model}`, "model.lora_rank=4", `local.sampler={type: vllm, url: [${urls}]}`],
     ...["local.device=cpu", "local.dtype=float32", "local.threads=1"],
   ];
-  engine = await openEngine(composeConfig({ overrides: settings }).config, { folder: join(root, "run") });
+  engine = await openEngine(composeConfig({ overrides: settings }), { folder: join(root, "run") });
 });
 afterAll(async () => {
   await engine?.close();

@@ -1,7 +1,7 @@
 /** An engine whose policies are sampled by inference servers that run already, while the engine trains them. */
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
-import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import type { Engine, LearningEngine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { allServers } from "./control/all-servers.ts";
 import type { ServedModel } from "./control/control.ts";
@@ -38,7 +38,7 @@ const tokenizerProbe =
   "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
 
 /** The server is asked when a policy is created, not by learners alone. */
-export function withServer(engine: Engine, options: ServerOptions): Engine {
+export function withServer(engine: LearningEngine, options: ServerOptions): Engine {
   const group = openServers(options);
   const { kind = "vllm" } = options;
   const control = allServers(group, kind === "vllm" ? vllmControl : sglangControl);

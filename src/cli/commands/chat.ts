@@ -50,7 +50,7 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
   const composed = composeSupported(overrides, checkpoint);
   const { config } = composed;
-  const { name, close, ...model } = await openModel(config, checkpoint, (line) => process.stderr.write(`${line}\n`));
+  const { name, close, ...model } = await openModel(composed, checkpoint, (line) => process.stderr.write(`${line}\n`));
   try {
     const turn: Turn = {
       ...model,

@@ -5,8 +5,8 @@ import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
-import type { Engine, Sample, Sampler } from "../../backends/engine.ts";
-import { adapterSpec, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
+import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
+import { adapterSpec, examineBackend, isRemote, openEngine } from "../../backends/registry/open-engine.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import { outColors } from "../../colors.ts";
@@ -18,7 +18,7 @@ import { installedPython } from "../../python/find.ts";
 import { describeIsolation, openSandbox } from "../../rewards/sandbox/index.ts";
 import type { Sequence } from "../../trajectories/types.ts";
 import { composeSupported } from "../compose-supported.ts";
-import { describeNeeded, describeRanks, type Finding, modelFolder } from "../describe-ranks.ts";
+import { describeNeeded, describeRanks, modelFolder } from "../describe-ranks.ts";
 import { overrides } from "../options.ts";
 import { showStatus } from "../show-status.ts";
 
@@ -33,7 +33,8 @@ export function register(command: Command): void {
 type Report = (name: string, detail: string, ok?: boolean, fix?: string) => void;
 
 async function doctorCommand(overrides: string[]): Promise<void> {
-  const { config } = composeSupported(overrides);
+  const composed = composeSupported(overrides);
+  const { config } = composed;
   let failed = 0;
   const report: Report = (name, detail, ok = true, fix = "") => {
     if (!ok) failed++;
@@ -59,12 +60,13 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   if (isShared) for (const finding of await describeRanks(config)) tell(finding);
   const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
   if (needed !== undefined) tell(needed);
+  for (const finding of await examineBackend(composed)) tell(finding);
   // A model that does not fit would end other programs.
   if (failed > 0 && isShared) return summarize(failed);
 
   const time = stopwatch();
   const status = showStatus();
-  const engine = await openEngine(config, { onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(composed, { onStatus: status.say }).finally(status.end);
   try {
     for (const [name, version] of Object.entries(engine.versions)) report(name, version);
     const { name, architecture, parameters, dtype, device, attention, attentionReason } = engine.model;
@@ -77,6 +79,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
     );
     const found = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
     if (found !== undefined) tell(found);
+    for (const finding of (await engine.examine?.()) ?? []) tell(finding);
     await trainOnce(engine, config, report);
   } finally {
     await engine.close();

@@ -46,7 +46,7 @@ async function exportCommand(path: string, folder: string, { as }: { as: Form })
     });
   }
   const status = showStatus();
-  const engine = await openEngine(checkpoint.config, { onStatus: status.say }).finally(status.end);
+  const engine = await openEngine(checkpoint.composed, { onStatus: status.say }).finally(status.end);
   try {
     const learner = await engine.createLearner({ adapter: adapterSpec(checkpoint.config) });
     await learner.loadState(join(checkpoint.folder, "policy"), { optimizer: false });

@@ -59,12 +59,13 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   requireUpstream(flags, "--upstream-kind", flags.upstreamKind);
   requireUpstream(flags, "--upstream-model", flags.upstreamModel);
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
-  const { config } = composeSupported(overrides, checkpoint);
+  const composed = composeSupported(overrides, checkpoint);
+  const { config } = composed;
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";
   checkRunGateway(config);
   const { sampler, chat, vision, name, close } =
-    flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(config, checkpoint, warn);
+    flags.upstream !== undefined ? openUpstream(config, flags) : await openModel(composed, checkpoint, warn);
   try {
     const { temperature, top_p: topP, top_k: topK, min_p: minP } = config.rllm.rollout.val;
     const { max_prompt_length: maxPromptLength, max_response_length: maxResponseLength } = config.data;

@@ -1,9 +1,10 @@
 /** What each backend adds to the configuration: its own keys, and rules for keys with two names. */
 import { join } from "node:path";
+import { setupCommand } from "../../python/prepare.ts";
 import { searchPath } from "../hydra/search-path.ts";
 import type { Backend } from "../schema/about.ts";
 import { verlSections } from "../schema/verl.ts";
-import { shippedFolder, verlPackage } from "../tree/shipped.ts";
+import { installedVerl, shippedFolder, verlPackage } from "../tree/shipped.ts";
 import type { ConfigWarning } from "../warnings.ts";
 import { forwardedKeys, sharedKeys, verlSharedKeys } from "./sync/shared-keys.ts";
 import { forwardKey, type SyncTree, syncSharedKey } from "./sync/sync.ts";
@@ -14,8 +15,6 @@ interface BackendSettings {
   ownSections: readonly string[];
   /** Finds the backend's own tree: an entry of the search path, and a note if it is incomplete. */
   ownTree?: () => { entry: string; note?: string };
-  /** Why a run is refused, as one sentence. The keys are still composed and checked. */
-  notBuilt?: string;
   /** The setting for higher precision, if the backend has one. */
   precision?: { key: string; highest: string };
   /** Synchronizes the keys that have two names. */
@@ -32,15 +31,17 @@ export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
     },
   },
   verl: {
-    notBuilt: "the verl backend is not built yet; its keys are composed and checked, but a run is refused",
     ownSections: [...verlSections, "data"],
-    ownTree: () =>
-      searchPath([`pkg://${verlPackage}`]).isGroup("actor")
-        ? { entry: `pkg://${verlPackage}` }
-        : {
-            entry: join(shippedFolder, "verl"),
-            note: "the Python package verl is not installed, so only verl's keys in config/verl are known; install the package for the others: pip install --no-deps verl==0.8.0",
-          },
+    ownTree: () => {
+      const installed = installedVerl();
+      if (installed !== undefined) return { entry: installed };
+      // The package alone is enough to compose.
+      if (searchPath([`pkg://${verlPackage}`]).isGroup("actor")) return { entry: `pkg://${verlPackage}` };
+      return {
+        entry: join(shippedFolder, "verl"),
+        note: `verl is not installed, so only its keys in config/verl are known; \`${setupCommand("environment", "verl")}\` installs it (5.6 GB)`,
+      };
+    },
     sync: (tree, warn) => {
       syncVerl(tree, warn);
       const synced = new Set(verlSharedKeys.map(([native]) => native));

@@ -1,7 +1,7 @@
 /** Finds a checkpoint by its own folder, its run's folder, or a link to one of them. */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { composeConfig } from "../../config/compose.ts";
+import { type ComposedConfig, composeConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { bestCheckpoint, type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
@@ -10,6 +10,7 @@ export interface OpenCheckpoint {
   folder: string;
   step: number;
   config: Config;
+  composed: ComposedConfig;
 }
 
 function printWarning(text: string): void {
@@ -27,8 +28,8 @@ const missingRun = (path: string) =>
  */
 export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
   const found = await findCheckpoint(path, warn);
-  const { config } = composeConfig({ input: found.state.config as never });
-  return { folder: found.path, step: found.step, config };
+  const composed = composeConfig({ input: found.state.config as never });
+  return { folder: found.path, step: found.step, config: composed.config, composed };
 }
 
 /** The same without its configuration. */

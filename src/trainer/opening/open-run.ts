@@ -116,7 +116,7 @@ async function open(
   const strays = watchStrayErrors(warn, folder?.path);
   closers.push(() => strays.dispose());
 
-  const opened = options.engine ?? (await openOwnEngine(config, folder, emit, closers));
+  const opened = options.engine ?? (await openOwnEngine(composed, folder, emit, closers));
   engine = opened.engine;
   // Rollouts would fail one by one, and be retried.
   void engine.died?.then((reason) => abort.abort(reason));
@@ -208,13 +208,13 @@ function openFolder(config: Config, results: string | undefined): RunFolder | un
 }
 
 async function openOwnEngine(
-  config: Config,
+  composed: ComposedConfig,
   folder: RunFolder | undefined,
   emit: (event: RunEvent) => void,
   closers: Closer[],
 ): Promise<{ engine: Engine; chat: Chat }> {
   const warn = (text: string) => emit({ type: "warning", text });
-  const engine = await openEngine(config, {
+  const engine = await openEngine(composed, {
     ...(folder
       ? { logFile: folder.workerLog, folder: resolve(folder.path), media: folderStore(join(folder.path, mediaFolder)) }
       : {}),
@@ -222,7 +222,7 @@ async function openOwnEngine(
     warn,
   });
   closers.push(() => engine.close());
-  return { engine, chat: openChat(engine.model.directory, config, warn) };
+  return { engine, chat: openChat(engine.model.directory, composed.config, warn) };
 }
 
 /** @param closers of an engine that outlives the run; the run's own engine closes its models itself */

@@ -69,6 +69,29 @@ export const verlSharedKeys: readonly SharedKey[] = [
   ...trainer("total_epochs", "logger", "project_name", "experiment_name"),
 ];
 
+const policyLoss = (name: string): SharedKey => actor(`policy_loss.${name}`, `policy_loss.${name}`);
+
+/** verl's names for settings of the model, the optimizer and the losses. Both names are current. */
+export const verlOwnKeys: readonly SharedKey[] = [
+  ["actor_rollout_ref.model.path", "model.name"],
+  ["actor_rollout_ref.model.lora_rank", "model.lora_rank"],
+  ["actor_rollout_ref.model.lora_alpha", "model.lora_alpha"],
+  ["actor_rollout_ref.actor.optim.lr", "training.learning_rate"],
+  ["actor_rollout_ref.actor.optim.weight_decay", "training.weight_decay"],
+  ["actor_rollout_ref.actor.optim.clip_grad", "training.max_grad_norm"],
+  ["actor_rollout_ref.actor.ppo_epochs", "training.ppo_epochs"],
+  actor("entropy_coeff", "entropy_coeff"),
+  actor("clip_ratio_c", "clip_ratio_c"),
+  actor("loss_scale_factor", "loss_scale_factor"),
+  actor("tau_pos", "policy_loss.tau_pos"),
+  actor("tau_neg", "policy_loss.tau_neg"),
+  ...["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef"].map(policyLoss),
+  algorithm("lam"),
+  ["critic.optim.lr", "rllm.critic.learning_rate"],
+  ["trainer.resume_mode", "training.resume_mode"],
+  ["trainer.resume_from_path", "training.resume_from_path"],
+];
+
 /** verl's names and the keys to set instead: the shared keys, and those that need a rule of their own. */
 export const verlNames: ReadonlyMap<string, string> = new Map([
   ...verlSharedKeys,

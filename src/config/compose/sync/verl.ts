@@ -2,7 +2,7 @@
  * Synchronizes verl's own keys with `rllm.*` (the reference document's "Bidirectional config sync").
  * docs/decisions/verl-sync.md explains what Hone does where rLLM's code differs from the document.
  */
-import { type SharedKey, verlSharedKeys } from "./shared-keys.ts";
+import { type SharedKey, verlOwnKeys, verlSharedKeys } from "./shared-keys.ts";
 import {
   copyKey,
   derive,
@@ -21,6 +21,7 @@ const algorithm = "rllm.algorithm";
 export function syncVerl(tree: SyncTree, warn: SyncOptions["warn"]): void {
   const options: SyncOptions = { deprecated: true, warn };
   for (const key of verlSharedKeys) syncSharedKey(tree, key, options);
+  for (const key of verlOwnKeys) if (tree.node(key[0])) syncSharedKey(tree, key, { deprecated: false, warn });
   syncSchedule(tree, options);
   syncTotalSteps(tree, options);
   deriveKlLoss(tree);

@@ -1,0 +1,30 @@
+/** What a worker reports of itself: its model and its counters. */
+import type { ModelInfo } from "../engine.ts";
+import type { Connection } from "./connection.ts";
+import { readNumber } from "./frames.ts";
+
+export interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture" | "dtype" | "device" | "attention"> {
+  parameters: number;
+  vocabulary_size: number;
+  max_length: number;
+  eos_token_ids: number[];
+  attention_reason?: string | null;
+  /** Null if it reads only text, for `images_reason` if its files promise images. */
+  images?: { placeholder: string; placeholder_id: number } | null;
+  images_reason?: string | null;
+  /** Of a reward model. */
+  score_moments?: [mean: number, std: number] | null;
+}
+
+export function modelInfo(name: string, info: WorkerModel): ModelInfo {
+  const { vocabulary_size: vocabularySize, max_length: maxLength, eos_token_ids: eosTokenIds, ...rest } = info;
+  const { attention_reason: attentionReason, score_moments: _, images: __, images_reason: ___, ...own } = rest;
+  const model = { ...own, name, vocabularySize, maxLength, eosTokenIds };
+  return attentionReason ? { ...model, attentionReason } : model;
+}
+
+export async function workerStats(connection: Connection): Promise<Record<string, number>> {
+  const { header } = await connection.request("stats").answer;
+  const entries = Object.entries(header.stats as Record<string, unknown>);
+  return Object.fromEntries(entries.map(([name, value]) => [name, readNumber(value)]));
+}

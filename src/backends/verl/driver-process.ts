@@ -1,0 +1,34 @@
+/** How the verl backend starts its driver, and explains the driver's end. */
+import { type Death, describeDeath } from "../../processes/describe-death.ts";
+import { startWorker, type WorkerProcess } from "../channel/worker-process.ts";
+import { EngineDied } from "../engine-died.ts";
+import { threadEnvironment, usableCores } from "../local/cores.ts";
+
+/** Ray ends its processes one after the other. */
+const graceSeconds = 30;
+
+/** @throws RunError when Python cannot be started at all */
+export const startDriver = (python: string, ranks: number, logFile: string | undefined): Promise<WorkerProcess> =>
+  startWorker({
+    python,
+    module: "hone_verl",
+    env: {
+      ...process.env,
+      VERL_PLATFORM: "cpu",
+      // The driver passes it on: the workers of a machine share its cores.
+      ...threadEnvironment(0, Math.max(1, Math.floor(usableCores() / ranks)), process.env),
+    } as Record<string, string>,
+    logFile,
+    graceSeconds,
+    died: driverDied,
+  });
+
+const hints = {
+  SIGKILL:
+    "Lower trainer.n_gpus_per_node, actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or data.max_response_length, or use machines with more memory.",
+};
+
+export function driverDied(death: Death): EngineDied {
+  const { message, hint } = describeDeath(death, { name: "the verl driver", hints });
+  return new EngineDied(message, { hint });
+}

@@ -1,0 +1,95 @@
+/** What `hone doctor` finds before verl's workers start: the environment, the machines, the Ray cluster. */
+import { execFile } from "node:child_process";
+import { existsSync, statfsSync } from "node:fs";
+import { connect } from "node:net";
+import { promisify } from "node:util";
+import { formatBytes } from "../../files/durable-files.ts";
+import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import { installedPython } from "../../python/find.ts";
+import { setupCommand } from "../../python/prepare.ts";
+import type { ComposedTree } from "../descriptor.ts";
+import type { Finding } from "../engine.ts";
+import { verlEngineOptions } from "./options.ts";
+
+/** Ray keeps objects in memory that is shared between processes; with less it uses files. */
+const sharedBytes = 1e9;
+
+export async function examine(composed: ComposedTree, cores: number): Promise<Finding[]> {
+  const { ray, ranks } = verlEngineOptions(composed, cores);
+  return [await environment(), await cluster(ray.address, ranks, cores), ...sharedMemory()];
+}
+
+async function environment(): Promise<Finding> {
+  const name = "verl";
+  const given = process.env.HONE_VERL_PYTHON;
+  const python = given || installedPython("verl");
+  if (python === undefined) {
+    return { name, detail: "its environment is not installed", fix: setupCommand("environment", "verl") };
+  }
+  try {
+    const { stdout } = await promisify(execFile)(python, ["-c", versionsProgram]);
+    return { name, detail: `${stdout.trim()} in ${python}` };
+  } catch (error) {
+    const reason = (error as { stderr?: string }).stderr?.trim().split("\n").at(-1) ?? String(error);
+    const fix = given
+      ? `install verl and Ray in it, or unset HONE_VERL_PYTHON and run ${setupCommand("environment", "verl")}`
+      : `remove the folder of ${python} and run ${setupCommand("environment", "verl")}`;
+    return { name, detail: `${python} cannot be used: ${reason}`, fix };
+  }
+}
+
+const versionsProgram = `
+from importlib.metadata import version
+print(", ".join(f"{name} {version(name)}" for name in ("verl", "ray", "torch", "transformers")))
+`;
+
+async function cluster(address: unknown, ranks: number, cores: number): Promise<Finding> {
+  const name = "ray";
+  const workers = `${ranks} ${ranks === 1 ? "worker" : "workers"}`;
+  if (typeof address !== "string" || address === "local") {
+    const detail = `Hone starts a cluster on this machine for ${workers}; ${cores} cores, ${hasNvidiaGpu() ? "an NVIDIA GPU" : "no NVIDIA GPU"}`;
+    return ranks <= cores || hasNvidiaGpu()
+      ? { name, detail }
+      : { name, detail: `${detail}: workers would share cores`, fix: `trainer.n_gpus_per_node=${cores}` };
+  }
+  if (address === "auto") return { name, detail: `${workers} on the cluster that runs on this machine` };
+  const [, host, port] = /^(?:ray:\/\/)?\[?([^\]]+?)\]?:(\d+)$/.exec(address) ?? [];
+  if (host === undefined) {
+    return {
+      name,
+      detail: `${address} is not an address`,
+      fix: "ray_kwargs.ray_init.address=HOST:6379, the address that `ray start --head` prints",
+    };
+  }
+  const refused = await unreachable(host, Number(port));
+  return refused === undefined
+    ? { name, detail: `${workers} on the cluster at ${address}, which accepts connections` }
+    : {
+        name,
+        detail: `the cluster at ${address} does not answer: ${refused}`,
+        fix: `on its head: ray start --head --port=${port}`,
+      };
+}
+
+/** @returns why a connection fails, or undefined */
+function unreachable(host: string, port: number): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const socket = connect({ host, port, timeout: 5000 });
+    const end = (reason?: string) => {
+      socket.destroy();
+      resolve(reason);
+    };
+    socket.once("connect", () => end());
+    socket.once("timeout", () => end("no answer after 5 s"));
+    socket.once("error", (error: NodeJS.ErrnoException) => end(error.code ?? error.message));
+  });
+}
+
+function sharedMemory(): Finding[] {
+  if (!existsSync("/dev/shm")) return [];
+  const { bavail, bsize } = statfsSync("/dev/shm");
+  const free = bavail * bsize;
+  const detail = `${formatBytes(free)} free in /dev/shm`;
+  if (free >= sharedBytes) return [{ name: "shared", detail }];
+  return [{ name: "shared", detail: `${detail}; Ray becomes slow`, fix: "start the container with --shm-size=4g" }];
+}

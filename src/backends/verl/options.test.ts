@@ -1,0 +1,101 @@
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { composeConfig } from "../../config/compose.ts";
+import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { verlEngineOptions } from "./options.ts";
+import { compareHeld, promisedValues } from "./promised.ts";
+import { reasonUnused } from "./used-keys.ts";
+
+const model = mkdtempSync(join(temporaryFolder("verl"), "model-"));
+writeFileSync(join(model, "config.json"), "{}");
+
+const composed = (...overrides: string[]) =>
+  composeConfig({ overrides: ["rllm/backend=verl", `model.name=${model}`, ...overrides] });
+
+function optionsOf(...overrides: string[]) {
+  const warnings: string[] = [];
+  const options = verlEngineOptions(composed(...overrides), 2, { warn: (text) => warnings.push(text) });
+  return { ...options, warnings };
+}
+
+test("verl gets its whole tree with the model's folder, and nothing of rllm's", () => {
+  const { config } = optionsOf("actor_rollout_ref.actor.strategy=fsdp2", "+actor_rollout_ref.actor.mine=7");
+  expect(config).toMatchObject({
+    actor_rollout_ref: { model: { path: model }, actor: { strategy: "fsdp2", mine: 7, ppo_mini_batch_size: 256 } },
+    critic: { model: { path: model, tokenizer_path: model } },
+  });
+  expect(Object.keys(config).sort()).toEqual(
+    ["actor_rollout_ref", "algorithm", "async_training", "critic", "data", "model_engine", "rollout", "trainer"].sort(),
+  );
+});
+
+test.each([
+  [[], 2, 1],
+  [["trainer.n_gpus_per_node=8"], 8, 0],
+  [["trainer.n_gpus_per_node=1", "trainer.nnodes=3"], 3, 0],
+])("with %j on two cores there are %i workers", (overrides, ranks, warnings) => {
+  const options = optionsOf(...overrides);
+  expect(options).toMatchObject({ ranks });
+  expect(options.warnings).toHaveLength(warnings);
+});
+
+test("a cluster's settings are Ray's own", () => {
+  const init = ["address=host:6379", "namespace=mine", "num_cpus=null", "runtime_env={py_executable: null, a: 1}"];
+  expect(optionsOf(...init.map((one) => `++ray_kwargs.ray_init.${one}`)).ray).toEqual({
+    address: "host:6379",
+    namespace: "mine",
+    runtime_env: { a: 1 },
+  });
+});
+
+const actor = "actor_rollout_ref.actor";
+
+test.each([
+  [["rllm.algorithm.kl_beta=0.01"], { [`${actor}.kl_loss_coef`]: 0.01, [`${actor}.use_kl_loss`]: true }],
+  [["rllm.algorithm.kl_beta=0"], { [`${actor}.use_kl_loss`]: false }],
+  [[`${actor}.kl_loss_coef=0.02`], { [`${actor}.kl_loss_coef`]: 0.02, [`${actor}.use_kl_loss`]: true }],
+  [["rllm.algorithm.eps_clip=0.3"], { [`${actor}.clip_ratio_low`]: 0.3, [`${actor}.clip_ratio_high`]: 0.3 }],
+  [[`${actor}.clip_ratio=0.1`, "rllm.algorithm.eps_clip_high=0.4"], { [`${actor}.clip_ratio_high`]: 0.4 }],
+  [[`${actor}.optim.lr=1e-5`], { [`${actor}.optim.lr`]: 1e-5 }],
+  [["training.learning_rate=1e-4"], { [`${actor}.optim.lr`]: 1e-4 }],
+  [["actor_rollout_ref.model.lora_rank=8"], { "actor_rollout_ref.model.lora_rank": 8 }],
+])("%j promises what is composed", (overrides, expected) => {
+  const { tree, ...rest } = composed(...overrides);
+  const promised = Object.fromEntries(promisedValues({ tree, ...rest }));
+  expect(promised).toMatchObject(expected);
+  for (const [path, value] of Object.entries(promised)) {
+    const held = path.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown>)[name], tree);
+    expect([path, held]).toEqual([path, value]);
+  }
+});
+
+test("a value that a worker holds otherwise is found", () => {
+  const promised = new Map<string, unknown>([
+    ["a", 1],
+    ["b", [2]],
+    ["c", 3],
+  ]);
+  const held = { a: "worker", b: "driver" };
+  expect(compareHeld(promised, { values: { a: 1, b: [2] }, missing: ["c"], held })).toEqual({
+    name: "settings",
+    detail: "2 values with two names are the same in verl (1 read from a worker); this version of verl has no c",
+  });
+  expect(compareHeld(promised, { values: { a: 5, b: [2], c: 3 }, missing: [], held })).toMatchObject({
+    detail: "a is 5, not 1",
+    fix: expect.any(String),
+  });
+});
+
+test.each([
+  ["actor_rollout_ref.actor.fsdp_config.param_offload", undefined],
+  ["ray_kwargs.ray_init.num_cpus", undefined],
+  ["critic.model.enable_gradient_checkpointing", undefined],
+  ["critic.model.path", "the critic starts from model.name"],
+  ["critic.cliprange_value", "verl's own trainer"],
+  ["data.train_files", "the experiment's script reads the data"],
+  ["reward_manager.name", "verl's own trainer"],
+])("%s: %s", (key, reason) => {
+  if (reason === undefined) expect(reasonUnused(key)).toBeUndefined();
+  else expect(reasonUnused(key)).toContain(reason);
+});

@@ -1,0 +1,98 @@
+/** The options of the verl engine, from a composed configuration. */
+import { verlSections } from "../../config/schema/verl.ts";
+import { layerOf, type Origin } from "../../config/tree/origin.ts";
+import { UserError } from "../../errors.ts";
+import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
+import type { ComposedTree, EngineHooks } from "../descriptor.ts";
+import { verlModel } from "./model.ts";
+import { promisedValues } from "./promised.ts";
+
+type Tree = Record<string, unknown>;
+
+export interface VerlEngineOptions {
+  /** The name that the user gave. */
+  name: string;
+  /** A Hugging Face folder or a hub id. */
+  model: string;
+  /** verl's whole configuration, which its workers get. */
+  config: Tree;
+  /** The arguments of `ray.init`; without `address`, Hone starts a cluster. */
+  ray: Tree;
+  /** What the workers must hold, by verl's names. */
+  promised: ReadonlyMap<string, unknown>;
+  /** Workers, of all nodes. */
+  ranks: number;
+  hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn">;
+}
+
+/** @throws UserError when the model is not one that verl can load, or the machine is not one that Hone runs verl on so far */
+export function verlEngineOptions(
+  composed: ComposedTree,
+  cores: number,
+  hooks: VerlEngineOptions["hooks"] = {},
+): VerlEngineOptions {
+  const { config, tree, origins } = composed;
+  const trainer = sectionAt(tree, "trainer");
+  const model = verlModel(config.model.name);
+  requireCpu(trainer.device);
+  const asked = Number(trainer.n_gpus_per_node);
+  const perNode = ranksPerNode(asked, origins.get("trainer.n_gpus_per_node"), cores);
+  if (perNode !== asked) {
+    hooks.warn?.(
+      `trainer.n_gpus_per_node: the default of ${asked} workers is lowered to ${perNode}, one for each core, because this machine has no GPU that verl uses`,
+    );
+  }
+  const own = Object.fromEntries(Object.entries(tree).filter(([name]) => isVerl(name)));
+  return {
+    name: config.model.name,
+    model,
+    config: merged(own, {
+      actor_rollout_ref: { model: { path: model } },
+      // A critic starts from the run's own model.
+      critic: { model: { path: model, tokenizer_path: model } },
+      trainer: { n_gpus_per_node: perNode },
+    }),
+    ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
+    promised: promisedValues(composed),
+    ranks: Number(trainer.nnodes) * perNode,
+    hooks,
+  };
+}
+
+const isVerl = (name: string) => name === "data" || verlSections.some((section) => section === name);
+
+/** Without a GPU, verl's default of 8 workers a node becomes one for each core. */
+export function ranksPerNode(asked: number, origin: Origin | undefined, cores: number): number {
+  const isDefault = origin === undefined || layerOf(origin) === 0;
+  return isDefault ? Math.min(asked, cores) : asked;
+}
+
+function requireCpu(device: unknown): void {
+  if (!hasNvidiaGpu() || device === "cpu") return;
+  throw new UserError("rllm/backend=verl runs on CPUs so far, and this machine has an NVIDIA GPU", {
+    hint: "trainer.device=cpu trains on its CPU; rllm/backend=local trains on one GPU",
+  });
+}
+
+/** verl's null leaves an argument out. */
+function withoutNulls(section: Tree): Tree {
+  const given = Object.entries(section).filter(([, value]) => value !== null);
+  return Object.fromEntries(given.map(([name, value]) => [name, isSection(value) ? withoutNulls(value) : value]));
+}
+
+const isSection = (value: unknown): value is Tree =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+function sectionAt(tree: Tree, path: string): Tree {
+  const found = path.split(".").reduce<unknown>((section, name) => (section as Tree | undefined)?.[name], tree);
+  return (found ?? {}) as Tree;
+}
+
+/** A copy of `base` with the values of `over`. */
+function merged(base: Tree, over: Tree): Tree {
+  const copy = { ...base };
+  for (const [name, value] of Object.entries(over)) {
+    copy[name] = isSection(value) ? merged((base[name] ?? {}) as Tree, value) : value;
+  }
+  return copy;
+}
