@@ -102,7 +102,7 @@ const twins = new Map(
   ]),
 );
 
-describe.each(["local", "tinker", "verl"] as const)("on %s", (backend) => {
+describe.each(["local", "tinker"] as const)("on %s", (backend) => {
   const overrides = [`rllm/backend=${backend}`];
   const experiment = toy({ rllm: { trainer: { total_batches: 2 } } });
   const base = changed(experiment.config ?? {}, new Map([["model.lora_rank", 4]]));
