@@ -28,7 +28,7 @@ const hints = {
     "Lower trainer.n_gpus_per_node, actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or data.max_response_length, or use machines with more memory.",
 };
 
-export function driverDied(death: Death): EngineDied {
+function driverDied(death: Death): EngineDied {
   const { message, hint } = describeDeath(death, { name: "the verl driver", hints });
   return new EngineDied(message, { hint });
 }

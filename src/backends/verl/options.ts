@@ -62,7 +62,7 @@ export function verlEngineOptions(
 const isVerl = (name: string) => name === "data" || verlSections.some((section) => section === name);
 
 /** Without a GPU, verl's default of 8 workers a node becomes one for each core. */
-export function ranksPerNode(asked: number, origin: Origin | undefined, cores: number): number {
+function ranksPerNode(asked: number, origin: Origin | undefined, cores: number): number {
   const isDefault = origin === undefined || layerOf(origin) === 0;
   return isDefault ? Math.min(asked, cores) : asked;
 }
