@@ -3,6 +3,7 @@ import { defineConfig } from "vitest/config";
 /** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
 export default defineConfig({
   test: {
+    reporters: ["default", "./scripts/maintain/failures.mjs"],
     projects: [
       {
         test: {
