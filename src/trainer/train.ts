@@ -3,7 +3,7 @@
 import { relative } from "node:path";
 import { resolveWorkflow } from "../agents/named/resolve-workflow.ts";
 import { capabilitiesOf, requireBackend } from "../backends/registry/open-engine.ts";
-import { type ComposedConfig, composeConfig } from "../config/compose.ts";
+import { type ComposedConfig, type ConfigSources, composeConfig, prepareComposition } from "../config/compose.ts";
 import { warningLine } from "../config/warnings.ts";
 import { toYaml } from "../config/yaml/to-yaml.ts";
 import { UserError } from "../errors.ts";
@@ -60,6 +60,7 @@ export async function train<Row>(experiment: Experiment<Row>, options: TrainOpti
 }
 
 async function runExperiment(experiment: Experiment<unknown>, options: TrainOptions): Promise<RunSummary> {
+  if (!options.dryRun && options.printConfig === undefined) await prepareComposition(sourcesOf(experiment, options));
   const nothing: RunSummary = { exitCode: 0, folder: null, step: 0, history: [], validation: {} };
   if (typeof options.evaluate === "object") {
     const { folder, validation } = await evaluate(options.evaluate, (candidate) =>
@@ -228,6 +229,11 @@ async function withRun<T>(
 }
 
 function compose(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ComposedConfig {
+  const composed = composeConfig(sourcesOf(experiment, options));
+  return { ...composed, warnings: [...(options.frontDoor?.warnings ?? []), ...composed.warnings] };
+}
+
+function sourcesOf(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ConfigSources {
   const files = [...(options.files ?? [])];
   const overrides = [...(options.overrides ?? [])];
   if (options.resume !== undefined) {
@@ -241,10 +247,9 @@ function compose(experiment: Experiment<unknown>, options: TrainOptions & { sett
     overrides.push("training.resume_mode=off", "rllm.trainer.run_dir=null");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
-  const { warnings = [], ...layers } = options.frontDoor ?? {};
+  const { warnings: _, ...layers } = options.frontDoor ?? {};
   const input = experiment.config ? { input: experiment.config } : {};
-  const composed = composeConfig({ ...options.search, ...layers, ...input, files, overrides });
-  return { ...composed, warnings: [...warnings, ...composed.warnings] };
+  return { ...options.search, ...layers, ...input, files, overrides };
 }
 
 /** The last event of a run: its results, its folder, and what to do next. */

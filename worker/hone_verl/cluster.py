@@ -18,6 +18,8 @@ import ray
 from hone_worker.errors import RunFailure, UserMistake, first_line
 from hone_worker.parent import end_with_parent
 
+from .logs import end_of
+
 # Ray's sockets lie in its folder, and a socket's path may have 107 characters.
 _LONGEST = 20
 _PREFIX = "hone-ray-"
@@ -25,6 +27,9 @@ _OBJECT_STORE_BYTES = 200 << 20
 # Each gives up after half a minute, which a busy machine can need.
 _STARTS = 4
 _COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats")
+# Ray runs workers at niceness 15, where any other program of the machine stops them, and ends them by an estimate of
+# the memory that counts the file cache.
+_SETTINGS = {"RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
 _END_SECONDS = 2
 _ANSWER_SECONDS = 10
 
@@ -103,6 +108,9 @@ class Cluster:
         options = {
             "temp-dir": self._folder,
             "include-dashboard": "false",
+            # Ray's fixed ports are the same for every cluster of a machine; the workers' are then chosen by the system.
+            "min-worker-port": 0,
+            "max-worker-port": 0,
             "num-cpus": settings.pop("num_cpus", os.cpu_count() or 1),
             "object-store-memory": settings.pop("object_store_memory", _OBJECT_STORE_BYTES),
             **({"num-gpus": settings.pop("num_gpus")} if "num_gpus" in settings else {}),
@@ -114,7 +122,13 @@ class Cluster:
             with log.open("ab") as output:
                 begin = output.tell()
                 self._server = subprocess.Popen(
-                    [*_COMMAND, f"--port={port}", *(f"--{name}={value}" for name, value in options.items())],
+                    [
+                        *_COMMAND,
+                        f"--port={port}",
+                        f"--ray-client-server-port={_free_port()}",
+                        *(f"--{name}={value}" for name, value in options.items()),
+                    ],
+                    env={**_SETTINGS, **os.environ},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -125,7 +139,7 @@ class Cluster:
                 return f"127.0.0.1:{port}"
             if attempt < _STARTS:
                 on_retry(f"Ray did not start in the time that it allows its parts; attempt {attempt + 1} of {_STARTS}")
-        raise RunFailure(f"Ray did not start in {_STARTS} attempts; {log} says why")
+        raise RunFailure(f"Ray did not start in {_STARTS} attempts; {end_of(log)}")
 
     def _started(self, log: Path, begin: int) -> bool:
         """Waits until the cluster runs. False if it gave up."""
@@ -146,7 +160,7 @@ class Cluster:
     def _watch(self, log: Path, on_death: Callable[[str], None]) -> None:
         self._server.wait()
         if not self._ending:
-            on_death(f"the Ray cluster that Hone started (process {self._server.pid}) ended; {log} may say why")
+            on_death(f"the Ray cluster that Hone started (process {self._server.pid}) ended; {end_of(log)}")
 
 
 def _require_answer(address: str) -> None:

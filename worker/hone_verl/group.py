@@ -9,6 +9,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.utils.device import get_device_name
 
+from .logs import end_of
+
 # After one rank failed, the others are given this long to say which of them died.
 _VERDICT_SECONDS = 10
 
@@ -80,7 +82,7 @@ class WorkerGroup:
     def _died(self, rank: int) -> RunFailure:
         process = f", process {self.processes[rank]['pid']}" if self.processes else ""
         return RunFailure(
-            f"worker {rank} of {self.size} ({self.name}{process}) died; the end of {self._log(rank)} may say why"
+            f"worker {rank} of {self.size} ({self.name}{process}) died; {end_of(self._log(rank))}"
         )
 
     def _failed(self, rank: int, method: str, error: RayError) -> Exception:

@@ -1,7 +1,7 @@
 /** verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. */
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { composeConfig } from "../../config/compose.ts";
+import { composeConfig, prepareComposition } from "../../config/compose.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import type { Sequence } from "../../trajectories/types.ts";
@@ -38,6 +38,7 @@ beforeAll(async () => {
     "actor_rollout_ref.actor.clip_ratio=0.3",
     "actor_rollout_ref.actor.optim.lr=1e-3",
   ];
+  await prepareComposition({ overrides });
   const options = verlEngineOptions(composeConfig({ overrides }), 2, {
     logFile: join(root, "driver.log"),
     warn: (text) => warnings.push(text),

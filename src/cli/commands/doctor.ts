@@ -60,9 +60,10 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   if (isShared) for (const finding of await describeRanks(config)) tell(finding);
   const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
   if (needed !== undefined) tell(needed);
-  for (const finding of await examineBackend(composed)) tell(finding);
-  // A model that does not fit would end other programs.
-  if (failed > 0 && isShared) return summarize(failed);
+  const found = await examineBackend(composed);
+  for (const finding of found) tell(finding);
+  // A model that does not fit would end other programs; without what the backend needs, it cannot be opened.
+  if ((failed > 0 && isShared) || found.some(({ fix }) => fix !== undefined)) return summarize(failed);
 
   const time = stopwatch();
   const status = showStatus();
@@ -77,8 +78,8 @@ async function doctorCommand(overrides: string[]): Promise<void> {
       "attention",
       packed ? "packed sequences, shared prompts computed once" : `padded, slower: ${attentionReason}`,
     );
-    const found = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
-    if (found !== undefined) tell(found);
+    const fits = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
+    if (fits !== undefined) tell(fits);
     for (const finding of (await engine.examine?.()) ?? []) tell(finding);
     await trainOnce(engine, config, report);
   } finally {

@@ -12,7 +12,7 @@ import { maskUrls } from "../../mask-urls.ts";
 import { printable } from "../../printable.ts";
 import { openCheckpoint } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { checkRunGateway, openRunGateway } from "../../trainer/opening/open-gateway.ts";
-import { composeSupported } from "../compose-supported.ts";
+import { prepareSupported } from "../compose-supported.ts";
 import { type OpenModel, openModel } from "../open-model.ts";
 import { checkpoint, overrides } from "../options.ts";
 import { untilSignal } from "../until-signal.ts";
@@ -59,7 +59,7 @@ async function gatewayCommand(overrides: string[], flags: GatewayFlags): Promise
   requireUpstream(flags, "--upstream-kind", flags.upstreamKind);
   requireUpstream(flags, "--upstream-model", flags.upstreamModel);
   const checkpoint = flags.checkpoint === undefined ? undefined : await openCheckpoint(flags.checkpoint);
-  const composed = composeSupported(overrides, checkpoint);
+  const composed = await prepareSupported(overrides, checkpoint);
   const { config } = composed;
   // Agents must know the port, since Hone does not start them here.
   config.rllm.sdk.proxy.mode = "external";

@@ -1,6 +1,6 @@
 /** What each backend adds to the configuration: its own keys, and rules for keys with two names. */
 import { join } from "node:path";
-import { setupCommand } from "../../python/prepare.ts";
+import { prepareEnvironment, setupCommand } from "../../python/prepare.ts";
 import { searchPath } from "../hydra/search-path.ts";
 import type { Backend } from "../schema/about.ts";
 import { verlSections } from "../schema/verl.ts";
@@ -15,6 +15,8 @@ interface BackendSettings {
   ownSections: readonly string[];
   /** Finds the backend's own tree: an entry of the search path, and a note if it is incomplete. */
   ownTree?: () => { entry: string; note?: string };
+  /** Installs what has the backend's own tree. */
+  prepare?: () => Promise<unknown>;
   /** The setting for higher precision, if the backend has one. */
   precision?: { key: string; highest: string };
   /** Synchronizes the keys that have two names. */
@@ -42,6 +44,7 @@ export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
         note: `verl is not installed, so only its keys in config/verl are known; \`${setupCommand("environment", "verl")}\` installs it (5.6 GB)`,
       };
     },
+    prepare: async () => installedVerl() ?? prepareEnvironment("verl"),
     sync: (tree, warn) => {
       syncVerl(tree, warn);
       const synced = new Set(verlSharedKeys.map(([native]) => native));

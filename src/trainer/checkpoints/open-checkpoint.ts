@@ -1,7 +1,7 @@
 /** Finds a checkpoint by its own folder, its run's folder, or a link to one of them. */
 import { existsSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { type ComposedConfig, composeConfig } from "../../config/compose.ts";
+import { type ComposedConfig, composeConfig, prepareComposition } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { bestCheckpoint, type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
@@ -28,7 +28,9 @@ const missingRun = (path: string) =>
  */
 export async function openCheckpoint(path: string, warn = printWarning): Promise<OpenCheckpoint> {
   const found = await findCheckpoint(path, warn);
-  const composed = composeConfig({ input: found.state.config as never });
+  const sources = { input: found.state.config as never };
+  await prepareComposition(sources);
+  const composed = composeConfig(sources);
   return { folder: found.path, step: found.step, config: composed.config, composed };
 }
 
