@@ -66,10 +66,21 @@ export interface Capabilities {
 }
 
 export type AdapterSpec =
-  | { kind: "lora"; rank: number; alpha: number; targets: readonly ("attn" | "mlp" | "unembed")[]; seed: number }
-  | { kind: "full" }
+  | ({
+      kind: "lora";
+      rank: number;
+      alpha: number;
+      targets: readonly ("attn" | "mlp" | "unembed")[];
+      seed: number;
+    } & TrainsVision)
+  | ({ kind: "full" } & TrainsVision)
   /** The unchanged base model, which is never trained: a reference, an evaluation. */
   | { kind: "none" };
+
+interface TrainsVision {
+  /** Also the vision part of a model that sees images (`Engine.images`). */
+  trainVision?: true;
+}
 
 export interface PolicySpec {
   adapter: AdapterSpec;

@@ -70,7 +70,7 @@ export const engineNeeds: readonly EngineNeed[] = [
     isMet: ({ otherModels }, value) => otherModels || value === null,
   },
   {
-    keys: ["data.mixed_mm_data", "model.processor"],
+    keys: ["data.mixed_mm_data", "model.processor", "model.train_vision"],
     requires: "images",
     isMet: ({ images }, value) => images || value === null || value === false,
   },

@@ -16,7 +16,8 @@ export interface WorkerLearner {
 
 /** @throws UserError when the model cannot carry this adapter */
 export async function createWorkerLearner(connection: Connection, spec: LearnerSpec): Promise<WorkerLearner> {
-  const created = await connection.request("create_policy", { ...spec }).answer;
+  const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec.adapter };
+  const created = await connection.request("create_policy", { ...spec, adapter: { ...adapter, train_vision } }).answer;
   const policy = created.header.policy as number;
   const call = (op: string, fields: Record<string, unknown> = {}) =>
     connection.request(op, { ...fields, policy }).answer;

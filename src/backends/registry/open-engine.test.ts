@@ -41,6 +41,8 @@ it.each([
   [["model.lora_rank=8", "model.train_unembed=true"], { kind: "lora", rank: 8, targets: ["attn", "mlp", "unembed"] }],
   [["model.train_attn=false", "model.train_unembed=false"], { kind: "lora", targets: ["mlp"] }],
   [["model.lora_rank=0"], { kind: "full" }],
+  [["model.lora_rank=0", "model.train_vision=true"], { kind: "full", trainVision: true }],
+  [["model.train_vision=true"], { kind: "lora", trainVision: true }],
 ])("%j asks for the adapter %j", (overrides, adapter) => {
   expect(adapterSpec(config(...overrides))).toMatchObject(adapter);
 });

@@ -1,4 +1,4 @@
-import { aboveZero, count, on, optionalText, section, text } from "./about.ts";
+import { aboveZero, count, off, on, optionalText, section, text } from "./about.ts";
 
 export const model = section({
   name: text
@@ -14,6 +14,9 @@ export const model = section({
   }),
   train_attn: on.describe("Apply LoRA to the attention layers."),
   train_mlp: on.describe("Apply LoRA to the MLP layers."),
+  train_vision: off.describe(
+    "Also train the vision part of a model that accepts images: LoRA on its layers, or all of its weights.",
+  ),
   processor: optionalText.describe(
     "Folder or hub id with the image processor of a model that accepts images; null is the model's own.",
   ),
