@@ -153,31 +153,6 @@ it("a server that acknowledges an adapter without applying it is caught with the
 // After the tests of adapters, since the server's own weights change.
 it("all weights reach the server, and the reward rises", () => expectToLearn("all", allWeights));
 
-it("all weights that arrive in the middle of a reply sample the rest of it", async () => {
-  const { learner, sampler } = await engine.createPolicy({ adapter: { kind: "full" } });
-  const sequences = madeUpSequences(local);
-  await step(learner, sequences, madeUpWeights(numTrained(sequences), 1));
-  const published = await learner.publish();
-  const prompt = madeUpTokens(engine, 1, 4);
-  let loading: Promise<void> | undefined;
-  const onToken = () => {
-    loading ??= sampler.load(published);
-  };
-  for await (const sample of sampler.sample([{ prompt, params: params({ maxTokens: 400, ignoreEos: true }) }], {
-    onToken,
-  })) {
-    await loading;
-    const { tokens, logprobs, tokenVersions = Int32Array.of() } = sample;
-    expect([...new Set(tokenVersions)]).toEqual([0, 1]);
-    const change = tokenVersions.indexOf(1);
-    const whole = Int32Array.of(...prompt, ...tokens);
-    const trained = new Uint8Array(whole.length - 1).fill(1, prompt.length + change - 1);
-    const own = await learner.forward([{ tokens: whole, trained }], {});
-    const differences = own.logprobs.map((logprob, index) => Math.abs(logprob - logprobs[change + index]!));
-    expect(Math.max(...differences)).toBeLessThan(1e-3);
-  }
-});
-
 it("a server that is killed ends requests and the engine with a sentence", async () => {
   const { sampler } = await engine.createPolicy({ adapter: { kind: "none" } });
   const request = { prompt: madeUpTokens(engine, 1, 4), params: params({ maxTokens: 2000, ignoreEos: true }) };
