@@ -63,6 +63,8 @@ export interface Capabilities {
   exports: readonly ("adapter" | "merged")[];
   /** Prompts and sequences may have images, if the model sees them (`Engine.images`). */
   images: boolean;
+  /** It can train the vision part too (`trainVision` of adapters). */
+  trainsVision?: boolean;
 }
 
 export type AdapterSpec =

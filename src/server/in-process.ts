@@ -5,6 +5,7 @@
 import { existsSync } from "node:fs";
 import { cp, mkdir, rm } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
+import type { EngineHooks } from "../backends/descriptor.ts";
 import type { Engine } from "../backends/engine.ts";
 import { openLocalEngine } from "../backends/local/engine.ts";
 import { localEngineOptions } from "../backends/local/options.ts";
@@ -24,7 +25,7 @@ const sweepMs = 30_000;
 
 export async function openOwnTinkerEngine(
   config: Config,
-  hooks: { logFile?: string; onStatus?: (text: string) => void },
+  hooks: Pick<EngineHooks, "logFile" | "media" | "onStatus">,
 ): Promise<Engine> {
   const closers: (() => Promise<unknown>)[] = [];
   const close = async () => {

@@ -1,4 +1,4 @@
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
@@ -10,7 +10,7 @@ import { temporaryFolder } from "../temporary-folder.fixture.ts";
 const project = fileURLToPath(new URL("../..", import.meta.url));
 const tests = join(project, "worker", "tests", "sdk");
 const root = temporaryFolder("sdk");
-let model: string;
+let models: { text: string; images: string };
 let python: string;
 let sdk: string;
 
@@ -18,13 +18,22 @@ let sdk: string;
 beforeAll(async () => {
   python = (await preparePython()).python;
   sdk = await preparePackage("tinker");
-  model = await makeTinyModel(join(root, "model"));
+  const env = { ...process.env, PYTHONPATH: "worker:worker/tests" };
+  execFileSync(python, ["worker/tests/make_tiny_vision_model.py", root], { cwd: project, env, stdio: "ignore" });
+  models = { text: await makeTinyModel(join(root, "model")), images: join(root, "smolvlm") };
 });
 
 /** Runs a file of worker/tests/sdk, whose tests start `hone serve` from its source. */
-it.each(["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_errors.py", "test_tenants.py"])(
+it.each([
+  ["test_training.py", "text"],
+  ["test_sampling.py", "text"],
+  ["test_checkpoints.py", "text"],
+  ["test_errors.py", "text"],
+  ["test_tenants.py", "text"],
+  ["test_images.py", "images"],
+] as const)(
   "the official SDK: %s",
-  async (file) => {
+  async (file, model) => {
     const tsx = fileURLToPath(import.meta.resolve("tsx"));
     const serve = [process.execPath, "--import", tsx, join(project, "src/cli/main.ts"), "serve"];
     const child = spawn(python, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", join(tests, file)], {
@@ -32,12 +41,12 @@ it.each(["test_training.py", "test_sampling.py", "test_checkpoints.py", "test_er
       stdio: ["ignore", "pipe", "pipe"],
       env: {
         ...process.env,
-        HONE_MODEL: model,
+        HONE_MODEL: models[model],
         HONE_SERVE: JSON.stringify(serve),
         HONE_PYTHON: python,
         OMP_NUM_THREADS: "1",
         TINKER_TELEMETRY: "0",
-        PYTHONPATH: [sdk, process.env.PYTHONPATH].filter(Boolean).join(delimiter),
+        PYTHONPATH: [sdk, join(project, "worker"), join(project, "worker/tests")].join(delimiter),
       },
     });
     const ended = new Promise<number | null>((resolve) => child.once("close", resolve));

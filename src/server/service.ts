@@ -69,12 +69,10 @@ export function createService(context: ServerContext) {
         kind: request.forwardOnly ? "forward" : "forward_backward",
         details: ` of ${request.datums} datums`,
         async work() {
-          const content = request.content();
-          const chunks = content.data.flatMap(({ input }) => input);
-          const tokens = chunks.reduce((sum, chunk) => sum + (chunk.kind === "text" ? chunk.tokens.length : 0), 0);
-          metrics.add("hone_trained_tokens_total", {}, tokens);
-          usage.add("training", model.session.id, model.base.name, tokens);
-          return forwardBackward(model, content);
+          return forwardBackward(model, request.content(), (tokens) => {
+            metrics.add("hone_trained_tokens_total", {}, tokens);
+            usage.add("training", model.session.id, model.base.name, tokens);
+          });
         },
       });
     },

@@ -70,9 +70,14 @@ export const engineNeeds: readonly EngineNeed[] = [
     isMet: ({ otherModels }, value) => otherModels || value === null,
   },
   {
-    keys: ["data.mixed_mm_data", "model.processor", "model.train_vision"],
+    keys: ["data.mixed_mm_data", "model.processor"],
     requires: "images",
     isMet: ({ images }, value) => images || value === null || value === false,
+  },
+  {
+    keys: ["model.train_vision"],
+    requires: "training of the vision part",
+    isMet: ({ images, trainsVision }, value) => (images && trainsVision === true) || value === false,
   },
   {
     keys: ["model.lora_rank"],
@@ -285,7 +290,7 @@ export const settingNeeds: readonly SettingNeed[] = [
   },
   needs(
     "a local engine (rllm.backend=local, or tinker without a service)",
-    below("local"),
+    [...below("local"), "model.processor"],
     (config) => !isRemote(config),
   ),
 ];

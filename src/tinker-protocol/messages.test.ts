@@ -45,6 +45,20 @@ test("the bytes of a small request are those of the protocol's definition", () =
   expect(Buffer.from(bytes).toString("hex")).toBe(expected.replaceAll(" ", ""));
 });
 
+test("images are those of the protocol's definition; one of another size is named", () => {
+  const image = { kind: "image" as const, data: Buffer.of(7), format: "png", expectedTokens: 3 };
+  const request = { modelId: "m", seqId: 1, lossFn: "ppo", lossConfig: {}, forwardOnly: false };
+  const bytes = encodeForwardBackwardRequest({ ...request, data: [{ input: [image], lossInputs: {} }] });
+  // data { model_input { image { data 0x07 | format "png" | expected_tokens 3 } } }
+  const expected = "0a016d 1001 1a0e 0a0c 120a 0a0107 1203706e67 1803 220370706f".replaceAll(" ", "");
+  expect(Buffer.from(bytes).toString("hex")).toBe(expected);
+  expect(decodeForwardBackwardRequest(bytes).content().data[0]?.input).toEqual([image]);
+  // override_dimensions {}
+  const resized = Buffer.from("0a016d 1001 1a10 0a0e 120c 0a0107 1203706e67 1803 2200".replaceAll(" ", ""), "hex");
+  const [chunk] = decodeForwardBackwardRequest(resized).content().data[0]!.input;
+  expect(chunk).toEqual({ kind: "other", name: "image with override_dimensions" });
+});
+
 test("a request with broken data still has its model and sequence id", () => {
   const broken = encodeForwardBackwardRequest({
     modelId: "s:train:0",

@@ -19,7 +19,13 @@ message Tensor {
 }
 
 message EncodedTextChunk { bytes tokens = 1; }
-message ImageChunk { bytes data = 1; string format = 2; }
+message ImageDimensions {}
+message ImageChunk {
+  bytes data = 1;
+  string format = 2;
+  optional int32 expected_tokens = 3;
+  optional ImageDimensions override_dimensions = 4;
+}
 message DmelChunk { bytes dmel = 1; }
 message Chunk { oneof chunk { EncodedTextChunk encoded_text = 1; ImageChunk image = 2; DmelChunk dmel = 3; } }
 message Datum { repeated Chunk model_input = 1; map<string, Tensor> loss_fn_inputs = 2; }

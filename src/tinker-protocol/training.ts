@@ -1,4 +1,5 @@
 /** The messages of forward and forward_backward, as plain values. */
+import { type ChunkMessage, decodeChunk, encodeChunk, type InputChunk } from "./chunks.ts";
 import { message, toPlain } from "./schema.ts";
 import {
   bytesOf,
@@ -6,15 +7,11 @@ import {
   dtypes,
   encodeTensor,
   float32sOf,
-  int32sOf,
   int64Bytes,
   int64sOf,
   type Tensor,
   type TensorMessage,
 } from "./tensors.ts";
-
-/** A part of a model's input; anything but text is named by its kind only. */
-export type InputChunk = { kind: "text"; tokens: Int32Array } | { kind: "image" | "dmel" | "unknown" };
 
 export interface Datum {
   input: InputChunk[];
@@ -43,10 +40,6 @@ export interface ForwardBackwardOutput {
   metrics: Record<string, number>;
 }
 
-interface ChunkMessage {
-  chunk?: "encoded_text" | "image" | "dmel";
-  encoded_text?: { tokens?: Uint8Array };
-}
 interface RequestMessage {
   model_id?: string;
   seq_id?: number;
@@ -89,11 +82,6 @@ function contentOf(plain: RequestMessage): Pick<ForwardBackwardRequest, "data" |
   };
 }
 
-function decodeChunk({ chunk, encoded_text }: ChunkMessage): InputChunk {
-  if (chunk !== "encoded_text") return { kind: chunk ?? "unknown" };
-  return { kind: "text", tokens: int32sOf(encoded_text?.tokens) };
-}
-
 export function encodeForwardBackwardRequest(request: ForwardBackwardRequest): Uint8Array {
   const { modelId, seqId, data, lossFn, lossConfig, forwardOnly } = request;
   const config = Object.entries(lossConfig);
@@ -102,9 +90,7 @@ export function encodeForwardBackwardRequest(request: ForwardBackwardRequest): U
     model_id: modelId,
     seq_id: seqId,
     data: data.map(({ input, lossInputs }) => ({
-      model_input: input.map((chunk) =>
-        chunk.kind === "text" ? { encoded_text: { tokens: bytesOf(chunk.tokens) } } : {},
-      ),
+      model_input: input.map(encodeChunk),
       loss_fn_inputs: Object.fromEntries(Object.entries(lossInputs).map(([key, value]) => [key, encodeTensor(value)])),
     })),
     loss_fn: lossFn,

@@ -25,6 +25,7 @@ export const capabilities: Capabilities = {
   frozenSampler: { lora: true, full: false },
   exports: ["adapter", "merged"],
   images: true,
+  trainsVision: true,
 };
 
 /** Trained by several processes, and sampled by another one, which has a copy of its own of the weights. */

@@ -13,23 +13,26 @@ interface Ask {
   reject(error: unknown): void;
 }
 
-/** Requests that are sent as one. */
-const mostTogether = 256;
+/** Requests that are sent as one, and about how many bytes of images; the service takes 256 MiB. */
+const mostTogether = { requests: 256, imageBytes: 64 * 2 ** 20 };
 
-/** Returns a function that requests a sample. Calls of the same microtask turn are sent together. */
+/** Returns a function that requests a sample with `bytes` of images. Calls of the same microtask turn are sent together. */
 export function askTogether(
   connection: Connection,
-): (body: Record<string, unknown>, aborted: AbortSignal) => Promise<Uint8Array> {
+): (body: Record<string, unknown>, aborted: AbortSignal, bytes?: number) => Promise<Uint8Array> {
   let parcel: ReturnType<typeof createParcel> | undefined;
-  return (body, aborted) => {
-    if (!parcel || parcel.open.size >= mostTogether) {
+  let total = 0;
+  return (body, aborted, bytes = 0) => {
+    if (!parcel || parcel.open.size >= mostTogether.requests || total + bytes > mostTogether.imageBytes) {
       const begun = createParcel(connection);
       parcel = begun;
+      total = 0;
       queueMicrotask(() => {
-        parcel = undefined;
+        if (parcel === begun) parcel = undefined;
         void begun.send();
       });
     }
+    total += bytes;
     return parcel.add(body, aborted);
   };
 }

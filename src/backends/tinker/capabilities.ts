@@ -29,5 +29,5 @@ export const capabilities: Capabilities = {
   images: false,
 };
 
-/** Hone's own service returns raw log-probabilities on request. */
-export const honeCapabilities: Capabilities = { ...capabilities, sampleLogprobs: "raw" };
+/** Hone's own service returns raw log-probabilities on request, and says which tokens stand for an image. */
+export const honeCapabilities: Capabilities = { ...capabilities, sampleLogprobs: "raw", images: true };

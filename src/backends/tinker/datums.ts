@@ -1,6 +1,7 @@
 /** Hone's sequences as Tinker's datums, and the answers back. Pure. */
 
 import { RunError } from "../../errors.ts";
+import type { InputChunk } from "../../tinker-protocol/chunks.ts";
 import type { Datum, DatumOutput } from "../../tinker-protocol/training.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
@@ -12,6 +13,7 @@ const chunkLimits = { datums: 1024, bytes: 5_000_000 };
 export interface Planned {
   sequence: number;
   tokens: Int32Array;
+  media?: Sequence["media"];
   targets: Int32Array | undefined;
   places: Int32Array;
   /** Tokens that are scored at each position; 1 gives the shape `[N]`. */
@@ -19,22 +21,25 @@ export interface Planned {
 }
 
 export function planDatums(sequences: readonly Sequence[]): Planned[] {
-  return sequences.flatMap(({ tokens, trained, targets }, sequence) => {
+  return sequences.flatMap(({ tokens, trained, targets, media }, sequence) => {
     const width = targets ? trained.reduce((most, count) => Math.max(most, count), 1) : 1;
     const places: number[] = [];
     trained.forEach((count, position) => {
       for (let index = 0; index < (targets ? count : Number(count !== 0)); index++)
         places.push(position * width + index);
     });
-    return places.length === 0 ? [] : [{ sequence, tokens, targets, places: Int32Array.from(places), width }];
+    return places.length === 0 ? [] : [{ sequence, tokens, media, targets, places: Int32Array.from(places), width }];
   });
 }
 
 /** What a loss reads of each output, by name. */
 export type DatumInputs = Readonly<Record<string, ArrayLike<number>>>;
 
-/** Position i of the input predicts target i; inputs are 0 where there is no output. */
-export function toDatum({ tokens, targets, places, width }: Planned, inputs: DatumInputs): Datum {
+/**
+ * Position i of the input predicts target i; inputs are 0 where there is no output.
+ * @param input the sequence without its last token
+ */
+export function toDatum(input: InputChunk[], { tokens, targets, places, width }: Planned, inputs: DatumInputs): Datum {
   const length = tokens.length - 1;
   const shape = width === 1 ? [length] : [length, width];
   const spread = <Whole extends Float32Array | Float64Array>(whole: Whole, values: ArrayLike<number>): Whole => {
@@ -46,7 +51,7 @@ export function toDatum({ tokens, targets, places, width }: Planned, inputs: Dat
   for (const [name, values] of Object.entries(inputs)) {
     lossInputs[name] = { dtype: "float32", values: spread(new Float32Array(length * width), values), shape };
   }
-  return { input: [{ kind: "text", tokens: tokens.slice(0, length) }], lossInputs };
+  return { input, lossInputs };
 }
 
 /** Cuts datums into requests. */
@@ -68,11 +73,16 @@ export function chunksOf(datums: readonly Datum[]): Datum[][] {
 }
 
 function bytesOf({ input, lossInputs }: Datum): number {
-  const tokens = input.reduce((sum, chunk) => sum + (chunk.kind === "text" ? 4 * chunk.tokens.length : 0), 0);
+  const tokens = input.reduce((sum, chunk) => sum + sizeOf(chunk), 0);
   return Object.values(lossInputs).reduce(
     (sum, { dtype, values }) => sum + values.length * (dtype === "int64" ? 8 : 4),
     tokens,
   );
+}
+
+function sizeOf(chunk: InputChunk): number {
+  if (chunk.kind === "text") return 4 * chunk.tokens.length;
+  return chunk.kind === "image" ? chunk.data.length : 0;
 }
 
 /** The outputs of all sequences from those of the datums, in the order of `plan`. */

@@ -3,14 +3,16 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
 import { UserError } from "../../errors.ts";
+import type { MediaStore } from "../../images/media-store.ts";
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Engine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, honeCapabilities } from "./capabilities.ts";
 import { createConnection } from "./connection.ts";
+import { servedImages } from "./images.ts";
 import { createBasePolicy, createTinkerPolicy, type PolicyOptions } from "./policy.ts";
 import type { ConnectionOptions } from "./requests.ts";
-import { openSession } from "./session.ts";
+import { openSession, type TinkerSession } from "./session.ts";
 
 export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   /** The model's name at the service. */
@@ -21,6 +23,8 @@ export interface TinkerEngineOptions extends ConnectionOptions, PolicyOptions {
   tokenizerFolder: (model: string) => Promise<string>;
   /** Returns what the files in that folder say; default: reads them. */
   facts?: Pick<ModelInfo, "architecture" | "vocabularySize" | "eosTokenIds">;
+  /** Keeps the images of prompts; default: memory. */
+  media?: MediaStore | undefined;
 }
 
 const described = z.object({
@@ -31,6 +35,8 @@ const described = z.object({
   eosTokenIds: z.array(z.int()),
   dtype: z.string(),
   device: z.string(),
+  imagePlaceholder: z.object({ text: z.string(), id: z.int() }).optional(),
+  imagesReason: z.string().optional(),
 });
 const capabilitiesAnswer = z.looseObject({
   supported_models: z.array(
@@ -70,6 +76,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     isHone: found.hone !== undefined,
     name: options.name,
     onStatus,
+    media: options.media,
   });
   const servedModel = { name: options.model, eosTokenIds: model.eosTokenIds };
   const declared = session.isHone ? honeCapabilities : capabilities;
@@ -84,6 +91,7 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     capabilities: declared,
     model,
     versions: { "tinker protocol": sdkVersion },
+    ...seeing(session, options.model, found.hone),
     createPolicy,
     async createLearner(spec) {
       requireCreatable(declared, spec);
@@ -99,6 +107,17 @@ export async function openTinkerEngine(options: TinkerEngineOptions): Promise<En
     waitingFor: connection.waitingFor,
     close: session.close,
   };
+}
+
+function seeing(
+  session: TinkerSession,
+  model: string,
+  own: z.output<typeof described> | undefined,
+): Pick<Engine, "images" | "imagesReason"> {
+  if (own === undefined) return { imagesReason: "this Tinker service does not say which tokens stand for an image" };
+  const { imagePlaceholder: placeholder, imagesReason } = own;
+  if (placeholder) return { images: servedImages(session, model, placeholder) };
+  return imagesReason === undefined ? {} : { imagesReason };
 }
 
 async function modelInfo(

@@ -4,12 +4,13 @@ import { dirname, join, resolve } from "node:path";
 import { downloadFileToCacheDir } from "@huggingface/hub";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import type { EngineHooks } from "../descriptor.ts";
 import type { TinkerEngineOptions } from "./engine.ts";
 
 export function tinkerEngineOptions(
   config: Config,
   service: { baseUrl: string; apiKey: string },
-  { onStatus }: { onStatus?: (text: string) => void },
+  { onStatus, media }: Pick<EngineHooks, "onStatus" | "media">,
 ): TinkerEngineOptions {
   return {
     ...service,
@@ -18,6 +19,7 @@ export function tinkerEngineOptions(
     name: `${config.rllm.trainer.project_name}-${config.rllm.trainer.experiment_name}`,
     tokenizerFolder,
     onStatus,
+    media,
   };
 }
 

@@ -246,8 +246,9 @@ export function createBasePolicy(session: TinkerSession, model: TinkerModel): Po
       const plan = planDatums(sequences);
       const plain = { temperature: 1, topP: 1, topK: -1, minP: 0 };
       const params = { ...plain, maxTokens: 1, stopIds: [], stopStrings: [], seed: 0 };
-      const requests = plan.map(({ sequence }) => ({
-        prompt: sequences[sequence]!.tokens,
+      const requests = plan.map(({ tokens, media }) => ({
+        prompt: tokens,
+        ...(media ? { media } : {}),
         params,
         promptLogprobs: true,
       }));

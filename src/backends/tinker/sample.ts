@@ -2,10 +2,12 @@
 import { AsyncQueue } from "../../concurrency/async-queue.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { RunError, UserError } from "../../errors.ts";
+import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
 import { decodeSampleResponse } from "../../tinker-protocol/sampling.ts";
 import type { Sample, SampleOptions, SampleRequest, SamplingParams } from "../engine.ts";
 import { changesDistribution } from "../sampling-params.ts";
 import { askTogether } from "./ask-together.ts";
+import { readChunks } from "./images.ts";
 import { LostResultError } from "./service-errors.ts";
 import type { TinkerSession } from "./session.ts";
 
@@ -31,7 +33,9 @@ export async function* sample(
   eosTokenIds: readonly number[],
   { signal }: SampleOptions,
 ): AsyncGenerator<Sample, void, undefined> {
-  const bodies = requests.map((request) => encode(request, session, sampler, eosTokenIds));
+  const inputs = requests.map(({ prompt, media }) => ({ tokens: prompt, media }));
+  const chunks = await readChunks(inputs, session.media);
+  const bodies = requests.map((request, index) => encode(chunks[index]!, request, session, sampler, eosTokenIds));
   const ready = new AsyncQueue<Sample>();
   const places = new Semaphore(session.isHone ? Number.POSITIVE_INFINITY : mostAtOnce);
   const stop = new AbortController();
@@ -51,11 +55,11 @@ export async function* sample(
   }
 
   /** Requests a lost result again under a new number. The weights are fixed, so the same seed gives the same sample. */
-  async function answered(body: Record<string, unknown>, aborted: AbortSignal): Promise<unknown> {
+  async function answered(body: Record<string, unknown>, aborted: AbortSignal, bytes: number): Promise<unknown> {
     for (let losses = 0; ; losses++) {
       aborted.throwIfAborted();
       try {
-        return await ask(losses === 0 ? body : { ...body, seq_id: sampler.next() }, aborted);
+        return await ask(losses === 0 ? body : { ...body, seq_id: sampler.next() }, aborted, bytes);
       } catch (error) {
         if (!(error instanceof LostResultError) || losses === mostLosses) throw error;
         session.connection.counts.retries++;
@@ -66,7 +70,7 @@ export async function* sample(
   async function call(request: SampleRequest, index: number): Promise<void> {
     const aborted = AbortSignal.any([stop.signal, signal, request.signal].filter((each) => each !== undefined));
     try {
-      const result = places.run(() => answered(bodies[index]!, aborted), aborted);
+      const result = places.run(() => answered(bodies[index]!, aborted, imageBytes(chunks[index]!)), aborted);
       const sample = decode(request, decodeSampleResponse((await unlessAborted(result, aborted)) as Uint8Array));
       if (!session.isHone && changesDistribution(request.params)) sample.processed = true;
       ready.push({ request: index, ...sample, policyVersion: sampler.version });
@@ -89,6 +93,9 @@ export async function* sample(
   }
 }
 
+const imageBytes = (chunks: readonly InputChunk[]): number =>
+  chunks.reduce((sum, chunk) => sum + (chunk.kind === "image" ? chunk.data.length : 0), 0);
+
 /** Rejects with the signal's reason as soon as it aborts. */
 function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
   const aborted = new Promise<never>((_, reject) => {
@@ -98,7 +105,8 @@ function unlessAborted<T>(result: Promise<T>, signal: AbortSignal): Promise<T> {
 }
 
 function encode(
-  { params, prompt, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
+  chunks: readonly InputChunk[],
+  { params, promptLogprobs, topLogprobs, temperedLogprobs }: SampleRequest,
   { isHone }: TinkerSession,
   sampler: SamplingSession,
   eosTokenIds: readonly number[],
@@ -110,7 +118,7 @@ function encode(
     sampling_session_id: sampler.id,
     seq_id: sampler.next(),
     num_samples: 1,
-    prompt: { chunks: [{ type: "encoded_text", tokens: Array.from(prompt) }] },
+    prompt: { chunks: chunks.map(chunkToJson) },
     sampling_params: {
       max_tokens: params.maxTokens,
       seed: params.seed,

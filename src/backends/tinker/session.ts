@@ -1,4 +1,5 @@
 /** A session with a Tinker service, shared by all models of a run and kept alive by a heartbeat. */
+import { type MediaStore, memoryStore } from "../../images/media-store.ts";
 import { sdkVersion } from "../../tinker-protocol/schema.ts";
 import type { Connection } from "./connection.ts";
 
@@ -16,7 +17,13 @@ export async function openSession(
     isHone,
     name,
     onStatus,
-  }: { isHone: boolean; name?: string | undefined; onStatus?: ((text: string) => void) | undefined },
+    media = memoryStore(),
+  }: {
+    isHone: boolean;
+    name?: string | undefined;
+    onStatus?: ((text: string) => void) | undefined;
+    media?: MediaStore | undefined;
+  },
 ) {
   const made = await connection.post("create_session", {
     type: "create_session",
@@ -59,6 +66,8 @@ export async function openSession(
     connection,
     /** The service is Hone's own, with Hone's additions to the protocol. */
     isHone,
+    /** Holds the images of prompts. */
+    media,
     /** Counts: losses that the service computed by name in one pass, other losses (two passes), and deleted checkpoints. */
     counts: { namedLosses: 0, twoPassLosses: 0, deletedCheckpoints: 0 },
     /** Models and samplers are numbered from 0. */

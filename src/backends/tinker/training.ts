@@ -13,6 +13,7 @@ import { checkLossValue, NonFiniteLossError } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
 import { hostedLosses } from "./capabilities.ts";
 import { chunksOf, type DatumInputs, gatherOutputs, type Planned, planDatums, toDatum } from "./datums.ts";
+import { readChunks } from "./images.ts";
 import type { TinkerSession } from "./session.ts";
 
 /** A model of the service; its operations are numbered from 1 and run in that order. */
@@ -42,14 +43,18 @@ const isInformative = (weights: ArrayLike<number>) => Array.from(weights).some((
 
 const ones = ({ places }: Planned) => new Float32Array(places.length).fill(1);
 
-export function remoteTraining({ connection, isHone, counts }: TinkerSession, model: RemoteModel) {
+export function remoteTraining({ connection, isHone, counts, media }: TinkerSession, model: RemoteModel) {
   /** Sends all parts of one call before waiting for answers. */
   async function send(
     plan: readonly Planned[],
     { lossFn, config, inputs, masks, forwardOnly }: Pass,
   ): Promise<{ answers: Promise<DatumOutput[]> }> {
+    const chunks = await readChunks(
+      plan.map(({ tokens, media: own }) => ({ tokens: tokens.subarray(0, -1), media: own })),
+      media,
+    );
     const datums = plan.map((planned, index) =>
-      toDatum(planned, isHone ? { ...inputs[index], mask: masks[index] ?? [] } : { ...inputs[index] }),
+      toDatum(chunks[index]!, planned, isHone ? { ...inputs[index], mask: masks[index] ?? [] } : { ...inputs[index] }),
     );
     const requests = chunksOf(datums).map((data) =>
       encodeForwardBackwardRequest({

@@ -7,6 +7,7 @@ import { openLocalEngine } from "../../backends/local/engine.ts";
 import type { LocalEngineOptions } from "../../backends/local/options.ts";
 import { outColors } from "../../colors.ts";
 import { UserError } from "../../errors.ts";
+import { memoryStore } from "../../images/media-store.ts";
 import { withFlags } from "../../server/flag-names.ts";
 import { namesOf, readServedModel } from "../../server/models/base-models.ts";
 import { startServer } from "../../server/start-server.ts";
@@ -90,6 +91,8 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
         microBatchTokens: flags.microBatchTokens,
         gradientCheckpointing: flags.gradientCheckpointing ?? false,
         logFile: join(flags.state, "worker.log"),
+        // An engine that is opened again finds the images of waiting requests.
+        media: memoryStore(),
       };
       const entry = {
         names: namesOf(model),

@@ -16,7 +16,7 @@ export interface BaseModel {
   /** All names that clients may use. */
   names: readonly string[];
   /** Which model the engine holds and what it can do. */
-  engine: Pick<Engine, "model" | "capabilities">;
+  engine: Pick<Engine, "model" | "capabilities" | "images" | "imagesReason">;
   keeper: EngineKeeper;
   scheduler: Scheduler;
   gatherer: SampleGatherer;

@@ -1,8 +1,8 @@
 /** How a client begins: the server's capabilities, sessions, heartbeats. */
 import { Hono } from "hono";
 import { z } from "zod";
-import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
 import { clientName, clientNote } from "../client-names.ts";
+import type { BaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
 import { jsonBody } from "./bodies.ts";
@@ -16,9 +16,15 @@ const finishSchema = z.looseObject({
  * Facts for Hone's own client, which other clients ignore. Their presence also means that
  * this server supports `lora_config.alpha`, the setting `masked` of every loss, `raw_logprobs` of samples, and `zero_grad`.
  */
-function describeForHone(model: ModelInfo, { loraTargets }: Capabilities) {
+function describeForHone({ model, capabilities, images, imagesReason }: BaseModel["engine"]) {
   const { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention } = model;
-  return { directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention, loraTargets };
+  return {
+    ...{ directory, architecture, parameters, vocabularySize, eosTokenIds, dtype, device, attention },
+    loraTargets: capabilities.loraTargets,
+    // With it there is `image_tokens`.
+    imagePlaceholder: images?.placeholder,
+    imagesReason,
+  };
 }
 
 export function handshakeRoutes({ sessions, context }: Service): Hono {
@@ -55,12 +61,12 @@ export function handshakeRoutes({ sessions, context }: Service): Hono {
     .post("/telemetry", (c) => c.json({ status: "accepted" }))
     .get("/get_server_capabilities", (c) =>
       c.json({
-        supported_models: context.models.map(({ name, engine: { model, capabilities } }) => ({
+        supported_models: context.models.map(({ name, engine }) => ({
           model_name: name,
-          max_context_length: model.maxLength,
-          trainable: capabilities.adapters.includes("lora"),
+          max_context_length: engine.model.maxLength,
+          trainable: engine.capabilities.adapters.includes("lora"),
           sampleable: true,
-          hone: describeForHone(model, capabilities),
+          hone: describeForHone(engine),
         })),
       }),
     );

@@ -1,7 +1,10 @@
 /** Sampling sessions and requests to sample. */
 import { Hono } from "hono";
 import { z } from "zod";
+import { jsonChunk } from "../../tinker-protocol/chunks.ts";
 import { HttpError } from "../http-error.ts";
+import { readInput } from "../model-input.ts";
+import { findBaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
 import type { Service } from "../service.ts";
 import { answerLines } from "./answer-lines.ts";
@@ -17,6 +20,9 @@ const manySchema = z.looseObject({
     .min(1)
     .max(1024),
 });
+
+/** Not in Tinker's protocol: which tokens stand for an image. */
+const imageSchema = z.strictObject({ base_model: z.string(), image: jsonChunk });
 
 export function samplingRoutes(service: Service): Hono {
   const { samplers } = service;
@@ -42,6 +48,11 @@ export function samplingRoutes(service: Service): Hono {
       const seq = integerField(text, "seq_id");
       if (seq === undefined) throw new HttpError(400, "seq_id is missing: it distinguishes a request from its retry");
       return c.json(service.sample(body, seq));
+    })
+    .post("/image_tokens", async (c) => {
+      const { base_model: name, image } = readBody(imageSchema, await jsonBody(c));
+      const { tokens } = await readInput([image], findBaseModel(service.context.models, name));
+      return c.json({ tokens: [...tokens] });
     })
     .post("/asample_many", async (c) => {
       const { requests } = readBody(manySchema, await jsonBody(c));

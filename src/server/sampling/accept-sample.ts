@@ -40,12 +40,12 @@ export function createSampleAcceptor(
         kind: "sample",
         async work(signal) {
           try {
-            const call = readSampleCall(body, base.engine);
-            metrics.add("hone_prompt_tokens_total", {}, call.prompt.length);
+            const call = await readSampleCall(body, base);
+            metrics.add("hone_prompt_tokens_total", {}, call.input.tokens.length);
             const how = call.topPrompt > 0 || call.targets || call.draws ? "scores" : "samples";
             const result = await samplers.use(id, how, (policy) => sample(policy, base, session.id, call, signal));
             metrics.add("hone_sampled_tokens_total", {}, result.sampledTokens);
-            usage.add("sampling_prefill", session.id, base.name, call.prompt.length);
+            usage.add("sampling_prefill", session.id, base.name, call.input.tokens.length);
             usage.add("sampling_sample", session.id, base.name, result.sampledTokens);
             sinceLog.sequences += call.requests.length;
             sinceLog.tokens += result.sampledTokens;

@@ -1,10 +1,12 @@
 /** A request to sample, checked, as an engine takes it. */
 import { createHash, randomInt } from "node:crypto";
 import { z } from "zod";
-import { type Engine, isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
+import { isTemperature, leastTemperature, type SampleRequest } from "../../backends/engine.ts";
 import { UserError } from "../../errors.ts";
+import { jsonChunk } from "../../tinker-protocol/chunks.ts";
+import { type ModelInput, readInput } from "../model-input.ts";
+import type { BaseModel } from "../models/base-models.ts";
 import { readBody } from "../read-body.ts";
-import { textTokens } from "../training/datums.ts";
 
 const count = z.int().min(0);
 const tensor = z.looseObject({
@@ -15,15 +17,13 @@ const tensor = z.looseObject({
   sparse_col_indices: z.array(count).nullish(),
 });
 
-const chunk = z.looseObject({ type: z.string().default("encoded_text"), tokens: z.array(z.int()).optional() });
-
 /** Unknown fields are refused: ignoring one could change what the answer means. */
 const schema = z.strictObject({
   type: z.literal("sample").optional(),
   sampling_session_id: z.string(),
   seq_id: z.number(),
   num_samples: z.int().min(1).max(1024).default(1),
-  prompt: z.strictObject({ chunks: z.array(chunk) }),
+  prompt: z.strictObject({ chunks: z.array(jsonChunk) }),
   sampling_params: z
     .strictObject({
       max_tokens: z.int().min(1).nullish(),
@@ -55,7 +55,7 @@ const mostDraws = 1 << 22;
 export interface SampleCall {
   /** One for each sequence; all of the same prompt. */
   requests: SampleRequest[];
-  prompt: Int32Array;
+  input: ModelInput;
   /** How many prompt tokens, from the end, get log-probabilities; null: none. */
   promptLogprobs: number | null;
   /** The number of most likely tokens at each such place. */
@@ -77,13 +77,12 @@ export interface TargetCells {
 }
 
 /** @throws UserError that says what is wrong with the request */
-export function readSampleCall(
-  body: unknown,
-  { model, capabilities }: Pick<Engine, "model" | "capabilities">,
-): SampleCall {
+export async function readSampleCall(body: unknown, base: Pick<BaseModel, "engine" | "keeper">): Promise<SampleCall> {
+  const { model, capabilities } = base.engine;
   const request = readBody(schema, body);
   const { sampling_params: params, topk_sample_logprobs: topSample, topk_prompt_logprobs: topPrompt } = request;
-  const prompt = textTokens(request.prompt.chunks.map(toChunk), model.vocabularySize);
+  const input = await readInput(request.prompt.chunks, base);
+  const { tokens: prompt, media } = input;
   const room = model.maxLength - prompt.length;
   refuse(prompt.length === 0, "the prompt has no tokens");
   const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
@@ -115,7 +114,7 @@ export function readSampleCall(
     throw new UserError(`prompt_logprobs_last_n is ${lastN}, but ${why}`);
   }
   const seed = params.seed ?? randomInt(2 ** 47);
-  const base = {
+  const shared = {
     maxTokens,
     temperature: params.temperature,
     topK: params.top_k === 0 ? -1 : params.top_k,
@@ -127,7 +126,8 @@ export function readSampleCall(
     { length: request.num_samples },
     (_, index): SampleRequest => ({
       prompt,
-      params: { ...base, seed: seedOf(seed, index) },
+      ...(media ? { media } : {}),
+      params: { ...shared, seed: seedOf(seed, index) },
       temperedLogprobs: !request.raw_logprobs,
       promptLogprobs: request.prompt_logprobs === true && index === 0,
       topLogprobs: topSample,
@@ -136,7 +136,7 @@ export function readSampleCall(
   const targets = request.target_prompt_logprobs;
   return {
     requests,
-    prompt,
+    input,
     promptLogprobs: request.prompt_logprobs ? (lastN ?? prompt.length - 1) : null,
     topPrompt,
     topSample,
@@ -147,11 +147,6 @@ export function readSampleCall(
 
 function refuse(wrong: boolean, why: string): void {
   if (wrong) throw new UserError(why);
-}
-
-function toChunk({ type, tokens }: z.output<typeof chunk>) {
-  if (type === "encoded_text") return { kind: "text" as const, tokens: Int32Array.from(tokens ?? []) };
-  return { kind: type === "dmel" ? ("dmel" as const) : ("image" as const) };
 }
 
 /** Absent: the model's own end tokens. An empty list: nothing ends a sequence. Anything else ends a sequence in addition to those. */

@@ -192,7 +192,7 @@ test("requests that are wrong are the user's mistakes", async () => {
   expect(await mistake(id, { prompt: prompt([]) })).toMatch(/no tokens/);
   expect(await mistake(id, { prompt: prompt([5, 99]) })).toMatch(/token 99/);
   expect(await mistake(id, { prompt: { chunks: [{ type: "image", data: "", format: "png" }] } })).toMatch(
-    /reads text only/,
+    /chunk 0: the input has an image, but tabular reads only text/,
   );
   expect(await mistake(id, { sampling_params: { max_tokens: 0 } })).toMatch(/max_tokens/);
   expect(await mistake(id, { sampling_params: { temperature: -1 } })).toMatch(/temperature/);

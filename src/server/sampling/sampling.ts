@@ -4,6 +4,7 @@ import { RunError, UserError } from "../../errors.ts";
 import { emptyLogprob, encodeSampleResponse, type TopLogprobs } from "../../tinker-protocol/sampling.ts";
 import { encodeSparse, encodeTensor, type TensorMessage } from "../../tinker-protocol/tensors.ts";
 import type { Sequence } from "../../trajectories/types.ts";
+import type { ModelInput } from "../model-input.ts";
 import type { BaseModel } from "../models/base-models.ts";
 import type { FutureResult } from "../queue/futures.ts";
 import type { SampleCall, TargetCells } from "./sample-request.ts";
@@ -19,13 +20,14 @@ export async function sample(
   call: SampleCall,
   signal: AbortSignal,
 ): Promise<FutureResult & { kind: "protobuf"; sampledTokens: number }> {
-  const { prompt, targets, draws, topPrompt, topSample, promptLogprobs } = call;
-  const firstReported = prompt.length - (promptLogprobs ?? prompt.length - 1);
+  const { input, targets, draws, topPrompt, topSample, promptLogprobs } = call;
+  const { length } = input.tokens;
+  const firstReported = length - (promptLogprobs ?? length - 1);
   const scores = <T>(job: () => Promise<T>) => scheduler.train(`scores of ${owner}`, job);
-  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, prompt, topPrompt, firstReported)) : undefined;
-  const scored = targets ? await scores(() => scoreTargets(learner, prompt, targets)) : undefined;
+  const top = topPrompt > 0 ? await scores(() => topOfPrompt(learner, input, topPrompt, firstReported)) : undefined;
+  const scored = targets ? await scores(() => scoreTargets(learner, input, targets)) : undefined;
 
-  const drawn = draws ? await scores(() => drawAtEach(learner, prompt, draws)) : undefined;
+  const drawn = draws ? await scores(() => drawAtEach(learner, input, draws)) : undefined;
 
   const samples = await scheduler.sample(owner, call.requests.length, async () => {
     if (signal.aborted) throw new UserError("the request was cancelled");
@@ -68,26 +70,28 @@ function rowsOf(rows: readonly { tokens: Int32Array; logprobs: Float32Array }[],
 /** `[P, k]`: position 0 and those before `firstReported` are empty. */
 async function topOfPrompt(
   learner: Learner,
-  prompt: Int32Array,
+  input: ModelInput,
   k: number,
   firstReported: number,
 ): Promise<TopLogprobs> {
-  const tokens = new Int32Array(prompt.length * k);
-  const logprobs = new Float32Array(prompt.length * k).fill(emptyLogprob);
+  const { length } = input.tokens;
+  const tokens = new Int32Array(length * k);
+  const logprobs = new Float32Array(length * k).fill(emptyLogprob);
   const from = Math.max(1, firstReported);
-  if (from < prompt.length) {
-    const trained = new Uint8Array(prompt.length - 1).fill(1, from - 1);
-    const found = await learner.mostLikely!([{ tokens: prompt, trained }], k);
+  if (from < length) {
+    const trained = new Uint8Array(length - 1).fill(1, from - 1);
+    const found = await learner.mostLikely!([{ ...input, trained }], k);
     tokens.set(found.tokens, from * k);
     logprobs.set(found.logprobs, from * k);
   }
-  return { tokens, logprobs, k, length: prompt.length };
+  return { tokens, logprobs, k, length };
 }
 
-async function drawAtEach(learner: Learner, prompt: Int32Array, draws: NonNullable<SampleCall["draws"]>) {
-  const sequence: Sequence = { tokens: prompt, trained: new Uint8Array(prompt.length - 1).fill(1) };
-  const shape = [prompt.length - 1, draws.count];
-  const found = prompt.length > 1 ? await learner.draws!([sequence], draws) : { tokens: [], logprobs: [] };
+async function drawAtEach(learner: Learner, input: ModelInput, draws: NonNullable<SampleCall["draws"]>) {
+  const places = input.tokens.length - 1;
+  const sequence: Sequence = { ...input, trained: new Uint8Array(places).fill(1) };
+  const shape = [places, draws.count];
+  const found = places > 0 ? await learner.draws!([sequence], draws) : { tokens: [], logprobs: [] };
   return {
     tokens: encodeTensor({ dtype: "int64", values: Float64Array.from(found.tokens), shape }),
     logprobs: encodeTensor({ dtype: "float32", values: Float32Array.from(found.logprobs), shape }),
@@ -96,13 +100,13 @@ async function drawAtEach(learner: Learner, prompt: Int32Array, draws: NonNullab
 
 async function scoreTargets(
   learner: Learner,
-  prompt: Int32Array,
+  input: ModelInput,
   { places, tokens, shape, sparse }: TargetCells,
 ): Promise<TensorMessage> {
-  const trained = new Uint8Array(prompt.length - 1);
+  const trained = new Uint8Array(input.tokens.length - 1);
   for (const [index, place] of places.entries()) trained[place]! += Number(tokens[index] !== -1);
   const targets = tokens.filter((token) => token !== -1);
-  const { logprobs } = await learner.forward([{ tokens: prompt, trained, targets }], {});
+  const { logprobs } = await learner.forward([{ ...input, trained, targets }], {});
   let next = 0;
   const values = Float32Array.from(tokens, (token) => (token === -1 ? 0 : (logprobs[next++] ?? Number.NaN)));
   if (sparse) return encodeSparse(values, sparse.rows, sparse.columns, shape);

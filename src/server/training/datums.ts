@@ -1,11 +1,11 @@
 /** Checks a training request and converts it to what an engine takes: sequences, and the inputs of the loss. */
 
 import type { Loss } from "../../algorithms/types.ts";
-import type { Capabilities, ModelInfo } from "../../backends/engine.ts";
-import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
-import type { Datum, ForwardBackwardRequest, InputChunk } from "../../tinker-protocol/training.ts";
+import type { Datum, ForwardBackwardRequest } from "../../tinker-protocol/training.ts";
 import type { Sequence } from "../../trajectories/types.ts";
+import { type ModelInput, readInput } from "../model-input.ts";
+import type { BaseModel } from "../models/base-models.ts";
 import { lossConfig, sumLoss, tinkerLoss } from "./losses.ts";
 
 export interface TrainingCall {
@@ -27,22 +27,22 @@ const mostTargets = 255;
  * where it is 0 are not computed and not part of the loss; their log-probabilities are returned as 0.
  * @throws UserError that names the datum, when anything of it does not fit
  */
-export function readTrainingCall(
+export async function readTrainingCall(
   request: ForwardBackwardRequest,
-  model: Pick<ModelInfo, "vocabularySize" | "maxLength">,
-  capabilities: Pick<Capabilities, "outputs">,
-): TrainingCall {
+  base: Pick<BaseModel, "engine" | "keeper">,
+): Promise<TrainingCall> {
   const { data, lossFn } = request;
   if (data.length === 0) throw new UserError("the request contains no data");
   const { masked, ...settings } = request.lossConfig;
   const config = lossConfig(lossFn, settings);
-  const read = data.map((datum, index) => {
+  const read: ReadDatum[] = [];
+  for (const [index, datum] of data.entries()) {
     try {
-      return readDatum(datum, lossFn, masked === 1, model, capabilities);
+      read.push(readDatum(datum, await readInput(datum.input, base), lossFn, masked === 1, base.engine));
     } catch (error) {
       throw error instanceof UserError ? new UserError(`datum ${index}: ${error.message}`, { cause: error }) : error;
     }
-  });
+  }
   return {
     sequences: read.map(({ sequence }) => sequence),
     trailingShapes: read.map(({ trailingShape }) => trailingShape),
@@ -60,18 +60,6 @@ export function readTrainingCall(
   };
 }
 
-/** The tokens of an input of text. @throws UserError for images and sound, which a text model has no use for */
-export function textTokens(chunks: readonly InputChunk[], vocabularySize: number): Int32Array {
-  const parts = chunks.map((chunk) => {
-    if (chunk.kind === "text") return chunk.tokens;
-    throw new UserError(`the input has a chunk of kind ${chunk.kind}; this model reads text only`);
-  });
-  const tokens = concatenate(Int32Array, parts);
-  const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
-  if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
-  return tokens;
-}
-
 interface ReadDatum {
   sequence: Sequence;
   trailingShape: number[];
@@ -84,12 +72,11 @@ interface ReadDatum {
 
 function readDatum(
   datum: Datum,
+  { tokens: input, media }: ModelInput,
   lossFn: string,
   masked: boolean,
-  model: Pick<ModelInfo, "vocabularySize" | "maxLength">,
-  { outputs }: Pick<Capabilities, "outputs">,
+  { model, capabilities: { outputs } }: BaseModel["engine"],
 ): ReadDatum {
-  const input = textTokens(datum.input, model.vocabularySize);
   if (input.length === 0) throw new UserError("model_input has no tokens");
   if (input.length > model.maxLength) {
     throw new UserError(`model_input has ${input.length} tokens; this model takes ${model.maxLength}`);
@@ -110,9 +97,9 @@ function readDatum(
   if (!plain && !outputs.includes("targets")) {
     throw new UserError("target_tokens is not model_input shifted by one, and this engine scores no other tokens");
   }
-  const sequence = plain
-    ? { tokens, trained }
-    : { tokens, trained, targets: wanted.map((index) => targets[index] ?? 0) };
+  const sequence: Sequence = { tokens, trained };
+  if (!plain) sequence.targets = wanted.map((index) => targets[index] ?? 0);
+  if (media) sequence.media = media;
   if (!chosen) return { sequence, trailingShape, inputs, size };
   const picked: ReadDatum["inputs"] = {};
   for (const [name, values] of Object.entries(inputs)) {

@@ -103,8 +103,8 @@ const mistakes: [name: string, change: (request: ReturnType<typeof crossEntropy>
   ],
   [
     "an image",
-    ({ data: [datum] }) => ({ data: [datum, { ...datum, input: [{ kind: "image" }] }] }),
-    /datum 1: .*reads text only/,
+    ({ data: [datum] }) => ({ data: [datum, { ...datum, input: [{ kind: "image", data: Uint8Array.of(1) }] }] }),
+    /datum 1: chunk 0: the input has an image, but tabular reads only text/,
   ],
   [
     "inputs of another length",

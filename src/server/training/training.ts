@@ -43,9 +43,17 @@ function sharedLength({ tokens: left }: Sequence, { tokens: right }: Sequence): 
   return length;
 }
 
-/** @throws UserError when the request's data, loss or settings are wrong; the model is then as it was */
-export async function forwardBackward(model: LiveModel, request: ForwardBackwardRequest): Promise<FutureResult> {
-  const call = readTrainingCall(request, model.base.engine.model, model.base.engine.capabilities);
+/**
+ * @param count called with the number of input tokens before anything is computed
+ * @throws UserError when the request's data, loss or settings are wrong; the model is then as it was
+ */
+export async function forwardBackward(
+  model: LiveModel,
+  request: ForwardBackwardRequest,
+  count: (tokens: number) => void,
+): Promise<FutureResult> {
+  const call = await readTrainingCall(request, model.base);
+  count(call.sequences.reduce((sum, { tokens }) => sum + tokens.length - 1, 0));
   const outputs: DatumOutput[] = [];
   let loss = 0;
   const [, ...ends] = turnsOf(call);

@@ -1,0 +1,86 @@
+/** A model's input of a request: tokens and images. */
+import type { Engine } from "../backends/engine.ts";
+import { concatenate } from "../concatenate.ts";
+import { UserError } from "../errors.ts";
+import { imageLimits } from "../images/image-limits.ts";
+import { imageLoader } from "../images/load-image.ts";
+import type { Media, StoredImage } from "../images/types.ts";
+import type { InputChunk } from "../tinker-protocol/chunks.ts";
+import type { BaseModel } from "./models/base-models.ts";
+
+export interface ModelInput {
+  tokens: Int32Array;
+  /** The images within the tokens; absent: none. */
+  media?: Media[];
+}
+
+/**
+ * Images become the tokens that stand for them.
+ * @throws UserError that names the chunk
+ */
+export async function readInput(
+  chunks: readonly InputChunk[],
+  { engine, keeper }: Pick<BaseModel, "engine" | "keeper">,
+): Promise<ModelInput> {
+  const count = chunks.filter(({ kind }) => kind !== "text").length;
+  if (count > imageLimits.perRequest) {
+    throw new UserError(`the input has ${count} images; the limit is ${imageLimits.perRequest}`);
+  }
+  const parts: Int32Array[] = [];
+  const media: Media[] = [];
+  let at = 0;
+  for (const [index, chunk] of chunks.entries()) {
+    const part =
+      chunk.kind === "text"
+        ? { tokens: chunk.tokens }
+        : await inChunk(index, async () => readImage(chunk, await keeper.ready()));
+    if ("hash" in part) media.push({ at, length: part.tokens.length, hash: part.hash });
+    parts.push(part.tokens);
+    at += part.tokens.length;
+  }
+  const tokens = concatenate(Int32Array, parts);
+  const { vocabularySize } = engine.model;
+  const wrong = tokens.find((token) => token < 0 || token >= vocabularySize);
+  if (wrong !== undefined) throw new UserError(`token ${wrong} is not in the vocabulary of ${vocabularySize}`);
+  return media.length === 0 ? { tokens } : { tokens, media };
+}
+
+async function readImage(
+  chunk: Exclude<InputChunk, { kind: "text" }>,
+  { images, imagesReason, model }: Engine,
+): Promise<{ tokens: Int32Array; hash: string }> {
+  if (chunk.kind === "other")
+    throw new UserError(`the input has a chunk of kind ${chunk.name}, which is not supported`);
+  if (images === undefined)
+    throw new UserError(`the input has an image, but ${imagesReason ?? `${model.name} reads only text`}`);
+  const image = await imageLoader(images.store).load(chunk.kind === "image" ? chunk.data : addressOf(chunk.location));
+  requireFormat(chunk.format, image);
+  const [tokens] = await images.tokensOf([image]);
+  const { expectedTokens: expected } = chunk;
+  if (typeof expected === "number" && expected !== tokens!.length) {
+    throw new UserError(`expected_tokens is ${expected}, but this image has ${tokens!.length} tokens`);
+  }
+  return { tokens: tokens!, hash: image.hash };
+}
+
+function requireFormat(format: string | undefined, { type }: StoredImage): void {
+  if (format === undefined || type === `image/${format}`) return;
+  throw new UserError(`format is ${format}, but the image is ${type}`);
+}
+
+/** @throws UserError for files, which clients must not read */
+function addressOf(location: string): string {
+  if (/^(data:|https?:)/i.test(location)) return location;
+  throw new UserError("location must be a data URL or an http(s) address", {
+    hint: "send a file's bytes as a chunk of type image",
+  });
+}
+
+async function inChunk<T>(index: number, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof UserError)) throw error;
+    throw new UserError(`chunk ${index}: ${error.message}`, { hint: error.hint, cause: error });
+  }
+}
