@@ -28,6 +28,7 @@ test.each([
   [["local.offload_optimizer=true"], "it requires local.processes above 1"],
   [[...two, "local.sharding=zero2", "local.offload_parameters=true"], "it requires local.sharding=fsdp or zero3"],
   [["local.processes=3", "local.sequence_parallel=2"], "it requires local.processes to be a multiple of it"],
+  [[...two, "local.device=mps"], "it requires local.device=auto, cuda or cpu"],
   [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
   [[...onCpu, "local.sampler.tensor_parallel=2"], "it requires an NVIDIA GPU"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],

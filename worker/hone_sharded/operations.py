@@ -1,5 +1,6 @@
 """The protocol's operations of one rank. All ranks get the same messages in the same order."""
 
+import json
 import os
 import platform
 import sys
@@ -87,9 +88,9 @@ class Operations:
         if header.get("head") == "score":
             raise ProtocolError("a reward model is loaded by hone_worker")
         device_name = self._device(header.get("device", "auto"))
-        self._open_process_group(device_name, header.get("collective_seconds", _COLLECTIVE_SECONDS))
+        store = self._open_process_group(device_name, header.get("collective_seconds", _COLLECTIVE_SECONDS))
         self._source = find_source(
-            self._found_by_first(header["model"], Path(header["cache_dir"])),
+            self._found_by_first(store, header["model"], Path(header["cache_dir"])),
             name,
             cache_dir=Path(header["cache_dir"]),
             device=device_name,
@@ -217,21 +218,23 @@ class Operations:
             f"local.device={device} is one device, and local.processes={self._ranks}", "use local.device=auto, cuda or cpu"
         )
 
-    def _found_by_first(self, model: str, cache_dir: Path) -> str:
-        """The model's folder. Rank 0 alone downloads or converts the model. Raises UserMistake on all ranks."""
-        found: list[Any] = [None, None]
+    def _found_by_first(self, store: dist.Store, model: str, cache_dir: Path) -> str:
+        """The model's folder. Rank 0 alone downloads or converts the model, which takes longer than a collective may.
+        Raises UserMistake on all ranks."""
         if self._rank == 0:
             try:
-                found = [str(find_folder(model, cache_dir.expanduser())), None]
+                found = {"folder": str(find_folder(model, cache_dir.expanduser()))}
             except UserMistake as error:
-                found = [error.message, (error.hint,)]
-        dist.broadcast_object_list(found, 0)
-        text, mistake = found
-        if mistake is not None:
-            raise UserMistake(text, *mistake)
-        return text
+                found = {"mistake": [error.message, error.hint]}
+            store.set("model", json.dumps(found))
+        while not store.check(["model"]):
+            time.sleep(0.1)
+        found = json.loads(store.get("model"))
+        if "mistake" in found:
+            raise UserMistake(*found["mistake"])
+        return found["folder"]
 
-    def _open_process_group(self, device: str, seconds: float) -> None:
+    def _open_process_group(self, device: str, seconds: float) -> dist.Store:
         port, listener = int(os.environ["HONE_STORE_PORT"]), os.environ.get("HONE_STORE_FD")
         limit = timedelta(seconds=seconds)
         store = dist.TCPStore(
@@ -245,6 +248,7 @@ class Operations:
         )
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks, timeout=limit)
+        return store
 
     def _number(self, message: Message) -> int:
         number = message.header["policy"]

@@ -1,6 +1,13 @@
-"""Several processes that share one model compute what one process computes."""
+"""Several processes that share one model compute what one process computes, however they share it.
 
+`HONE_SHARDINGS=all` tries every combination of settings, which takes ten minutes. DeepSpeed is installed beside the worker's
+Python on first use."""
+
+import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +19,7 @@ from hone_worker.policies.registry import Policies
 from hone_worker.training.trainer import Trainer
 from models import build, load, sample_sequences, weighing
 from safetensors.torch import load_file
-from worker_client import Client, finite
+from worker_client import WORKER, Client, finite
 
 ADAM = {
     "learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.01, "max_grad_norm": 1.0,
@@ -108,15 +115,26 @@ def folder(tmp_path_factory) -> Path:
     return build("llama", tmp_path_factory.mktemp("models"))
 
 
+@cache
+def deepspeed_path() -> str:
+    command = ["node", str(WORKER.parent / "scripts/setup.mjs"), "package", "deepspeed", "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    return os.pathsep.join([str(WORKER), found["directory"]])
+
+
 @pytest.fixture(scope="module")
 def teams(folder) -> Iterator[Callable[..., Team]]:
-    """Teams by their options, opened once."""
+    """Opens teams by their options. The last two stay open."""
     opened: dict[str, Team] = {}
 
     def open_team(**options: Any) -> Team:
-        key = repr(sorted(options.items()))
+        key = repr(options)
         if key not in opened:
-            opened[key] = Team(folder, **options)
+            if len(opened) == 2:
+                opened.pop(next(iter(opened))).__exit__()
+            needs_deepspeed = options["sharding"].startswith("zero")
+            environment = {"PYTHONPATH": deepspeed_path()} if needs_deepspeed else {}
+            opened[key] = Team(folder, environment=environment, **options)
         return opened[key]
 
     yield open_team
@@ -124,62 +142,75 @@ def teams(folder) -> Iterator[Callable[..., Team]]:
         team.__exit__()
 
 
-SETTINGS = {
-    "fsdp": {"sharding": "fsdp"},
-    "fsdp offloaded": {"sharding": "fsdp", "offload_parameters": True, "gradient_checkpointing": True},
-    "fsdp, moments offloaded, sequences shared": {
-        "sharding": "fsdp", "offload_optimizer": True, "sequence_parallel": 2,
-    },
-}  # fmt: skip
+FSDP = {"sharding": "fsdp"}
 
 
-@pytest.mark.parametrize("adapter", [LORA, FULL], ids=["lora", "full"])
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_three_steps_equal_one_process(folder, teams, tmp_path, setting, adapter):
-    team, one = teams(**SETTINGS[setting]), One(folder, adapter)
-    policy = team.create(adapter)
+def combinations() -> Iterator[dict[str, Any]]:
+    for sharding in ("zero1", "zero2", "zero3", "fsdp"):
+        for parameters in (False, True) if sharding in ("zero3", "fsdp") else (False,):
+            for optimizer in (False, True):
+                for ranks in (1, 2):
+                    yield {
+                        "sharding": sharding,
+                        "offload_parameters": parameters,
+                        "offload_optimizer": optimizer,
+                        "sequence_parallel": ranks,
+                        # Recomputed layers gather their weights again.
+                        "gradient_checkpointing": parameters,
+                    }
+
+
+A_FEW = [
+    {"sharding": "zero1", "sequence_parallel": 2},
+    {"sharding": "zero2", "offload_optimizer": True},
+    {"sharding": "zero3", "offload_parameters": True, "offload_optimizer": True, "gradient_checkpointing": True},
+    {"sharding": "fsdp", "offload_parameters": True, "gradient_checkpointing": True},
+    {"sharding": "fsdp", "offload_optimizer": True, "sequence_parallel": 2},
+    FSDP,
+]  # fmt: skip
+SETTINGS = list(combinations()) if os.environ.get("HONE_SHARDINGS") == "all" else A_FEW
+
+
+def label(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items() if repr(value) not in ("False", "1"))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=label)
+def test_three_steps_equal_one_process(folder, teams, tmp_path, settings):
+    team = teams(**settings)
     names = ("logprobs", "entropy", "concentration")
-    assert difference(team.forward(policy, *names), one.forward(*names)) < 1e-5
-    assert np.allclose(team.steps(policy, range(3)), one.steps(range(3)), rtol=1e-5)
-    ours, theirs = team.saved(policy, tmp_path / "team"), one.saved(tmp_path / "one")
-    assert difference(ours, theirs) < 1e-5
-    for name, tensor in ours.items():
-        if name.endswith(".square"):
-            assert tensor.abs().max() > 0, f"{name} never had a gradient"
-    assert team.call("close_policy", policy=policy)["ok"]
+    for kind, adapter in (("lora", LORA), ("full", FULL)):
+        policy, one = team.create(adapter), One(folder, adapter)
+        assert difference(team.forward(policy, *names), one.forward(*names)) < 1e-5
+        team.backward(policy, weights_of(9, ("logprobs",)), cancel=True)
+        team.backward(policy, weights_of(9, ("logprobs",)))
+        assert team.call("zero_grad", policy=policy)["ok"]
+        assert np.allclose(team.steps(policy, range(3)), one.steps(range(3)), rtol=1e-5)
+        states = [tmp_path / f"{kind}-{who}" for who in ("team", "one")]
+        ours, theirs = team.saved(policy, states[0]), one.saved(states[1])
+        assert difference(ours, theirs) < 1e-5
+        for name, tensor in ours.items():
+            for rank, part in enumerate(tensor.chunk(2) if name.endswith(".square") else ()):
+                assert part.abs().max() > 0, f"{name} never had a gradient on rank {rank}"
 
-
-def test_a_state_continues_in_any_number_of_processes(folder, teams, tmp_path):
-    for adapter in (LORA, FULL):
-        team, one = teams(**SETTINGS["fsdp"]), One(folder, adapter)
-        shared = teams(**SETTINGS["fsdp, moments offloaded, sequences shared"])
-        kind = adapter["kind"]
-        one.steps(range(3))
-        whole = one.saved(tmp_path / f"{kind}-uninterrupted")
-
-        policy = team.create(adapter)
-        team.steps(policy, range(2))
-        team.saved(policy, tmp_path / f"{kind}-two")
+        # Each goes on from the other's checkpoint, which replaces what was there.
         back = One(folder, adapter)
-        back.policy.load_state(tmp_path / f"{kind}-two", True)
-        back.steps(range(2, 3))
+        back.policy.load_state(states[0], True)
+        on = team.create(adapter)
+        team.steps(on, range(7, 8))
+        assert team.call("load_state", policy=on, dir=str(states[1]), optimizer=True)["version"] == 0
+        norms = one.steps(range(3, 5))
+        assert np.allclose(back.steps(range(3, 5)), norms, rtol=1e-5)
+        assert np.allclose(team.steps(on, range(3, 5)), norms, rtol=1e-5)
+        whole = one.saved(tmp_path / f"{kind}-whole")
         assert difference(back.saved(tmp_path / f"{kind}-back"), whole) < 1e-5
-
-        first = One(folder, adapter)
-        first.steps(range(2))
-        first.saved(tmp_path / f"{kind}-one")
-        for other in (team, shared):
-            policy = other.create(adapter)
-            other.steps(policy, range(7, 8))  # what is loaded replaces this
-            answer = other.call("load_state", policy=policy, dir=str(tmp_path / f"{kind}-one"), optimizer=True)
-            assert answer["version"] == 0
-            other.steps(policy, range(2, 3))
-            target = tmp_path / f"{kind}-{'team' if other is team else 'shared'}"
-            assert difference(other.saved(policy, target), whole) < 1e-5
+        assert difference(team.saved(on, tmp_path / f"{kind}-on"), whole) < 1e-5
+        for each in (policy, on):
+            assert team.call("close_policy", policy=each)["ok"]
 
 
 def test_critics_references_and_cancelled_losses(folder, teams, tmp_path):
-    team = teams(**SETTINGS["fsdp"])
+    team = teams(**FSDP)
     reference, critic, policy = team.create({"kind": "none"}), team.create(LORA, head="value"), team.create(LORA)
     before = team.forward(reference, "logprobs")
 
@@ -205,7 +236,7 @@ def test_critics_references_and_cancelled_losses(folder, teams, tmp_path):
 
 
 def test_exports_are_those_of_one_process(folder, teams, tmp_path):
-    team = teams(**SETTINGS["fsdp"])
+    team = teams(**FSDP)
     for adapter, form in ((LORA, "adapter"), (LORA, "merged"), (FULL, "merged")):
         one, policy = One(folder, adapter), team.create(adapter)
         one.steps(range(1))

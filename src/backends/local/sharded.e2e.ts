@@ -18,25 +18,48 @@ import { shardedCapabilities } from "./capabilities.ts";
 import { openLocalEngine } from "./engine.ts";
 import { withOwnSampler } from "./own-sampler.ts";
 
+type Options = Parameters<typeof openLocalEngine>[0];
+
+const variants: [string, Partial<Options>][] = [
+  ["two ranks for each sequence", { sequenceParallel: 2 }],
+  ["moments offloaded", { offloadOptimizer: true }],
+  ["weights offloaded", { offloadParameters: true }],
+  ["all defaults", {}],
+];
+const every = (["zero1", "zero2", "zero3", "fsdp"] as const).flatMap((sharding) =>
+  variants
+    .filter(([, { offloadParameters }]) => !offloadParameters || sharding === "fsdp" || sharding === "zero3")
+    .map(([name, variant]) => ({ name: `${sharding}, ${name}`, more: { sharding, ...variant } })),
+);
+/** `HONE_SHARDINGS=all` checks all of these. The last one stays open for the other tests. */
+const shardings = process.env.HONE_SHARDINGS === "all" ? every : every.slice(-1);
+
 const root = temporaryFolder("sharded");
-let options: Parameters<typeof openLocalEngine>[0];
+let options: Options;
 let engine: Engine;
 
 beforeAll(async () => {
   const model = await makeTinyModel(join(root, "model"));
   const common = { model, device: "cpu", dtype: "float32", threads: 1, cacheDir: join(root, "cache") } as const;
-  options = { ...common, processes: 2, sharding: "fsdp", microBatchTokens: 32, logFile: join(root, "worker.log") };
-  engine = await withOwnSampler(await openLocalEngine(options), { ...options, folder: join(root, "published") });
+  options = { ...common, processes: 2, microBatchTokens: 32, logFile: join(root, "worker.log") };
 });
 afterAll(() => engine?.close());
 
-describe("the local engine in two processes", () => {
+describe.each(shardings)("two processes, $name", ({ name: sharding, more }) => {
+  beforeAll(async () => {
+    await engine?.close();
+    const all = { ...options, ...more };
+    engine = await withOwnSampler(await openLocalEngine(all), { ...all, folder: join(root, "published") });
+  });
   const ofSampler = new Set(samplerChecks.map(({ name }) => name));
   const checks = conformance.filter(
     ({ name, needs }) => !ofSampler.has(name) && (needs?.(shardedCapabilities) ?? true),
   );
   it.each(checks.map((check, index) => ({ ...check, index })))("$name", async ({ check, index }) => {
-    await check(engine, { path: (file) => join(root, `${index}-${file}`), tolerance: 1e-4 });
+    await check(engine, {
+      path: (file) => join(root, `${sharding}-${index}-${file}`),
+      tolerance: 1e-4,
+    });
   });
 });
 

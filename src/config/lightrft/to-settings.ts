@@ -90,7 +90,7 @@ const rules: Readonly<Record<FlagName, Rule>> = {
 
   adam_offload: ({ adam_offload }) => (adam_offload ? { "local.offload_optimizer": true } : {}),
   use_mp_opt: "local.mixed_precision_optimizer",
-  packing_samples: () => "Hone always packs samples",
+  packing_samples: () => "a single process always packs samples, and several pad sequences of similar length",
   fused_linear_logprob: () => "Hone never keeps all logits in memory; local.chunk_size sets how many",
   chunk_size: ifGiven("chunk_size", "local.chunk_size"),
 

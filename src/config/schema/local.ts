@@ -14,7 +14,7 @@ export const local = section({
     .min(0)
     .default(0)
     .describe(
-      "Packed tokens per forward-backward pass; 0 chooses by available memory. Halved after an out-of-memory error.",
+      "Tokens per forward-backward pass of a process; 0 chooses by available memory. A single process halves it after an out-of-memory error.",
     ),
   gradient_checkpointing: off.describe("Recompute activations in the backward pass to save memory."),
   chunk_size: positive

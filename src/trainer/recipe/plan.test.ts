@@ -17,6 +17,7 @@ test.each([
     ["local.processes=4", "local.sequence_parallel=2", "local.micro_batch_tokens=4096"],
     "about 64 a step -> about 32 for each of 2 groups of 2 processes, in micro-batches of up to 4096 tokens; ",
   ],
+  [["local.processes=3", "local.sequence_parallel=2"], "about 64 a step; "],
   [["local.processes=2", "rllm/backend=tinker", "tinker_base_url=http://localhost:1"], "about 64 a step; "],
 ])("%j: the arithmetic of a step", (overrides, line) => {
   const { config } = composeConfig({ overrides: [...sizes, ...overrides] });

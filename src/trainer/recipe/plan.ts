@@ -83,8 +83,8 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
 /** How the sequences of an optimizer step are shared by the processes that train. */
 function perProcess(config: Config, sequences: number): string {
   const { processes, sequence_parallel: together, micro_batch_tokens: tokens } = config.local;
-  if (processes === 1 || isRemote(config)) return "";
   const groups = processes / together;
+  if (processes === 1 || isRemote(config) || !Number.isInteger(groups)) return "";
   const who = together === 1 ? `${groups} processes` : `${groups} groups of ${together} processes`;
   const parts = tokens === 0 ? "that fit into memory" : `of up to ${tokens} tokens`;
   return ` -> about ${Math.ceil(sequences / groups)} for each of ${who}, in micro-batches ${parts}`;

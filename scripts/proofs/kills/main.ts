@@ -1,0 +1,152 @@
+/**
+ * Kills a program that a run has started, at random instants, and resumes the run each time:
+ *   npx tsx scripts/proofs/kills/main.ts server|rank [kills] [seed] [overrides...]
+ * `server` kills the vLLM server, `rank` one of two processes that train the model, in turn. Each run must stop with one sentence and
+ * leave no process. The last resume must have every step exactly once; that of ranks equals an uninterrupted run.
+ */
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
+import { makeTinyModel } from "../../../src/python/run-python.fixture.ts";
+import { uniforms } from "../../../src/random.ts";
+
+interface Scenario {
+  overrides: string[];
+  /** Of the command lines of the processes that may be killed, and that must end with the run. */
+  victim: RegExp;
+  /** What the error says. */
+  sentence: RegExp;
+  /** The longest wait before a kill, during the start and after a step. */
+  seconds: { start: number; step: number };
+  /** Whether a resumed run has the numbers of an uninterrupted one. */
+  isExact: boolean;
+}
+
+const scenarios: Record<string, Scenario> = {
+  server: {
+    overrides: ["local.sampler.type=vllm"],
+    victim: /vllm\.entrypoints|VLLM::/,
+    sentence: /vLLM server ended/,
+    seconds: { start: 40, step: 8 },
+    isExact: false,
+  },
+  rank: {
+    overrides: ["local.processes=2"],
+    victim: /hone_sharded\.rank/,
+    sentence: /rank \d of 2 \(process \d+\) ended by SIGKILL/,
+    seconds: { start: 20, step: 5 },
+    isExact: true,
+  },
+};
+
+const [name = "", kills = "10", seed = "1", ...more] = process.argv.slice(2);
+const scenario = scenarios[name];
+if (scenario === undefined) throw new Error(`the first argument is one of ${Object.keys(scenarios).join(", ")}`);
+const random = uniforms(Number(seed));
+
+const root = mkdtempSync(join(tmpdir(), "hone-kills-"));
+const folder = join(root, "run");
+const model = await makeTinyModel(join(root, "model"), 0, 64);
+
+function hone(...rest: string[]): { child: ChildProcess; output: () => string; ended: Promise<number | null> } {
+  const args = [
+    "train",
+    "src/cli/toy-experiment.fixture.ts",
+    `model.name=${model}`,
+    "model.train_unembed=false",
+    "training.learning_rate=0.003",
+    "rllm.trainer={total_batches: 400, save_freq: 1, test_freq: 0}",
+    ...scenario!.overrides,
+    ...more,
+    ...rest,
+  ];
+  const child = spawn(process.execPath, ["--import", "tsx", "src/cli/main.ts", ...args]);
+  let output = "";
+  for (const stream of [child.stdout, child.stderr]) stream?.on("data", (text) => (output += text));
+  const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+  return { child, output: () => output, ended };
+}
+
+/** Those below a process, in the order of their starts. */
+function victimsBelow(pid: number): number[] {
+  let children: number[];
+  try {
+    children = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
+  } catch {
+    return [];
+  }
+  return children.flatMap((child) => [...(isVictim(child) ? [child] : []), ...victimsBelow(child)]);
+}
+
+function isVictim(pid: number): boolean {
+  try {
+    return scenario!.victim.test(readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " "));
+  } catch {
+    return false;
+  }
+}
+
+/** Of the run's steps, without what depends on time. */
+function metricsOf(run: string): Record<string, unknown>[] {
+  const file = join(run, "metrics.jsonl");
+  if (!existsSync(file)) return [];
+  const lines = readFileSync(file, "utf8").split("\n").slice(0, -1);
+  const entries = lines.map((line) => Object.entries(JSON.parse(line) as Record<string, unknown>));
+  return entries
+    .map((entry) => Object.fromEntries(entry.filter(([key]) => !/^(time|perf|memory|engine)/.test(key))))
+    .filter(({ kind }) => kind === undefined);
+}
+const steps = () => metricsOf(folder).map(({ step }) => step as number);
+
+const resumable = () => {
+  const checkpoints = join(folder, "checkpoints");
+  return existsSync(checkpoints) && readdirSync(checkpoints).length > 0;
+};
+const isComplete = (numbers: number[]) => numbers.every((step, index) => step === index + 1);
+
+/** Runs until it has done steps of its own, or a random instant of its start. */
+async function killOnce(number: number): Promise<void> {
+  const { sentence: expected, seconds } = scenario!;
+  const before = steps().length;
+  const run = resumable() ? hone("--resume", folder) : hone(`rllm.trainer.run_dir=${folder}`);
+  const begin = performance.now();
+  const inStart = random() < 0.2;
+  while (run.child.exitCode === null) {
+    const isStarted = victimsBelow(run.child.pid!).length > 0;
+    if (isStarted && (inStart || steps().length > before)) break;
+    await sleep(100);
+  }
+  await sleep(random() * 1000 * (inStart ? seconds.start : seconds.step));
+  const found = victimsBelow(run.child.pid!);
+  const chosen = name === "rank" ? number % 2 : 0;
+  if (found[chosen] !== undefined) process.kill(found[chosen], "SIGKILL");
+  const killed = performance.now();
+  const code = await run.ended;
+  const waited = (performance.now() - killed) / 1000;
+  const left = found.filter((pid) => existsSync(`/proc/${pid}`) && isVictim(pid));
+  const done = steps();
+  const isFine = code === 1 && left.length === 0 && isComplete(done) && expected.test(run.output());
+  const sentence = /^error: (.*)$/m.exec(run.output())?.[1] ?? run.output().slice(-300);
+  console.log(
+    `${number}. ${isFine ? "ok" : "WRONG"}: killed ${name} ${chosen} ${((killed - begin) / 1000).toFixed(0)} s after the start, after step ${done.length}; exit ${code} after ${waited.toFixed(1)} s, ${left.length} processes left: ${sentence}`,
+  );
+}
+
+try {
+  for (let number = 1; number <= Number(kills); number++) await killOnce(number);
+  const total = `rllm.trainer.total_batches=${steps().length + 3}`;
+  const code = await hone("--resume", folder, total).ended;
+  const done = steps();
+  console.log(`resumed: exit ${code}, ${done.length} steps, ${isComplete(done) ? "each once" : `WRONG: ${done}`}`);
+  if (scenario.isExact) {
+    const whole = join(root, "whole");
+    await hone(`rllm.trainer.run_dir=${whole}`, total).ended;
+    const isEqual = isDeepStrictEqual(metricsOf(folder), metricsOf(whole));
+    console.log(isEqual ? "equal to an uninterrupted run" : "WRONG: other metrics than an uninterrupted run");
+  }
+} finally {
+  rmSync(root, { recursive: true, force: true });
+}
