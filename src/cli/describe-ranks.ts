@@ -20,7 +20,7 @@ export async function describeRanks(config: Config): Promise<Finding[]> {
   if (gpus.length === 0) {
     const cores = availableParallelism();
     const detail = `${ranks} on the CPU, connected by gloo; ${cores} ${cores === 1 ? "core" : "cores"} for all`;
-    return [{ name: "ranks", detail }];
+    return [{ name: "ranks", detail, ...(cores < processes ? { fix: `use at most ${cores} processes` } : {}) }];
   }
   const links = (await listLinks(processes)).join(", ") || "unknown";
   const devices = gpus.map(({ name, free }, index) => `cuda:${index} ${name}, ${formatBytes(free)} free`);
