@@ -241,10 +241,8 @@ export const settingNeeds: readonly SettingNeed[] = [
   needsValue("training.resume_mode", "path", ["training.resume_from_path"]),
   needs("local.processes above 1", ["local.sharding"], isSharded),
   refusing(
-    needs(
-      "local.device=auto, cuda or cpu",
-      ["local.processes"],
-      ({ local }) =>  ["auto", "cuda", "cpu"].includes(local.device),
+    needs("local.device=auto, cuda or cpu", ["local.processes"], ({ local }) =>
+      ["auto", "cuda", "cpu"].includes(local.device),
     ),
   ),
   refusing(needs("local.processes above 1", under("local", "offload_optimizer", "offload_parameters"), isSharded)),

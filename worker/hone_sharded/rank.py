@@ -2,23 +2,18 @@
 protocol; `HONE_RANK` is its number."""
 
 import os
-import sys
 
-from hone_worker.pipes import open_channel
+from hone_worker.channel import Channel
+from hone_worker.pipes import serve
 
 
-def main() -> None:
-    channel = open_channel()
-    try:
-        from .operations import Operations  # imports torch, which takes seconds: the reader already runs
+def run(channel: Channel) -> None:
+    from .operations import Operations  # imports torch, which takes seconds: the reader already runs
 
-        operations = Operations(channel, int(os.environ["HONE_RANK"]), int(os.environ["HONE_RANKS"]))
-        while True:
-            operations.answer(channel.receive(wait=True))
-    except SystemExit:
-        sys.stderr.flush()
-        os._exit(0)
+    operations = Operations(channel, int(os.environ["HONE_RANK"]), int(os.environ["HONE_RANKS"]))
+    while True:
+        operations.answer(channel.receive(wait=True))
 
 
 if __name__ == "__main__":
-    main()
+    serve(run)

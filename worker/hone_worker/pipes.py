@@ -26,6 +26,16 @@ def open_channel(on_end: Callable[[Exception | None], None] | None = None) -> Ch
     return channel
 
 
+def serve(run: Callable[[Channel], None]) -> None:
+    """A worker's main program."""
+    channel = open_channel()
+    try:
+        run(channel)
+    except SystemExit:
+        sys.stderr.flush()
+        os._exit(0)  # unloading torch would take seconds
+
+
 def _end(broken: Exception | None) -> None:
     """Called by the reader thread. Does not wait for the main thread, which may be deep in a matrix
     product."""

@@ -13,11 +13,12 @@ from models import sample_sequences
 from worker_client import Client
 
 DRIVER = """
+import os
 import hone_sharded.supervisor as supervisor
 supervisor.GRACE_SECONDS = 1.0
 supervisor.RANK_MODULE = "fake_rank"
-from hone_sharded.__main__ import main
-main()
+from hone_worker.pipes import serve
+serve(lambda channel: supervisor.Supervisor(channel, int(os.environ["HONE_RANKS"])).serve())
 """
 RANK = """
 import os, signal, time

@@ -93,7 +93,9 @@ export const flagSections = {
   Memory: {
     adam_offload: off.describe("Keep Adam's moments in CPU memory."),
     use_mp_opt: off.describe("Keep float32 master weights in the optimizer next to the model's bfloat16 weights."),
-    packing_samples: off.describe("Pack samples without padding. A single process always does; several pad sequences of similar length."),
+    packing_samples: off.describe(
+      "Pack samples without padding. A single process always does; several pad sequences of similar length.",
+    ),
     fused_linear_logprob: off.describe(
       "Compute log-probabilities without keeping all logits in memory. Hone always does this.",
     ),
