@@ -75,6 +75,14 @@ describe("an episode", () => {
     expect(main().textContent).toContain("‹U+202E›");
   });
 
+  test("shows the pictures of a message, and says which ones the report does not contain", async () => {
+    await open(`${run}/episodes/t1.1`, "[image 1x1 png]");
+    const [picture, ...others] = main().querySelectorAll("img");
+    expect([picture?.getAttribute("alt"), others.length]).toEqual(["image 1, 1 x 1 pixels", 0]);
+    expect(picture?.getAttribute("src")).toMatch(/^data:image\/png;base64,/);
+    expect(main().textContent).toContain("image 2, 9000 x 900 pixels: not in this report");
+  });
+
   test("shows the numbers of the token under the pointer, and moves with the arrow keys", async () => {
     await open(`${run}/episodes/t2.0?color=logprob`, "turn");
     // The first message is a megabyte, so the reply is far below: the exact prompt is short.

@@ -1,5 +1,5 @@
 /** The answers of a small run whose texts try everything: what an exported report contains, for tests of the page. */
-import type { Episode, EpisodeRow, Routes, RunSummary, Turn } from "../src/view/api.ts";
+import type { Episode, EpisodeRow, Message, Routes, RunSummary, Turn } from "../src/view/api.ts";
 
 const hostile = [
   "<script>window.attacked = true</script><img src=x onerror='window.attacked = true'>",
@@ -45,6 +45,17 @@ const turn: Turn = {
   stopReason: "length",
   cutOffBy: "max_response_length",
   reward: null,
+};
+
+const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const [small, large] = ["a".repeat(64), "b".repeat(64)] as const;
+const pictures: Message = {
+  role: "user",
+  content: "[image 1x1 png][image 9000x900 png]What is it?",
+  images: [
+    { hash: small, width: 1, height: 1 },
+    { hash: large, width: 9000, height: 900 },
+  ],
 };
 
 const row = (key: string, step: number, rollout: number, reward: number | null): EpisodeRow => ({
@@ -100,7 +111,10 @@ const episode = (shown: EpisodeRow, previous: string | null, next: string | null
     {
       ...shown.trajectories[0]!,
       scores: { "<helpful>": 0.25, own: 1 },
-      turnList: [turn, { ...turn, messages: [{ role: "user", content: "again" }], continues: 0 }],
+      turnList: [
+        shown.key === "t1.1" ? { ...turn, messages: [pictures] } : turn,
+        { ...turn, messages: [{ role: "user", content: "again" }], continues: 0 },
+      ],
     },
   ],
   previous,
@@ -129,6 +143,7 @@ export const report: Record<string, unknown> = {
     single: false,
     runs: [summary, { ...summary, id: "other", state: "failed" }],
   }),
+  [`/api/runs/${run}/media/${small}`]: `data:image/png;base64,${pixel}`,
   "/api/fields": answer("/api/fields", {
     fields: [{ name: "reward", type: "number", about: "the reward" }],
     examples: ['reward<0.2 and text~"sorry"'],

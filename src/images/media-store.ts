@@ -53,7 +53,7 @@ export function folderStore(folder: string): MediaStore {
     add(bytes) {
       const image = describe(bytes);
       if (known.has(image.hash)) return image;
-      const file = join(folder, fileOf(image));
+      const file = join(folder, imageFile(image));
       makeFolder(folder);
       if (!existsSync(file)) writeWhole(file, [bytes]);
       known.add(image.hash);
@@ -61,7 +61,7 @@ export function folderStore(folder: string): MediaStore {
     },
     async read(hash) {
       for (const type of ["image/png", "image/jpeg"] as const) {
-        const file = join(folder, fileOf({ hash, type }));
+        const file = join(folder, imageFile({ hash, type }));
         if (existsSync(file)) return readFile(file);
       }
       throw new RunError(`${folder} does not contain the image ${hash}`);
@@ -69,7 +69,8 @@ export function folderStore(folder: string): MediaStore {
   };
 }
 
-const fileOf = ({ hash, type }: Pick<StoredImage, "hash" | "type">) =>
+/** The name of an image's file. */
+export const imageFile = ({ hash, type }: Pick<StoredImage, "hash" | "type">) =>
   `${hash}.${type === "image/png" ? "png" : "jpg"}`;
 
 function describe(bytes: Uint8Array): StoredImage {

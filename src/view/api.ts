@@ -6,6 +6,8 @@
  * safe in a path. Errors are `ApiError` with status 400 (a mistake in the query), 401 (no token), 404 or 500. A run is
  * indexed while it is viewed: answers hold what is indexed so far, and `RunSummary.indexing` says how much is missing.
  *
+ * Images of messages are files: `/api/runs/:run/media/:hash` (see `MessageImage`).
+ *
  * Off loopback a token is required: `?token=` on the first page sets a cookie, so the page itself sends nothing.
  */
 
@@ -341,9 +343,19 @@ export interface Turn {
   processed?: true;
 }
 
+/** The file is at `/api/runs/:run/media/:hash`. */
+export interface MessageImage {
+  hash: string;
+  width: number;
+  height: number;
+}
+
 export interface Message {
   role: "system" | "user" | "assistant" | "tool";
+  /** Images are "[image 64x48 png]". */
   content: string;
+  /** In the order of the content; absent: none. */
+  images?: MessageImage[];
   /** Of a tool's message. */
   name?: string;
   toolCallId?: string;

@@ -1,6 +1,7 @@
 /** Writes a run folder without a run: episodes with text of every kind, metrics, and a journal. */
 import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import type { StoredImage } from "../images/types.ts";
 import { toJson } from "../tracking/run-folder/json-lines.ts";
 
 export interface GeneratedRun {
@@ -10,6 +11,8 @@ export interface GeneratedRun {
   rollouts?: number;
   /** Sampled tokens of an episode. */
   tokens?: number;
+  /** Images of the first message. */
+  images?: readonly StoredImage[];
   /** The last reply of an episode. */
   reply?: (episode: { step: number; task: number; rollout: number }) => string;
 }
@@ -48,14 +51,15 @@ interface Place {
   rollout: number;
 }
 
-function generateEpisode(place: Place, { rollouts = 4, tokens = 20, reply }: Omit<GeneratedRun, "steps">) {
+function generateEpisode(place: Place, { rollouts = 4, tokens = 20, images = [], reply }: Omit<GeneratedRun, "steps">) {
   const { step, task, rollout } = place;
   const reward = task === 1 ? 1 : rollout / rollouts;
   const text =
     reply?.(place) ??
     words.map((_, index) => words[(step * 7 + task * 3 + rollout + index * 5) % words.length]).join(" ");
   const failed = task === 2 && rollout === rollouts - 1;
-  const question = { role: "user", content: `question ${task}` };
+  const parts = [...images.map((image) => ({ type: "image", image })), { type: "text", text: `question ${task}` }];
+  const question = { role: "user", content: images.length > 0 ? parts : `question ${task}` };
   const turn = (prompt: number[], sampled: number, messages: object[], content: string, toolCalls: object[] = []) => ({
     promptTokens: prompt,
     tokens: Array.from({ length: sampled }, (_, index) => 100 + ((step + index) % 50)),

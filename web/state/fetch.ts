@@ -64,6 +64,12 @@ export function useAnswer<R extends keyof Routes>(
   return { data: last, stale: true };
 }
 
+/** The address of an image of a run's messages; undefined if this report does not contain it. */
+export function imageAt(run: string, hash: string): string | undefined {
+  const path = `/api/runs/${encodeURIComponent(run)}/media/${hash}`;
+  return embedded === undefined ? path : (embedded[path] as string | undefined);
+}
+
 /** Fetches what is shown under these paths again, and forgets what is not. */
 export function refresh(matches: (path: string) => boolean): void {
   for (const [path, entry] of entries) {

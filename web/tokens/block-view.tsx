@@ -1,8 +1,10 @@
 /** The parts of a transcript that are not tokens: messages, tools, and what was read from a reply. */
-import type { Message, ToolCall, TrajectoryDetail, Turn } from "../../src/view/api.ts";
+import type { Message, MessageImage, ToolCall, TrajectoryDetail, Turn } from "../../src/view/api.ts";
 import { Advantage, Reward, Text } from "../parts/basics.tsx";
 import { count, short } from "../parts/numbers.ts";
 import { oneLine, printable } from "../parts/printable.ts";
+import { path } from "../state/address.ts";
+import { imageAt } from "../state/fetch.ts";
 import type { Block } from "./blocks.ts";
 
 export function BlockView({ block }: { block: Exclude<Block, { kind: "sampled" | "prompt" }> }) {
@@ -81,7 +83,34 @@ function MessageBlock({ of, part, text, first, last }: MessageBlockProps) {
       <div class="text" dir="auto">
         {printable(text)}
       </div>
+      {last && of.images && <Images images={of.images} />}
       {last && (of.toolCalls ?? []).map((call) => <Call key={call.id} call={call} />)}
+    </div>
+  );
+}
+
+/** Thumbnails; a report contains only small images. */
+function Images({ images }: { images: readonly MessageImage[] }) {
+  const run = decodeURIComponent(path.value.split("/")[2] ?? "");
+  return (
+    <div class="images">
+      {images.map(({ hash, width, height }, index) => {
+        const source = imageAt(run, hash);
+        const key = `${index} ${hash}`;
+        const alt = `image ${index + 1}, ${width} x ${height} pixels`;
+        if (source === undefined) {
+          return (
+            <span key={key} class="muted">
+              {alt}: not in this report
+            </span>
+          );
+        }
+        return (
+          <a key={key} href={source} target="_blank" rel="noreferrer">
+            <img src={source} alt={alt} title={alt} width={width} height={height} loading="lazy" />
+          </a>
+        );
+      })}
     </div>
   );
 }

@@ -9,6 +9,17 @@ export const textOf = (content: Content): string =>
     ? content
     : content.map((part) => (part.type === "text" ? part.text : "[image]")).join("");
 
+/** The same for people who look at the messages: an image is "[image 64x48 png]". */
+export const describeContent = (content: Content): string =>
+  typeof content === "string"
+    ? content
+    : content.map((part) => (part.type === "text" ? part.text : describeImage(part))).join("");
+
+function describeImage({ image }: ImagePart): string {
+  if (!isStored(image)) return "[image]";
+  return `[image ${image.width}x${image.height} ${image.type.replace("image/", "")}]`;
+}
+
 export const hasImages = (content: Content): boolean =>
   typeof content !== "string" && content.some(({ type }) => type === "image");
 

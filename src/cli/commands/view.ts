@@ -85,9 +85,12 @@ async function viewCommand(folder: string | undefined, flags: ViewFlags, self: C
 }
 
 async function writeReport(run: string, output: string, { filter, limit }: ViewFlags): Promise<void> {
-  const { episodes, total } = await exportReport({ run, output, filter, limit });
+  const { episodes, total, images, imagesLeftOut } = await exportReport({ run, output, filter, limit });
   const left = total > episodes ? ` of ${total}; --limit takes more` : "";
   process.stdout.write(`${printable(output)} contains ${episodes} episodes${left}\n`);
+  if (images + imagesLeftOut === 0) return;
+  const large = imagesLeftOut > 0 ? `; ${imagesLeftOut} are too large for a report, or missing` : "";
+  process.stdout.write(`${images} images are in it${large}\n`);
 }
 
 async function servePage(folder: string | undefined, { host, port, token, open }: ViewFlags): Promise<void> {

@@ -1,6 +1,10 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { memoryStore } from "../../images/media-store.ts";
+import { dataUrl, png } from "../../images/pictures.fixture.ts";
 import { testGateway } from "../open-gateway.fixture.ts";
 import { exportTraces } from "./export-traces.ts";
+
+const { hash } = memoryStore().add(png(4, 3));
 
 let opened: Awaited<ReturnType<typeof testGateway>>;
 const tools = [{ type: "function", function: { name: "add", description: "Adds.", parameters: { type: "object" } } }];
@@ -27,6 +31,7 @@ beforeAll(async () => {
   const id = (call.tool_calls as { id: string }[])[0]!.id;
   await ask([question, sentBack, { role: "tool", tool_call_id: id, content: "2" }], { tools });
   await ask([{ role: "user", content: "bye" }]);
+  await ask([{ role: "user", content: [{ type: "image_url", image_url: { url: dataUrl(png(4, 3)) } }] }]);
   await ask([{ role: "user", content: "x".repeat(20_000) }]);
   const { store } = opened;
   const known = { session: "train-1/task:0", attempt: 0, startedMs: 1, endedMs: 2, taskId: "task" };
@@ -47,6 +52,7 @@ test("conversations for fine-tuning: each complete, in OpenAI's form", () => {
       tools,
     },
     { messages: [{ content: "bye" }, { content: "done" }] },
+    { messages: [{ content: [{ type: "image_url", image_url: { url: `media/${hash}.png` } }] }, { content: "done" }] },
   ]);
 });
 
@@ -60,6 +66,7 @@ test("tasks for a dataset, and every call as it is stored", () => {
   expect([...exportTraces(opened.store, "rows", { minReward: 0.6 })]).toEqual([]);
   expect([...exportTraces(opened.store, "jsonl", {})]).toMatchObject([
     { status: "ok", reward: 0.5, tokens: Array.from(opened.steps()[0]!.tokens) },
+    { status: "ok" },
     { status: "ok" },
     { status: "ok" },
     { status: "refused", tokens: [], error: expect.stringContaining("the limit is") },

@@ -1,7 +1,9 @@
 /** Exports traces: everything, conversations for supervised fine-tuning, or tasks for a dataset. */
 import { isDeepStrictEqual } from "node:util";
-import { textOf } from "../../chat/images/content.ts";
-import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
+import { imagesOf, textOf } from "../../chat/images/content.ts";
+import type { ChatMessage, Content, ToolDefinition } from "../../chat/messages.ts";
+import { isStored } from "../../images/load-image.ts";
+import { imageFile, mediaFolder } from "../../images/media-store.ts";
 import { toOpenaiToolCalls } from "../apis/tools.ts";
 import type { TraceStore } from "./open-trace-store.ts";
 import type { TraceFilter } from "./trace-reader.ts";
@@ -59,6 +61,7 @@ function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
   return (
     left.role === right?.role &&
     textOf(left.content).trim() === textOf(right.content).trim() &&
+    isDeepStrictEqual(imagesOf([left]), imagesOf([right])) &&
     isDeepStrictEqual(callsOf(left), callsOf(right))
   );
 }
@@ -66,12 +69,21 @@ function sameTurn(left: ChatMessage, right: ChatMessage | undefined): boolean {
 /** JSON leaves out what is undefined. */
 const toOpenaiMessage = ({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage) => ({
   role,
-  content,
+  content: toOpenaiContent(content),
   reasoning_content: reasoning,
   tool_calls: toolCalls && toOpenaiToolCalls(toolCalls),
   tool_call_id: toolCallId,
   name,
 });
+
+/** An image is its file within the run's folder. */
+const toOpenaiContent = (content: Content) =>
+  typeof content === "string"
+    ? content
+    : content.map((part) => {
+        if (part.type === "text" || !isStored(part.image)) return part;
+        return { type: "image_url", image_url: { url: `${mediaFolder}/${imageFile(part.image)}` } };
+      });
 
 function toRow({ session, taskId, reward, correct }: SessionSummary, traces: readonly Trace[]) {
   const prompt = traces[0]?.messages as ChatMessage[] | null | undefined;

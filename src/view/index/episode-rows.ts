@@ -1,5 +1,5 @@
 /** What the index holds of an episode. */
-import { textOf } from "../../chat/images/content.ts";
+import { describeContent } from "../../chat/images/content.ts";
 import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { type KeptEpisode, type KeptTrajectory, tokenAdvantages } from "../../tracking/run-folder/kept-episodes.ts";
@@ -118,7 +118,7 @@ function searchedText({ row, trajectories, explanation, failure }: KeptEpisode):
   for (const { steps } of trajectories) {
     for (const { messages, text } of steps) {
       for (const { content, reasoning } of messages) {
-        texts.add(textOf(content));
+        texts.add(describeContent(content));
         if (reasoning) texts.add(reasoning);
       }
       texts.add(text);

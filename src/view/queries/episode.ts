@@ -1,6 +1,6 @@
 /** One episode with its turns and tokens, read from the run folder. */
 
-import { textOf } from "../../chat/images/content.ts";
+import { describeContent, imagesOf } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolCall as KeptCall } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
@@ -163,10 +163,13 @@ function valuesOf(values: ArrayLike<number>): TokenValues {
   return typeof first === "number" && list.every((value) => value === first) ? first : list;
 }
 
-function toMessage({ role, content, reasoning, toolCalls = [], toolCallId, name }: ChatMessage): Message {
+function toMessage(message: ChatMessage): Message {
+  const { role, content, reasoning, toolCalls = [], toolCallId, name } = message;
+  const images = imagesOf([message]).map(({ hash, width, height }) => ({ hash, width, height }));
   return {
     role,
-    content: textOf(content),
+    content: describeContent(content),
+    ...(images.length === 0 ? {} : { images }),
     ...(name === undefined ? {} : { name }),
     ...(toolCallId === undefined ? {} : { toolCallId }),
     ...(reasoning ? { thinking: reasoning } : {}),

@@ -10,6 +10,7 @@ import { isJsonType } from "../../http/web-guard.ts";
 import type { ApiError, FilterFields, RunList, ViewAnswer } from "../api.ts";
 import { examples, fields } from "../filter/fields.ts";
 import { FilterError } from "../filter/parse-filter.ts";
+import { mediaFile } from "../queries/media.ts";
 import { wholeNumberOf } from "../queries/parameters.ts";
 import { runSummary } from "../queries/run.ts";
 import { contentPolicy, refusal, tokenCookie } from "./access.ts";
@@ -63,6 +64,16 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
       return { name, type, about, ...(values ? { values } : {}) };
     });
     return context.json({ fields: list, examples: [...examples] } satisfies FilterFields);
+  });
+
+  app.get("/api/runs/:run/media/:hash", async (context) => {
+    const { run, hash } = context.req.param();
+    const { bytes, type } = await mediaFile(viewer.open(run).index.folder, hash);
+    // The bytes of a hash never change.
+    return context.body(Uint8Array.from(bytes), 200, {
+      "Content-Type": type,
+      "Cache-Control": "private, max-age=31536000, immutable",
+    });
   });
 
   for (const [path, answer] of Object.entries(runRoutes)) {

@@ -4,7 +4,8 @@ import { join } from "node:path";
 import { RunError, UserError } from "../../errors.ts";
 import { writeWhole } from "../../files/durable-files.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
-import type { Routes } from "../api.ts";
+import type { Episode, Routes } from "../api.ts";
+import { mediaFile } from "../queries/media.ts";
 import { runSummary } from "../queries/run.ts";
 import { type Parameters, runRoutes } from "./routes.ts";
 import { builtPage } from "./start-viewer.ts";
@@ -24,11 +25,22 @@ export interface ReportOptions {
   cache?: string;
 }
 
+export interface ExportedReport {
+  /** In the file, and those that matched. */
+  episodes: number;
+  total: number;
+  /** In the file, and those that are too large for it or missing. */
+  images: number;
+  imagesLeftOut: number;
+}
+
+/** The most bytes of an image, and of all images, that a report contains. */
+const mostImageBytes = { each: 512 * 1024, together: 16 * 1024 * 1024 };
+
 /**
- * @returns the number of episodes in the file, and of those that matched
  * @throws UserError if the folder is not a run, or the filter cannot be read
  */
-export async function exportReport(options: ReportOptions): Promise<{ episodes: number; total: number }> {
+export async function exportReport(options: ReportOptions): Promise<ExportedReport> {
   const { run, output, filter, limit, page = builtPage, cache } = options;
   const viewer = openViewer(run, cache);
   try {
@@ -36,9 +48,10 @@ export async function exportReport(options: ReportOptions): Promise<{ episodes: 
       throw new UserError(`${run} is a folder of runs`, { hint: "a report contains one run: name its folder" });
     const opened = viewer.open(viewer.names()[0]!);
     if (!(await opened.index.refresh(Number.POSITIVE_INFINITY))) throw new RunError(`${run} cannot be read completely`);
-    const { answers, episodes, total } = collect(opened, { filter, limit });
+    const { answers, hashes, episodes, total } = collect(opened, { filter, limit });
+    const images = await addImages(opened, hashes, answers);
     writeWhole(output, [reportHtml(page, answers)]);
-    return { episodes, total };
+    return { episodes, total, ...images };
   } finally {
     viewer.close();
   }
@@ -49,6 +62,7 @@ type RunRoute = keyof typeof runRoutes;
 /** What the page asks for when a person looks at these episodes. */
 function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | undefined; limit: number }) {
   const answers: Record<string, unknown> = {};
+  const hashes = new Set<string>();
   const ask = <R extends RunRoute>(route: R, given: Parameters = {}) =>
     runRoutes[route](run, given) as Routes[R]["answer"];
   const put = (route: RunRoute | "/api/runs", given: Parameters, answer: unknown) => {
@@ -74,6 +88,7 @@ function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | und
   put("/api/runs/:run/episodes", listed, { total: rows.length, offset: 0, rows });
   for (const [index, { key, step, kind, task }] of rows.entries()) {
     const answer = ask("/api/runs/:run/episodes/:episode", { episode: key });
+    for (const hash of imageHashes(answer)) hashes.add(hash);
     const neighbors = { previous: rows[index + 1]?.key ?? null, next: rows[index - 1]?.key ?? null };
     put("/api/runs/:run/episodes/:episode", { episode: key }, { ...answer, ...neighbors });
     add("/api/runs/:run/groups", { step: String(step), kind });
@@ -82,7 +97,28 @@ function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | und
     add("/api/runs/:run/group", { step: String(step), task, kind });
     add("/api/runs/:run/task", { task, kind });
   }
-  return { answers, episodes: rows.length, total };
+  return { answers, hashes, episodes: rows.length, total };
+}
+
+/** Adds the images of the episodes as data URLs. */
+async function addImages({ name, index }: OpenedRun, hashes: ReadonlySet<string>, answers: Record<string, unknown>) {
+  let [images, together] = [0, 0];
+  for (const hash of hashes) {
+    const file = await mediaFile(index.folder, hash).catch(() => undefined);
+    const { length = Number.POSITIVE_INFINITY } = file?.bytes ?? {};
+    if (file === undefined || length > mostImageBytes.each || together + length > mostImageBytes.together) continue;
+    const address = addressOf("/api/runs/:run/media/:hash", { run: name, hash });
+    answers[address] = `data:${file.type};base64,${Buffer.from(file.bytes).toString("base64")}`;
+    images++;
+    together += length;
+  }
+  return { images, imagesLeftOut: hashes.size - images };
+}
+
+function* imageHashes({ detail }: Episode): Generator<string> {
+  for (const { turnList } of detail) {
+    for (const { messages } of turnList) for (const { images = [] } of messages) yield* images.map(({ hash }) => hash);
+  }
 }
 
 /** As the page writes it: parameters of the path in place, the others sorted. */

@@ -1,5 +1,5 @@
 /** One episode for reading: its turns, with every sampled token colored. */
-import { textOf } from "../../chat/images/content.ts";
+import { describeContent } from "../../chat/images/content.ts";
 import type { ChatMessage, ToolDefinition } from "../../chat/messages.ts";
 import { own } from "../../own.ts";
 import { mean } from "../../statistics.ts";
@@ -72,7 +72,7 @@ function signature({ name, description, parameters }: ToolDefinition): string {
 
 function messageRows(message: ChatMessage, { width, coloring }: TranscriptOptions): Row[] {
   const { role, reasoning, toolCalls = [], name } = message;
-  const content = textOf(message.content);
+  const content = describeContent(message.content);
   const style = coloring === "mask" ? dim : "";
   const rows: Row[] = [[span(`${role}${name === undefined ? "" : ` ${name}`}:`, own(roles, role) ?? "")]];
   if (reasoning) rows.push(...wrap([span("thinking: ", dim), span(reasoning, dim)], width));
