@@ -4,7 +4,8 @@
  *
  *   npm run bench -- sharded [--model ./my-model] [--sequences 8] [--tokens 128] [--steps 3] [--only zero2,fsdp]
  *
- * Prints the fastest step, and the resident memory of the largest process after the steps and at its peak.
+ * Prints the fastest step, and the resident memory of the largest process between backward and the next step, and at its peak,
+ * which includes loading.
  */
 import { parseArgs } from "node:util";
 import type { Loss } from "../../src/algorithms/types.ts";
@@ -64,9 +65,10 @@ for (const [name, options] of settings) {
       await learner.optimStep(adam);
       seconds.push((performance.now() - begin) / 1000);
     }
+    await learner.forwardBackward(batch, loss);
     const stats = await engine.stats();
-    const [after, peak] = ["rss", "peak_rss"].map((kind) => formatBytes(stats[`memory/${kind}_bytes`] ?? 0));
-    console.log(`${name.padEnd(24)} ${Math.min(...seconds).toFixed(2)} s   ${after} after, ${peak} peak`);
+    const [now, peak] = ["rss", "peak_rss"].map((kind) => formatBytes(stats[`memory/${kind}_bytes`] ?? 0));
+    console.log(`${name.padEnd(24)} ${Math.min(...seconds).toFixed(2)} s   ${now} with gradients, ${peak} peak`);
   } finally {
     await engine.close();
   }

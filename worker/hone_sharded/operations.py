@@ -17,7 +17,7 @@ import torch.distributed as dist
 import transformers
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import RunFailure, UserMistake, first_line
-from hone_worker.memory import memory_stats, trim_heap
+from hone_worker.memory import is_out_of_memory, memory_stats, trim_heap
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, describe_error, outputs_of, sequences_of
 from hone_worker.models.loading import find_folder
 from hone_worker.models.plain_model import ModelSource, PlainModel, find_source
@@ -35,6 +35,8 @@ Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 _COLLECTIVE_SECONDS = 600
 _HARMLESS = (UserMistake, RunFailure, OSError)
 """Errors that leave no collective half done, if all ranks have answered."""
+
+_LESS_MEMORY = "Lower local.micro_batch_tokens, set local.gradient_checkpointing=true, or use local.sharding=fsdp or zero3."
 
 
 def _is_collective(error: BaseException) -> bool:
@@ -70,6 +72,8 @@ class Operations:
         except Exception as error:  # noqa: BLE001 - every error is an answer
             waited = _is_collective(error)
             described = {"kind": "run", "message": first_line(error)} if waited else describe_error(error)
+            if is_out_of_memory(error):
+                described["hint"] = _LESS_MEMORY
             if described["kind"] == "internal":
                 print(described["trace"], file=sys.stderr, flush=True)
             fatal = not isinstance(error, _HARMLESS)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.distributed as dist
+from hone_worker.memory import trim_heap
 from hone_worker.training.packing import Sequences
 from hone_worker.training.padded import PaddedRows, padded_rows
 from hone_worker.training.trainer import tokens_by_memory
@@ -78,6 +79,7 @@ class Trainer:
                 for each in (rows.ids, positions, rows.sources, rows.targets)
             ]
             yield indices, where, policy.sharding.run(*tensors, names)[:, :count]
+        trim_heap()
 
     def _tokens(self, policy: ShardedPolicy) -> int:
         """The budget of all ranks is that of the rank with the least memory."""
