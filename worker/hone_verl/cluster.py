@@ -28,8 +28,12 @@ _OBJECT_STORE_BYTES = 200 << 20
 _STARTS = 4
 _COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats")
 # Ray runs workers at niceness 15, where any other program of the machine stops them, and ends them by an estimate of
-# the memory that counts the file cache.
-_SETTINGS = {"RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
+# the memory that counts the file cache. Its wait for its first node is too short for a busy machine.
+_SETTINGS = {
+    "RAY_worker_niceness": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_raylet_start_wait_time_s": "300",
+}
 _END_SECONDS = 2
 _ANSWER_SECONDS = 10
 
