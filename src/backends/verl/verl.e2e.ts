@@ -47,7 +47,7 @@ beforeAll(async () => {
   local = await openLocalEngine({ model, device: "cpu", dtype: "float32", cacheDir: join(root, "cache") });
   ({ learner } = await verl.createPolicy({ adapter: { kind: "full" } }));
   ({ learner: same } = await local.createPolicy({ adapter: { kind: "full" } }));
-}}, 1_800_000);
+}, 1_800_000);
 afterAll(async () => {
   await verl?.close();
   await local?.close();
