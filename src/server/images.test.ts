@@ -3,8 +3,9 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { lora } from "../backends/conformance/tools.ts";
 import type { Engine, Policy } from "../backends/engine.ts";
 import { UserError } from "../errors.ts";
+import { hostileFiles } from "../images/hostile-files.fixture.ts";
 import { memoryStore } from "../images/media-store.ts";
-import { dataUrl, jpeg, png } from "../images/pictures.fixture.ts";
+import { dataUrl, png } from "../images/pictures.fixture.ts";
 import type { Media } from "../images/types.ts";
 import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import type { InputChunk } from "../tinker-protocol/chunks.ts";
@@ -135,32 +136,11 @@ describe("refused:", () => {
     ["no bytes", [{ type: "image", format: "png" }], "chunk 0: the image is empty"],
     ["what is not base64", [image({ data: "%%%" })], "Invalid base64"],
     ["half a token", [image({ expected_tokens: 2.5 })], "expected int"],
-    [
-      "text as an image",
-      [image({ data: encoded(Buffer.from("hello")) })],
-      "chunk 0: the image is in an unknown format",
-    ],
-    ["a GIF", [image({ data: encoded(Buffer.from("GIF89a......")) })], "chunk 0: the image is a GIF"],
-    [
-      "an image that is cut off",
-      [image({ data: encoded(picture.subarray(0, 40)) })],
-      "chunk 0: the image is broken: it is cut off",
-    ],
-    [
-      "a decompression bomb",
-      [image({ data: encoded(png(1, 1, [0, 0, 0], { width: 100_000, height: 100_000 })) })],
-      "chunk 0: the image has 100000 x 100000 pixels",
-    ],
-    [
-      "a JPEG bomb",
-      [image({ data: encoded(jpeg(65_500, 65_500)), format: "jpeg" })],
-      "chunk 0: the image has 65500 x 65500 pixels",
-    ],
-    [
-      "a line",
-      [image({ data: encoded(png(1, 1, [0, 0, 0], { width: 30_000, height: 1 })) })],
-      "its sides may differ by a factor of 200",
-    ],
+    ...hostileFiles.map(([name, bytes, sentence]): [string, unknown[], string] => [
+      name,
+      [text(5), { type: "image", data: encoded(bytes()) }],
+      `chunk 1: ${sentence}`,
+    ]),
     ["pixels that cannot be decoded", [text(5), image({ data: encoded(png(9, 9)) })], "chunk 1: the image is damaged"],
     ["65 images", Array.from({ length: 65 }, () => image()), "the input has 65 images; the limit is 64"],
     ["a file of the server", [pointer("/etc/passwd")], "chunk 0: location must be a data URL or an http(s) address"],

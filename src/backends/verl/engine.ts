@@ -42,6 +42,7 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<Learni
       capabilities,
       model: modelInfo(options.name, header.model as WorkerModel),
       versions: header.versions as Record<string, string>,
+      imagesReason: "images are not passed on to verl's workers yet",
       async createPolicy(spec) {
         return { learner: (await createWorkerLearner(connection, spec)).learner };
       },
