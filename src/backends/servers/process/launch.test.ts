@@ -45,6 +45,7 @@ test("vLLM on a CPU", () => {
     "--enforce-eager": true,
     "--no-enable-chunked-prefill": true,
     "--max-num-batched-tokens": "8192",
+    "--block-size": "32",
   });
   expect(env).toMatchObject({ VLLM_SERVER_DEV_MODE: "1", VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1", HF_HUB_OFFLINE: "1" });
   // Not among the arguments, which every user of the machine can see.

@@ -79,6 +79,8 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
     args.push("--enforce-eager");
     // vLLM 0.32 on a CPU ends when the prefill of a seeded request is split.
     args.push("--no-enable-chunked-prefill", "--max-num-batched-tokens", `${Math.max(8192, model.maxLength)}`);
+    // Prompts that begin alike share whole blocks; vLLM's own 128 tokens are longer than many prompts.
+    args.push("--block-size", "32");
     Object.assign(env, cpuVariables(machine));
   } else {
     args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
