@@ -6,6 +6,7 @@ export * from "./agents/index.ts";
 export type { AgentFactory, EnvironmentFactory, NamedArguments, NamedParts } from "./agents/named/parts.ts";
 export type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./algorithms/estimators/estimator.ts";
 export { type CustomLoss, type LossInput, sequenceLoss, tokenLoss } from "./algorithms/policy-loss/custom-loss.ts";
+export { modelFolder } from "./backends/local/model-folder.ts";
 export { type ServerSamplerOptions, serverSampler } from "./backends/servers/server-sampler.ts";
 export { textOf } from "./chat/images/content.ts";
 export {
@@ -33,9 +34,10 @@ export {
   inGatewayContext,
 } from "./gateway/sessions/ambient.ts";
 export type { ImageSource, StoredImage } from "./images/types.ts";
-export { randomInteger } from "./random.ts";
+export { randomInteger, uniforms } from "./random.ts";
 export * from "./rewards/index.ts";
 export { defineExperiment, type Experiment } from "./trainer/experiment.ts";
+export { type FineTuneOptions, fineTune } from "./trainer/fine-tune.ts";
 export type { TrainOptions } from "./trainer/launch.ts";
 export { type RunSummary, train } from "./trainer/train.ts";
 export type { ChatMessage, Episode, SequenceStart, Step, Trajectory } from "./trajectories/types.ts";

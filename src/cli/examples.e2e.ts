@@ -15,11 +15,19 @@ beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
 });
 
+/** The example makes a model that reads pictures from the tiny one. */
+const tinyPictures = { BASE_MODEL: join(root, "model"), PICTURE_MODEL: join(root, "picture-model") };
+
 /** Runs the command of the README on a tiny model for two steps. */
 async function runExample(name: string, env: Record<string, string> = {}): Promise<Record<string, unknown>[]> {
   const folder = join(root, name);
   const small = [
-    ...[`model.name=${model}`, "model.lora_rank=4", `rllm.trainer.run_dir=${folder}`, "rllm.trainer.total_batches=2"],
+    ...[
+      `model.name=${env.PICTURE_MODEL ?? model}`,
+      "model.lora_rank=4",
+      `rllm.trainer.run_dir=${folder}`,
+      "rllm.trainer.total_batches=2",
+    ],
     ...["rllm.rollout.n=4", "data.train_batch_size=2", "data.max_prompt_length=2048", "data.max_response_length=24"],
     ...["training.max_length=4096", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=0"],
     ...["data.val_batch_size=8", "local.dtype=float32", "local.device=cpu", "local.threads=1"],
@@ -47,6 +55,7 @@ describe("examples", () => {
     ["mcp-tools", "agent", ["batch/tool_calls", "batch/tool_errors"], {}],
     ["ai-sdk-agent", "agent", ["gateway/calls_ok"], {}],
     ["openai-client", "agent", ["gateway/calls_ok"], {}],
+    ["pictures", "agent", [], { ...tinyPictures, LAYERS: "1", WARM_UP: "32" }],
   ])("%s trains for two steps", async (name, role, metrics, env) => {
     const lines = await runExample(name, env);
     expect(lines.length).toBe(2);

@@ -1,0 +1,21 @@
+/** A model that reads pictures learns to name the color and the shape in them. It is made and warmed up by the first run. */
+import { defineExperiment, singleTurn } from "hone";
+import { caption, pictureModel, prompt } from "./model.ts";
+import { pictures } from "./pictures.ts";
+
+export default defineExperiment({
+  train: pictures("pictures", 4096),
+  validation: pictures("pictures-validation", 64),
+  workflow: singleTurn({
+    prompt,
+    reward: (row, reply) => Number(reply.text.trim() === caption(row)),
+  }),
+  config: {
+    rllm: {
+      trainer: { experiment_name: "pictures", total_batches: 40, test_freq: 10, save_freq: 20 },
+    },
+    model: { name: await pictureModel(), train_vision: true },
+    training: { learning_rate: 3e-4 },
+    data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 64, max_response_length: 6 },
+  },
+});
