@@ -11,14 +11,27 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .lora import Adapter, add_lora
+from .vision import VisionPart, take_vision
 
 _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-def load_plain(source: ModelSource) -> PlainModel:
-    """The model on the CPU. Raises UserMistake for what is not a dense language model."""
-    model = PlainModel(source, torch.device("cpu"))
-    _refuse_others(model)
+class DenseModel(PlainModel):
+    """The language part of a model."""
+
+    def __init__(self, source: ModelSource):
+        """Loads it on the CPU. Raises UserMistake for what is not a dense language model."""
+        super().__init__(source, torch.device("cpu"))
+        self.vision: VisionPart | None = take_vision(self)
+        _refuse_others(self)
+
+    def info(self) -> dict:
+        return super().info() | {"images": None if self.vision is None else self.vision.vision.info()}
+
+
+def load_plain(source: ModelSource) -> DenseModel:
+    """The model on the CPU, checked."""
+    model = DenseModel(source)
     model.plain_head = head_is_plain(model)
     model.attention_reason = "processes that share a model use transformers' own attention"
     if source.gradient_checkpointing:
@@ -29,7 +42,7 @@ def load_plain(source: ModelSource) -> PlainModel:
 class TokenOutputs(nn.Module):
     """Everything is computed within `forward`, so a sharding only has to wrap this module and its layers."""
 
-    def __init__(self, model: PlainModel, spec: dict, head: str | None, chunk_size: int):
+    def __init__(self, model: DenseModel, spec: dict, head: str | None, chunk_size: int):
         """`spec` and `head`: `adapter` and `head` of create_policy."""
         super().__init__()
         self.plain = model
@@ -58,12 +71,23 @@ class TokenOutputs(nn.Module):
         return {name.removeprefix("module."): parameter for name, parameter in self.named_parameters()}
 
     def forward(
-        self, ids: Tensor, positions: Tensor | None, sources: Tensor, targets: Tensor, names: list[str]
+        self,
+        ids: Tensor,
+        positions: Tensor | None,
+        sources: Tensor,
+        targets: Tensor,
+        names: list[str],
+        places: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """ids `[B,L]`, sources and targets `[N]`: of each output, its place in the flat ids and its token -> fp32
-        `[len(names), N]`."""
-        given = {} if positions is None else {"position_ids": positions}
-        hidden = self.plain.base(input_ids=ids, use_cache=False, **given).last_hidden_state
+        `[len(names), N]`. features `[K,D]` replace the embeddings of the flat ids at places `[K]`."""
+        given = {"input_ids": ids} if positions is None else {"input_ids": ids, "position_ids": positions}
+        if features is not None:
+            embedded = self.module.get_input_embeddings()(given.pop("input_ids"))
+            filled = embedded.flatten(0, 1).index_copy(0, places, features.to(embedded.dtype))
+            given["inputs_embeds"] = filled.view(embedded.shape)
+        hidden = self.plain.base(**given, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1)[sources]
         of_tokens = [name for name in names if name != "values"]
         found = dict(zip(of_tokens, self._of_tokens(hidden, targets, of_tokens))) if of_tokens else {}
@@ -96,7 +120,7 @@ def _value_head(model: PlainModel) -> nn.Linear:
 
 def _refuse_others(model: PlainModel) -> None:
     """Raises UserMistake for models that are not dense language models."""
-    if model.config is not model.module.config:
+    if model.config is not model.module.config and model.vision is None:
         raise UserMistake(
             f"{model.source.name} has parts beside a language model, which local.processes > 1 does not train",
             "use local.processes=1",

@@ -17,11 +17,14 @@ import torch.distributed as dist
 import transformers
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import RunFailure, UserMistake, first_line
+from hone_worker.images.media import Media
+from hone_worker.images.store import MissingMedia
 from hone_worker.memory import is_out_of_memory, memory_stats, trim_heap
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, describe_error, outputs_of, sequences_of
 from hone_worker.models.loading import find_folder
 from hone_worker.models.plain_model import ModelSource, PlainModel, find_source
 from hone_worker.policies.adamw import AdamSettings
+from hone_worker.training.packing import Sequences
 from torch import Tensor
 
 from . import ulysses
@@ -29,11 +32,12 @@ from .model import TokenOutputs, load_plain
 from .policy import ShardedPolicy
 from .sharding import ShardingOptions, make_sharding
 from .trainer import Exchange, Trainer
+from .vision import VisionPart
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 _COLLECTIVE_SECONDS = 600
-_HARMLESS = (UserMistake, RunFailure, OSError)
+_HARMLESS = (UserMistake, RunFailure, MissingMedia, OSError)
 """Errors that leave no collective half done, if all ranks have answered."""
 
 _LESS_MEMORY = "Lower local.micro_batch_tokens, set local.gradient_checkpointing=true, or use local.sharding=fsdp or zero3."
@@ -56,6 +60,8 @@ class Operations:
         self._trainer: Trainer | None = None
         self._header: dict[str, Any] = {}
         self._policies: dict[int, ShardedPolicy] = {}
+        self._vision: VisionPart | None = None
+        self._media = Media()
         self._created = 0
         self._seconds: Counter[str] = Counter()
 
@@ -101,6 +107,8 @@ class Operations:
             dtype=header.get("dtype", "auto"),
             gradient_checkpointing=header.get("gradient_checkpointing", False),
             output_layer=header.get("head") is None,
+            processor=header.get("processor"),
+            most_pixels=header.get("max_image_pixels") or ModelSource.most_pixels,
         )
         device = self._source.device
         self._options = ShardingOptions(
@@ -124,10 +132,16 @@ class Operations:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
+        self._vision = self._loaded.vision
         return {"model": self._loaded.info(), "versions": versions, "nccl": None}, {}
+
+    def on_put_media(self, message: Message) -> Answer:
+        return self._media.put(message, self._seeing(self._vision).vision)
 
     def on_create_policy(self, message: Message) -> Answer:
         adapter, head = message.header["adapter"], message.header.get("head")
+        if adapter.get("train_vision"):
+            raise UserMistake("several processes do not train the vision part", "use model.train_vision=false or local.processes=1")
         if adapter["kind"] not in ("lora", "full", "none"):
             raise UserMistake(f"adapter kind {adapter['kind']} does not exist", "use lora, full or none")
         if adapter["kind"] == "none":
@@ -148,7 +162,7 @@ class Operations:
     def on_forward(self, message: Message) -> Answer:
         policy = self._policy(message)
         names = outputs_of(message, policy.is_critic)
-        where, outputs = self._trainer.forward(policy, sequences_of(message), names)
+        where, outputs = self._trainer.forward(policy, self._sequences(message), names)
         found = {name: values.numpy() for name, values in zip(names, outputs)}
         return {}, {"sequences": np.zeros(0, np.int32), "where": where, **found}
 
@@ -156,7 +170,7 @@ class Operations:
         policy = self._policy(message)
         names = outputs_of(message, policy.is_critic, with_gradient=True)
         try:
-            self._trainer.forward_backward(policy, sequences_of(message), names, self._exchange(message.id))
+            self._trainer.forward_backward(policy, self._sequences(message), names, self._exchange(message.id))
         except Cancelled:
             return {"cancelled": True}, {}
         return {}, {}
@@ -253,6 +267,18 @@ class Operations:
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks, timeout=limit)
         return store
+
+    def _seeing(self, part: VisionPart | None) -> VisionPart:
+        if part is None:
+            raise UserMistake(f"{self._source.name} reads only text", "use a model with a vision part")
+        return part
+
+    def _sequences(self, message: Message) -> Sequences:
+        if message.header.get("media"):
+            self._seeing(self._policy(message).model.plain.vision)
+            if self._header.get("sequence_parallel", 1) > 1:
+                raise UserMistake("sequences with images cannot be shared", "use local.sequence_parallel=1")
+        return sequences_of(message, self._media.pictures(message))
 
     def _number(self, message: Message) -> int:
         number = message.header["policy"]

@@ -103,6 +103,8 @@ class ShardedPolicy:
             plain = self.model.plain
             stored = plain.module.state_dict().keys()
             buffers = {name: buffer for name, buffer in plain.module.named_buffers() if name in stored}
+            if plain.vision is not None:
+                weights |= plain.vision.weights
             low = {name: weight.to(plain.dtype) for name, weight in weights.items()}
             export_merged(plain, low, directory, buffers)
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from hone_worker.memory import trim_heap
 from hone_worker.training.packing import Sequences
-from hone_worker.training.padded import PaddedRows, padded_rows
+from hone_worker.training.padded import PaddedRows, padded_rows, pieces_of
 from hone_worker.training.trainer import tokens_by_memory
 from torch import Tensor
 
@@ -65,8 +65,10 @@ class Trainer:
         for batches in plan(sequences, groups, self._tokens(policy) * share):
             indices = batches[rank // share]
             rows = padded_rows(sequences, indices, share) if indices else _DUMMY
+            pieces = pieces_of(sequences, indices, rows) if indices else []
             where = sequences.outputs(indices) if indices else np.zeros(0, np.int64)
-            positions = None
+            positions = plain.vision.positions(pieces, rows.ids.shape) if pieces else None
+            images = plain.vision.features(pieces, plain.device) if pieces else None
             self.counters["train/tokens_computed"] += rows.ids.size // share if indices else 0
             self.counters["train/micro_batches"] += 1
             if share > 1:
@@ -78,7 +80,7 @@ class Trainer:
                 None if each is None else torch.from_numpy(each).to(plain.device)
                 for each in (rows.ids, positions, rows.sources, rows.targets)
             ]
-            yield indices, where, policy.sharding.run(*tensors, names)[:, :count]
+            yield indices, where, policy.sharding.run(*tensors, names, *(images or ()))[:, :count]
         trim_heap()
 
     def _tokens(self, policy: ShardedPolicy) -> int:

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from .channel import Channel, Message
 from .errors import RunFailure, UserMistake
 from .group import GROUPS, Group, nccl_library, within
-from .images.pictures import Pictures, UnusableImage, find_pictures
-from .images.store import ImageStore
+from .images.media import Media
+from .images.pictures import Pictures
 from .memory import memory_stats
 from .messages import Cancelled, ProtocolError, ask_gradient, outputs_of, sequences_of
 from .models.model import LanguageModel
@@ -50,7 +50,7 @@ class Operations:
         self._sampler: Sampler | None = None
         self._policies: Policies | None = None
         self._group: Group | None = None
-        self._images = ImageStore()
+        self._media = Media()
         self._seconds: Counter[str] = Counter()
 
     @property
@@ -113,22 +113,7 @@ class Operations:
         return {}, {"scores": scores.numpy()}
 
     def on_put_media(self, message: Message) -> Answer:
-        encoded, offsets = message.arrays["bytes"], message.arrays["offsets"].tolist()
-        vision = self._vision()
-        described: list[dict[str, Any]] = []
-        tokens: list[np.ndarray] = []
-        for hash, begin, end in zip(message.header["hashes"], offsets, offsets[1:]):
-            try:
-                image = self._images.get(hash) or vision.read(hash, encoded[begin:end].tobytes())
-            except UnusableImage as unusable:
-                described.append({"error": str(unusable)})
-                tokens.append(np.empty(0, np.int32))
-                continue
-            self._images.add(image)
-            described.append(dict(zip(("width", "height"), image.size)))
-            tokens.append(image.tokens)
-        ends = np.cumsum([0, *map(len, tokens)]).astype(np.int32)
-        return {"media": described}, {"tokens": np.concatenate([ends[:0], *tokens]), "offsets": ends}
+        return self._media.put(message, self._vision())
 
     def on_create_policy(self, message: Message) -> Answer:
         number = self._policies.create(message.header["adapter"], message.header.get("head"))
@@ -294,11 +279,9 @@ class Operations:
 
     def _pictures(self, message: Message) -> list[Pictures] | None:
         """The images of each sequence of a message; None if it has none."""
-        hashes, arrays = message.header.get("media"), message.arrays
-        if not hashes:
-            return None
-        self._vision()
-        return find_pictures(arrays["media_ranges"], self._images.find(hashes), arrays["tokens"], arrays["offsets"])
+        if message.header.get("media"):
+            self._vision()
+        return self._media.pictures(message)
 
     def _sequences(self, message: Message) -> Sequences:
         return sequences_of(message, self._pictures(message))

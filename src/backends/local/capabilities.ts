@@ -34,7 +34,7 @@ export const shardedCapabilities: Capabilities = {
   engine: "local engine in several processes",
   outputs: capabilities.outputs.filter((name) => name !== "most_likely" && name !== "draws"),
   frozenSampler: { lora: true, full: true },
-  images: false,
+  trainsVision: false,
 };
 
 /** Sampled by an inference server instead, which has a copy of its own of all weights. */

@@ -1,7 +1,7 @@
 /** A worker of its own that samples for learners of several processes: it loads the folders that they publish. */
 import { rmSync } from "node:fs";
 import { UserError } from "../../errors.ts";
-import { memoryStore } from "../../images/media-store.ts";
+import { type MediaStore, memoryStore } from "../../images/media-store.ts";
 import type { Connection } from "../channel/connection.ts";
 import { workerStats } from "../channel/reports.ts";
 import type { Engine, Policy, PolicySpec, Sampler } from "../engine.ts";
@@ -20,7 +20,7 @@ export async function withOwnSampler(
 
   async function createPolicy(spec: PolicySpec): Promise<Policy> {
     const { learner } = await trainer.createPolicy(spec);
-    const sampler = await folderSampler(connection, spec);
+    const sampler = await folderSampler(connection, spec, trainer.images?.store ?? memoryStore());
     const close = async () => {
       await Promise.all([learner.close(), sampler.close()]);
     };
@@ -54,11 +54,10 @@ export async function withOwnSampler(
 }
 
 /** Before the first load it has the weights of the base model, as the learner does. */
-async function folderSampler(connection: Connection, { adapter }: PolicySpec): Promise<Sampler> {
+async function folderSampler(connection: Connection, { adapter }: PolicySpec, store: MediaStore): Promise<Sampler> {
   const loaded = adapter.kind === "full" ? { kind: "loaded" } : adapter;
   const created = await connection.request("create_policy", { adapter: loaded }).answer;
   const policy = created.header.policy as number;
-  const store = memoryStore();
   let version = 0;
   return {
     get version() {

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..images.pictures import Piece
 from ..models.model import LanguageModel
 from .packing import Sequences
 
@@ -51,6 +52,16 @@ def padded_rows(sequences: Sequences, indices: list[int], multiple: int = 1) -> 
     return PaddedRows(ids, lengths, sources, targets)
 
 
+def pieces_of(sequences: Sequences, indices: list[int], rows: PaddedRows) -> list[Piece]:
+    """The parts of the rows that belong to sequences with images."""
+    width = rows.ids.shape[1]
+    return [
+        piece
+        for row, (s, length) in enumerate(zip(indices, rows.lengths))
+        for piece in sequences.piece(s, 0, int(length), row * width)
+    ]
+
+
 def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]) -> tuple[Tensor, Tensor]:
     """The hidden states `[N,D]` and tokens `[N]` of the outputs, in the order of `indices`."""
     rows = padded_rows(sequences, indices)
@@ -59,7 +70,5 @@ def padded_hidden(model: LanguageModel, sequences: Sequences, indices: list[int]
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(model.device)
 
-    width = rows.ids.shape[1]
-    parts = (sequences.piece(s, 0, int(length), row * width) for row, (s, length) in enumerate(zip(indices, rows.lengths)))
-    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask), [piece for part in parts for piece in part])
+    hidden = model.padded_hidden(tensor(rows.ids), tensor(mask), pieces_of(sequences, indices, rows))
     return hidden.flatten(0, 1)[tensor(rows.sources)], tensor(rows.targets)

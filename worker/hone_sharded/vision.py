@@ -1,0 +1,56 @@
+"""Takes the vision part out of a model. It is not trained, so every rank keeps it whole, outside of what is sharded."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hone_worker.images.pictures import Piece, place
+from hone_worker.images.processor import ImageProcessor
+from hone_worker.images.vision import Vision
+from hone_worker.models.plain_model import PlainModel
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class VisionPart:
+    """The rest of a model whose language part is sharded."""
+
+    vision: Vision
+    weights: dict[str, Tensor]
+    """By their names in the model's files."""
+
+    def features(self, pieces: list[Piece], device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """`[K]` the tokens of padded rows that images replace, and what replaces them, `[K,D]`."""
+        placed = place(pieces, device)
+        return None if placed is None else (placed.places, self.vision.features(placed.images)[placed.features])
+
+    def positions(self, pieces: list[Piece], shape: tuple[int, int]) -> np.ndarray | None:
+        """`[3,B,L]` of padded rows `[B,L]`; None if the model numbers all tokens in order."""
+        flat = torch.arange(shape[1]).expand(shape).flatten()
+        found = self.vision.row_positions(pieces, flat) if pieces else None
+        return None if found is None else found.view(3, *shape).numpy()
+
+
+def take_vision(model: PlainModel) -> VisionPart | None:
+    """None for a model of text. Raises UserMistake if the image processor cannot be used."""
+    base, source = model.base, model.source
+    if not callable(getattr(base, "get_image_features", None)):
+        return None
+    seeing = copy.copy(base)
+    seeing._modules = dict(base._modules)
+    decoder = model.module.get_decoder()
+    weights: dict[str, Tensor] = {}
+    for name, part in list(base._modules.items()):
+        if part is decoder:
+            del seeing._modules[name]
+            continue
+        part.to(source.device).requires_grad_(False)
+        del base._modules[name]
+        weights |= {f"{model.module.base_model_prefix}.{name}.{key}": value for key, value in part.state_dict().items()}
+    processor = ImageProcessor(
+        model.directory, source.processor or model.directory, base.config, getattr(base, "image_seq_len", None)
+    )
+    vision = Vision(seeing, processor)
+    vision.most_pixels = source.most_pixels
+    return VisionPart(vision, weights)
