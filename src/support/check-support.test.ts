@@ -44,12 +44,12 @@ test.each([
   [[onVerl, "rllm.reward.model=./judge"], "it requires reward models, or servers for them"],
   [
     [onTinker, "sampling.train.min_p=0.1"],
-    "it requires sampling with min_p; only the local and verl backend supports it",
+    "it requires sampling with min_p; only the local and verl backends support it",
   ],
   [[onTinker, "rllm.rollout.val.min_p=0.1"], "it requires sampling with min_p"],
   [
     [onTinker, "rllm.algorithm.entropy_coeff=0.1"],
-    "it requires entropies; only the local and verl backend supports it",
+    "it requires entropies; only the local and verl backends support it",
   ],
   [[onTinker, "rllm.algorithm.high_entropy_token_ratio=0.2"], "it requires entropies"],
   [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local and verl backend"],

@@ -116,4 +116,5 @@ export function supportingBackends({ key, about }: KeyDescription, config: Confi
   });
 }
 
-const onlyOn = (backends: readonly string[]) => `only the ${backends.join(" and ")} backend supports it`;
+const onlyOn = (backends: readonly string[]) =>
+  `only the ${backends.join(" and ")} ${backends.length > 1 ? "backends support" : "backend supports"} it`;

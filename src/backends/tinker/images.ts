@@ -3,8 +3,7 @@ import { RunError } from "../../errors.ts";
 import { readImageHeader } from "../../images/image-header.ts";
 import type { MediaStore } from "../../images/media-store.ts";
 import type { Media } from "../../images/types.ts";
-import type { InputChunk } from "../../tinker-protocol/chunks.ts";
-import { chunkToJson } from "../../tinker-protocol/chunks.ts";
+import { chunkToJson, type InputChunk } from "../../tinker-protocol/chunks.ts";
 import type { EngineImages } from "../engine.ts";
 import type { TinkerSession } from "./session.ts";
 
@@ -32,6 +31,9 @@ async function imageChunk(store: MediaStore, hash: string): Promise<InputChunk &
   return { kind: "image", data, format: readImageHeader(data).type === "image/png" ? "png" : "jpeg" };
 }
 
+/** Tokens of so many images are remembered. */
+const mostRemembered = 4096;
+
 /** The images of a model that Hone's own service serves. */
 export function servedImages(
   { connection, media: store }: TinkerSession,
@@ -54,6 +56,8 @@ export function servedImages(
           const tokens = known.get(hash) ?? ask(hash);
           known.set(hash, tokens);
           tokens.catch(() => known.delete(hash));
+          const [oldest] = known.keys();
+          if (oldest !== undefined && known.size > mostRemembered) known.delete(oldest);
           return tokens;
         }),
       ),
