@@ -38,7 +38,7 @@ class Zero:
         self.trained = {name: weight.shape for name, weight in self._weights.items() if weight.requires_grad}
         self._stage = int(options.kind.removeprefix("zero"))
         self._offloads = options.offload_optimizer
-        self._reduced = False
+        self._has_gradient = self._reduced = False
         self._steps = 0
         exact = {name: self._weights[name].detach().clone() for name in self.trained if options.dtype == torch.bfloat16}
         self._engine, *_ = deepspeed.initialize(
@@ -65,6 +65,7 @@ class Zero:
         return self._engine(*inputs)
 
     def backward(self, outputs: Tensor, gradient: Tensor) -> None:
+        self._has_gradient = True
         # DeepSpeed averages over the ranks.
         self._engine.backward((outputs * (gradient * dist.get_world_size())).sum())
 
@@ -75,7 +76,7 @@ class Zero:
         zero = self._zero
         self._engine.zero_grad()
         zero.zero_grad(set_to_none=True)
-        self._reduced = False
+        self._has_gradient = self._reduced = False
         if self._stage == 3:
             zero._pre_step()
             zero.averaged_gradients = {}
@@ -143,6 +144,15 @@ class Zero:
         if self._reduced:
             return
         self._reduced = True
+        if not self._has_gradient:  # DeepSpeed prepares its buffers in a backward
+            self._zero.averaged_gradients = {}
+            for index, partition in enumerate(self._partitions()):
+                zeros = torch.zeros_like(partition)
+                if self._offloads:
+                    partition.grad = zeros
+                else:
+                    self._zero.averaged_gradients[index] = [zeros]
+            return
         if self._stage > 1:
             self._zero.finalize_gradient_accumulation_boundary()
             return

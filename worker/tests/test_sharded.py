@@ -185,6 +185,8 @@ def test_three_steps_equal_one_process(folder, teams, tmp_path, settings):
         team.backward(policy, weights_of(9, ("logprobs",)), cancel=True)
         team.backward(policy, weights_of(9, ("logprobs",)))
         assert team.call("zero_grad", policy=policy)["ok"]
+        assert team.call("optim_step", policy=policy, **ADAM)["grad_norm"] == 0
+        one.policy.optim_step(AdamSettings(**ADAM))
         assert np.allclose(team.steps(policy, range(3)), one.steps(range(3)), rtol=1e-5)
         states = [tmp_path / f"{kind}-{who}" for who in ("team", "one")]
         ours, theirs = team.saved(policy, states[0]), one.saved(states[1])
