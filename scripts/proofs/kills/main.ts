@@ -144,8 +144,14 @@ try {
   if (scenario.isExact) {
     const whole = join(root, "whole");
     await hone(`rllm.trainer.run_dir=${whole}`, total).ended;
-    const isEqual = isDeepStrictEqual(metricsOf(folder), metricsOf(whole));
-    console.log(isEqual ? "equal to an uninterrupted run" : "WRONG: other metrics than an uninterrupted run");
+    const other = metricsOf(whole);
+    const different = metricsOf(folder).flatMap((line, index) =>
+      Object.keys({ ...line, ...other[index] })
+        .filter((key) => !isDeepStrictEqual(line[key], other[index]?.[key]))
+        .map((key) => `step ${index + 1}: ${key} ${line[key]}, uninterrupted ${other[index]?.[key]}`),
+    );
+    const isEqual = different.length === 0 && other.length === done.length;
+    console.log(isEqual ? "equal to an uninterrupted run" : `WRONG: ${different.join("\n")}`);
   }
 } finally {
   rmSync(root, { recursive: true, force: true });
