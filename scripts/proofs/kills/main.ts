@@ -89,14 +89,14 @@ function isVictim(pid: number): boolean {
   }
 }
 
-/** Of the run's steps, without what depends on time. */
+/** Of the run's steps, without what depends on time, or on the number of all steps. */
 function metricsOf(run: string): Record<string, unknown>[] {
   const file = join(run, "metrics.jsonl");
   if (!existsSync(file)) return [];
   const lines = readFileSync(file, "utf8").split("\n").slice(0, -1);
   const entries = lines.map((line) => Object.entries(JSON.parse(line) as Record<string, unknown>));
   return entries
-    .map((entry) => Object.fromEntries(entry.filter(([key]) => !/^(time|perf|memory|engine)/.test(key))))
+    .map((entry) => Object.fromEntries(entry.filter(([key]) => !/^(time|perf|memory|engine|progress)/.test(key))))
     .filter(({ kind }) => kind === undefined);
 }
 const steps = () => metricsOf(folder).map(({ step }) => step as number);
