@@ -59,7 +59,7 @@ class TokenOutputs(nn.Module):
                     parameter.data = parameter.data.float()  # master weights
                     parameter.requires_grad_(True)
         self.value_head = _value_head(model) if head == "value" else None
-        self.trains_head = any(parameter.requires_grad for parameter in model.head.parameters())
+        self.differentiates_head = any(parameter.requires_grad for parameter in model.head.parameters())
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -96,7 +96,7 @@ class TokenOutputs(nn.Module):
         return torch.stack([found[name] for name in names])
 
     def _of_tokens(self, hidden: Tensor, targets: Tensor, names: list[str]) -> Tensor:
-        if not (self.trains_head and torch.is_grad_enabled()):
+        if not (self.differentiates_head and torch.is_grad_enabled()):
             return token_outputs(self.plain, hidden, targets, names, self.chunk, False)
         parts = [
             checkpoint(self._logit_outputs, h, t, names, use_reentrant=False)

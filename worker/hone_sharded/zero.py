@@ -37,6 +37,8 @@ class Zero:
         self._weights = module.named()
         self.trained = {name: weight.shape for name, weight in self._weights.items() if weight.requires_grad}
         self._stage = int(options.kind.removeprefix("zero"))
+        if self._stage == 3:  # a weight is whole only within its own module's forward
+            module.differentiates_head = True
         self._offloads = options.offload_optimizer
         self._has_gradient = self._reduced = False
         self._steps = 0

@@ -179,7 +179,8 @@ def label(settings: dict[str, Any]) -> str:
 def test_three_steps_equal_one_process(folder, teams, tmp_path, settings):
     team = teams(**settings)
     names = ("logprobs", "entropy", "concentration")
-    for kind, adapter in (("lora", LORA), ("full", FULL)):
+    of_layers = {**LORA, "targets": ["attn", "mlp"]}
+    for kind, adapter in (("lora", LORA), ("layers", of_layers), ("full", FULL)):
         policy, one = team.create(adapter), One(folder, adapter)
         assert difference(team.forward(policy, *names), one.forward(*names)) < 1e-5
         team.backward(policy, weights_of(9, ("logprobs",)), cancel=True)
