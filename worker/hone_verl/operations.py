@@ -1,6 +1,5 @@
 """The operations of worker/PROTOCOL.md, carried out by verl's workers."""
 
-import json
 import math
 import os
 import platform
@@ -21,18 +20,17 @@ from hone_worker.folders import write_folder, write_json
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, outputs_of
 from omegaconf import OmegaConf
 from verl.single_controller.ray import RayResourcePool
-from verl.workers.engine_workers import TrainingWorkerConfig
 
 from .batches import Batch, deal
+from .checkpoints import require_loadable, version_of
 from .cluster import Cluster
 from .configuration import Configuration, as_dataclass, ranks, read_configuration
 from .group import WorkerGroup
 from .model_facts import model_facts
-from .workers import CriticWorker, PolicyWorker
+from .policies import ACTOR, CRITIC, REFERENCE, Policies
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
-_ACTOR, _REFERENCE, _CRITIC = 1, 2, 3
 # Ray's workers run with these.
 _ENVIRONMENT = ("PYTHONPATH", "OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "HONE_OWNER")
 
@@ -46,12 +44,10 @@ class Operations:
         self._device = device
         self._on_death = on_death
         self._configuration: Configuration | None = None
-        self._actor: WorkerGroup | None = None
-        self._critic: WorkerGroup | None = None
-        self._reference: str | None = None
+        self._policies: Policies | None = None
         self._batches: dict[int, Batch] = {}
         self._last = 0
-        self._versions = {_ACTOR: 0, _CRITIC: 0}
+        self._versions = {ACTOR: 0, CRITIC: 0}
         self._seconds: Counter[str] = Counter()
 
     def run(self, message: Message) -> Answer:
@@ -80,28 +76,23 @@ class Operations:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         if self._device == "cpu":
             environment |= {name: os.environ[name] for name in ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES")}
-        self._logs = header["logs"]
+        logs = header["logs"]
         self._cluster.start(
             header.get("ray") or {},
             environment,
-            Path(self._logs) / "ray.log",
+            Path(logs) / "ray.log",
             self._on_death,
             lambda text: self._status(message, text),
         )
         self._cluster.require(nodes, each, "cpus" if self._device == "cpu" else "gpus")
         # On a GPU the actor and the critic share each device.
-        self._pool = RayResourcePool(
+        pool = RayResourcePool(
             [each] * nodes, use_gpu=self._device != "cpu", max_colocate_count=1 if self._device == "cpu" else 2
         )
-        tree = configuration.tree
         self._status(message, f"starting {nodes * each} of verl's workers (actor)")
-        self._seed = configuration.get("actor_rollout_ref.actor.data_loader_seed") or 0
-        self._actor = self._start_group("actor", PolicyWorker, tree.actor_rollout_ref)
-        self._status(message, f"loading {facts['name']} into verl's workers")
-        self._actor.call("init_model")
+        self._policies = Policies(configuration, pool, logs, lambda text: self._status(message, text))
         self._configuration = configuration
-        found = self._actor.call("facts")
-        self._data_ranks = found[0]["data_ranks"]
+        found = self._policies.actor.call("facts")
         versions = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -114,25 +105,20 @@ class Operations:
             "versions": versions,
             "device": self._device,
             "ranks": len(found),
-            "workers": self._actor.processes,
+            "workers": self._policies.actor.processes,
             "nodes": self._cluster.nodes(),
             "filled": configuration.filled,
             "adapted": configuration.adapted,
         }, {}
 
     def on_create_policy(self, message: Message) -> Answer:
-        adapter, head = message.header["adapter"], message.header.get("head")
-        if head == "value":
-            return self._open_critic(message)
-        if adapter["kind"] == "none":
-            return self._open_reference(message)
-        self._require_adapter(adapter)
-        return {"policy": _ACTOR, "trainable_parameters": self._actor.call("facts")[0]["trainable"]}, {}
+        policy, trainable = self._policies.open(message.header, lambda text: self._status(message, text))
+        self._forget(policy)
+        self._versions[policy] = 0
+        return {"policy": policy, "trainable_parameters": trainable}, {}
 
     def on_close_policy(self, message: Message) -> Answer:
-        if message.header["policy"] == _CRITIC and self._critic is not None:
-            self._critic.end()
-            self._critic = None
+        self._policies.close(message.header["policy"])
         return {}, {}
 
     def on_stage(self, message: Message) -> Answer:
@@ -166,13 +152,12 @@ class Operations:
 
     def on_publish(self, message: Message) -> Answer:
         policy = message.header["policy"]
-        if policy in self._versions:
-            self._versions[policy] += 1
-        return {"version": self._versions.get(policy, 1)}, {}
+        self._versions[policy] += 1
+        return {"version": self._versions[policy]}, {}
 
     def on_save_state(self, message: Message) -> Answer:
         header, group = message.header, self._trained(message)
-        state = {"version": self._versions[header["policy"]], "ranks": group.size}
+        state = {"version": self._versions[header["policy"]], "ranks": group.size, "role": group.name}
 
         def fill(folder: Path) -> None:
             group.call("save", str(folder), bool(header.get("optimizer", True)))
@@ -184,42 +169,45 @@ class Operations:
     def on_load_state(self, message: Message) -> Answer:
         header, group = message.header, self._trained(message)
         folder = Path(header["dir"])
-        self._require_ranks(folder, group.size)
+        require_loadable(folder, group.size, group.name)
         group.call("load", str(folder), bool(header["optimizer"]))
         self._forget(header["policy"])
-        self._versions[header["policy"]] = _version_of(folder)
+        self._versions[header["policy"]] = version_of(folder)
         return {"version": self._versions[header["policy"]]}, {}
 
     def on_export(self, message: Message) -> Answer:
         header = message.header
-        if header["policy"] != _ACTOR:
+        if header["policy"] != ACTOR:
             raise UserMistake("only the trained policy can be exported")
-        if header["as"] == "adapter" and not self._lora_rank:
+        if header["as"] == "adapter" and not self._policies.lora_rank:
             raise UserMistake("this policy has no adapter", 'export it as "merged"')
-        write_folder(Path(header["dir"]), lambda folder: self._actor.call("export", str(folder), header["as"]))
+        write_folder(Path(header["dir"]), lambda folder: self._policies.actor.call("export", str(folder), header["as"]))
         return {}, {}
 
     def on_readback(self, message: Message) -> Answer:
         """Values by path, as the workers hold them; other sections belong to the trainer and are read here."""
         tree = OmegaConf.to_container(self._configuration.tree, resolve=True)
-        held = self._actor.call("held")[0]
-        if self._critic is not None:
-            held["critic"] = {**tree["critic"], **self._critic.call("held")[0]["critic"]}
+        held = {"worker": {}, "driver": tree}
+        for group in self._policies.groups:
+            held["worker"] |= group.call("held")[0]
         values, missing, where = {}, [], {}
         for path in message.header["paths"]:
-            section = path.split(".")[0]
-            source = held if section in held else tree
-            try:
-                values[path] = _at(source, path)
-                where[path] = "worker" if source is held else "driver"
-            except (KeyError, TypeError):
+            for process in ("worker", "driver"):
+                try:
+                    values[path] = _at(held[process], path)
+                except (KeyError, TypeError):
+                    continue
+                where[path] = process
+                break
+            else:
                 missing.append(path)
         return {"values": values, "missing": missing, "held": where}, {}
 
     def on_stats(self, _: Message) -> Answer:
         stats = {f"seconds/{op}": seconds for op, seconds in self._seconds.items()}
-        for group in (self._actor, self._critic):
-            for rank, memory in enumerate(group.call("memory") if group else []):
+        for group in self._policies.groups if self._policies else []:
+            stats[f"seconds/verl_{group.name}"] = max(group.call("seconds"))
+            for rank, memory in enumerate(group.call("memory")):
                 stats |= {f"memory/{group.name}_{rank}_{name}_bytes": value for name, value in memory.items()}
         return {"stats": stats}, {}
 
@@ -241,14 +229,14 @@ class Operations:
     def _outputs(self, message: Message, number: int, with_gradient: bool = False) -> dict[str, np.ndarray]:
         """Remembered ones where the weights are still the same."""
         policy = message.header["policy"]
-        names = outputs_of(message, policy == _CRITIC, with_gradient)
-        if policy == _CRITIC and names != ["values"]:
+        names = outputs_of(message, policy == CRITIC, with_gradient)
+        if policy == CRITIC and names != ["values"]:
             raise UserMistake("a critic computes only values", "request them alone")
-        batch, group = self._batches[number], self._group(policy)
+        batch, group = self._batches[number], self._policies.group(policy)
         unknown = [name for name in names if (policy, name) not in batch.outputs]
         if unknown:
             self._stage_at(group, number)
-            reference = self._reference if policy == _REFERENCE else None
+            reference = self._policies.reference() if policy == REFERENCE else None
             parts = [part for part in group.call("outputs", number, unknown, reference) if part is not None]
             found = batch.gather(parts, unknown)
             batch.outputs |= {(policy, name): found[name] for name in unknown}
@@ -269,13 +257,13 @@ class Operations:
 
     def _stage(self, arrays: dict[str, np.ndarray]) -> int:
         self._last += 1
-        self._batches[self._last] = deal(arrays, self._data_ranks, self._multiple())
+        self._batches[self._last] = deal(arrays, self._policies.data_ranks, self._multiple())
         return self._last
 
     def _unstage(self, number: int) -> None:
         batch = self._batches.pop(number, None)
-        for group in (self._actor, self._critic):
-            if batch is not None and group is not None and group.name in batch.staged:
+        for group in self._policies.groups:
+            if batch is not None and group.name in batch.staged:
                 group.call("unstage", number)
 
     def _stage_at(self, group: WorkerGroup, number: int) -> None:
@@ -303,90 +291,11 @@ class Operations:
         for batch in self._batches.values():
             batch.outputs = {key: value for key, value in batch.outputs.items() if key[0] != policy}
 
-    def _group(self, policy: int) -> WorkerGroup:
-        group = self._critic if policy == _CRITIC else self._actor
-        if group is None:
-            raise ProtocolError(f"policy {policy} does not exist")
-        return group
-
     def _trained(self, message: Message) -> WorkerGroup:
-        if message.header["policy"] == _REFERENCE:
-            raise UserMistake("the reference is not trained")
-        return self._group(message.header["policy"])
-
-    @property
-    def _lora_rank(self) -> int:
-        return self._configuration.get("actor_rollout_ref.model.lora_rank")
-
-    def _require_adapter(self, adapter: dict[str, Any]) -> None:
-        """The actor was built from the configuration; a policy of another kind would be another actor."""
-        wanted = {"lora_rank": adapter.get("rank", 0)}
-        if adapter["kind"] == "lora":
-            wanted["lora_alpha"] = adapter["alpha"]
-            if self._configuration.get("actor_rollout_ref.model.target_modules") == "all-linear":
-                linear = sorted(adapter["targets"]) == ["attn", "mlp"]
-                wanted["target_modules"] = "all-linear" if linear else adapter["targets"]
-        for name, value in wanted.items():
-            held = self._configuration.get(f"actor_rollout_ref.model.{name}")
-            if held != value:
-                raise UserMistake(f"actor_rollout_ref.model.{name}={held}, but the policy asks for {value}", "Set both the same.")
-
-    def _open_reference(self, message: Message) -> Answer:
-        self._reference = "adapter" if self._lora_rank else "model"
-        if self._reference == "model":
-            self._status(message, "loading the reference model into verl's workers")
-            self._actor.call("add_reference")
-        return {"policy": _REFERENCE, "trainable_parameters": 0}, {}
-
-    def _open_critic(self, message: Message) -> Answer:
-        if self._critic is not None:
-            raise UserMistake("verl's backend has one critic")
-        config = as_dataclass(self._configuration, "critic")
-        engine = config.engine
-        engine.infer_max_token_len_per_gpu = config.ppo_infer_max_token_len_per_gpu
-        engine.max_token_len_per_gpu = config.ppo_max_token_len_per_gpu
-        engine.use_dynamic_bsz = config.use_dynamic_bsz
-        engine.micro_batch_size_per_gpu = config.ppo_micro_batch_size_per_gpu
-        engine.infer_micro_batch_size_per_gpu = config.ppo_micro_batch_size_per_gpu
-        made = TrainingWorkerConfig(
-            model_type="value_model",
-            model_config=config.model,
-            engine_config=engine,
-            optimizer_config=config.optim,
-            checkpoint_config=config.checkpoint,
-        )
-        self._status(message, f"starting {self._actor.size} of verl's workers (critic)")
-        group = self._start_group("critic", CriticWorker, made)
-        group.call("reset")
-        found = group.call("facts")[0]
-        if found["data_ranks"] != self._data_ranks:
-            group.end()
-            raise UserMistake("actor and critic have different ulysses_sequence_parallel_size", "Set both the same.")
-        self._critic = group
-        return {"policy": _CRITIC, "trainable_parameters": found["trainable"]}, {}
-
-    def _start_group(self, name: str, worker: type, config: Any) -> WorkerGroup:
-        return WorkerGroup(name, worker, self._pool, self._logs, config=config, seed=self._seed)
-
-    def _require_ranks(self, folder: Path, size: int) -> None:
-        path = folder / "fsdp_config.json"
-        saved = json.loads(path.read_text())["world_size"] if path.exists() else None
-        if saved is None and not list(folder.glob(f"model_world_size_{size}_rank_*.pt")):
-            raise UserMistake(f"{folder} is not a checkpoint of verl")
-        if saved not in (None, size):
-            raise UserMistake(
-                f"{folder} was saved by {saved} ranks, but this run has {size}",
-                "Set trainer.nnodes and trainer.n_gpus_per_node as they were.",
-            )
+        return self._policies.trained(message.header["policy"])
 
     def _status(self, message: Message, text: str) -> None:
         self._channel.send({"id": message.id, "event": "status", "text": text})
-
-
-def _version_of(folder: Path) -> int:
-    """0 for a checkpoint that verl itself wrote."""
-    path = folder / "hone.json"
-    return json.loads(path.read_text())["version"] if path.exists() else 0
 
 
 def _at(tree: Any, path: str) -> Any:

@@ -8,14 +8,17 @@ import json
 import math
 import os
 import resource
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import ray
 import torch
 from hone_worker.folders import write_json, write_tensors
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -27,6 +30,9 @@ from .shard import Shard
 
 # verl's names of the outputs.
 _NAMES = {"logprobs": "log_probs", "entropy": "entropy", "concentration": "sum_pi_squared", "values": "values"}
+
+# Modules that transformers and trl add for a value.
+_HEAD = {"score", "classifier", "v_head"}
 
 
 def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> tuple[Tensor, dict]:
@@ -76,7 +82,7 @@ class _Waist:
         ("model"). None from ranks that hold no outputs."""
         shard = self._staged[batch]
         settings = {"compute_loss": False, **_wanted(names), "no_lora_adapter": reference == "adapter"}
-        found = self._trainer(reference == "model").infer_batch(shard.batch({}, **settings))
+        found = self._timed(self._trainer(reference == "model").infer_batch, shard.batch({}, **settings))
         return None if found is None else _collect(found, shard, names)
 
     def backward(self, gradient: dict[str, np.ndarray], batch: int) -> None:
@@ -84,7 +90,7 @@ class _Waist:
         trainer, shard = self._trainer(), self._staged[batch]
         trainer.set_loss_fn(linear_loss)
         tensors = {f"gradient_{name}": shard.spread(values) for name, values in gradient.items()}
-        trainer.forward_backward(shard.batch(tensors, **_wanted(list(gradient))))
+        self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted(list(gradient))))
 
     def zero_grad(self) -> None:
         self._trainer().optimizer_zero_grad()
@@ -96,13 +102,14 @@ class _Waist:
         clip = settings["max_grad_norm"] or math.inf
         engine.optimizer_config = dataclasses.replace(engine.optimizer_config, clip_grad=clip)
         betas = engine.optimizer.param_groups[0]["betas"]
-        found = trainer.optimizer_step(
+        found = self._timed(
+            trainer.optimizer_step,
             {
                 "lr": float(settings["learning_rate"]),
                 "eps": float(settings["eps"]),
                 "weight_decay": float(settings["weight_decay"]),
                 "betas": type(betas)([settings["beta1"], settings["beta2"]]),
-            }
+            },
         )
         return found.get("grad_norm", math.nan)
 
@@ -164,6 +171,17 @@ class _Waist:
             "dtype": str(next(module.parameters()).dtype).removeprefix("torch."),
         }
 
+    def seconds(self) -> float:
+        """Spent in verl's own calls so far."""
+        return getattr(self, "_seconds", 0.0)
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self._seconds = self.seconds() + time.perf_counter() - begin
+
     def memory(self) -> dict[str, int]:
         """Bytes."""
         return {
@@ -181,6 +199,14 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
 
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
         return self.ref if reference else self.actor
+
+    def restart(self, model: dict[str, Any], seed: int) -> None:
+        """A fresh actor. `model`: what to change in verl's section of that name, such as the adapter's rank."""
+        with open_dict(self.config):
+            self.config.model.update(model)
+        torch.manual_seed(seed)
+        with patch.object(self, "set_dispatch_collect"):  # verl refuses to register a role twice
+            self.init_model()
 
     def add_reference(self) -> None:
         if self.ref is not None:
@@ -217,8 +243,33 @@ class CriticWorker(_Waist, TinkerTrainingWorker):
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
         return self
 
+    def restart(self, seed: int) -> None:
+        """A fresh critic. Its values are 0: verl's head would start at random."""
+        torch.manual_seed(seed)
+        self.reset()
+        with torch.no_grad():
+            for name, weight in self.engine.module.named_parameters():
+                if _HEAD & set(name.split(".")):
+                    weight.zero_()
+
     def held(self) -> dict[str, Any]:
-        return {"critic": {"optim": _plain(self.optimizer_config), "fsdp": _plain(self.engine_config)}}
+        """verl's parts of the critic's configuration, by their keys in the whole."""
+        engine = _plain(self.engine_config)
+        names = ("strategy", "use_dynamic_bsz", "ulysses_sequence_parallel_size")
+        renamed = {
+            "ppo_micro_batch_size_per_gpu": "micro_batch_size_per_gpu",
+            "ppo_max_token_len_per_gpu": "max_token_len_per_gpu",
+            "ppo_infer_max_token_len_per_gpu": "infer_max_token_len_per_gpu",
+        }
+        critic = {
+            "optim": _plain(self.optimizer_config),
+            "fsdp": engine,
+            "model": _plain(self.model_config),
+            "checkpoint": _plain(self.checkpoint_config),
+            **{name: engine[name] for name in names if name in engine},
+            **{name: engine[given] for name, given in renamed.items() if given in engine},
+        }
+        return {"critic": critic}
 
 
 def _wanted(names: list[str]) -> dict[str, bool]:

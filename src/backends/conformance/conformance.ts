@@ -14,7 +14,8 @@ import { weightChecks } from "./weights.ts";
 
 export { samplerChecks } from "./sampler.ts";
 
-const learnerChecks: readonly ConformanceCheck[] = [
+/** A learner without a sampler, such as one that an inference server completes, passes these. */
+export const learnerChecks: readonly ConformanceCheck[] = [
   ...gradientChecks,
   ...precisionChecks,
   ...targetChecks,

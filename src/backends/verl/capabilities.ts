@@ -6,7 +6,7 @@ export const capabilities: Capabilities = {
   sampleLogprobs: "raw",
   adapters: ["lora", "full", "none"],
   loraTargets: ["attn", "mlp"],
-  outputs: ["logprobs", "entropy", "values"],
+  outputs: ["logprobs", "entropy", "values", "concentration"],
   sampling: [
     "top_p",
     "top_k",

@@ -99,7 +99,7 @@ def loaded(started: Driver, folder: Path, model: Path) -> tuple[Driver, dict]:
     )
     answer, _, events = started.answer(number)
     assert answer.get("ok"), answer
-    assert [event["text"] for event, _ in events][-1] == "loading tiny into verl's workers"
+    assert [event["text"] for event, _ in events][-1] == "loading the model into verl's workers"
     assert started.call("create_policy", adapter=ACTOR)["trainable_parameters"] == answer["model"]["parameters"]
     return started, answer
 
@@ -218,6 +218,16 @@ def test_a_loaded_state_continues_exactly(driver: Driver, folder: Path) -> None:
     assert "already exists" in driver.call("save_state", policy=1, dir=state)["error"]["message"]
 
 
+def test_verls_own_merger_reads_a_saved_state(loaded: tuple[Driver, dict], folder: Path) -> None:
+    """In a process without Hone; it writes bfloat16. The state is that of the model which was exported before."""
+    places = ["--local_dir", str(folder / "state"), "--target_dir", str(folder / "merged")]
+    merger = [os.environ["HONE_VERL_PYTHON"], "-m", "verl.model_merger", "merge", "--backend", "fsdp", *places]
+    subprocess.run(merger, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": ""})
+    merged = plain(folder / "merged").state_dict()
+    for name, value in plain(folder / "step").state_dict().items():
+        assert torch.equal(merged[name].bfloat16(), value.bfloat16()), name
+
+
 def test_drops_a_cancelled_loss_and_a_gradient_that_is_not_finite(driver: Driver) -> None:
     before = driver.answer(driver.send("forward", batch(), policy=1, outputs=["logprobs"]))[1]["logprobs"]
     number = driver.send("forward_backward", batch(), policy=1, outputs=["logprobs"])
@@ -247,13 +257,14 @@ def test_the_reference_stays_and_the_critic_learns(driver: Driver, model: Path) 
         errors.append(float(((values - 1) ** 2).mean()))
         driver.call("optim_step", policy=3, **{**STEP, "max_grad_norm": 0})
     assert errors[-1] < errors[0]
+    assert errors[0] == pytest.approx(1)  # the values start at 0
     assert driver.call("close_policy", policy=3)["ok"]
 
 
 @pytest.mark.parametrize(
     ("op", "fields", "words"),
     [
-        ("create_policy", {"adapter": {"kind": "lora", "rank": 4, "alpha": 16, "targets": ["mlp"]}}, "lora_rank=0"),
+        ("create_policy", {"adapter": ACTOR}, "one trained policy"),
         ("forward", {"policy": 1, "outputs": ["values"], "batch": 0}, "not staged"),
         ("load_state", {"policy": 1, "dir": "nowhere", "optimizer": True}, "not a checkpoint of verl"),
         ("optim_step", {"policy": 2, **STEP}, "not trained"),
