@@ -12,11 +12,10 @@ from deepspeed.ops import __compatible_ops__
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
 )
 from hone_worker.policies.adamw import AdamSettings
 from torch import Tensor
+from torch.nn import functional
 
 from .model import TokenOutputs
 from .sharding import Kind, ShardingOptions
@@ -135,11 +134,20 @@ class Zero:
         whole = whole.to(self._engine.device, torch.float32)
         if kind != "weight":
             self._create_moments()
-            safe_set_full_optimizer_state(weight, whole, _MOMENTS[kind])
+            self._set(weight, whole, _MOMENTS[kind])
             return
         with self._whole(weight, changed=True):
             weight.copy_(whole)
-        safe_set_full_fp32_param(weight, whole)
+        self._set(weight, whole)
+
+    def _set(self, weight: Tensor, whole: Tensor, state: str | None = None) -> None:
+        """Writes this rank's share of the optimizer's fp32 weight, or of a state."""
+        if self._stage < 3:
+            weight.set_full_hp_param(whole, state)
+            return
+        size = weight.ds_tensor.numel()  # the last rank's share may end with padding
+        padded = functional.pad(whole.flatten(), (0, size * dist.get_world_size() - whole.numel()))
+        self._zero.set_local_hp_param(padded.narrow(0, size * dist.get_rank(), size), weight, state)
 
     def _reduce(self) -> None:
         """Sums the gradients over the ranks, once before a step."""

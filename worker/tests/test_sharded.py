@@ -212,6 +212,19 @@ def test_three_steps_equal_one_process(folder, teams, tmp_path, settings):
             assert team.call("close_policy", policy=each)["ok"]
 
 
+def test_a_critic_with_zero3_goes_on_from_its_checkpoint(folder, teams, tmp_path):
+    """Its value head's bias is one number, which two ranks cannot share evenly."""
+    team, one = teams(sharding="zero3"), One(folder, LORA, head="value")
+    critic = team.create(LORA, head="value")
+    team.steps(critic, range(2), ("values",))
+    one.steps(range(2), ("values",))
+    assert difference(team.saved(critic, tmp_path / "team"), one.saved(tmp_path / "one")) < 1e-5
+    on = team.create(LORA, head="value")
+    assert team.call("load_state", policy=on, dir=str(tmp_path / "team"), optimizer=True)["version"] == 0
+    assert np.allclose(team.steps(on, range(2, 4), ("values",)), one.steps(range(2, 4), ("values",)), rtol=1e-5)
+    assert difference(team.saved(on, tmp_path / "on"), one.saved(tmp_path / "more")) < 1e-5
+
+
 def test_critics_references_and_cancelled_losses(folder, teams, tmp_path):
     team = teams(**FSDP)
     reference, critic, policy = team.create({"kind": "none"}), team.create(LORA, head="value"), team.create(LORA)
