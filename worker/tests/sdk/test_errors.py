@@ -36,7 +36,7 @@ MISTAKES = [
     ("unknown target", lambda: [datum(target_tokens=[5000] * 8)], "cross_entropy", None, "5000"),
     ("unknown token", lambda: [types.Datum(model_input=text([9999]), loss_fn_inputs={"target_tokens": [1], "weights": [1.0]})], "cross_entropy", None, "9999"),
     ("not a number", lambda: [datum(weights=NAN)], "cross_entropy", None, "nan|NaN"),
-    ("an image", lambda: [image()], "cross_entropy", None, "text only"),
+    ("an image", lambda: [image()], "cross_entropy", None, "reads only text"),
     ("not offered", lambda: [datum()], "stable_reinforce", None, "not published"),
     ("too long", lambda: [types.Datum(model_input=text([5] * 5000), loss_fn_inputs={"target_tokens": [5] * 5000, "weights": [1.0] * 5000})], "cross_entropy", None, "4096"),
 ]
@@ -93,7 +93,7 @@ def test_mistakes_in_sampling(service: tinker.ServiceClient):
         (text(TEXT), types.SamplingParams(max_tokens=5000), "4096"),
         (text(TEXT), types.SamplingParams(max_tokens=1, temperature=-1.0), "temperature"),
         (text(TEXT), types.SamplingParams(max_tokens=1, top_p=0.0), "top_p"),
-        (image().model_input, types.SamplingParams(max_tokens=1), "text only"),
+        (image().model_input, types.SamplingParams(max_tokens=1), "reads only text"),
     ]
     for prompt, params, words in cases:
         with pytest.raises(tinker.RequestFailedError, match=words):
