@@ -1,8 +1,9 @@
 /**
  * Kills a program that a run has started, at random instants, and resumes the run each time:
- *   npx tsx scripts/proofs/kills/main.ts server|rank [kills] [seed] [overrides...]
- * `server` kills the vLLM server, `rank` one of two processes that train the model, in turn. Each run must stop with one sentence and
- * leave no process. The last resume must have every step exactly once; that of ranks equals an uninterrupted run.
+ *   npx tsx scripts/proofs/kills/main.ts server|rank|verl [kills] [seed] [overrides...]
+ * `server` kills the vLLM server, `rank` one of two processes that train the model, `verl` a worker, the raylet, the driver
+ * or the vLLM server of a run on Ray, each in turn. Each run must stop with one sentence and leave no process. The last
+ * resume must have every step exactly once; that of ranks equals an uninterrupted run.
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -15,8 +16,8 @@ import { uniforms } from "../../../src/random.ts";
 
 interface Scenario {
   overrides: string[];
-  /** Of the command lines of the processes that may be killed, and that must end with the run. */
-  victim: RegExp;
+  /** Of the command lines of the processes that are killed in turn, and that must end with the run. */
+  victims: RegExp[];
   /** What the error says. */
   sentence: RegExp;
   /** The longest wait before a kill, during the start and after a step. */
@@ -28,17 +29,24 @@ interface Scenario {
 const scenarios: Record<string, Scenario> = {
   server: {
     overrides: ["local.sampler.type=vllm"],
-    victim: /vllm\.entrypoints|VLLM::/,
+    victims: [/vllm\.entrypoints|VLLM::/],
     sentence: /vLLM server ended/,
     seconds: { start: 40, step: 8 },
     isExact: false,
   },
   rank: {
     overrides: ["local.processes=2"],
-    victim: /hone_sharded\.rank/,
+    victims: [/hone_sharded\.rank/],
     sentence: /rank \d of 2 \(process \d+\) ended by SIGKILL/,
     seconds: { start: 20, step: 5 },
     isExact: true,
+  },
+  verl: {
+    overrides: ["rllm/backend=verl", "trainer={n_gpus_per_node: 2, device: cpu}"],
+    victims: [/^ray::PolicyWorker/, /\/raylet\/raylet/, /-m hone_verl/, /vllm\.entrypoints/],
+    sentence: /^error: /m,
+    seconds: { start: 60, step: 8 },
+    isExact: false,
   },
 };
 
@@ -70,24 +78,30 @@ function hone(...rest: string[]): { child: ChildProcess; output: () => string; e
   return { child, output: () => output, ended };
 }
 
-/** Those below a process, in the order of their starts. */
-function victimsBelow(pid: number): number[] {
-  let children: number[];
+/** The command lines of all processes below one, in the order of their starts. */
+function below(pid: number): Map<number, string> {
   try {
-    children = readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
+    const threads = readdirSync(`/proc/${pid}/task`);
+    const children = threads.flatMap((thread) =>
+      readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").split(" ").filter(Boolean).map(Number),
+    );
+    return new Map(children.flatMap((child) => [[child, commandOf(child)] as const, ...below(child)]));
   } catch {
-    return [];
+    return new Map();
   }
-  return children.flatMap((child) => [...(isVictim(child) ? [child] : []), ...victimsBelow(child)]);
 }
 
-function isVictim(pid: number): boolean {
+function commandOf(pid: number): string {
   try {
-    return scenario!.victim.test(readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " "));
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
   } catch {
-    return false;
+    return "";
   }
 }
+
+/** Those that match; by default all that may be killed. */
+const victimsBelow = (pid: number, patterns = scenario!.victims): number[] =>
+  [...below(pid)].filter(([, command]) => patterns.some((pattern) => pattern.test(command))).map(([child]) => child);
 
 /** Of the run's steps, without what depends on time, or on the number of all steps. */
 function metricsOf(run: string): Record<string, unknown>[] {
@@ -120,18 +134,20 @@ async function killOnce(number: number): Promise<void> {
     await sleep(100);
   }
   await sleep(random() * 1000 * (inStart ? seconds.start : seconds.step));
-  const found = victimsBelow(run.child.pid!);
+  const all = new Map(victimsBelow(run.child.pid!).map((pid) => [pid, commandOf(pid)]));
+  const turn = number % scenario!.victims.length;
+  const found = victimsBelow(run.child.pid!, [scenario!.victims[turn]!]);
   const chosen = name === "rank" ? number % 2 : 0;
   if (found[chosen] !== undefined) process.kill(found[chosen], "SIGKILL");
   const killed = performance.now();
   const code = await run.ended;
   const waited = (performance.now() - killed) / 1000;
-  const left = found.filter((pid) => existsSync(`/proc/${pid}`) && isVictim(pid));
+  const left = [...all].filter(([pid, command]) => command !== "" && commandOf(pid) === command);
   const done = steps();
   const isFine = code === 1 && left.length === 0 && isComplete(done) && expected.test(run.output());
   const sentence = /^error: (.*)$/m.exec(run.output())?.[1] ?? run.output().slice(-300);
   console.log(
-    `${number}. ${isFine ? "ok" : "WRONG"}: killed ${name} ${chosen} ${((killed - begin) / 1000).toFixed(0)} s after the start, after step ${done.length}; exit ${code} after ${waited.toFixed(1)} s, ${left.length} processes left: ${sentence}`,
+    `${number}. ${isFine ? "ok" : "WRONG"}: killed ${name} ${turn + chosen} ${((killed - begin) / 1000).toFixed(0)} s after the start, after step ${done.length}; exit ${code} after ${waited.toFixed(1)} s, ${left.length} processes left: ${sentence}`,
   );
 }
 
