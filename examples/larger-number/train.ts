@@ -29,6 +29,7 @@ export default defineExperiment({
     rllm: {
       trainer: { experiment_name: "larger-number", total_batches: 16, test_freq: 0, save_freq: 5 },
     },
+    model: { name: "smollm2-135m-instruct", lora_rank: 32 },
     training: { learning_rate: 3e-4 },
     data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 128, max_response_length: 8 },
   },

@@ -21,6 +21,7 @@ from .images.media import Media
 from .images.pictures import Pictures
 from .memory import memory_stats
 from .messages import Cancelled, ProtocolError, ask_gradient, outputs_of, sequences_of
+from .models.loading import find_folder
 from .models.model import LanguageModel
 from .models.plain_model import ModelSource, find_source
 from .models.score_model import ScoreModel
@@ -67,13 +68,17 @@ class Operations:
         if operation is None:
             raise ProtocolError(f"the operation {message.op!r} does not exist")
         needed = self._score_model if message.op == "score" else self._model
-        if needed is None and message.op not in ("load", "stats"):
+        if needed is None and message.op not in ("find_model", "load", "stats"):
             raise ProtocolError(f"{message.op} before load, or after load of another kind of model")
         begin = time.perf_counter()
         try:
             return operation(message)
         finally:
             self._seconds[message.op] += time.perf_counter() - begin
+
+    def on_find_model(self, message: Message) -> Answer:
+        header = message.header
+        return {"directory": str(find_folder(header["model"], Path(header["cache_dir"])).resolve())}, {}
 
     def on_load(self, message: Message) -> Answer:
         if self._model is not None or self._score_model is not None:

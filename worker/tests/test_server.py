@@ -270,6 +270,8 @@ def test_a_bad_model_is_told_and_the_end_of_input_ends_it_even_while_it_works(tm
     with Client() as other:
         answer = other.call("load", model=str(tmp_path / "nothing"), cache_dir=str(tmp_path), **SETTINGS)
         assert answer["error"]["kind"] == "user" and "nothing" in answer["error"]["message"]
+        found = other.call("find_model", model=str(folder("llama")), cache_dir=str(tmp_path))
+        assert found["directory"] == str(folder("llama"))
         other.call("load", model=str(folder("llama")), cache_dir=str(folder("llama")), **SETTINGS)
         policy = other.call("create_policy", adapter={"kind": "none"})["policy"]
         other.sample(

@@ -6,9 +6,9 @@ import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
 import type { ModelInfo } from "../engine.ts";
 import { usableCores } from "../local/cores.ts";
+import { modelSource } from "../local/models.ts";
 import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
-import { verlModel } from "../verl/model.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
 import { launchOptions, thisMachine } from "./own-server.ts";
 
@@ -21,7 +21,7 @@ export const verl: BackendDescriptor = {
         hint: "model.train_attn=true model.train_mlp=true model.train_unembed=false; actor_rollout_ref.model.target_modules chooses single layers",
       });
     }
-    verlModel(model.name);
+    modelSource(model.name);
   },
   // The settings of the local engine have no effect.
   isRemote: () => true,

@@ -6,9 +6,10 @@ import { createWorkerLearner } from "../channel/learner.ts";
 import { modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
 import type { LearningEngine } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
+import { modelFolder } from "../local/model-folder.ts";
 import { capabilities } from "./capabilities.ts";
 import { startDriver } from "./driver-process.ts";
-import type { VerlEngineOptions } from "./options.ts";
+import { type VerlEngineOptions, withModel } from "./options.ts";
 import { compareHeld, type Held } from "./promised.ts";
 
 /**
@@ -17,6 +18,8 @@ import { compareHeld, type Held } from "./promised.ts";
  */
 export async function openVerlEngine(options: VerlEngineOptions): Promise<LearningEngine> {
   const { logFile, onStatus = () => {}, warn = () => {} } = options.hooks;
+  onStatus("preparing the model");
+  const model = await modelFolder(options.name);
   onStatus("preparing the environment of verl");
   const python = await prepareEnvironment("verl");
   onStatus("starting the verl driver");
@@ -26,9 +29,9 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<Learni
     const { header } = await connection.request(
       "load",
       {
-        model: options.model,
+        model,
         name: options.name,
-        config: options.config,
+        config: withModel(options.config, model),
         ray: options.ray,
         logs: resolve(logFile === undefined ? "ray-logs" : join(dirname(logFile), "ray")),
       },

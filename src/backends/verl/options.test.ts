@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
-import { verlEngineOptions } from "./options.ts";
+import { verlEngineOptions, withModel } from "./options.ts";
 import { compareHeld, promisedValues } from "./promised.ts";
 import { reasonUnused } from "./used-keys.ts";
 
@@ -21,9 +21,12 @@ function optionsOf(...overrides: string[]) {
 
 test("verl gets its whole tree with the model's folder, and nothing of rllm's", () => {
   const { config } = optionsOf("actor_rollout_ref.actor.strategy=fsdp2", "+actor_rollout_ref.actor.mine=7");
-  expect(config).toMatchObject({
-    actor_rollout_ref: { model: { path: model }, actor: { strategy: "fsdp2", mine: 7, ppo_mini_batch_size: 256 } },
-    critic: { model: { path: model, tokenizer_path: model } },
+  expect(withModel(config, "/my-model")).toMatchObject({
+    actor_rollout_ref: {
+      model: { path: "/my-model" },
+      actor: { strategy: "fsdp2", mine: 7, ppo_mini_batch_size: 256 },
+    },
+    critic: { model: { path: "/my-model", tokenizer_path: "/my-model" } },
   });
   expect(Object.keys(config).sort()).toEqual(
     ["actor_rollout_ref", "algorithm", "async_training", "critic", "data", "model_engine", "rollout", "trainer"].sort(),

@@ -4,17 +4,14 @@ import { layerOf, type Origin } from "../../config/tree/origin.ts";
 import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
-import { verlModel } from "./model.ts";
 import { promisedValues } from "./promised.ts";
 
 type Tree = Record<string, unknown>;
 
 export interface VerlEngineOptions {
-  /** The name that the user gave. */
+  /** The model's name, as the user gave it. */
   name: string;
-  /** A Hugging Face folder or a hub id. */
-  model: string;
-  /** verl's whole configuration, which its workers get. */
+  /** verl's whole configuration, which its workers get, but for the model's folder. */
   config: Tree;
   /** The arguments of `ray.init`; without `address`, Hone starts a cluster. */
   ray: Tree;
@@ -25,7 +22,7 @@ export interface VerlEngineOptions {
   hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn">;
 }
 
-/** @throws UserError when the model is not one that verl can load, or the machine is not one that Hone runs verl on so far */
+/** @throws UserError when the machine is not one that Hone runs verl on so far */
 export function verlEngineOptions(
   composed: ComposedTree,
   cores: number,
@@ -33,7 +30,6 @@ export function verlEngineOptions(
 ): VerlEngineOptions {
   const { config, tree, origins } = composed;
   const trainer = sectionAt(tree, "trainer");
-  const model = verlModel(config.model.name);
   requireCpu(trainer.device);
   const asked = Number(trainer.n_gpus_per_node);
   const perNode = ranksPerNode(asked, origins.get("trainer.n_gpus_per_node"), cores);
@@ -45,19 +41,20 @@ export function verlEngineOptions(
   const own = Object.fromEntries(Object.entries(tree).filter(([name]) => isVerl(name)));
   return {
     name: config.model.name,
-    model,
-    config: merged(own, {
-      actor_rollout_ref: { model: { path: model } },
-      // A critic starts from the run's own model.
-      critic: { model: { path: model, tokenizer_path: model } },
-      trainer: { n_gpus_per_node: perNode },
-    }),
+    config: merged(own, { trainer: { n_gpus_per_node: perNode } }),
     ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
     promised: promisedValues(composed),
     ranks: Number(trainer.nnodes) * perNode,
     hooks,
   };
 }
+
+/** A critic starts from the run's own model. */
+export const withModel = (config: Tree, folder: string): Tree =>
+  merged(config, {
+    actor_rollout_ref: { model: { path: folder } },
+    critic: { model: { path: folder, tokenizer_path: folder } },
+  });
 
 const isVerl = (name: string) => name === "data" || verlSections.some((section) => section === name);
 
