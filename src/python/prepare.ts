@@ -39,7 +39,7 @@ export async function preparePackage(name: string): Promise<string> {
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */
-export async function prepareEnvironment(name: "vllm" | "vllm-cpu" | "verl"): Promise<string> {
+export async function prepareEnvironment(name: "vllm" | "vllm-cpu" | "verl" | "verl-gpu"): Promise<string> {
   return (await runSetup<PreparedPython>("environment", name)).python;
 }
 

@@ -77,7 +77,7 @@ function unusedOwn(composed: ComposedConfig): Unsupported[] {
   const { config, origins, unresolved } = composed;
   const found = [...origins].flatMap(([key, origin]) => {
     if (configKeys.has(key) || layerOf(origin) === 0 || origin.kind === "synced") return [];
-    const because = reasonUnused(config, key);
+    const because = reasonUnused(composed, key);
     return because === undefined ? [] : [{ key, because }];
   });
   if (found.length === 0) return [];
@@ -125,7 +125,8 @@ function refusal(refused: readonly Unsupported[]): UserError {
 }
 
 /** @throws UserError listing every key that takes effect and whose value is still `???`, or was saved without the login of its URL */
-export function requireValues({ missing, origins, config }: ComposedConfig): void {
+export function requireValues(composed: ComposedConfig): void {
+  const { missing, origins, config } = composed;
   const isMasked = (value: unknown) => JSON.stringify(value)?.includes(maskedLogin) ?? false;
   const masked = isMasked(config) ? [...configKeys.keys()].find((key) => isMasked(valueAt(config, key))) : undefined;
   if (masked !== undefined) {
@@ -134,7 +135,7 @@ export function requireValues({ missing, origins, config }: ComposedConfig): voi
       hint: `add ${masked}=... to the command, best as '${"${oc.env:NAME}"}', which is saved`,
     });
   }
-  const needed = missing.filter((key) => reasonUnused(config, key) === undefined);
+  const needed = missing.filter((key) => reasonUnused(composed, key) === undefined);
   if (needed.length === 0) return;
   const lines = needed.map((key) => `${key} (${originText(origins.get(key)!)})`);
   throw new UserError(

@@ -58,7 +58,7 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
     };
   }
   const { config } = composed;
-  const unused = reasonUnused(config, key);
+  const unused = reasonUnused(composed, key);
   const native = Object.hasOwn(verlKeys, key) ? describeKey(key, verlKeys[key]!) : undefined;
   return {
     ...found,

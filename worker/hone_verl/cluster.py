@@ -65,7 +65,7 @@ class Cluster:
             address = self._serve(settings, log, on_retry)
         runtime = settings.pop("runtime_env", {})
         runtime = {**runtime, "env_vars": {**environment, **runtime.get("env_vars", {})}}
-        self._join(address, {"runtime_env": runtime, "log_to_driver": False, **settings})
+        self._join(address, {"runtime_env": runtime, **settings})
         if not joined:
             threading.Thread(target=self._watch, args=(log, on_death), name="ray", daemon=True).start()
 

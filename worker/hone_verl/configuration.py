@@ -1,6 +1,7 @@
 """verl's configuration: the tree that Hone composed, over the one that the installed verl ships."""
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def read_configuration(given: dict[str, Any], device: str) -> Configuration:
     _choose_micro_batches(configuration)
     if device == "cpu":
         _adapt_to_cpu(configuration)
+    if device == "cpu" or find_spec("flash_attn") is None:
+        _replace_flash_attention(configuration)
     return configuration
 
 
@@ -111,6 +114,13 @@ def _unset(configuration: Configuration, role: str, size: str, dynamic: str) -> 
     return not configuration.get(f"{role}.{dynamic}") and sizes == [None, None]
 
 
+def _replace_flash_attention(configuration: Configuration) -> None:
+    for model in ("actor_rollout_ref.model", "critic.model"):
+        path = f"{model}.override_config.attn_implementation"
+        if configuration.get(path) in (None, "flash_attention_2"):
+            configuration.set(path, "sdpa", "flash-attn is not installed in verl's environment, or there is no GPU")
+
+
 def _adapt_to_cpu(configuration: Configuration) -> None:
     exact = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
     for role in _ROLES:
@@ -125,7 +135,3 @@ def _adapt_to_cpu(configuration: Configuration) -> None:
         configuration.set(f"{engine}.use_torch_compile", False, "compiling for a CPU takes longer than it saves")
         if configuration.get(f"{engine}.mixed_precision") is None:
             configuration.set(f"{engine}.mixed_precision", exact, "CPUs compute in fp32")
-    for model in ("actor_rollout_ref.model", "critic.model"):
-        path = f"{model}.override_config.attn_implementation"
-        if configuration.get(path) in (None, "flash_attention_2"):
-            configuration.set(path, "sdpa", "flash attention needs a GPU")

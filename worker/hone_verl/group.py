@@ -32,6 +32,11 @@ class WorkerGroup:
         self.processes = self.call("process")
 
     @property
+    def group(self) -> RayWorkerGroup:
+        """verl's own group."""
+        return self._group
+
+    @property
     def size(self) -> int:
         return len(self._workers)
 

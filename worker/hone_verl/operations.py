@@ -20,6 +20,7 @@ from hone_worker.folders import write_folder, write_json
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, outputs_of
 from omegaconf import OmegaConf
 from verl.single_controller.ray import RayResourcePool
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from .batches import Batch, deal
 from .checkpoints import require_loadable, version_of
@@ -28,11 +29,15 @@ from .configuration import Configuration, as_dataclass, ranks, read_configuratio
 from .group import WorkerGroup
 from .model_facts import model_facts
 from .policies import ACTOR, CRITIC, REFERENCE, Policies
+from .rollouts import Rollouts, prepare_rollouts
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
+_ROLLOUT = "actor_rollout_ref.rollout.name"
+
 # Ray's workers run with these.
 _ENVIRONMENT = ("PYTHONPATH", "OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "HONE_OWNER")
+_PLATFORM = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES")
 
 
 class Operations:
@@ -45,6 +50,8 @@ class Operations:
         self._on_death = on_death
         self._configuration: Configuration | None = None
         self._policies: Policies | None = None
+        self._pool: RayResourcePool | None = None
+        self._rollouts: Rollouts | None = None
         self._batches: dict[int, Batch] = {}
         self._last = 0
         self._versions = {ACTOR: 0, CRITIC: 0}
@@ -70,27 +77,29 @@ class Operations:
         configuration.tree.actor_rollout_ref.model.path = header["model"]
         configuration.tree.critic.model.path = header["model"]
         as_dataclass(configuration, "actor_rollout_ref.actor")  # the workers would refuse it a minute later
+        rollouts = header.get("rollouts", False)
+        if rollouts:
+            prepare_rollouts(configuration)
         nodes, each = ranks(configuration)
         facts = model_facts(Path(header["model"]), header.get("name", header["model"]), self._device)
         self._status(message, "starting Ray" if (header.get("ray") or {}).get("address") is None else "joining Ray")
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        if self._device == "cpu":
-            environment |= {name: os.environ[name] for name in ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES")}
         logs = header["logs"]
+        # Workers write to files of their own, the processes of rollout servers to the driver's log.
         self._cluster.start(
-            header.get("ray") or {},
-            environment,
+            {"log_to_driver": rollouts, **(header.get("ray") or {})},
+            self._environment(configuration),
             Path(logs) / "ray.log",
             self._on_death,
             lambda text: self._status(message, text),
         )
         self._cluster.require(nodes, each, "cpus" if self._device == "cpu" else "gpus")
         # On a GPU the actor and the critic share each device.
-        pool = RayResourcePool(
+        self._pool = RayResourcePool(
             [each] * nodes, use_gpu=self._device != "cpu", max_colocate_count=1 if self._device == "cpu" else 2
         )
         self._status(message, f"starting {nodes * each} of verl's workers (actor)")
-        self._policies = Policies(configuration, pool, logs, lambda text: self._status(message, text))
+        role = "actor_rollout" if rollouts and configuration.get("actor_rollout_ref.hybrid_engine") else "actor"
+        self._policies = Policies(configuration, self._pool, logs, role, lambda text: self._status(message, text))
         self._configuration = configuration
         found = self._policies.actor.call("facts")
         versions = {
@@ -110,6 +119,24 @@ class Operations:
             "filled": configuration.filled,
             "adapted": configuration.adapted,
         }, {}
+
+    def on_open_rollouts(self, message: Message) -> Answer:
+        """Starts verl's rollout servers for a driver that was loaded with `rollouts`."""
+        self._status(message, f"starting verl's rollout servers ({self._configuration.get(_ROLLOUT)})")
+        self._rollouts = Rollouts(self._configuration, self._policies.actor, self._pool)
+        return {"addresses": self._rollouts.addresses}, {}
+
+    def on_abort_rollouts(self, _: Message) -> Answer:
+        self._rollouts.abort()
+        return {}, {}
+
+    def on_sleep_rollouts(self, _: Message) -> Answer:
+        self._rollouts.sleep()
+        return {}, {}
+
+    def on_update_rollouts(self, message: Message) -> Answer:
+        self._rollouts.update(message.header["version"])
+        return {}, {}
 
     def on_create_policy(self, message: Message) -> Answer:
         policy, trainable = self._policies.open(message.header, lambda text: self._status(message, text))
@@ -210,6 +237,11 @@ class Operations:
             for rank, memory in enumerate(group.call("memory")):
                 stats |= {f"memory/{group.name}_{rank}_{name}_bytes": value for name, value in memory.items()}
         return {"stats": stats}, {}
+
+    def _environment(self, configuration: Configuration) -> dict[str, str]:
+        names = (*_ENVIRONMENT, *(_PLATFORM if self._device == "cpu" else ()))
+        own = {name: os.environ[name] for name in names if name in os.environ}
+        return own if self._device == "cpu" else {**get_ppo_ray_runtime_env(configuration.tree)["env_vars"], **own}
 
     def _exchange(self, message: Message, number: int) -> None:
         """Sends the outputs of the whole batch, and back-propagates the gradient that is answered."""

@@ -17,16 +17,19 @@ _MODEL = "actor_rollout_ref.model"
 
 
 class Policies:
-    """`status` gets what takes long. The actor's workers start at once, those of the critic when it is first opened."""
+    """`role`: verl's name for the actor's workers. `status` gets what takes long. The actor's workers start at once,
+    those of the critic when it is first opened."""
 
-    def __init__(self, configuration: Configuration, pool: RayResourcePool, logs: str, status: Callable[[str], None]):
+    def __init__(
+        self, configuration: Configuration, pool: RayResourcePool, logs: str, role: str, status: Callable[[str], None]
+    ):
         self._configuration = configuration
         self._pool = pool
         self._logs = logs
         self._open: set[int] = set()
         self._seed = configuration.get("actor_rollout_ref.actor.data_loader_seed") or 0
         tree = configuration.tree
-        self.actor = self._start("actor", PolicyWorker, tree.actor_rollout_ref)
+        self.actor = self._start("actor", PolicyWorker, config=tree.actor_rollout_ref, role=role)
         self.critic: WorkerGroup | None = None
         status("loading the model into verl's workers")
         self.actor.call("init_model")
@@ -105,7 +108,7 @@ class Policies:
             raise UserMistake("a value head without trained weights is of no use", "Create it with an adapter or in full.")
         if self.critic is None:
             status(f"starting {self.actor.size} of verl's workers (critic)")
-            self.critic = self._start("critic", CriticWorker, self._critic_config())
+            self.critic = self._start("critic", CriticWorker, config=self._critic_config())
         self.critic.call("restart", self._seed)
         found = self.critic.call("facts")[0]
         if found["data_ranks"] != self.data_ranks:
@@ -128,5 +131,5 @@ class Policies:
             checkpoint_config=config.checkpoint,
         )
 
-    def _start(self, name: str, worker: type, config: Any) -> WorkerGroup:
-        return WorkerGroup(name, worker, self._pool, self._logs, config=config, seed=self._seed)
+    def _start(self, name: str, worker: type, **arguments: Any) -> WorkerGroup:
+        return WorkerGroup(name, worker, self._pool, self._logs, seed=self._seed, **arguments)

@@ -191,11 +191,12 @@ class _Waist:
 
 
 class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
-    """The actor, and verl's reference model in the same process once `add_reference` was called."""
+    """The actor, and verl's reference model in the same process once `add_reference` was called. `role`: verl's;
+    `actor_rollout` also sends weights to a rollout server in its place."""
 
-    def __init__(self, config: DictConfig, logs: str, seed: int):
+    def __init__(self, config: DictConfig, logs: str, seed: int, role: str):
         _begin(logs, "actor", seed)
-        super().__init__(config=config, role="actor")
+        super().__init__(config=config, role=role)
 
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
         return self.ref if reference else self.actor
@@ -211,11 +212,11 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
     def add_reference(self) -> None:
         if self.ref is not None:
             return
-        self.role = "ref"  # verl builds what the role names
+        role, self.role = self.role, "ref"  # verl builds what the role names
         try:
             self.init_model()
         finally:
-            self.role = "actor"
+            self.role = role
 
     def held(self) -> dict[str, Any]:
         """The configuration as this worker holds it: the actor's part is that which verl's losses read."""

@@ -21,8 +21,8 @@ export function isRemote(config: Config): boolean {
 }
 
 /** Why a setting of the backend's own sections has no effect. */
-export function reasonUnused(config: Config, key: string): string | undefined {
-  return descriptorOf(config.rllm.backend).reasonUnused?.(key);
+export function reasonUnused({ config, tree }: Omit<ComposedTree, "origins">, key: string): string | undefined {
+  return descriptorOf(config.rllm.backend).reasonUnused?.(key, tree);
 }
 
 /** What can be found before the engine opens, for `hone doctor`. */

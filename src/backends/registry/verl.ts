@@ -1,4 +1,4 @@
-/** verl on Ray: its workers train, and a vLLM server samples. */
+/** verl on Ray: its workers train; verl's rollout servers or a vLLM server sample. */
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
@@ -40,17 +40,19 @@ export const verl: BackendDescriptor = {
       ]);
     const options = verlEngineOptions(composed, usableCores(), { ...hooks, ...(warn ? { warn } : {}) });
     const engine = await openVerlEngine(options);
+    const serving = {
+      onNote: warn,
+      folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
+      encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
+    };
+    if (engine.rollouts) {
+      const hint = "see worker.log in the run folder, and continue with --resume";
+      return withServer(engine, { ...serving, ...engine.rollouts, kind: options.rollouts!, hint });
+    }
     try {
       const server = await startSampler(composed.config, engine.model, hooks);
       const { url, apiKey } = server;
-      const served = withServer(engine, {
-        urls: [url],
-        apiKey,
-        onNote: warn,
-        folder: folder === undefined ? temporaryFolder("hone-published-") : join(folder, "published"),
-        encode: (text) => openTokenizer(engine.model.directory).encode(text),
-      });
-      return ownServer(served, server);
+      return ownServer(withServer(engine, { ...serving, urls: [url], apiKey }), server);
     } catch (error) {
       await engine.close();
       throw error;

@@ -12,6 +12,8 @@ export interface GroupOptions {
   timeoutSeconds?: number | undefined;
   /** How often servers that work on requests must show that they still answer. Default 30. */
   watchSeconds?: number;
+  /** What the user can do about a server that does not answer. Default: start it, or correct its address. */
+  hint?: string | undefined;
 }
 
 export interface ServerGroup {
@@ -44,7 +46,7 @@ const askAgainMs = 5000;
 /** A server that works answers this fast. */
 const healthMs = 10_000;
 
-const startIt = "start it, or correct local.sampler.url";
+const startOrCorrect = "start it, or correct local.sampler.url";
 
 interface Loss {
   why: string;
@@ -55,7 +57,7 @@ interface Loss {
 }
 
 export function openServers(options: GroupOptions): ServerGroup {
-  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30 } = options;
+  const { urls, apiKey, onNote, timeoutSeconds = 1800, watchSeconds = 30, hint: startIt = startOrCorrect } = options;
   const servers = urls.map((url) => openServer(url, apiKey, timeoutSeconds));
   const lost = new Map<Server, Loss>();
   const homes = new WeakMap<object, Server>();

@@ -69,8 +69,10 @@ export interface ServedSampler extends Sampler {
   /**
    * Ends the running requests at the servers and continues each with the model that is lent now, from the tokens that it
    * has. A request at a server without this ability is not changed.
+   *
+   * @param endAll ends all requests of the servers, in place of a route of theirs
    */
-  interrupt(): Promise<void>;
+  interrupt(endAll?: () => Promise<void>): Promise<void>;
 }
 
 interface Call {
@@ -196,7 +198,11 @@ export function sampleFrom(
         },
       );
     },
-    async interrupt() {
+    async interrupt(endAll) {
+      if (endAll) {
+        for (const call of running.keys()) call.interrupted = true;
+        return endAll();
+      }
       const ended = [...running].map(async ([call, { server, dialect, id }]) => {
         if (dialect.abort === undefined) return;
         call.interrupted = true;

@@ -1,7 +1,7 @@
 /** An engine whose policies are sampled by inference servers that run already, while the engine trains them. */
 import { rmSync } from "node:fs";
 import { RunError, UserError } from "../../errors.ts";
-import type { Engine, LearningEngine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
+import type { Engine, Learner, LearningEngine, ModelInfo, Policy, PolicySpec } from "../engine.ts";
 import { folderForWeights, publishingFolders } from "../published-folders.ts";
 import { allServers } from "./control/all-servers.ts";
 import type { ServedModel } from "./control/control.ts";
@@ -12,11 +12,12 @@ import { sglang } from "./dialects/sglang.ts";
 import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import type { Server } from "./server.ts";
 import { type GroupOptions, openServers } from "./server-group.ts";
-import { sampleFrom } from "./server-sampler.ts";
+import { type ServedModelOptions, sampleFrom } from "./server-sampler.ts";
 import { adapterSampler } from "./weights/adapter-sampler.ts";
 import { broadcasting } from "./weights/broadcasting.ts";
 import { removeLeftAdapters } from "./weights/left-adapters.ts";
 import { probeServers } from "./weights/probe-servers.ts";
+import { sourceSampler, type WeightSource } from "./weights/source-sampler.ts";
 import type { SyncedSampler } from "./weights/synced-sampler.ts";
 import { weightsSampler } from "./weights/weights-sampler.ts";
 
@@ -25,6 +26,8 @@ export interface ServerOptions extends GroupOptions {
   kind?: "vllm" | "sglang";
   /** For published weights, removed in the end; the server can read it by the same path. */
   folder: string;
+  /** Gives the servers their weights, in place of the folder. */
+  source?: WeightSource | undefined;
   /** The servers share the trainer's GPU, and free its memory while the trainer uses it. */
   sleeps?: boolean;
   /** Processes of the only server, if all weights are broadcast to it; undefined: they go through files. */
@@ -80,6 +83,7 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     const served = await compare();
     const policy = await engine.createPolicy(spec);
     const base = { kind, model: served.name };
+    if (options.source) return { ...policy, sampler: await fromSource(options.source, policy.learner, base) };
     if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { ...base, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
     const isAdapter = adapter.kind === "lora";
@@ -107,6 +111,15 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     }
     if (options.sleeps) Object.assign(sampler, { sleep: control.sleep, wake: control.wake });
     return { learner, sampler };
+  }
+
+  async function fromSource(source: WeightSource, learner: Learner, base: Pick<ServedModelOptions, "kind" | "model">) {
+    const probes = probeServers(group, learner, probeTokens);
+    const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
+    samplers.push(sampler);
+    say(`gets weights by ${source.name}`);
+    await sampler.load({ kind: "engine", version: 0, id: "" });
+    return sampler;
   }
 
   return {

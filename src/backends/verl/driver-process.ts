@@ -8,13 +8,17 @@ import { threadEnvironment, usableCores } from "../local/cores.ts";
 const graceSeconds = 30;
 
 /** @throws RunError when Python cannot be started at all */
-export const startDriver = (python: string, ranks: number, logFile: string | undefined): Promise<WorkerProcess> =>
+export const startDriver = (
+  python: string,
+  { ranks, usesGpu }: { ranks: number; usesGpu: boolean },
+  logFile: string | undefined,
+): Promise<WorkerProcess> =>
   startWorker({
     python,
     module: "hone_verl",
     env: {
       ...process.env,
-      VERL_PLATFORM: "cpu",
+      ...(usesGpu ? {} : { VERL_PLATFORM: "cpu" }),
       // The driver passes it on: the workers of a machine share its cores.
       ...threadEnvironment(0, Math.max(1, Math.floor(usableCores() / ranks)), process.env),
     } as Record<string, string>,

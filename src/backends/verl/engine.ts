@@ -1,5 +1,6 @@
-/** The verl engine: verl's worker groups on Ray, behind a Python driver. It has learners; a server samples. */
+/** The verl engine: verl's worker groups on Ray, behind a Python driver. It has learners; servers sample. */
 import { dirname, join, resolve } from "node:path";
+import { verlEnvironment } from "../../python/find.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import { connect } from "../channel/connection.ts";
 import { createWorkerLearner } from "../channel/learner.ts";
@@ -7,44 +8,52 @@ import { modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts"
 import type { LearningEngine } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { modelFolder } from "../local/model-folder.ts";
+import type { WeightSource } from "../servers/weights/source-sampler.ts";
 import { capabilities } from "./capabilities.ts";
 import { startDriver } from "./driver-process.ts";
 import { type VerlEngineOptions, withModel } from "./options.ts";
 import { compareHeld, type Held } from "./promised.ts";
 
+export interface VerlEngine extends LearningEngine {
+  /** verl's own rollout servers, if they sample. */
+  rollouts?: { urls: string[]; source: WeightSource };
+}
+
 /**
  * @throws UserError when the model or the configuration cannot be used, or a Ray cluster does not answer
  * @throws RunError when the set-up or the driver fails
  */
-export async function openVerlEngine(options: VerlEngineOptions): Promise<LearningEngine> {
+export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEngine> {
   const { logFile, onStatus = () => {}, warn = () => {} } = options.hooks;
   onStatus("preparing the model");
   const model = await modelFolder(options.name);
   onStatus("preparing the environment of verl");
-  const python = await prepareEnvironment("verl");
+  const python = await prepareEnvironment(verlEnvironment());
   onStatus("starting the verl driver");
-  const driver = await startDriver(python, options.ranks, logFile);
+  const driver = await startDriver(python, options, logFile);
   const connection = connect(driver);
+  const request = async (op: string, fields: Record<string, unknown> = {}) => {
+    const answer = connection.request(op, fields, {}, ({ header }) => {
+      if (header.event === "status") onStatus(String(header.text));
+    }).answer;
+    return (await answer).header;
+  };
   try {
-    const { header } = await connection.request(
-      "load",
-      {
-        model,
-        name: options.name,
-        config: withModel(options.config, model),
-        ray: options.ray,
-        logs: resolve(logFile === undefined ? "ray-logs" : join(dirname(logFile), "ray")),
-      },
-      {},
-      ({ header }) => {
-        if (header.event === "status") onStatus(String(header.text));
-      },
-    ).answer;
+    const header = await request("load", {
+      model,
+      name: options.name,
+      config: withModel(options.config, model),
+      ray: options.ray,
+      rollouts: options.rollouts !== undefined,
+      logs: resolve(logFile === undefined ? "ray-logs" : join(dirname(logFile), "ray")),
+    });
     for (const text of adaptations(header.adapted as Adapted[])) warn(text);
+    const rollouts = options.rollouts && (await openRollouts(request));
     return {
       capabilities,
       model: modelInfo(options.name, header.model as WorkerModel),
       versions: header.versions as Record<string, string>,
+      ...(rollouts ? { rollouts } : {}),
       imagesReason: "images are not passed on to verl's workers yet",
       async createPolicy(spec) {
         return { learner: (await createWorkerLearner(connection, spec)).learner };
@@ -54,8 +63,8 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<Learni
         return (await createWorkerLearner(connection, spec)).learner;
       },
       async examine() {
-        const { header } = await connection.request("readback", { paths: [...options.promised.keys()] }).answer;
-        return [compareHeld(options.promised, header as unknown as Held)];
+        const held = await request("readback", { paths: [...options.promised.keys()] });
+        return [compareHeld(options.promised, held as unknown as Held)];
       },
       stats: () => workerStats(connection),
       waitingFor: connection.waitingFor,
@@ -66,6 +75,21 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<Learni
     await connection.close();
     throw error;
   }
+}
+
+async function openRollouts(
+  request: (op: string, fields?: Record<string, unknown>) => Promise<Record<string, unknown>>,
+): Promise<VerlEngine["rollouts"] & object> {
+  const { addresses } = await request("open_rollouts");
+  return {
+    urls: (addresses as string[]).map((address) => `http://${address}`),
+    source: {
+      name: "verl's checkpoint engine",
+      endRequests: async () => void (await request("abort_rollouts")),
+      sleep: async () => void (await request("sleep_rollouts")),
+      update: async (version) => void (await request("update_rollouts", { version })),
+    },
+  };
 }
 
 /** A value that verl cannot use on this machine. */

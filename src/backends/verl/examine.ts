@@ -5,7 +5,7 @@ import { connect } from "node:net";
 import { promisify } from "node:util";
 import { formatBytes } from "../../files/durable-files.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
-import { installedPython } from "../../python/find.ts";
+import { installedPython, verlEnvironment } from "../../python/find.ts";
 import { setupCommand } from "../../python/prepare.ts";
 import type { ComposedTree } from "../descriptor.ts";
 import type { Finding } from "../engine.ts";
@@ -22,9 +22,9 @@ export async function examine(composed: ComposedTree, cores: number): Promise<Fi
 async function environment(): Promise<Finding> {
   const name = "verl";
   const given = process.env.HONE_VERL_PYTHON;
-  const python = given || installedPython("verl");
+  const python = given || installedPython(verlEnvironment());
   if (python === undefined) {
-    return { name, detail: "its environment is not installed", fix: setupCommand("environment", "verl") };
+    return { name, detail: "its environment is not installed", fix: setupCommand("environment", verlEnvironment()) };
   }
   try {
     const { stdout } = await promisify(execFile)(python, ["-c", versionsProgram]);
@@ -32,8 +32,8 @@ async function environment(): Promise<Finding> {
   } catch (error) {
     const reason = (error as { stderr?: string }).stderr?.trim().split("\n").at(-1) ?? String(error);
     const fix = given
-      ? `install verl and Ray in it, or unset HONE_VERL_PYTHON and run ${setupCommand("environment", "verl")}`
-      : `remove the folder of ${python} and run ${setupCommand("environment", "verl")}`;
+      ? `install verl and Ray in it, or unset HONE_VERL_PYTHON and run ${setupCommand("environment", verlEnvironment())}`
+      : `remove the folder of ${python} and run ${setupCommand("environment", verlEnvironment())}`;
     return { name, detail: `${python} cannot be used: ${reason}`, fix };
   }
 }

@@ -1,6 +1,6 @@
 import { mkdtempSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { verlEngineOptions, withModel } from "./options.ts";
@@ -92,6 +92,8 @@ test("a value that a worker holds otherwise is found", () => {
 
 test.each([
   ["actor_rollout_ref.actor.fsdp_config.param_offload", undefined],
+  ["actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu", undefined],
+  ["actor_rollout_ref.rollout.gpu_memory_utilization", "a vLLM server that Hone starts samples"],
   ["ray_kwargs.ray_init.num_cpus", undefined],
   ["critic.model.enable_gradient_checkpointing", undefined],
   ["critic.model.path", "the critic starts from model.name"],
@@ -99,6 +101,61 @@ test.each([
   ["data.train_files", "the experiment's script reads the data"],
   ["reward_manager.name", "verl's own trainer"],
 ])("%s: %s", (key, reason) => {
-  if (reason === undefined) expect(reasonUnused(key)).toBeUndefined();
-  else expect(reasonUnused(key)).toContain(reason);
+  const { tree } = composed("trainer.device=cpu");
+  if (reason === undefined) expect(reasonUnused(key, tree)).toBeUndefined();
+  else expect(reasonUnused(key, tree)).toContain(reason);
+});
+
+const rollout = "actor_rollout_ref.rollout";
+
+describe("verl's own rollout servers", () => {
+  afterEach(() => {
+    vi.unstubAllEnvs();
+  });
+  /** A machine with or without `nvidia-smi`; this one may have a driver. */
+  const onMachine = (kind: "gpu" | "cpu") => {
+    const folder = temporaryFolder(kind);
+    if (kind === "gpu") writeFileSync(join(folder, "nvidia-smi"), "");
+    vi.stubEnv("PATH", folder);
+  };
+  const two = ["trainer.n_gpus_per_node=2"];
+
+  test.each([
+    ["gpu", [`${rollout}.name=vllm`], "vllm"],
+    ["gpu", [`${rollout}.name=sglang`], "sglang"],
+    ["gpu", [`${rollout}.name=vllm`, "trainer.device=cpu"], undefined],
+    ["cpu", [], undefined],
+    ["cpu", [`${rollout}.name=mine`, `${rollout}.tensor_model_parallel_size=1`], "vllm"],
+  ] as const)("on a %s, %j chooses %s", (machine, overrides, rollouts) => {
+    onMachine(machine);
+    expect(optionsOf(...two, ...overrides)).toMatchObject({ rollouts, ranks: 2 });
+    expect(optionsOf(...two, ...overrides).config).toMatchObject({
+      actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs" } },
+    });
+  });
+
+  test.each([
+    [[`${rollout}.name=trtllm`], "Hone samples from verl's vLLM and SGLang servers"],
+    [[`++${rollout}.disaggregation.enabled=true`], "only verl's own client uses such servers"],
+    [[`${rollout}.tensor_model_parallel_size=4`], "uses 4 GPUs"],
+    [["trainer.n_gpus_per_node=1"], "does not divide verl's 1 worker"],
+    [["rllm.async_training.enable=true"], "need nodes of their own"],
+  ])("%j is refused before anything starts", (overrides, message) => {
+    onMachine("gpu");
+    expect(() => optionsOf(...two, `${rollout}.name=vllm`, ...overrides)).toThrow(message);
+  });
+
+  test.each([
+    ["gpu_memory_utilization", undefined],
+    ["checkpoint_engine.update_weights_bucket_megabytes", undefined],
+    ["engine_kwargs.vllm.max_num_seqs", undefined],
+    ["logprobs_mode", "the model's own log-probabilities"],
+    ["agent.num_workers", "verl's own trainer"],
+    ["calculate_log_probs", "verl's own trainer"],
+  ])("read %s: %s", (key, reason) => {
+    onMachine("gpu");
+    const { tree } = composed(`${rollout}.name=vllm`);
+    if (reason === undefined) expect(reasonUnused(`${rollout}.${key}`, tree)).toBeUndefined();
+    else expect(reasonUnused(`${rollout}.${key}`, tree)).toContain(reason);
+  });
 });

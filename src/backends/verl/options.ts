@@ -1,10 +1,9 @@
 /** The options of the verl engine, from a composed configuration. */
 import { verlSections } from "../../config/schema/verl.ts";
 import { layerOf, type Origin } from "../../config/tree/origin.ts";
-import { UserError } from "../../errors.ts";
-import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
 import { promisedValues } from "./promised.ts";
+import { checkRollouts, rolloutKind, samplesWithVerl, usesGpu } from "./rollouts.ts";
 
 type Tree = Record<string, unknown>;
 
@@ -19,10 +18,13 @@ export interface VerlEngineOptions {
   promised: ReadonlyMap<string, unknown>;
   /** Workers, of all nodes. */
   ranks: number;
+  usesGpu: boolean;
+  /** verl's own rollout servers sample, with the routes of this kind. */
+  rollouts: "vllm" | "sglang" | undefined;
   hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn">;
 }
 
-/** @throws UserError when the machine is not one that Hone runs verl on so far */
+/** @throws UserError when verl's rollout servers cannot be used as they are set */
 export function verlEngineOptions(
   composed: ComposedTree,
   cores: number,
@@ -30,21 +32,30 @@ export function verlEngineOptions(
 ): VerlEngineOptions {
   const { config, tree, origins } = composed;
   const trainer = sectionAt(tree, "trainer");
-  requireCpu(trainer.device);
   const asked = Number(trainer.n_gpus_per_node);
-  const perNode = ranksPerNode(asked, origins.get("trainer.n_gpus_per_node"), cores);
+  const onGpu = usesGpu(tree);
+  const perNode = onGpu ? asked : ranksPerNode(asked, origins.get("trainer.n_gpus_per_node"), cores);
   if (perNode !== asked) {
     hooks.warn?.(
       `trainer.n_gpus_per_node: the default of ${asked} workers is lowered to ${perNode}, one for each core, because this machine has no GPU that verl uses`,
     );
   }
+  const ranks = Number(trainer.nnodes) * perNode;
+  const rollouts = samplesWithVerl(tree) ? rolloutKind(tree) : undefined;
+  if (rollouts) checkRollouts(tree, ranks);
   const own = Object.fromEntries(Object.entries(tree).filter(([name]) => isVerl(name)));
   return {
     name: config.model.name,
-    config: merged(own, { trainer: { n_gpus_per_node: perNode } }),
+    config: merged(own, {
+      // As on the other backends: of the model itself, before temperature and filters.
+      actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs" } },
+      trainer: { n_gpus_per_node: perNode },
+    }),
     ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
     promised: promisedValues(composed),
-    ranks: Number(trainer.nnodes) * perNode,
+    ranks,
+    usesGpu: onGpu,
+    rollouts,
     hooks,
   };
 }
@@ -62,13 +73,6 @@ const isVerl = (name: string) => name === "data" || verlSections.some((section) 
 function ranksPerNode(asked: number, origin: Origin | undefined, cores: number): number {
   const isDefault = origin === undefined || layerOf(origin) === 0;
   return isDefault ? Math.min(asked, cores) : asked;
-}
-
-function requireCpu(device: unknown): void {
-  if (!hasNvidiaGpu() || device === "cpu") return;
-  throw new UserError("rllm/backend=verl runs on CPUs so far, and this machine has an NVIDIA GPU", {
-    hint: "trainer.device=cpu trains on its CPU; rllm/backend=local trains on one GPU",
-  });
 }
 
 /** verl's null leaves an argument out. */

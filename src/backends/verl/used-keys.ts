@@ -1,5 +1,6 @@
-/** Which keys of verl's own tree its workers read here. The others belong to verl's trainer, which Hone replaces. */
+/** Which keys of verl's own tree are read here. The others belong to verl's trainer, which Hone replaces. */
 import { verlNames, verlOwnKeys } from "../../config/compose/sync/shared-keys.ts";
+import { samplesWithVerl } from "./rollouts.ts";
 
 const under = (section: string, names: readonly string[]) => names.map((name) => `${section}.${name}`);
 
@@ -23,11 +24,40 @@ const used: readonly string[] = [
     ...["forward_micro_batch_size", "forward_micro_batch_size_per_gpu", "forward_max_token_len_per_gpu"],
     ...["ulysses_sequence_parallel_size", "checkpoint", "profiler"],
   ]),
+  // The actor's workers read them for outputs without gradients.
+  ...under("actor_rollout_ref.rollout", [
+    ...["log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu"],
+    ...["log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu"],
+  ]),
   // Composition reads them.
   ...under("actor_rollout_ref.rollout", ["do_sample", "val_kwargs.do_sample"]),
   ...under("trainer", ["nnodes", "n_gpus_per_node", "device"]),
   "ray_kwargs.ray_init",
   "model_engine",
+];
+
+/** Where verl's own rollout servers sample. */
+const usedByServers: readonly string[] = [
+  "actor_rollout_ref.hybrid_engine",
+  ...under("actor_rollout_ref.rollout", [
+    ...[
+      "name",
+      "mode",
+      "nnodes",
+      "n_gpus_per_node",
+      "dtype",
+      "load_format",
+      "layered_summon",
+      "seed",
+      "full_determinism",
+    ],
+    ...["tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"],
+    ...["moe_tensor_parallel_size", "gpu_memory_utilization", "free_cache_engine", "enable_sleep_mode"],
+    ...["enforce_eager", "cudagraph_capture_sizes", "max_model_len", "max_num_seqs", "max_num_batched_tokens"],
+    ...["enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "quantization"],
+    ...["quantization_config_file", "qat", "mtp", "engine_kwargs", "checkpoint_engine", "disable_log_stats"],
+    ...["prometheus", "profiler", "disaggregation", "custom"],
+  ]),
 ];
 
 /** Parts of the used sections that Hone sets itself, with the key that sets them. */
@@ -36,23 +66,26 @@ const replaced: Readonly<Record<string, string>> = {
   "critic.optim.betas": "set training.beta1 and training.beta2",
   "critic.optim.weight_decay": "set training.weight_decay",
   "critic.optim.clip_grad": "set training.max_grad_norm",
+  "actor_rollout_ref.rollout.logprobs_mode": "the servers report the model's own log-probabilities",
   "critic.model.path": "the critic starts from model.name",
   "critic.model.tokenizer_path": "the critic starts from model.name",
 };
 
-const reasons: readonly (readonly [section: string, reason: string])[] = [
-  ["actor_rollout_ref.rollout", "a vLLM server that Hone starts samples, and does not read it"],
-  ["data", "the experiment's script reads the data"],
-];
-
 const isIn = (key: string, section: string) => key === section || key.startsWith(`${section}.`);
 
-/** Why a key of verl's own tree has no effect; undefined if it has. */
-export function reasonUnused(key: string): string | undefined {
+/**
+ * Why a key of verl's own tree has no effect; undefined if it has.
+ * @param tree the whole configuration
+ */
+export function reasonUnused(key: string, tree: Readonly<Record<string, unknown>>): string | undefined {
   const instead = Object.entries(replaced).find(([section]) => isIn(key, section))?.[1];
   if (instead !== undefined) return `Hone's trainer sets it; ${instead}`;
   if (used.some((section) => isIn(key, section))) return undefined;
-  return (
-    reasons.find(([section]) => isIn(key, section))?.[1] ?? "it belongs to verl's own trainer, which Hone's replaces"
-  );
+  if (samplesWithVerl(tree)) {
+    if (usedByServers.some((section) => isIn(key, section))) return undefined;
+  } else if (isIn(key, "actor_rollout_ref.rollout")) {
+    return "a vLLM server that Hone starts samples, and does not read it";
+  }
+  if (isIn(key, "data")) return "the experiment's script reads the data";
+  return "it belongs to verl's own trainer, which Hone's replaces";
 }

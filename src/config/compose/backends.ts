@@ -1,5 +1,6 @@
 /** What each backend adds to the configuration: its own keys, and rules for keys with two names. */
 import { join } from "node:path";
+import { verlEnvironment } from "../../python/find.ts";
 import { prepareEnvironment, setupCommand } from "../../python/prepare.ts";
 import { searchPath } from "../hydra/search-path.ts";
 import type { Backend } from "../schema/about.ts";
@@ -41,10 +42,10 @@ export const backendSettings: Readonly<Record<Backend, BackendSettings>> = {
       if (searchPath([`pkg://${verlPackage}`]).isGroup("actor")) return { entry: `pkg://${verlPackage}` };
       return {
         entry: join(shippedFolder, "verl"),
-        note: `verl is not installed, so only its keys in config/verl are known; \`${setupCommand("environment", "verl")}\` installs it (5.6 GB)`,
+        note: `verl is not installed, so only its keys in config/verl are known; \`${setupCommand("environment", verlEnvironment())}\` installs it`,
       };
     },
-    prepare: async () => installedVerl() ?? prepareEnvironment("verl"),
+    prepare: async () => installedVerl() ?? prepareEnvironment(verlEnvironment()),
     sync: (tree, warn) => {
       syncVerl(tree, warn);
       const synced = new Set(verlSharedKeys.map(([native]) => native));

@@ -2,7 +2,7 @@
 import { existsSync, readdirSync } from "node:fs";
 import { dirname, join, sep } from "node:path";
 import { fileURLToPath } from "node:url";
-import { installedPython } from "../../python/find.ts";
+import { installedPython, verlEnvironment } from "../../python/find.ts";
 
 /** The folder `config` at the root of the package, three folders above this file in the source and in the build. */
 export const shippedFolder = fileURLToPath(new URL("../../../config", import.meta.url));
@@ -11,7 +11,7 @@ export const verlPackage = "verl.trainer.config";
 
 /** The folder of verl's configuration in the environment of the verl backend; undefined if it is not installed. */
 export function installedVerl(): string | undefined {
-  const python = process.env.HONE_VERL_PYTHON || installedPython("verl");
+  const python = process.env.HONE_VERL_PYTHON || installedPython(verlEnvironment());
   if (python === undefined) return undefined;
   const libraries = join(dirname(dirname(python)), "lib");
   if (!existsSync(libraries)) return undefined;

@@ -1,0 +1,81 @@
+/**
+ * Samples from servers that get their weights from elsewhere, such as verl's workers. A running request ends before new
+ * weights arrive and continues with them, so each of its parts has one version.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+import { idOf } from "../../published.ts";
+import type { ServerGroup } from "../server-group.ts";
+import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
+import type { ServerProbes } from "./probe-servers.ts";
+import type { SyncedSampler } from "./synced-sampler.ts";
+
+export interface WeightSource {
+  /** For the run's first line. */
+  name: string;
+  /** Ends all requests that the servers have; each is answered with what it has. Later ones wait for the next `update`. */
+  endRequests(): Promise<void>;
+  /** Frees the servers' memory until the next `update`. No request may be running. */
+  sleep(): Promise<void>;
+  /** Gives all servers the current weights. No request may be running. */
+  update(version: number): Promise<void>;
+}
+
+/** A request that arrives after others were ended waits at its server, and is ended again. */
+const againMs = 100;
+
+/** @param model without a version, which is that of the last `load` */
+export function sourceSampler(
+  group: ServerGroup,
+  source: WeightSource,
+  probes: ServerProbes,
+  model: Omit<ServedModelOptions, "version">,
+): SyncedSampler {
+  let version = 0;
+  let loading: Promise<void> | undefined;
+  /** Parts of replies that the servers sample. */
+  let running = 0;
+  const metrics: Record<string, number> = {};
+
+  const sampler = sampleFrom(group, model, async () => {
+    while (loading) await loading;
+    running++;
+    return { ...model, version, giveBack: () => void running-- };
+  });
+
+  async function update(next: number): Promise<void> {
+    while (running > 0) {
+      await sampler.interrupt(source.endRequests);
+      if (running > 0) await sleep(againMs);
+    }
+    await source.update(next);
+    metrics["rollout/sync_probe_difference"] = await probes.check({ ...model, version: next }, next);
+    version = next;
+  }
+
+  return {
+    metrics,
+    logprobs: sampler.logprobs,
+    separate: true,
+    get version() {
+      return version;
+    },
+    sample(requests, options) {
+      const [first] = requests;
+      if (first) probes.prompt = first.prompt;
+      return sampler.sample(requests, options);
+    },
+    async load(published) {
+      idOf(published);
+      const begin = performance.now();
+      loading = update(published.version);
+      try {
+        await loading;
+      } finally {
+        loading = undefined;
+      }
+      metrics["rollout/sync_seconds"] = (performance.now() - begin) / 1000;
+    },
+    sleep: source.sleep,
+    close: sampler.close,
+  };
+}
