@@ -1,6 +1,9 @@
-import { expect, test } from "vitest";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, test, vi } from "vitest";
 import { composeConfig } from "../config/compose.ts";
 import { UserError } from "../errors.ts";
+import { temporaryFolder } from "../temporary-folder.fixture.ts";
 import { checkSettings, requireValues, unsupportedSettings } from "./check-support.ts";
 
 const found = (...overrides: string[]) =>
@@ -36,7 +39,7 @@ test.each([
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
   [[onVerl, "data.gen_batch_size=3"], "data.gen_batch_size=3 has no effect: the experiment's script reads the data"],
   [
-    [onVerl, "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
+    [onVerl, "trainer.device=cpu", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
     "gpu_memory_utilization=0.3 has no effect: a vLLM server that Hone starts samples, and does not read it",
   ],
   [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's replaces"],
@@ -153,4 +156,15 @@ test("unknown sampling parameters are refused like any other unsupported key", (
   expect(found("+rllm.rollout.train.presence_penalty=0.5")).toEqual([
     "rllm.rollout.train.presence_penalty=0.5: this sampling parameter is not supported yet",
   ]);
+});
+
+test("on a machine with a GPU, verl's rollout servers read their settings", () => {
+  const folder = temporaryFolder("gpu");
+  writeFileSync(join(folder, "nvidia-smi"), "");
+  vi.stubEnv("PATH", folder);
+  try {
+    expect(found(onVerl, "actor_rollout_ref.rollout.gpu_memory_utilization=0.3")).toEqual([]);
+  } finally {
+    vi.unstubAllEnvs();
+  }
 });

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import ray
@@ -206,8 +205,12 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
         with open_dict(self.config):
             self.config.model.update(model)
         torch.manual_seed(seed)
-        with patch.object(self, "set_dispatch_collect"):  # verl refuses to register a role twice
-            self.init_model()
+        self.init_model()
+
+    def set_dispatch_collect(self, mesh_name: str, **ranks: Any) -> None:
+        # A restarted model has the places of the first, and verl refuses to register them again.
+        if mesh_name not in self.get_dispatch_collect()["dispatch_dp_rank"]:
+            super().set_dispatch_collect(mesh_name, **ranks)
 
     def add_reference(self) -> None:
         if self.ref is not None:

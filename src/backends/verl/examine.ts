@@ -15,11 +15,12 @@ import { verlEngineOptions } from "./options.ts";
 const sharedBytes = 1e9;
 
 export async function examine(composed: ComposedTree, cores: number): Promise<Finding[]> {
-  const { ray, ranks } = verlEngineOptions(composed, cores);
-  return [await environment(), await cluster(ray.address, ranks, cores), ...sharedMemory()];
+  const { ray, ranks, usesGpu, rollouts } = verlEngineOptions(composed, cores);
+  const packages = ["verl", "ray", "torch", "transformers", ...(usesGpu && rollouts ? [rollouts] : [])];
+  return [await environment(packages), await cluster(ray.address, ranks, cores), ...sharedMemory()];
 }
 
-async function environment(): Promise<Finding> {
+async function environment(packages: readonly string[]): Promise<Finding> {
   const name = "verl";
   const given = process.env.HONE_VERL_PYTHON;
   const python = given || installedPython(verlEnvironment());
@@ -27,20 +28,21 @@ async function environment(): Promise<Finding> {
     return { name, detail: "its environment is not installed", fix: setupCommand("environment", verlEnvironment()) };
   }
   try {
-    const { stdout } = await promisify(execFile)(python, ["-c", versionsProgram]);
+    const { stdout } = await promisify(execFile)(python, ["-c", versionsProgram, ...packages]);
     return { name, detail: `${stdout.trim()} in ${python}` };
   } catch (error) {
     const reason = (error as { stderr?: string }).stderr?.trim().split("\n").at(-1) ?? String(error);
     const fix = given
-      ? `install verl and Ray in it, or unset HONE_VERL_PYTHON and run ${setupCommand("environment", verlEnvironment())}`
+      ? `install ${packages.join(", ")} in it, or unset HONE_VERL_PYTHON and run ${setupCommand("environment", verlEnvironment())}`
       : `remove the folder of ${python} and run ${setupCommand("environment", verlEnvironment())}`;
     return { name, detail: `${python} cannot be used: ${reason}`, fix };
   }
 }
 
 const versionsProgram = `
+import sys
 from importlib.metadata import version
-print(", ".join(f"{name} {version(name)}" for name in ("verl", "ray", "torch", "transformers")))
+print(", ".join(f"{name} {version(name)}" for name in sys.argv[1:]))
 `;
 
 async function cluster(address: unknown, ranks: number, cores: number): Promise<Finding> {

@@ -1,8 +1,13 @@
-/** verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. */
+/**
+ * verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. Rollout
+ * servers, one for each rank, sample in verl's own way; they are the small ones of worker/tests/verl.
+ */
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/open-chat.ts";
+import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig, prepareComposition } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
@@ -17,18 +22,20 @@ import {
   madeUpSequences,
   madeUpWeights,
   numTrained,
+  params,
   plainDescent,
 } from "../conformance/tools.ts";
-import type { Engine, Learner, LearningEngine, Sampler } from "../engine.ts";
+import type { Engine, Learner, LearningEngine, Sample, Sampler } from "../engine.ts";
 import { openLocalEngine } from "../local/engine.ts";
+import { withServer } from "../servers/with-server.ts";
 import { capabilities } from "./capabilities.ts";
-import { openVerlEngine } from "./engine.ts";
+import { openVerlEngine, type VerlEngine } from "./engine.ts";
 import { verlEngineOptions } from "./options.ts";
 
 const root = temporaryFolder("verl");
 const warnings: string[] = [];
 let model: string;
-let verl: LearningEngine;
+let verl: VerlEngine;
 let local: Engine;
 /** Samples from the model that both start from. */
 let base: Sampler;
@@ -46,7 +53,11 @@ beforeAll(async () => {
     "rllm.algorithm.kl_beta=0.01",
     "actor_rollout_ref.actor.clip_ratio=0.3",
     "actor_rollout_ref.actor.optim.lr=1e-3",
+    "actor_rollout_ref.rollout.name=small",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    "actor_rollout_ref.model.external_lib=small_rollout",
   ];
+  vi.stubEnv("PYTHONPATH", fileURLToPath(new URL("../../../worker/tests/verl", import.meta.url)));
   await prepareComposition({ overrides });
   const options = verlEngineOptions(composeConfig({ overrides }), 2, {
     logFile: join(root, "driver.log"),
@@ -59,6 +70,7 @@ beforeAll(async () => {
   closeSampling = sampling.close;
 }, 1_800_000);
 afterAll(async () => {
+  vi.unstubAllEnvs();
   await verl?.close();
   await local?.close();
   await closeSampling?.();
@@ -126,6 +138,54 @@ describe("verl's workers", () => {
   });
 });
 
+describe("verl's rollout servers", () => {
+  let served: Engine;
+  beforeAll(() => {
+    const encode = (text: string) => openTokenizer(model).encode(text);
+    served = withServer(verl, { ...verl.rollouts!, folder: join(root, "published"), encode });
+  });
+
+  it("end a request when new weights arrive, which continues with them", async () => {
+    const { learner, sampler } = await served.createPolicy({ adapter: { kind: "full" } });
+    try {
+      expect(served.model.sampledBy).toMatch(
+        /^vLLM at http:.*, http:.*, which gets weights by verl's checkpoint engine$/,
+      );
+      const sequences = madeUpSequences(local);
+      await learner.forwardBackward(sequences, lossOf(sequences, 4));
+      await learner.optimStep(plainDescent(1e-2));
+      const prompt = Int32Array.of(5, 6, 7);
+      const stop = new AbortController();
+      let loaded: Promise<void> | undefined;
+      let after = 0;
+      const onToken = () => {
+        loaded ??= learner.publish().then((published) => sampler.load(published));
+        if (sampler.version === 1 && ++after === 3) stop.abort();
+      };
+      const long = { prompt, params: params({ maxTokens: 100_000, ignoreEos: true }) };
+      const samples: Sample[] = [];
+      for await (const sample of sampler.sample([long], { signal: stop.signal, onToken })) samples.push(sample);
+      await loaded;
+      const { tokens, logprobs, tokenVersions, policyVersion } = samples[0]!;
+      expect(policyVersion).toBe(1);
+      expect([...new Set(tokenVersions)]).toEqual([0, 1]);
+      const first = tokenVersions!.indexOf(1);
+      const whole = Int32Array.of(...prompt, ...tokens);
+      const trained = new Uint8Array(whole.length - 1).fill(1, prompt.length + first - 1);
+      const own = await learner.forward([{ tokens: whole, trained }], {});
+      assertClose(logprobs.subarray(first), own.logprobs, 1e-4, "log-probabilities of the new weights");
+    } finally {
+      await learner.close();
+    }
+  });
+
+  it("sleep while the workers train, and sample with each version", async () => {
+    const { history } = await train(toyExperiment("rollouts"), { engine: { engine: served, chat: toyChat() } });
+    expect(history.map(({ metrics }) => metrics["rollout/sync_probe_difference"]! < 1e-4)).toEqual([true, true]);
+    expect(history.map(({ metrics }) => metrics["rollout/servers"])).toEqual([2, 2]);
+  });
+});
+
 /** `learner` of an engine, with samples of the model that it started from. */
 const sampledByBase = (of: LearningEngine): Engine => ({
   ...of,
@@ -139,29 +199,32 @@ const sampledByBase = (of: LearningEngine): Engine => ({
 const named = (kind: string, runs: readonly NamedRun[]) =>
   runs.map(([name, overrides]): NamedRun => [`${kind} ${name}`, overrides]);
 
-/** Metrics of two steps, each of two passes. */
+/** Two steps, each of two passes. */
+const toyExperiment = (name: string) => ({
+  train: generated("toy", 8, (index) => ({ index })),
+  workflow: singleTurn({
+    prompt: ({ index }: { index: number }) => `say ${index}`,
+    reward: (_row, { text }) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8,
+  }),
+  config: {
+    model: { name: model, lora_rank: 0 },
+    rllm: {
+      rollout: { n: 4 },
+      trainer: { total_batches: 2, logger: [], save_freq: 0, test_freq: 0, run_dir: join(root, name) },
+    },
+    // With a smaller eps, the first step of a weight whose gradient is nearly 0 would be decided by rounding.
+    training: { learning_rate: 1e-2, eps: 1e-3, ppo_epochs: 2 },
+    data: { train_batch_size: 4, max_response_length: 8 },
+  },
+});
+const toyChat = () => openChat(model, composeConfig().config, () => {});
+
 async function metricsOf(name: string, of: LearningEngine, overrides: readonly string[]) {
   const engine = sampledByBase(of);
-  const { history } = await train(
-    {
-      train: generated("toy", 8, (index) => ({ index })),
-      workflow: singleTurn({
-        prompt: ({ index }) => `say ${index}`,
-        reward: (_row, { text }) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8,
-      }),
-      config: {
-        model: { name: model, lora_rank: 0 },
-        rllm: {
-          rollout: { n: 4 },
-          trainer: { total_batches: 2, logger: [], save_freq: 0, test_freq: 0, run_dir: join(root, name) },
-        },
-        // With a smaller eps, the first step of a weight whose gradient is nearly 0 would be decided by rounding.
-        training: { learning_rate: 1e-2, eps: 1e-3, ppo_epochs: 2 },
-        data: { train_batch_size: 4, max_response_length: 8 },
-      },
-    },
-    { engine: { engine, chat: openChat(model, composeConfig().config, () => {}) }, overrides: [...overrides] },
-  );
+  const { history } = await train(toyExperiment(name), {
+    engine: { engine, chat: toyChat() },
+    overrides: [...overrides],
+  });
   return history.map(({ metrics }) =>
     ["reward/mean", "actor/pg_loss", "actor/grad_norm", "critic/grad_norm"].map((name) => metrics[name] ?? 0),
   );

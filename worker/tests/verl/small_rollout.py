@@ -6,21 +6,23 @@ Tests run the driver's path to rollout servers with it where there is no GPU. It
 filters and stop strings are refused."""
 
 import asyncio
+import json
 import threading
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import ray
 import torch
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
 from ray.actor import ActorHandle
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 NAME = "small"
-_NEUTRAL = {"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "stop": (None,), "repetition_penalty": (1,), "stream": (None,)}
+_NEUTRAL = {"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "stop": (None,), "repetition_penalty": (1,)}
 
 
 class Server:
@@ -40,7 +42,7 @@ class Server:
         app.get("/health")(lambda: {})
         app.get("/v1/models")(self._models)
         app.post("/tokenize")(self._tokenize)
-        app.post("/v1/completions")(self._complete)
+        app.post("/v1/completions", response_model=None)(self._complete)
         server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
         threading.Thread(target=server.run, daemon=True).start()
         while not server.started:
@@ -74,43 +76,57 @@ class Server:
         text = (await request.json())["prompt"]
         return {"tokens": self._tokenizer(text, add_special_tokens=False)["input_ids"]}
 
-    async def _complete(self, request: Request) -> dict[str, Any]:
+    async def _complete(self, request: Request) -> Response | dict[str, Any]:
         body = await request.json()
         for field, neutral in _NEUTRAL.items():
             if body.get(field, neutral[0]) not in neutral:
                 raise HTTPException(400, f"{field} is not supported")
+        tokens = self._sample(body)
+        if body.get("stream"):
+            return StreamingResponse(
+                f"data: {json.dumps(_answer([one], reason))}\n\n" async for one, reason in tokens
+            )
+        sampled = [each async for each in tokens]
+        answer = _answer([one for one, _ in sampled], sampled[-1][1])
+        if body.get("prompt_logprobs") is not None:
+            every, prompt = self._logits(body["prompt"])[:-1].log_softmax(-1), body["prompt"]
+            known = [{str(token): {"logprob": row[token].item()}} for row, token in zip(every, prompt[1:], strict=True)]
+            answer["choices"][0]["prompt_logprobs"] = [None, *known]
+        return answer
+
+    async def _sample(self, body: dict[str, Any]) -> AsyncIterator[tuple[tuple[int, float] | None, str | None]]:
+        """Each token with its log-probability, and why it is the last one. None: aborted before the next token."""
         prompt, aborts = body["prompt"], self._aborts
-        ends = {self._model.config.eos_token_id} - ({self._model.config.eos_token_id} if body.get("ignore_eos") else set())
-        ends |= set(body.get("stop_token_ids") or [])
+        ends = {*(body.get("stop_token_ids") or []), None if body.get("ignore_eos") else self._model.config.eos_token_id}
         draw = torch.Generator().manual_seed(body["seed"] % 2**63)
-        tokens, logprobs, reason = [], [], "length"
+        tokens = []
         while self._paused and aborts == self._aborts:
             await asyncio.sleep(0.01)
-        while len(tokens) < body["max_tokens"]:
+        while True:
             await asyncio.sleep(0)
             if aborts != self._aborts:
-                reason = "abort"
-                break
+                yield None, "abort"
+                return
             logits = self._logits(prompt + tokens)[-1]
             greedy = body["temperature"] == 0
             odds = logits if greedy else (logits / body["temperature"]).softmax(-1)
             token = int(odds.argmax() if greedy else torch.multinomial(odds, 1, generator=draw))
             tokens.append(token)
-            logprobs.append(logits.log_softmax(-1)[token].item())
-            if token in ends:
-                reason = "stop"
-                break
-        choice = {"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}, "finish_reason": reason}
-        if body.get("prompt_logprobs") is not None:
-            every = self._logits(prompt)[:-1].log_softmax(-1)
-            of = [row[token].item() for row, token in zip(every, prompt[1:], strict=True)]
-            known = [{str(token): {"logprob": value}} for token, value in zip(prompt[1:], of, strict=True)]
-            choice["prompt_logprobs"] = [None, *known]
-        return {"choices": [choice]}
+            reason = "stop" if token in ends else "length" if len(tokens) == body["max_tokens"] else None
+            yield (token, logits.log_softmax(-1)[token].item()), reason
+            if reason is not None:
+                return
 
     @torch.no_grad()
     def _logits(self, tokens: list[int]) -> torch.Tensor:
         return self._model(torch.tensor([tokens])).logits[0].float()
+
+
+def _answer(sampled: list[tuple[int, float] | None], reason: str | None) -> dict[str, Any]:
+    known = [each for each in sampled if each is not None]
+    logprobs = {"token_logprobs": [logprob for _, logprob in known]}
+    choice = {"token_ids": [token for token, _ in known], "logprobs": logprobs, "finish_reason": reason}
+    return {"choices": [choice]}
 
 
 def _name(replica: int) -> str:

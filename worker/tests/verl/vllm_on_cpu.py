@@ -16,7 +16,7 @@ def load_replica() -> type[RolloutReplica]:
     class Replica(vLLMReplica):
         async def launch_servers(self) -> None:
             server = self.server_class.options(
-                name=f"vllm_server_{self.replica_rank}_0", max_concurrency=self.max_concurrency
+                name=f"{NAME}_server_{self.replica_rank}_0", max_concurrency=self.max_concurrency
             ).remote(
                 config=self.config,
                 model_config=self.model_config,
