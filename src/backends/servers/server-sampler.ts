@@ -11,6 +11,7 @@ import { vllmDialect } from "./dialects/vllm-dialect.ts";
 import { continuedRequest, joinReplies } from "./requests/continued.ts";
 import { gatherEvents } from "./requests/gather-events.ts";
 import { post } from "./requests/post.ts";
+import { type ServedImages, toServed } from "./requests/served-images.ts";
 import type { Server } from "./server.ts";
 import { openServers, type ServerGroup } from "./server-group.ts";
 
@@ -33,6 +34,8 @@ export interface ServedModelOptions {
   version?: number;
   /** The server must report versions: it has a run's weights. */
   isLabelled?: boolean;
+  /** Absent: requests with images are refused. */
+  images?: ServedImages | undefined;
 }
 
 export interface ServerSamplerOptions extends ServedModelOptions {
@@ -66,6 +69,8 @@ export interface Borrowed extends Pick<ServedModelOptions, "model" | "adapter" |
 }
 
 export interface ServedSampler extends Sampler {
+  /** Of the request that was sent last. */
+  readonly lastPrompt: Pick<SampleRequest, "prompt" | "media"> | undefined;
   /**
    * Ends the running requests at the servers and continues each with the model that is lent now, from the tokens that it
    * has. A request at a server without this ability is not changed.
@@ -98,6 +103,7 @@ export function sampleFrom(
   /** The newest that the server has reported, if it is asked. */
   let version = options.version ?? 0;
 
+  let lastPrompt: ServedSampler["lastPrompt"];
   const running = new Map<Call, { server: Server; dialect: Dialect; id: string }>();
 
   /** @param parts what was already sampled; a server that fails in the middle of a stream adds what it has sent */
@@ -107,6 +113,13 @@ export function sampleFrom(
     const dialect = options.kind === "sglang" ? sglang : await vllmDialect(server);
     const request = continuedRequest(call.request, parts);
     if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
+    if (request.media?.length && !dialect.images) {
+      throw new UserError(`the inference server at ${url} does not take images through ${dialect.path}`, {
+        hint: "use vLLM 0.32 or newer with --enable-scale-out",
+      });
+    }
+    const served = await toServed(request, options.images);
+    lastPrompt = call.request;
     const { model, adapter, version: known, giveBack } = await borrow();
     /** A version that is known counts for the whole part. */
     const stamp = (reply: ServerReply): ServerReply =>
@@ -121,7 +134,7 @@ export function sampleFrom(
     const streams = onToken !== undefined && !request.promptLogprobs;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
-      const body = JSON.stringify(dialect.write(request, name, streams, id));
+      const body = JSON.stringify(dialect.write(served, name, streams, id));
       const path = prefix + dialect.path;
       const answer = await post({ server, path, body, signal: stop, onText: events?.push });
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
@@ -174,6 +187,9 @@ export function sampleFrom(
   return {
     get version() {
       return version;
+    },
+    get lastPrompt() {
+      return lastPrompt;
     },
     logprobs: mode,
     separate: true,

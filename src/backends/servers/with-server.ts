@@ -82,7 +82,7 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     const { adapter } = spec;
     const served = await compare();
     const policy = await engine.createPolicy(spec);
-    const base = { kind, model: served.name };
+    const base = { kind, model: served.name, images: engine.images };
     if (options.source) return { ...policy, sampler: await fromSource(options.source, policy.learner, base) };
     if (adapter.kind === "none") return { ...policy, sampler: sampleFrom(group, { ...base, version: 0 }) };
     if (samplers.length === 0) await removeLeftAdapters(control, served.adapters, options.folder);
@@ -98,9 +98,9 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
       : publishingFolders(policy.learner, isAdapter ? "adapter" : "weights", folder);
     if (!isAdapter) say(`gets all weights ${broadcastTo ? "by NCCL" : "through files"}`);
     else if ((await dialects()).some(({ abort }) => abort === undefined)) say("keeps a reply's weights until it ends");
-    const probes = probeServers(group, learner, probeTokens);
+    const probes = probeServers(group, learner, { prompt: probeTokens });
     const sampler = isAdapter
-      ? adapterSampler(group, control, probes, { kind })
+      ? adapterSampler(group, control, probes, { kind, images: engine.images })
       : weightsSampler(group, control, probes, base);
     samplers.push(sampler);
     try {
@@ -113,8 +113,8 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     return { learner, sampler };
   }
 
-  async function fromSource(source: WeightSource, learner: Learner, base: Pick<ServedModelOptions, "kind" | "model">) {
-    const probes = probeServers(group, learner, probeTokens);
+  async function fromSource(source: WeightSource, learner: Learner, base: Pick<ServedModelOptions, "kind" | "model" | "images">) {
+    const probes = probeServers(group, learner, { prompt: probeTokens });
     const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
     samplers.push(sampler);
     say(`gets weights by ${source.name}`);

@@ -12,7 +12,8 @@ Image.MAX_IMAGE_PIXELS = None  # open_image has a limit of its own
 
 
 def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
-    """The picture upright and in RGB, as transformers reads it. Its size is checked before pixels are decoded."""
+    """The picture upright and in RGB, as transformers reads it; `info["transparent"]`: it dropped transparency.
+    Its size is checked before pixels are decoded."""
     try:
         image = Image.open(BytesIO(encoded), formats=["PNG", "JPEG"])
     except Exception:  # noqa: BLE001 - damaged files raise errors of many classes
@@ -26,6 +27,13 @@ def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         raise UnusableImage("it has 16 bits per channel; convert it to 8")
     try:
-        return ImageOps.exif_transpose(image).convert("RGB")
+        upright = ImageOps.exif_transpose(image)
+        picture = upright.convert("RGB")
+        picture.info["transparent"] = _is_transparent(upright)
+        return picture
     except Exception as error:  # noqa: BLE001
         raise UnusableImage(f"it cannot be decoded: {error or type(error).__name__}") from None
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255

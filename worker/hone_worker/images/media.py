@@ -31,7 +31,8 @@ class Media:
                 tokens.append(np.empty(0, np.int32))
                 continue
             self._images.add(image)
-            described.append(dict(zip(("width", "height"), image.size)))
+            width, height = image.size
+            described.append({"width": width, "height": height, "transparent": image.transparent})
             tokens.append(image.tokens)
         ends = np.cumsum([0, *map(len, tokens)]).astype(np.int32)
         return {"media": described}, {"tokens": np.concatenate([ends[:0], *tokens]), "offsets": ends}

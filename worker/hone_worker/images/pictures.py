@@ -28,6 +28,8 @@ class Image:
     """`[1, 3]`: the patches of the image in time, height and width, for models whose positions depend on them."""
     size: tuple[int, int]
     """Width and height of the picture."""
+    transparent: bool
+    """Its file has transparent pixels, which are read as opaque."""
 
 
 @dataclass(frozen=True)

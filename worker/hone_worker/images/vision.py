@@ -45,7 +45,8 @@ class Vision:
         inputs, tokens = self.processor(picture)
         places = np.flatnonzero(tokens == self.processor.token_id)
         self._keep_inputs(hash, inputs)
-        return Image(hash, encoded, tokens, places, inputs.get("image_grid_thw"), picture.size)
+        transparent = picture.info["transparent"]
+        return Image(hash, encoded, tokens, places, inputs.get("image_grid_thw"), picture.size, transparent)
 
     def features(self, images: Sequence[Image]) -> Tensor:
         """`[K, D]` of all placeholders of these distinct images, end to end."""

@@ -1,9 +1,12 @@
 /** What differs between inference servers: paths, request bodies, replies. */
 import { isObject } from "../../../is-object.ts";
 import type { Sample, SampleRequest, Sampler } from "../../engine.ts";
+import type { ServedRequest } from "../requests/served-images.ts";
 
 export interface Dialect {
   path: string;
+  /** Whether its requests can have images. */
+  images?: true;
   /** What log-probabilities are by default. */
   logprobs: Sampler["logprobs"];
   /**
@@ -11,7 +14,7 @@ export interface Dialect {
    * @param id of this request at the server
    * @returns the request's body
    */
-  write(request: SampleRequest, model: string | undefined, stream: boolean, id: string): Record<string, unknown>;
+  write(request: ServedRequest, model: string | undefined, stream: boolean, id: string): Record<string, unknown>;
   /** @throws MissingTokens when the answer has no token ids or log-probabilities */
   read(body: Record<string, unknown>, request: SampleRequest): ServerReply;
   /** @returns the reader of one reply's stream: each event's new tokens */

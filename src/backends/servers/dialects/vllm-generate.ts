@@ -1,17 +1,21 @@
 /** vLLM's `/inference/v1/generate`: tokens in and out without text, and which weights sampled which tokens. */
 import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
+import { requireSamePrompt } from "../requests/served-images.ts";
 import { type Dialect, MissingTokens, readVersions, type ServerReply, toLogprobs, toStopReason } from "./dialect.ts";
 import { readPromptLogprobs, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
+  images: true,
   logprobs: "raw",
   write(request, model, stream, id) {
     return {
       request_id: id,
       model,
       token_ids: Array.from(request.prompt),
+      content_parts: request.images?.map((url) => ({ type: "image_url", url })),
+      return_token_ids: request.images && true,
       sampling_params: {
         ...samplingFields(request),
         top_k: Math.max(0, request.params.topK),
@@ -21,8 +25,19 @@ export const vllmGenerate: Dialect = {
       stream: stream || undefined,
     };
   },
-  read: readChoice,
-  openStream: (request) => (event) => readChoice(event, request),
+  read(body, request) {
+    if (request.media?.length) requireSamePrompt(request, body.prompt_token_ids);
+    return readChoice(body, request);
+  },
+  openStream(request) {
+    // The first event has the prompt.
+    let isFirst = true;
+    return (event) => {
+      if (isFirst && request.media?.length) requireSamePrompt(request, event.prompt_token_ids);
+      isFirst = false;
+      return readChoice(event, request);
+    };
+  },
   abort: (ids) => ({
     path: "/inference/v1/abort_requests",
     body: { request_ids: ids.map((id) => `generate-tokens-${id}`) },

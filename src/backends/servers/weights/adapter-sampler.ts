@@ -18,12 +18,12 @@ interface Loaded {
   running: number;
 }
 
-/** @param kind of the servers, and which log-probabilities they give */
+/** @param kind of the servers, which log-probabilities they give, and how the model sees images */
 export function adapterSampler(
   group: ServerGroup,
   control: Control,
   probes: ServerProbes,
-  kind: Pick<ServedModelOptions, "kind" | "logprobs">,
+  kind: Pick<ServedModelOptions, "kind" | "logprobs" | "images">,
 ): SyncedSampler {
   let current: Loaded | undefined;
   /** On the server, older than the current one. */
@@ -58,14 +58,11 @@ export function adapterSampler(
     get version() {
       return current?.version ?? 0;
     },
-    sample(requests, options) {
-      const [first] = requests;
-      if (first) probes.prompt = first.prompt;
-      return sampler.sample(requests, options);
-    },
+    sample: sampler.sample,
     async load(published) {
       const { version, name, path } = requireKind(published, "adapter", group);
       const begin = performance.now();
+      probes.prompt = sampler.lastPrompt ?? probes.prompt;
       await control.loadAdapter(name, path);
       const served = { ...kind, adapter: name, version };
       const next = { version, name, path, running: 0 };

@@ -34,9 +34,11 @@ interface Anchor {
   learner: Float32Array;
 }
 
+export type ProbePrompt = Pick<SampleRequest, "prompt" | "media">;
+
 export interface ParityProbe {
   /** Later probes begin with this prompt, as rollouts do. */
-  prompt: Int32Array;
+  prompt: ProbePrompt;
   /**
    * @param sampler of the new version
    * @returns the mean absolute difference of the log-probabilities of a freshly sampled sequence
@@ -49,7 +51,7 @@ export interface ParityProbe {
  * The first check must be of weights that change nothing: it compares the models themselves, and measures how precisely
  * the server computes.
  */
-export function parityProbe(learner: Pick<Learner, "forward">, url: string, prompt: Int32Array): ParityProbe {
+export function parityProbe(learner: Pick<Learner, "forward">, url: string, prompt: ProbePrompt): ParityProbe {
   let anchor: Anchor | undefined;
   let precision: keyof typeof limits | undefined;
 
@@ -60,17 +62,18 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
   const probe: ParityProbe = {
     prompt,
     async check(sampler, version) {
-      const start = probe.prompt.subarray(0, mostPrompt);
+      const start = beginning(probe.prompt);
       const fresh = await one(sampler, {
-        prompt: start,
+        ...start,
         // Not 1, so that the probe detects a server that reports other log-probabilities than it should.
         params: { ...plain, maxTokens: length, temperature: sampler.logprobs === "raw" ? 0.7 : 1, seed: version },
       });
       const sequence = sequenceOf(start, fresh.tokens);
       const learner = await ownLogprobs(sequence);
-      const difference = distance(fresh.logprobs, learner.slice(start.length - 1));
+      const difference = distance(fresh.logprobs, learner.slice(start.prompt.length - 1));
       precision ??= difference <= mostOfFloat32 ? "float32" : "half";
-      const { parity, change } = limits[precision];
+      // Servers may resize images with torchvision, and the trainer with Pillow.
+      const { parity, change } = limits[start.media ? "half" : precision];
       if (!(difference <= parity)) throw mismatch(url, version, difference, parity, anchor === undefined);
       if (anchor) {
         const moved = minus(await ownLogprobs(anchor.sequence), anchor.learner);
@@ -95,9 +98,10 @@ async function one(sampler: Sampler, request: SampleRequest): Promise<Sample> {
 }
 
 /** The server's log-probabilities of all tokens except the first. */
-async function score(sampler: Sampler, { tokens }: Sequence): Promise<Float32Array> {
+async function score(sampler: Sampler, { tokens, media }: Sequence): Promise<Float32Array> {
   const { promptLogprobs } = await one(sampler, {
     prompt: tokens,
+    ...(media ? { media } : {}),
     params: { ...plain, maxTokens: 1 },
     promptLogprobs: true,
   });
@@ -106,9 +110,16 @@ async function score(sampler: Sampler, { tokens }: Sequence): Promise<Float32Arr
   return promptLogprobs.slice(1);
 }
 
-function sequenceOf(prompt: Int32Array, reply: Int32Array): Sequence {
+/** At most `mostPrompt` tokens, or as many as end an image that begins within them. */
+function beginning({ prompt, media = [] }: ProbePrompt): ProbePrompt {
+  const inside = media.filter(({ at }) => at < mostPrompt);
+  const end = Math.max(mostPrompt, ...inside.map(({ at, length }) => at + length));
+  return { prompt: prompt.subarray(0, end), ...(inside.length > 0 ? { media: inside } : {}) };
+}
+
+function sequenceOf({ prompt, ...media }: ProbePrompt, reply: Int32Array): Sequence {
   const tokens = Int32Array.of(...prompt, ...reply);
-  return { tokens, trained: new Uint8Array(tokens.length - 1).fill(1) };
+  return { tokens, trained: new Uint8Array(tokens.length - 1).fill(1), ...media };
 }
 
 function mismatch(url: string, version: number, difference: number, limit: number, isFirst: boolean): RunError {

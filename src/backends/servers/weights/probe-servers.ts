@@ -2,11 +2,11 @@
 import type { Learner } from "../../engine.ts";
 import type { ServerGroup } from "../server-group.ts";
 import { type ServedModelOptions, sampleFrom } from "../server-sampler.ts";
-import { type ParityProbe, parityProbe } from "./parity-probe.ts";
+import { type ParityProbe, type ProbePrompt, parityProbe } from "./parity-probe.ts";
 
 export interface ServerProbes {
   /** Later probes begin with this prompt, as rollouts do. */
-  prompt: Int32Array;
+  prompt: ProbePrompt;
   /**
    * @returns the largest difference between a server and the learner, see `ParityProbe.check`
    * @throws RunError if a server and the trainer have different weights
@@ -14,7 +14,7 @@ export interface ServerProbes {
   check(served: ServedModelOptions, version: number): Promise<number>;
 }
 
-export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward">, prompt: Int32Array): ServerProbes {
+export function probeServers(group: ServerGroup, learner: Pick<Learner, "forward">, prompt: ProbePrompt): ServerProbes {
   const probes = new Map<unknown, ParityProbe>(
     group.servers.map((server) => [server, parityProbe(learner, server.url, prompt)]),
   );

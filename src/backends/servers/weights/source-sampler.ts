@@ -59,14 +59,11 @@ export function sourceSampler(
     get version() {
       return version;
     },
-    sample(requests, options) {
-      const [first] = requests;
-      if (first) probes.prompt = first.prompt;
-      return sampler.sample(requests, options);
-    },
+    sample: sampler.sample,
     async load(published) {
       idOf(published);
       const begin = performance.now();
+      probes.prompt = sampler.lastPrompt ?? probes.prompt;
       loading = update(published.version);
       try {
         await loading;

@@ -39,13 +39,10 @@ export function weightsSampler(
     get version() {
       return current?.version ?? 0;
     },
-    sample(requests, options) {
-      const [first] = requests;
-      if (first) probes.prompt = first.prompt;
-      return sampler.sample(requests, options);
-    },
+    sample: sampler.sample,
     async load(published) {
       const begin = performance.now();
+      probes.prompt = sampler.lastPrompt ?? probes.prompt;
       const { version } = published;
       const path = await replace(published);
       const label = await control.weightVersion();

@@ -1,0 +1,128 @@
+/** Images on their way to vLLM: what is sent, and prompts that the server would read otherwise. */
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { text } from "node:stream/consumers";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { memoryStore } from "../../images/media-store.ts";
+import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
+import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { openServers } from "./server-group.ts";
+import { sampleFrom } from "./server-sampler.ts";
+
+const store = memoryStore();
+const red = store.add(png(3, 5)).hash;
+const photo = store.add(jpeg(6, 4)).hash;
+const glass = store.add(png(7, 7)).hash;
+const images = { placeholder: { text: "<image>", id: 9 }, store, transparent: new Set([glass]) };
+/** Three tokens stand for an image, with one between its placeholders. */
+const own = [9, 8, 9];
+
+const params = { maxTokens: 4, temperature: 1, topP: 1, topK: -1, minP: 0, stopIds: [], stopStrings: [], seed: 1 };
+const at = (place: number, hash = red) => ({ at: place, length: 3, hash });
+const request = (prompt: number[], ...media: ReturnType<typeof at>[]): SampleRequest => ({
+  ...{ prompt: Int32Array.from(prompt), params },
+  ...(media.length > 0 ? { media } : {}),
+});
+
+let server: Server;
+let sampler: Sampler;
+let asked: Record<string, unknown>[];
+let fault: { tokens?: number[]; generates?: boolean };
+
+beforeEach(async () => {
+  asked = [];
+  fault = {};
+  server = createServer(async (incoming, response) => {
+    if (incoming.method === "GET") return void response.writeHead(fault.generates === false ? 404 : 405).end();
+    const body = JSON.parse(await text(incoming));
+    asked.push(body);
+    let shown = body.content_parts?.length ?? 0;
+    const read = (body.token_ids as number[]).flatMap((token) => (token === 9 && shown-- > 0 ? own : [token]));
+    const prompt = { prompt_token_ids: fault.tokens ?? read };
+    const say = (token: number, reason: string | null) => ({
+      choices: [
+        { token_ids: [token], logprobs: { content: [{ logprob: -1, token_id: token }] }, finish_reason: reason },
+      ],
+    });
+    if (!body.stream) return void response.end(JSON.stringify({ ...prompt, ...say(4, "stop") }));
+    for (const event of [{ ...prompt, ...say(4, null) }, say(5, "stop")])
+      response.write(`data: ${JSON.stringify(event)}\n\n`);
+    response.end("data: [DONE]\n\n");
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
+  sampler = { ...sampleFrom(group, { images, model: "policy", version: 1 }), close: group.close };
+});
+afterEach(async () => {
+  await sampler.close();
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+async function sample(one: SampleRequest, options = {}): Promise<Sample> {
+  for await (const found of sampler.sample([one], options)) return found;
+  throw new Error("no sample");
+}
+
+const url = (bytes: Uint8Array, type?: string) => ({ type: "image_url", url: dataUrl(bytes, type) });
+
+test.each<[string, SampleRequest, number[], object[] | undefined]>([
+  ["one image", request([1, ...own, 2], at(1)), [1, 9, 2], [url(png(3, 5))]],
+  [
+    "two images of different types",
+    request([...own, 1, ...own], at(0), at(4, photo)),
+    [9, 1, 9],
+    [url(png(3, 5)), url(jpeg(6, 4), "image/jpeg")],
+  ],
+  [
+    "images without text between them",
+    request([...own, ...own, 1], at(0), at(3)),
+    [9, 9, 1],
+    Array(2).fill(url(png(3, 5))),
+  ],
+  [
+    "a placeholder that the model sampled after the last image",
+    request([...own, 9, 1], at(0)),
+    [9, 9, 1],
+    [url(png(3, 5))],
+  ],
+  ["no image", request([1, 9, 2]), [1, 9, 2], undefined],
+])("%s", async (_, one, tokens, parts) => {
+  for (const streamed of [false, true]) {
+    const found = await sample(one, streamed ? { onToken: () => {} } : {});
+    expect([...found.tokens]).toEqual(streamed ? [4, 5] : [4]);
+    expect([asked.at(-1)!.token_ids, asked.at(-1)!.content_parts]).toEqual([tokens, parts]);
+  }
+});
+
+test.each<[string, SampleRequest, typeof fault, string]>([
+  [
+    "fewer tokens than the trainer's",
+    request([1, ...own], at(1)),
+    { tokens: [1, 9, 8] },
+    "reads 3 tokens for a prompt with images, and the trainer 4, which differ from token 3 on",
+  ],
+  [
+    "other tokens",
+    request([1, ...own], at(1)),
+    { tokens: [1, 9, 9, 9] },
+    "which differ from token 2 on: their image processors differ",
+  ],
+  [
+    "a server without the route for tokens",
+    request([...own], at(0)),
+    { generates: false },
+    "does not take images through /v1/completions",
+  ],
+  ["a transparent image", request([...own], at(0, glass)), {}, `the image ${glass} is transparent`],
+  [
+    "a placeholder that the model sampled before an image",
+    request([9, ...own], at(1)),
+    {},
+    "the model sampled <image> before an image",
+  ],
+])("%s is refused", async (_, one, wrong, sentence) => {
+  fault = wrong;
+  await expect(sample(one)).rejects.toThrow(sentence);
+  if (fault.generates !== false) await expect(sample(one, { onToken: () => {} })).rejects.toThrow(sentence);
+});
