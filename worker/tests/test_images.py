@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hone_worker.images.pictures import Image
+from hone_worker.images.vision import Vision
 from hone_worker.models import model as model_module
 from hone_worker.models.model import LanguageModel, load_model
 from hone_worker.policies.policy import Policy
@@ -180,6 +181,22 @@ def test_every_place_may_be_an_output(tmp_path):
     plain = reference(tmp_path / "merged")
     expected = [plain_outputs(plain, model, [item], len(item.ids) - 1).detach() for item in items]
     close(Trainer().forward(policy, everywhere, ["logprobs"])["logprobs"], torch.cat(expected))
+
+
+@pytest.mark.parametrize(
+    "family, dtype, name, wrong",
+    [
+        ("smolvlm", "float32", "features", lambda found: found.roll(1, 0)),
+        ("smolvlm", "bfloat16", "features", lambda found: found.roll(1, 0)),
+        ("qwen2_vl", "bfloat16", "features", lambda found: found.roll(1, 0)),
+        ("qwen2_vl", "float32", "row_positions", lambda found: found[:1].expand(3, -1)),
+    ],
+)
+def test_wrong_features_or_positions_are_noticed_at_load(family, dtype, name, wrong, monkeypatch):
+    right = getattr(Vision, name)
+    monkeypatch.setattr(Vision, name, lambda *given: wrong(right(*given)))
+    model = load_model(str(folder(family)), "tiny", cache_dir=folder(family).parent, device="cpu", dtype=dtype)
+    assert model.vision is None and "rows with images differ" in model.images_reason
 
 
 def test_an_image_is_computed_once_while_the_vision_part_is_not_trained():

@@ -113,7 +113,11 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     return { learner, sampler };
   }
 
-  async function fromSource(source: WeightSource, learner: Learner, base: Pick<ServedModelOptions, "kind" | "model" | "images">) {
+  async function fromSource(
+    source: WeightSource,
+    learner: Learner,
+    base: Pick<ServedModelOptions, "kind" | "model" | "images">,
+  ) {
     const probes = probeServers(group, learner, { prompt: probeTokens });
     const sampler = sourceSampler(group, source, probes, { ...base, logprobs: "raw" });
     samplers.push(sampler);

@@ -15,7 +15,7 @@ from .vision import Vision
 
 
 class Probe:
-    """A text around an image, and the last hidden states that transformers alone computes for it."""
+    """A text around an image, and the hidden states that transformers alone computes for it."""
 
     def __init__(self, base: nn.Module, vision: Vision):
         """Called while the model has its own attention."""
@@ -28,9 +28,15 @@ class Probe:
         inputs = {name: value.to(device) for name, value in vision.inputs(self.image).items()}
         if "mm_token_type_ids" in inspect.signature(base.forward).parameters:
             inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
-        self.expected: Tensor = base(input_ids=ids, **inputs, use_cache=False).last_hidden_state[0]
+        self.expected = hidden_states(base, input_ids=ids, **inputs)
         if hasattr(base, "rope_deltas"):
             base.rope_deltas = None  # a later forward of text would use it
+
+
+def hidden_states(base: nn.Module, **inputs: Tensor) -> tuple[Tensor, ...]:
+    """After each layer, the last one normalized, or only the last where a model does not return the others."""
+    output = base(**inputs, use_cache=False, output_hidden_states=True)
+    return output.hidden_states or (output.last_hidden_state,)
 
 
 def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: int) -> tuple[Vision, Probe]:

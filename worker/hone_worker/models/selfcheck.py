@@ -1,6 +1,7 @@
 """Checks, when a model is loaded, that packed trees give the same results as transformers' own attention."""
 
 from contextlib import nullcontext
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,17 +60,22 @@ def why_not_packed(model) -> str | None:
 @torch.no_grad()
 def why_images_differ(model, probe: "Probe") -> str | None:
     """The reason why images cannot be placed in the rows of this model, if they cannot."""
+    from ..images.check import hidden_states  # imports Pillow, which text models do not need
+
     try:
         ids = torch.from_numpy(probe.ids.astype(np.int64)).to(model.device)
         piece = Piece(probe.ids, probe.pictures, 0, len(ids), 0)
-        if model.attention == "packed":
-            positions = torch.arange(len(ids), device=model.device)
-            found = model.hidden(causal_row(len(ids), model.device), ids, positions, [piece])
-        else:
-            found = model.padded_hidden(ids[None], torch.ones_like(ids)[None], [piece])[0]
+        inputs = model.inputs(ids[None], torch.arange(len(ids), device=model.device)[None], [piece])
+        is_packed = model.attention == "packed"
+        with use(causal_row(len(ids), model.device)) if is_packed else nullcontext():
+            mask = {} if is_packed else {"attention_mask": torch.ones_like(ids)[None]}
+            found = hidden_states(model.base, **inputs, **mask)
     except Exception as error:  # noqa: BLE001 - an unknown architecture can fail in any way
         return f"{type(error).__name__}: {first_line(error)}"
-    error = _difference(found, probe.expected)
+    errors = [_difference(*layer) for layer in zip(found, probe.expected, strict=True)]
+    # Deep layers can amplify bfloat16's rounding without limit: in SmolLM2-135M with an image, transformers' own last hidden
+    # states differ from those in float32 by 0.17. Wrong places or positions are wrong in every layer.
+    error = max(errors) if model.dtype == torch.float32 else median(errors)
     if not error <= _TOLERANCE[model.dtype]:
         return f"rows with images differ from those of transformers by {error:.1e}"
     return None
