@@ -4,6 +4,7 @@ The tests share one driver and run in this order: the first are refused, the las
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 sys.path[:0] = [str(Path(__file__).parents[depth]) for depth in (1, 2)]
@@ -220,12 +222,16 @@ def test_a_loaded_state_continues_exactly(driver: Driver, folder: Path) -> None:
 
 def test_verls_own_merger_reads_a_saved_state(loaded: tuple[Driver, dict], folder: Path) -> None:
     """In a process without Hone; it writes bfloat16. The state is that of the model which was exported before."""
-    places = ["--local_dir", str(folder / "state"), "--target_dir", str(folder / "merged")]
-    merger = [os.environ["HONE_VERL_PYTHON"], "-m", "verl.model_merger", "merge", "--backend", "fsdp", *places]
-    subprocess.run(merger, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": ""})
+    merge(folder / "state", folder / "merged")
     merged = plain(folder / "merged").state_dict()
     for name, value in plain(folder / "step").state_dict().items():
         assert torch.equal(merged[name].bfloat16(), value.bfloat16()), name
+
+
+def merge(state: Path, target: Path) -> None:
+    places = ["--local_dir", str(state), "--target_dir", str(target)]
+    merger = [os.environ["HONE_VERL_PYTHON"], "-m", "verl.model_merger", "merge", "--backend", "fsdp", *places]
+    subprocess.run(merger, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": ""})
 
 
 def test_drops_a_cancelled_loss_and_a_gradient_that_is_not_finite(driver: Driver) -> None:
@@ -259,6 +265,26 @@ def test_the_reference_stays_and_the_critic_learns(driver: Driver, model: Path) 
     assert errors[-1] < errors[0]
     assert errors[0] == pytest.approx(1)  # the values start at 0
     assert driver.call("close_policy", policy=3)["ok"]
+
+
+def test_verls_own_merger_reads_an_adapter(driver: Driver, folder: Path) -> None:
+    assert driver.call("close_policy", policy=1)["ok"]
+    adapter = {"kind": "lora", "rank": 4, "alpha": 8, "targets": ["attn", "mlp"], "seed": 0}
+    assert driver.call("create_policy", adapter=adapter).get("policy") == 1
+    driver.train(1, slopes, ["logprobs", "entropy"])
+    assert driver.call("optim_step", policy=1, **STEP)["applied"]
+    assert driver.call("save_state", policy=1, dir=str(folder / "lora")).get("ok")
+    assert driver.call("export", policy=1, dir=str(folder / "adapter"), **{"as": "adapter"}).get("ok")
+    merge(folder / "lora", folder / "lora-merged")
+    ours, theirs = [
+        (load_file(place / "adapter_model.safetensors"), json.loads((place / "adapter_config.json").read_text()))
+        for place in (folder / "adapter", folder / "lora-merged" / "lora_adapter")
+    ]
+    assert (ours[1]["r"], ours[1]["lora_alpha"]) == (theirs[1]["r"], theirs[1]["lora_alpha"]) == (4, 8)
+    assert ours[0].keys() == theirs[0].keys()
+    for name, value in ours[0].items():
+        assert torch.equal(value.bfloat16(), theirs[0][name].bfloat16()), name
+        assert value.abs().max() > 0, name
 
 
 @pytest.mark.parametrize(
