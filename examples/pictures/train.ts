@@ -12,12 +12,12 @@ export default defineExperiment({
   }),
   config: {
     rllm: {
-      rollout: { n: 16 },
+      rollout: { n: 4 },
       trainer: { experiment_name: "pictures", total_batches: 60, test_freq: 20, save_freq: 20 },
     },
     model: { name: await pictureModel(), train_vision: true },
     // At a constant rate the replies become all alike after 50 steps, and the reward falls.
     training: { learning_rate: 1e-3, lr_schedule: "linear" },
-    data: { train_batch_size: 16, val_batch_size: 64, max_prompt_length: 64, max_response_length: 6 },
+    data: { train_batch_size: 64, val_batch_size: 64, max_prompt_length: 64, max_response_length: 6 },
   },
 });
