@@ -73,6 +73,11 @@ class Operations:
         if self._configuration is not None:
             raise ProtocolError("a driver loads one model; start another for another model")
         header = message.header
+        if header.get("gpu", False) and self._device == "cpu":
+            raise UserMistake(
+                "PyTorch in verl's environment cannot use this machine's GPU",
+                "trainer.device=cpu trains on the CPU; HONE_VERL_PYTHON names another environment.",
+            )
         configuration = read_configuration(header["config"], self._device)
         configuration.tree.actor_rollout_ref.model.path = header["model"]
         configuration.tree.critic.model.path = header["model"]
@@ -241,7 +246,11 @@ class Operations:
     def _environment(self, configuration: Configuration) -> dict[str, str]:
         names = (*_ENVIRONMENT, *(_PLATFORM if self._device == "cpu" else ()))
         own = {name: os.environ[name] for name in names if name in os.environ}
-        return own if self._device == "cpu" else {**get_ppo_ray_runtime_env(configuration.tree)["env_vars"], **own}
+        if self._device == "cpu":
+            return own
+        # SGLang's way to report the model's own log-probabilities.
+        raw = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}
+        return {**get_ppo_ray_runtime_env(configuration.tree)["env_vars"], **raw, **own}
 
     def _exchange(self, message: Message, number: int) -> None:
         """Sends the outputs of the whole batch, and back-propagates the gradient that is answered."""

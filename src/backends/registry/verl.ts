@@ -46,7 +46,7 @@ export const verl: BackendDescriptor = {
       encode: (text: string) => openTokenizer(engine.model.directory).encode(text),
     };
     if (engine.rollouts) {
-      const hint = "see worker.log in the run folder, and continue with --resume";
+      const hint = "see worker.log in the run folder";
       return withServer(engine, { ...serving, ...engine.rollouts, kind: options.rollouts!, hint });
     }
     try {

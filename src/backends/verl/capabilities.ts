@@ -1,4 +1,4 @@
-/** What verl's workers can train, with a vLLM server that samples. */
+/** What verl's workers can train, with inference servers that sample. */
 import type { Capabilities } from "../engine.ts";
 
 export const capabilities: Capabilities = {

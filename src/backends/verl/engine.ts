@@ -44,6 +44,7 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
       name: options.name,
       config: withModel(options.config, model),
       ray: options.ray,
+      gpu: options.usesGpu,
       rollouts: options.rollouts !== undefined,
       logs: resolve(logFile === undefined ? "ray-logs" : join(dirname(logFile), "ray")),
     });

@@ -155,6 +155,11 @@ def test_does_not_start(
     assert (error["kind"], words in error["message"]) == (kind, True), error
 
 
+def test_a_gpu_that_torch_does_not_see_is_refused(started: Driver, folder: Path, model: Path) -> None:
+    answer = started.call("load", model=str(model), config={}, gpu=True, logs=str(folder / "refused"))
+    assert "cannot use this machine's GPU" in answer["error"]["message"]
+
+
 def test_says_what_it_runs(loaded: tuple[Driver, dict], folder: Path) -> None:
     _, answer = loaded
     assert (answer["device"], answer["ranks"], answer["model"]["eos_token_ids"]) == ("cpu", 2, [2])
