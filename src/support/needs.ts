@@ -127,13 +127,6 @@ export const settingNeeds: readonly SettingNeed[] = [
     ),
   ),
   refusing(needsValue("rllm.reward.use_engine", true, ["rllm.reward.engine_url"])),
-  refusing(
-    needs(
-      "rllm.reward.model=null, since reward models read only text",
-      ["data.mixed_mm_data"],
-      ({ data, rllm }) => !data.mixed_mm_data || rllm.reward.model === null,
-    ),
-  ),
   needs(
     "rllm.reward.remote_url or use_engine",
     under("rllm.reward", "batch_size", "timeout", "retries"),

@@ -4,10 +4,16 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { RewardModelOptions } from "../rollouts/reward-models.ts";
 
-/** @throws UserError when the weights do not fit the models */
-export function rewardModelOptions({ rllm }: Config): RewardModelOptions | undefined {
+/** @throws UserError when the weights do not fit the models, or conversations have images */
+export function rewardModelOptions({ data, rllm }: Config): RewardModelOptions | undefined {
   const { model, model_weights: weights, own_weight: ownWeight, normalize } = rllm.reward;
   if (model === null) return undefined;
+  if (data.mixed_mm_data) {
+    throw new UserError(
+      "data.mixed_mm_data=true and rllm.reward.model: reward models read only text, so conversations with images would have no reward",
+      { hint: "grade them with a reward function" },
+    );
+  }
   const listed = [model].flat();
   if (weights.length > 0 && weights.length !== listed.length) {
     throw new UserError(
