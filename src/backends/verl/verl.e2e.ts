@@ -2,6 +2,7 @@
  * verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. Rollout
  * servers, one for each rank, sample in verl's own way; they are the small ones of worker/tests/verl.
  */
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
@@ -9,6 +10,7 @@ import { singleTurn } from "../../agents/single-turn.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig, prepareComposition } from "../../config/compose.ts";
+import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
@@ -41,9 +43,11 @@ let local: Engine;
 let base: Sampler;
 let closeSampling: Engine["close"];
 
+let overrides: string[];
+
 beforeAll(async () => {
   model = await makeTinyModel(join(root, "model"));
-  const overrides = [
+  overrides = [
     "rllm/backend=verl",
     `model.name=${model}`,
     "trainer.n_gpus_per_node=2",
@@ -90,6 +94,13 @@ describe("verl's workers", () => {
   afterAll(async () => {
     await learner.close();
     await same.close();
+  });
+
+  it("get the same configuration from a run's own config.yaml", () => {
+    const file = join(root, "config.yaml");
+    const { tree, stored, origins } = composeConfig({ overrides });
+    writeFileSync(file, toYaml(stored, origins, { unresolved: true }));
+    expect(composeConfig({ files: [file] }).tree).toEqual(tree);
   });
 
   it("hold the values of the keys with two names", async () => {

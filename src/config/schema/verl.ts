@@ -95,4 +95,5 @@ export const verlSections = [
   "rollout",
   "async_training",
   "model_engine",
+  "skip",
 ] as const;
