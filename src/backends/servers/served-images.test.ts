@@ -1,4 +1,8 @@
-/** Images on their way to vLLM: what is sent, and prompts that the server would read otherwise. */
+/**
+ * Images on their way to vLLM: what is sent, what vLLM answered (recorded by scripts/proofs/upstream-contract/images.py with
+ * vLLM 0.32.0 on a processor), and prompts that the server would read otherwise.
+ */
+import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
@@ -6,6 +10,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import type { Recording } from "./recorded.fixture.ts";
 import { openServers } from "./server-group.ts";
 import { sampleFrom } from "./server-sampler.ts";
 
@@ -28,14 +33,23 @@ let server: Server;
 let sampler: Sampler;
 let asked: Record<string, unknown>[];
 let fault: { tokens?: number[]; generates?: boolean };
+/** What vLLM answered. */
+let recordedAnswer: string | undefined;
+
+function open(seen: typeof images): void {
+  const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
+  sampler = { ...sampleFrom(group, { images: seen, model: "policy", version: 1 }), close: group.close };
+}
 
 beforeEach(async () => {
   asked = [];
   fault = {};
+  recordedAnswer = undefined;
   server = createServer(async (incoming, response) => {
     if (incoming.method === "GET") return void response.writeHead(fault.generates === false ? 404 : 405).end();
     const body = JSON.parse(await text(incoming));
     asked.push(body);
+    if (recordedAnswer !== undefined) return void response.end(recordedAnswer);
     let shown = body.content_parts?.length ?? 0;
     const read = (body.token_ids as number[]).flatMap((token) => (token === 9 && shown-- > 0 ? own : [token]));
     const prompt = { prompt_token_ids: fault.tokens ?? read };
@@ -50,8 +64,7 @@ beforeEach(async () => {
     response.end("data: [DONE]\n\n");
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
-  sampler = { ...sampleFrom(group, { images, model: "policy", version: 1 }), close: group.close };
+  open(images);
 });
 afterEach(async () => {
   await sampler.close();
@@ -125,4 +138,25 @@ test.each<[string, SampleRequest, typeof fault, string]>([
   fault = wrong;
   await expect(sample(one)).rejects.toThrow(sentence);
   if (fault.generates !== false) await expect(sample(one, { onToken: () => {} })).rejects.toThrow(sentence);
+});
+
+const { recorded } = JSON.parse(
+  readFileSync(new URL("./fixtures/vllm-images.json", import.meta.url), "utf8"),
+) as Recording;
+
+test.each(recorded)("$name: vLLM samples with the log-probabilities of transformers", async (one) => {
+  await sampler.close();
+  open({ ...images, placeholder: { text: "<image>", id: 3 } });
+  for (const { url } of one.body.content_parts as { url: string }[]) store.add(Buffer.from(url.split(",")[1]!, "base64"));
+  recordedAnswer = one.answer;
+  const found = await sample(
+    { ...one.asked, prompt: Int32Array.from(one.asked.prompt) },
+    one.stream ? { onToken: () => {} } : {},
+  );
+  const { request_id: _, ...body } = asked[0]!;
+  expect(body).toEqual(one.body);
+  expect([[...found.tokens], found.stopReason]).toEqual([one.tokens, one.stopReason]);
+  for (const [index, logprob] of one.logprobs!.entries()) expect(found.logprobs[index]).toBeCloseTo(logprob, 3);
+  for (const [index, logprob] of (one.promptLogprobs ?? []).entries())
+    expect(found.promptLogprobs![index + 1]).toBeCloseTo(logprob, 3);
 });
