@@ -147,7 +147,8 @@ const { recorded } = JSON.parse(
 test.each(recorded)("$name: vLLM samples with the log-probabilities of transformers", async (one) => {
   await sampler.close();
   open({ ...images, placeholder: { text: "<image>", id: 3 } });
-  for (const { url } of one.body.content_parts as { url: string }[]) store.add(Buffer.from(url.split(",")[1]!, "base64"));
+  for (const { url } of one.body.content_parts as { url: string }[])
+    store.add(Buffer.from(url.split(",")[1]!, "base64"));
   recordedAnswer = one.answer;
   const found = await sample(
     { ...one.asked, prompt: Int32Array.from(one.asked.prompt) },
