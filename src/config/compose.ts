@@ -9,7 +9,7 @@ import { defaultsTree } from "./compose/defaults-tree.ts";
 import { mistakesError } from "./compose/mistakes.ts";
 import { type CompositionPlan, type ConfigRequest, planComposition } from "./compose/plan-composition.ts";
 import { settle } from "./compose/settle.ts";
-import { withoutUnsetNames } from "./compose/sync/without-unset-names.ts";
+import { withoutVerlDefaults } from "./compose/sync/without-verl-defaults.ts";
 import { configKeys, configSections, openSectionOf } from "./describe.ts";
 import { composeHydra, type HydraComposition } from "./hydra/compose-hydra.ts";
 import { resolveTree } from "./hydra/resolve.ts";
@@ -70,7 +70,7 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   restoreDeleted(settings, plan);
   if (mistakes.length > 0) throw mistakesError(mistakes, hint);
   const { tree: masked, masks } = withoutSecrets(resolved.tree, tree, environment.read);
-  const stored = plan.backend === "verl" ? withoutUnsetNames(masked, origins) : masked;
+  const stored = plan.backend === "verl" ? withoutVerlDefaults(masked, origins) : masked;
   return {
     // Every key is present and has passed its own check, so parsing the whole again is unnecessary.
     config: toTree(settings) as unknown as Config,

@@ -142,7 +142,10 @@ async function killOnce(number: number): Promise<void> {
   const killed = performance.now();
   const code = await run.ended;
   const waited = (performance.now() - killed) / 1000;
-  const left = [...all].filter(([pid, command]) => command !== "" && commandOf(pid) === command);
+  const remaining = () => [...all].filter(([pid, command]) => command !== "" && commandOf(pid) === command);
+  // Ray's processes end by themselves a moment after its raylet.
+  for (let tries = 0; tries < 100 && remaining().length > 0; tries++) await sleep(100);
+  const left = remaining();
   const done = steps();
   const isFine = code === 1 && left.length === 0 && isComplete(done) && expected.test(run.output());
   const sentence = /^error: (.*)$/m.exec(run.output())?.[1] ?? run.output().slice(-300);
