@@ -32,7 +32,9 @@ const hints = {
     "Lower trainer.n_gpus_per_node, actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or data.max_response_length, or use machines with more memory.",
 };
 
-function driverDied(death: Death): EngineDied {
-  const { message, hint } = describeDeath(death, { name: "the verl driver", hints });
+/** When its raylet ends, Ray ends the driver too: it says so in one line, and then repeats the raylet's log, indented. */
+export function driverDied(death: Death): EngineDied {
+  const lastLines = death.lastLines.filter((line) => !/^\s+\[/.test(line));
+  const { message, hint } = describeDeath({ ...death, lastLines }, { name: "the verl driver", hints });
   return new EngineDied(message, { hint });
 }
