@@ -10,6 +10,8 @@ export default defineConfig({
           name: "unit",
           include: ["{src,scripts}/**/*.test.ts", "web/**/*.test.{ts,tsx}"],
           testTimeout: 20_000,
+          // By default one core stays idle: half of a small machine.
+          maxWorkers: "100%",
           // They compose config/verl, whether or not verl is installed.
           env: { HONE_VERL_PYTHON: "none" },
         },

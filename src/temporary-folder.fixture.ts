@@ -10,7 +10,12 @@ export function temporaryFolder(name: string): string {
   return folder;
 }
 
-/** Removes a folder with retries, since a process that has just ended may still be writing into it. */
-export function removeFolder(folder: string): void {
-  rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 50 });
+/** Removes a folder. A process that has just ended may still be writing into it, so what it adds is removed again. */
+export function removeFolder(folder: string, tries = 20): void {
+  try {
+    rmSync(folder, { recursive: true, force: true, maxRetries: 3, retryDelay: 50 });
+  } catch (error) {
+    if (tries === 1) throw error;
+    removeFolder(folder, tries - 1);
+  }
 }

@@ -5,13 +5,16 @@
  *   npm run bench -- gateway [--seconds 4] [--rounds 3] [--connections 1,64,512] [--skip-peers] [--one-core]
  *     [--python PYTHON] [--only NAME]
  *
- * Prints requests per second and the latency that each gateway adds to the inference server's own (p50, p99), then every
- * bound with its ratio. Hone is measured in front of that server, where it renders, tokenizes and records tokens, without
- * traces and with traces in SQLite (as is rLLM's gateway), and with an engine in its own process. Client and inference server
- * are plain sockets that send prepared bytes. Hone's gateway runs from the build. The median round counts. With one
- * connection, only one of client, gateway and server works at a time: `--one-core` then pins them to one core, if the system
- * has `taskset`, so that no call waits for another core to wake up. This slows a gateway that continues to work after its
- * answers. `--python` names a Python with the packages of bench/gateway/requirements.txt; by default one is created in .hone.
+ * Prints requests per second and the latency (p50, p99) that each gateway adds to that of the inference server, and then
+ * compares them with the goals. Each value is the median of the rounds.
+ *
+ * - Hone and rLLM's gateway are measured in front of the inference server, without traces and with traces in SQLite. Hone
+ *   then renders, tokenizes and records tokens. Hone is also measured with an engine in its own process.
+ * - Client and inference server are plain sockets that send prepared bytes. Hone's gateway runs from the build.
+ * - `--one-core`: with one connection, only one of client, gateway and server works at a time. This option pins all of them
+ *   to one core (if the system has `taskset`), so that no call waits until another core wakes up. It slows down a gateway
+ *   that continues to work after its answer.
+ * - `--python`: a Python with the packages in bench/gateway/requirements.txt. By default, one is created in .hone.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -39,17 +42,17 @@ const counts = flags.connections.split(",").map(Number);
 const folder = mkdtempSync(join(tmpdir(), "hone-bench-gateway-"));
 const children = new Set<ChildProcess>();
 
-interface Bar {
+interface Goal {
   /** Compared with rLLM's gateway with the same trace store, or with the inference server itself. */
   against: "rLLM" | "direct";
   connections: number;
-  /** The least multiple of the peer's requests per second, or the most milliseconds added at p99. */
+  /** rLLM: minimum ratio of requests per second. direct: maximum milliseconds added at p99. */
   limit: number;
 }
 
 const rllmName = "rLLM's gateway";
 const inSqlite = ", traces in SQLite";
-const bars: Bar[] = [
+const goals: Goal[] = [
   { against: "rLLM", connections: 1, limit: 3 },
   { against: "rLLM", connections: 64, limit: 10 },
   { against: "direct", connections: 64, limit: 50 },
@@ -222,7 +225,7 @@ function print(name: string, connections: number, measured: Measured, direct: Me
   );
 }
 
-/** Prints each variant of Hone against each bar, then the ratios without a bar. */
+/** Compares each variant of Hone with each goal, and prints the other ratios. */
 function compare(results: ReadonlyMap<string, Measured[]>): void {
   const of = (name: string, connections: number) => results.get(name)?.[counts.indexOf(connections)];
   const hone = [...results.keys()].filter((name) => name.startsWith("Hone"));
@@ -232,20 +235,20 @@ function compare(results: ReadonlyMap<string, Measured[]>): void {
   };
   for (const name of hone) {
     const rllm = name.endsWith(inSqlite) ? `${rllmName}${inSqlite}` : rllmName;
-    for (const { against, connections, limit } of bars) {
+    for (const { against, connections, limit } of goals) {
       const [own, direct] = [of(name, connections), of("direct", connections)];
       const value = against === "direct" ? own && direct && own.p99 - direct.p99 : ratio(name, rllm, connections);
       if (value === undefined) continue;
       const met = against === "direct" ? value < limit : value >= limit;
       const text =
         against === "direct"
-          ? `adds ${ms(value)} at p99; the bar is below ${limit} ms`
-          : `${value.toFixed(1)}x the requests per second of ${rllm}; the bar is ${limit}x`;
+          ? `adds ${ms(value)} at p99; the goal is below ${limit} ms`
+          : `${value.toFixed(1)}x the requests per second of ${rllm}; the goal is ${limit}x`;
       console.log(`${met ? "met   " : "MISSED"} ${name}, ${connections} connections: ${text}`);
     }
     for (const peer of [rllm, "LiteLLM"]) {
-      const barred = (count: number) => peer === rllm && bars.some((bar) => bar.connections === count);
-      const without = counts.filter((count) => !barred(count));
+      const hasGoal = (count: number) => peer === rllm && goals.some((goal) => goal.connections === count);
+      const without = counts.filter((count) => !hasGoal(count));
       const ratios = without.flatMap((count) => {
         const value = ratio(name, peer, count);
         return value === undefined ? [] : [`${value.toFixed(1)}x at ${count}`];
@@ -255,7 +258,7 @@ function compare(results: ReadonlyMap<string, Measured[]>): void {
   }
 }
 
-/** All threads of a process. */
+/** Pins all threads of a process to these cores. */
 function keepTo(cores: string, pid: number): void {
   execFileSync("taskset", ["--all-tasks", "--cpu-list", "--pid", cores, String(pid)], { stdio: "ignore" });
 }

@@ -25,7 +25,7 @@ const checksWith = (python) => ({
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
   unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],
-  worker: [python, "-m", "pytest", "-q", "worker/tests"],
+  worker: [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "worker/tests"],
   e2e: [...tool("vitest/vitest.mjs"), "run", "--project", "e2e"],
 });
 const needPython = ["worker", "e2e"];
@@ -39,7 +39,7 @@ function passes([program = "", ...args], python) {
   const env = {
     ...process.env,
     ...(python === "" ? {} : { HONE_PYTHON: python }),
-    // Two end-to-end files run at the same time.
+    // Two files of the worker's tests, or of the end-to-end tests, run at the same time.
     OMP_NUM_THREADS: process.env.OMP_NUM_THREADS ?? "1",
     PYTHONPATH: [join(packageRoot, "worker"), process.env.PYTHONPATH].filter(Boolean).join(delimiter),
   };

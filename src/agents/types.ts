@@ -6,10 +6,10 @@ import type { TerminationReason } from "../trajectories/types.ts";
 import type { Shown } from "./shown.ts";
 
 export interface CallParams extends CallOptions {
-  /** Of this reply; `data.max_response_length` bounds it in any case. */
+  /** Maximum number of tokens of this reply; `data.max_response_length` always applies, too. */
   maxTokens?: number;
   /**
-   * What `data.max_response_length` bounds: each reply by itself (`"reply"`, the default), or everything that follows the
+   * What `data.max_response_length` limits: each reply separately (`"reply"`, the default), or everything that follows the
    * role's first prompt, tool results and observations included (`"conversation"`).
    */
   budget?: "reply" | "conversation";
@@ -28,7 +28,7 @@ export interface Reply extends ParsedReply {
   stopReason: "stop" | "length" | "aborted";
   tokens: Int32Array;
   logprobs: Float32Array;
-  /** Prompt and reply as the model saw and said them, special tokens included. */
+  /** The exact tokens of prompt and reply, including special tokens. */
   transcript(): string;
 }
 
@@ -46,7 +46,7 @@ export interface ModelClient {
    */
   chat(messages: readonly ChatMessage[], params?: CallParams): Promise<Reply>;
   /**
-   * The same model recorded under another role, e.g. `model.as("judge")`. Roles are compared with themselves only. Several
+   * The same model recorded under another role, e.g. `model.as("judge")`. Rewards are compared only within a role. Several
    * attempts of one role within a rollout have a number, `model.as("solver", 2)`: trajectories of their own,
    * compared with all others of the role, rewarded through `rewards["solver#2"]`.
    */
@@ -57,7 +57,7 @@ export interface ModelClient {
 export interface Outcome {
   reward: number | null;
   correct?: boolean;
-  /** Why, for people who look at episodes. */
+  /** The reason for the reward, shown with the episode. */
   explanation?: string;
   metrics?: Record<string, number>;
   /** Rewards of single roles where they differ from `reward`, by `"role"` or `"role#instance"`. */
@@ -75,20 +75,20 @@ export interface Outcome {
 
 export interface RewardContext<Row = unknown> {
   task: Task<Row>;
-  /** What the last model call was given. */
+  /** The input of the last model call. */
   messages: readonly ChatMessage[];
-  /** Aborted when the rollout's time is up or the run stops. */
+  /** Aborted when the rollout's time limit is reached or the run stops. */
   signal: AbortSignal;
 }
 
-/** Grades a reply: a finite number, or an `Outcome` that also says why. */
+/** Grades a reply: a finite number, or an `Outcome`, which also gives the reason. */
 export type Reward<Row> = (
   row: Row,
   reply: Reply,
   context: RewardContext<Row>,
 ) => number | Outcome | Promise<number | Outcome>;
 
-/** What the model may do besides talking. */
+/** A function that the model may call. */
 export interface Tool extends ToolDefinition {
   /**
    * The result is the tool's message: text as it is, anything else as JSON. The model sees the message of an error.
@@ -97,23 +97,23 @@ export interface Tool extends ToolDefinition {
   run(args: Readonly<Record<string, unknown>>, context: { signal: AbortSignal }): unknown;
 }
 
-/** What an agent sees: text, or parts with images, becomes a user's message; messages stay what they are. */
+/** What an agent sees. Text, or parts with images, becomes a user message; messages are used unchanged. */
 export type Observation = Shown;
 
 export interface EnvironmentContext {
-  /** Aborted when the rollout's time is up or the run stops. */
+  /** Aborted when the rollout's time limit is reached or the run stops. */
   signal: AbortSignal;
-  /** Uniforms in [0, 1) of this rollout's own; the same when the run is repeated. */
+  /** Random numbers in [0, 1) for this rollout; a repeated run gets the same numbers. */
   random: () => number;
 }
 
 export interface EnvironmentStep {
   /** What the agent sees next; not shown when `done`. */
   observation: Observation;
-  /** Of this step alone; null when it is not known. */
+  /** The reward of this step; null if unknown. */
   reward: number | null;
   done: boolean;
-  /** Of the whole episode, where `done`. */
+  /** Whether the whole episode was solved; only when `done`. */
   correct?: boolean;
   explanation?: string;
   metrics?: Record<string, number>;
@@ -141,9 +141,9 @@ export interface Agent<Action = Reply> {
   act(reply: Reply): Action;
 }
 
-/** Where a client finds the model. Its calls are recorded as steps of this attempt. */
+/** The addresses of the model for clients. Their calls are recorded as steps of this attempt. */
 export interface GatewayAddress {
-  /** For OpenAI's clients and those that speak like them; ends with `/v1`. */
+  /** For OpenAI's clients and compatible ones; ends with `/v1`. */
   readonly baseURL: string;
   /** For Anthropic's clients, which add `/v1` themselves. */
   readonly anthropicBaseURL: string;
@@ -153,20 +153,20 @@ export interface GatewayAddress {
 export interface GatewayAccess extends GatewayAddress {
   /** The same model recorded under another role; see `ModelClient.as`. */
   as(role: string, instance?: number): GatewayAddress;
-  /** What an external agent posts as its result, to `{anthropicBaseURL}/result`. Rejects when the attempt ends before. */
+  /** The result that an external agent posts to `{anthropicBaseURL}/result`. Rejects if the attempt ends first. */
   result(): Promise<unknown>;
 }
 
 export interface WorkflowContext {
   model: ModelClient;
   /**
-   * The same model at an HTTP address, for agents with a client of their own.
+   * The same model at an HTTP address, for agents that have their own client.
    *
    * @example
    * const client = new OpenAI({ baseURL: gateway.baseURL, apiKey: gateway.apiKey });
    */
   gateway: GatewayAccess;
-  /** Aborted when the rollout's time is up or the run stops. */
+  /** Aborted when the rollout's time limit is reached or the run stops. */
   signal: AbortSignal;
   rollout: number;
   /** The number of earlier attempts of this rollout that failed. */
@@ -174,7 +174,7 @@ export interface WorkflowContext {
   purpose: "train" | "validate";
   /** Model calls that one role may make (`rllm.agent.max_steps`); one more ends the rollout. */
   maxSteps: number;
-  /** Uniforms in [0, 1) of this rollout's own; the same when the run is repeated. */
+  /** Random numbers in [0, 1) for this rollout; a repeated run gets the same numbers. */
   random: () => number;
   /**
    * Names what the rollout does from here on, e.g. "prompt", "search": shown while it waits and in failures. "set-up" and

@@ -1,4 +1,4 @@
-/** What is known about a backend before anything of it is loaded. */
+/** The facts about a backend that are known before any of its code is loaded. */
 import type { ComposedConfig } from "../config/compose.ts";
 import type { Config } from "../config/schema.ts";
 import type { MediaStore } from "../images/media-store.ts";
@@ -16,7 +16,7 @@ export interface EngineHooks {
   media?: MediaStore;
   /** Called with what the engine does before it is ready: set-up, conversion, loading. */
   onStatus?: (text: string) => void;
-  /** Called with problems that the engine handles by itself, such as an inference server that it leaves out. */
+  /** Called with problems that the engine handles itself, such as an inference server that is excluded. */
   warn?: (text: string) => void;
 }
 
@@ -31,11 +31,11 @@ export interface BackendDescriptor {
   check?(config: Config): void;
   /** Why a setting of the backend's own sections has no effect; undefined if it has. Absent: there are no such sections. */
   reasonUnused?(key: string, tree: ComposedTree["tree"]): string | undefined;
-  /** For `hone doctor`: what can be found before anything is opened. */
+  /** For `hone doctor`: checks before anything is opened. */
   examine?(config: ComposedTree): Promise<Finding[]>;
   /** Whether the model runs elsewhere, so that the settings of the local engine have no effect. Absent: never. */
   isRemote?(config: Config): boolean;
-  /** Whether this is the address of a state that a service of the backend holds, rather than a folder. */
+  /** Whether this is the address of a state that a service of the backend stores, not a folder. */
   holdsState?(address: string): boolean;
   open(composed: ComposedTree, hooks: EngineHooks): Promise<Engine>;
 }

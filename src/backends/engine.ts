@@ -7,25 +7,25 @@ import type { MediaStore } from "../images/media-store.ts";
 import type { Media, StoredImage } from "../images/types.ts";
 import type { Sequence, TokenOutputs } from "../trajectories/types.ts";
 
-/** How an engine's model sees images. */
+/** The image support of an engine's model. */
 export interface EngineImages {
-  /** What the model's chat template writes for an image: one token. */
+  /** The placeholder that the model's chat template writes for an image, a single token. */
   readonly placeholder: { text: string; id: number };
   /**
-   * `[images]` the tokens that stand for each image in prompts. Prompts may have an image once its tokens are known.
+   * Returns the tokens of each image in prompts, `[images]`. Required before a prompt with the image can be used.
    * @throws UserError if an image cannot be decoded
    */
   tokensOf(images: readonly StoredImage[]): Promise<Int32Array[]>;
-  /** Holds the images. */
+  /** The store of the images. */
   readonly store: MediaStore;
-  /** Hashes of images with transparent pixels, among those whose tokens were asked for. Absent: unknown. */
+  /** Hashes of images with transparent pixels, among those whose tokens were requested. Absent if unknown. */
   readonly transparent?: ReadonlySet<string>;
 }
 
-/** What an engine can do, as data. Checks before a run read it. */
+/** The capabilities of an engine as data, for the checks before a run. */
 export interface Capabilities {
   engine: string;
-  /** What `Sampler.logprobs` of its samplers is. */
+  /** The value of `Sampler.logprobs`. */
   sampleLogprobs: "raw" | "processed";
   adapters: readonly ("lora" | "full" | "none")[];
   loraTargets: readonly ("attn" | "mlp" | "unembed")[];
@@ -60,12 +60,12 @@ export interface Capabilities {
   multiplePolicies: boolean;
   /** Learners over another model than the engine's (`LearnerSpec.model`). */
   otherModels: boolean;
-  /** By adapter: samples still come from the last published weights after an `optimStep`. */
+  /** By adapter: whether samples come from the last published weights even after an `optimStep`. */
   frozenSampler: Readonly<Record<"lora" | "full", boolean>>;
   exports: readonly ("adapter" | "merged")[];
-  /** Prompts and sequences may have images, if the model sees them (`Engine.images`). */
+  /** Whether prompts and sequences may have images, if the model supports them (`Engine.images`). */
   images: boolean;
-  /** It can train the vision part too (`trainVision` of adapters). */
+  /** Whether it can also train the vision part (`trainVision` of adapters). */
   trainsVision?: boolean;
 }
 
@@ -78,11 +78,11 @@ export type AdapterSpec =
       seed: number;
     } & TrainsVision)
   | ({ kind: "full" } & TrainsVision)
-  /** The unchanged base model, which is never trained: a reference, an evaluation. */
+  /** The base model, which is not trained: for a reference or an evaluation. */
   | { kind: "none" };
 
 interface TrainsVision {
-  /** Also the vision part of a model that sees images (`Engine.images`). */
+  /** Also adapt the vision part of a model that supports images (`Engine.images`). */
   trainVision?: true;
 }
 
@@ -104,7 +104,7 @@ export interface LearnerSpec extends PolicySpec {
   head?: "value";
 }
 
-/** The smallest temperature besides 0, which is greedy. Dividing logits by less loses too much precision, and overflows. */
+/** The smallest temperature above 0 (greedy). Division by a smaller one loses too much precision and overflows. */
 export const leastTemperature = 0.01;
 
 export const isTemperature = (value: number): boolean => value === 0 || value >= leastTemperature;
@@ -124,7 +124,7 @@ export interface SamplingParams {
   /** A sequence ends when its decoded text contains one of these; the tokens that complete it are kept. */
   stopStrings: readonly string[];
   ignoreEos?: boolean;
-  /** A sample depends only on weights, prompt, parameters and seed, not on the rest of the batch, up to rounding. */
+  /** Up to rounding, a sample depends only on weights, prompt, parameters and seed, not on the rest of the batch. */
   seed: number;
 }
 
@@ -140,7 +140,7 @@ export interface SampleRequest {
   topLogprobs?: number;
   /** Return log-probabilities at the sampling temperature, without filters; greedy counts as temperature 1. */
   temperedLogprobs?: boolean;
-  /** The same for requests whose prompts continue each other, such as the turns of a rollout. */
+  /** Equal for requests whose prompts continue each other, such as the turns of a rollout. */
   session?: object;
   /**
    * Ends only this sequence, with `stopReason: "aborted"`. An engine that can only end a whole call
@@ -170,9 +170,9 @@ export interface Sample {
 }
 
 export interface SampleOptions {
-  /** Aborting ends the call's sequences: each is answered with what it has and `stopReason: "aborted"`. */
+  /** Aborting ends the call's sequences: each returns its tokens so far with `stopReason: "aborted"`. */
   signal?: AbortSignal;
-  /** Called for each token as it is sampled. Costs a message a decode step, so only for showing text as it appears. */
+  /** Called for each sampled token. Costs one message per decode step, so use it only to show text as it appears. */
   onToken?: (request: number, token: number, logprob: number) => void;
 }
 
@@ -181,7 +181,7 @@ export interface AdamParams {
   beta1: number;
   beta2: number;
   eps: number;
-  /** Decoupled (AdamW). */
+  /** Decoupled weight decay (AdamW). */
   weightDecay: number;
   /** Clip the global norm of the gradient to this; 0 = off. */
   maxGradNorm: number;
@@ -192,10 +192,10 @@ export interface ForwardBackwardResult extends Omit<LossValue, "gradient"> {
 }
 
 export interface StepResult {
-  /** Before clipping; NaN if the engine does not report it. */
+  /** The gradient norm before clipping; NaN if the engine does not report it. */
   gradNorm: number;
   applied: boolean;
-  /** The share of the weights' change that rounding them to the model's precision dropped; undefined if not reported. */
+  /** The share of the weights' change that was lost to rounding; undefined if not reported. */
   lostToRounding?: number;
 }
 
@@ -220,15 +220,15 @@ export type Published = {
   | { kind: "collective"; group: WeightGroup }
 );
 
-/** A group of processes to which a learner broadcasts all its weights: inference servers with GPUs of their own. */
+/** A group of processes to which a learner broadcasts all its weights: inference servers on other GPUs. */
 export interface WeightGroup {
-  /** What the others need to join: NCCL's unique id in base64. */
+  /** The id that other members need to join: NCCL's unique id in base64. */
   readonly id: string;
-  /** Processes, of which the learner is number 0. */
+  /** Number of processes; the learner has rank 0. */
   readonly size: number;
-  /** What `send` broadcasts, in this order. */
+  /** The weights that `send` broadcasts, in this order. */
   readonly weights: { names: readonly string[]; dtypes: readonly string[]; shapes: readonly (readonly number[])[] };
-  /** Returns when all others have joined. */
+  /** Returns when all other members have joined. */
   join(): Promise<void>;
   /**
    * Broadcasts the current weights; they must be the published ones.
@@ -242,22 +242,22 @@ export interface Sampler {
   /** Version of the loaded weights. */
   readonly version: number;
   /**
-   * The distribution that a sample's log-probabilities are of. `raw`: the model's own, regardless of the sampling
-   * parameters; `processed`: the one that temperature and filters made. Samples of the latter are marked.
+   * The distribution of a sample's log-probabilities. `raw`: the model's own, regardless of the sampling parameters.
+   * `processed`: after temperature and filters; such samples are marked.
    */
   readonly logprobs: "raw" | "processed";
-  /** Batching requests does not make this sampler faster, so each request is sent alone and fails alone. */
+  /** Each request is sent alone and fails alone, because batching does not make this sampler faster. */
   readonly separate?: boolean;
   /** Yields each sample as its sequence finishes, in no fixed order. */
   sample(requests: readonly SampleRequest[], options?: SampleOptions): AsyncIterable<Sample>;
   /**
-   * Samples from these weights from now on. `sampler.load(await learner.publish())` is the only place where weights move.
+   * Loads these weights for later samples. `sampler.load(await learner.publish())` is the only place where weights move.
    * @throws UserError when the sampler cannot load this kind
    */
   load(published: Published): Promise<void>;
-  /** Frees memory while the learner trains. Absent: there is nothing to free. No sample may be running. */
+  /** Frees memory while the learner trains. Absent if there is nothing to free. No sample may be running. */
   sleep?(): Promise<void>;
-  /** Undoes `sleep`; what is loaded next is sampled with. */
+  /** Undoes `sleep`. Call `load` before the next sample. */
   wake?(): Promise<void>;
   close(): Promise<void>;
 }
@@ -315,15 +315,15 @@ export interface Learner {
   loadState(dir: string, options: { optimizer: boolean }): Promise<Published>;
   /** `adapter`: PEFT's files; `merged`: a Hugging Face model directory with tokenizer. */
   export(dir: string, as: "adapter" | "merged"): Promise<void>;
-  /** Deletes what `saveState` keeps outside of `dir`. Absent if it keeps nothing there. */
+  /** Deletes the data that `saveState` stores outside of `dir`. Absent if it stores nothing there. */
   forgetState?(dir: string): Promise<void>;
   /** Opens a group of `size` processes for all weights, by NCCL. Absent if the engine cannot broadcast. */
   openGroup?(size: number): Promise<WeightGroup>;
-  /** Frees the weights; the sampler that came with it ends too. */
+  /** Frees the weights, and closes the sampler that was created with this learner. */
   close(): Promise<void>;
 }
 
-/** One set of weights in an engine: the learner that trains them, and a sampler of what it publishes. */
+/** One set of weights in an engine: the learner that trains them, and a sampler for the weights that it publishes. */
 export interface Policy {
   readonly sampler: Sampler;
   readonly learner: Learner;
@@ -340,9 +340,9 @@ export interface Scorer {
   readonly model: Pick<ModelInfo, "name" | "directory" | "maxLength">;
   /** Mean and standard deviation of its scores on its own data, if its files store them, as OpenRLHF's do. */
   readonly moments?: ScoreMoments;
-  /** Requests to its servers that were repeated since the start; absent if it has none. */
+  /** Number of repeated requests to its servers since the start; absent without servers. */
   readonly retries?: number;
-  /** `[S]` a score for each sequence, which is read at its last token. */
+  /** Returns `[S]`, the score of each sequence at its last token. */
   score(sequences: readonly Int32Array[]): Promise<Float32Array>;
 }
 
@@ -361,7 +361,7 @@ export interface ModelInfo {
   /** How attention runs: `packed`, or `padded` with the reason why the packed form was not possible. */
   attention: "packed" | "padded";
   attentionReason?: string;
-  /** The inference servers that sample it, and by which route. */
+  /** The inference servers that sample from the model, and their route. */
   sampledBy?: string;
 }
 
@@ -380,7 +380,7 @@ export interface Engine {
   readonly versions: Readonly<Record<string, string>>;
   /** Absent if its model reads only text. */
   readonly images?: EngineImages;
-  /** Why not, as a clause, if the model's files promise images. */
+  /** Why images are not supported, as a clause, if the model's configuration has a vision part. */
   readonly imagesReason?: string;
   /** The NCCL library that its learners broadcast with; absent if they cannot. */
   readonly nccl?: string;
@@ -392,7 +392,7 @@ export interface Engine {
    * whose `outputs` name "scores".
    */
   createScorer?(model: string): Promise<Scorer>;
-  /** For `hone doctor`: whether the processes that train hold the run's settings. Absent if they are not asked. */
+  /** For `hone doctor`: checks that the training processes use the run's settings. Absent if this is not checked. */
   examine?(): Promise<Finding[]>;
   /** Memory and work counters for the metrics, e.g. `{"memory/peak_rss_bytes": ...}`. */
   stats(): Promise<Record<string, number>>;

@@ -4,13 +4,13 @@
  */
 import { UserError } from "../errors.ts";
 
-/** @returns whether this is not the first copy, and has nothing to do */
+/** @returns whether this is a copy other than the first, which must exit */
 export function isSpareCopy(environment: NodeJS.ProcessEnv = process.env): boolean {
   const { TORCHELASTIC_RUN_ID: run, RANK: rank, WORLD_SIZE: world, LOCAL_WORLD_SIZE: here } = environment;
   if (run === undefined) return false;
   if (here !== undefined && here !== world) {
     throw new UserError(`torchrun started ${world} ranks, ${here} of them on this machine`, {
-      hint: "local.processes are on one machine; rllm/backend=verl uses several",
+      hint: "local.processes runs on one machine; use rllm/backend=verl for several machines",
     });
   }
   if (Number(rank) === 0) return false;
@@ -18,7 +18,7 @@ export function isSpareCopy(environment: NodeJS.ProcessEnv = process.env): boole
   return true;
 }
 
-/** The overrides that torchrun stands for, which the user's own win over. */
+/** The overrides that follow from torchrun's environment; the user's own override them. */
 export function torchrunOverrides({ TORCHELASTIC_RUN_ID: run, WORLD_SIZE: world }: NodeJS.ProcessEnv = process.env) {
   return run === undefined || world === undefined ? [] : [`local.processes=${world}`];
 }

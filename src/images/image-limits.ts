@@ -5,13 +5,13 @@ import { readImageHeader } from "./image-header.ts";
 import type { ImageType } from "./types.ts";
 
 export const imageLimits = {
-  /** Of the file. */
+  /** Size of the file. */
   bytes: 20 * 1024 * 1024,
   /** Width times height, as of an 8K screen: a small file may decompress to any size. */
   pixels: 7680 * 4320,
-  /** Width divided by height, or the reverse. */
+  /** Longer side divided by the shorter side. */
   ratio: 200,
-  /** In the messages of one model call. */
+  /** Number of images in the messages of one model call. */
   perRequest: 64,
   fetchSeconds: 30,
 } as const;

@@ -1,4 +1,4 @@
-/** Reads an image from wherever it is: bytes, a data URL, a file, or an address that is fetched once. */
+/** Reads an image from bytes, a data URL, a file, or an address, which is fetched once. */
 import { open } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { RunError, UserError } from "../errors.ts";
@@ -14,7 +14,7 @@ export interface ImageLoader {
   load(source: ImageSource, signal?: AbortSignal): Promise<StoredImage>;
 }
 
-/** Addresses are remembered, so each is fetched once. */
+/** Results are cached by address, so that each address is fetched once. */
 export function imageLoader(store: MediaStore): ImageLoader {
   const fetched = new Map<string, Promise<StoredImage>>();
 

@@ -19,7 +19,7 @@ export interface MediaStore {
 /** Within a run's folder. */
 export const mediaFolder = "media";
 
-/** The most bytes that a store without a folder keeps; the oldest images are dropped first. */
+/** Maximum number of bytes in a store without a folder; the oldest images are dropped first. */
 const mostMemory = 1024 ** 3;
 
 export function memoryStore(most = mostMemory): MediaStore {

@@ -89,7 +89,7 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
 
   const pid = child.pid!;
   const { stdin, stdout, stderr } = child;
-  const lastLines = keepLog(channel === "pipes" ? [stderr!] : [stdout!, stderr!], logFile);
+  const { lastLines, written } = keepLog(channel === "pipes" ? [stderr!] : [stdout!, stderr!], logFile);
   let resident = residentBytes(pid);
   const watch = setInterval(() => {
     resident = residentBytes(pid) ?? resident;
@@ -103,7 +103,8 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
       clearInterval(watch);
       running.delete(child);
       if (running.size === 0) process.off("exit", killAll);
-      resolve({ code, signal, residentBytes: resident, lastLines, logFile });
+      // Whoever learns of the end may read the log, whole.
+      void written.then(() => resolve({ code, signal, residentBytes: resident, lastLines, logFile }));
     });
     // "close" waits for the pipes, which a grandchild may hold open, so the rest of the group is killed too.
     child.once("exit", () => signalGroup(child, "SIGKILL"));
@@ -123,13 +124,20 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
   return channel === "pipes" ? { ...started, input: stdin!, output: stdout! } : started;
 }
 
+interface Log {
+  lastLines: readonly string[];
+  /** Resolves when the streams have ended and the file holds all that it will. */
+  written: Promise<void>;
+}
+
 /** Writes the log to the file and keeps its last lines for the error message. */
-function keepLog(streams: readonly Readable[], logFile: string | undefined): readonly string[] {
+function keepLog(streams: readonly Readable[], logFile: string | undefined): Log {
   const lines: string[] = [];
   if (logFile !== undefined) makeFolder(dirname(logFile));
   const file = logFile === undefined ? null : createWriteStream(logFile, { flags: "a" });
   // A full disk must not end the run because of its log.
   file?.on("error", (error) => process.stderr.write(`hone: cannot write ${logFile}: ${error.message}\n`));
+  const written = new Promise<void>((resolve) => (file === null ? resolve() : file.once("close", resolve)));
   let open = streams.length;
   for (const stream of streams) {
     let unfinished = "";
@@ -141,12 +149,12 @@ function keepLog(streams: readonly Readable[], logFile: string | undefined): rea
       lines.push(...parts.filter((line) => line.trim() !== ""));
       lines.splice(0, Math.max(0, lines.length - keptLines));
     });
-    stream.on("end", () => {
+    stream.on("close", () => {
       if (unfinished.trim() !== "") lines.push(unfinished);
       if (--open === 0) file?.end();
     });
   }
-  return lines;
+  return { lastLines: lines, written };
 }
 
 async function within(promise: Promise<unknown>, seconds: number): Promise<boolean> {

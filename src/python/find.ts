@@ -8,7 +8,7 @@ import { hasNvidiaGpu } from "../has-nvidia-gpu.ts";
 
 type VerlEnvironment = "verl" | "verl-gpu";
 
-/** The environment of the verl backend; that for GPUs has vLLM too, since verl's servers run in it. */
+/** The name of the verl backend's environment. The one for GPUs also contains vLLM, because verl's servers run in it. */
 export const verlEnvironment = (): VerlEnvironment => (hasNvidiaGpu() ? "verl-gpu" : "verl");
 
 /** HONE_PYTHON, else the environment that set-up created in this project, else `python3`. */

@@ -34,8 +34,8 @@ export async function preparePackage(name: string): Promise<string> {
 }
 
 /**
- * Prepares an environment of its own, which `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` or `HONE_VERL_PYTHON` names a
- * ready one.
+ * Prepares the separate environment that `worker/requirements-{name}.lock` pins. `HONE_VLLM_PYTHON` or `HONE_VERL_PYTHON`
+ * selects an existing one.
  * @returns its Python executable
  * @throws UserError if the user can install what is missing; RunError if the set-up fails
  */

@@ -1,4 +1,4 @@
-/** How an engine's model sees the images of messages. */
+/** Converts an engine's image support into the form that conversations need. */
 import type { Engine } from "../backends/engine.ts";
 import type { Blind, Vision } from "../chat/images/prepare-images.ts";
 import { imageLoader } from "../images/load-image.ts";

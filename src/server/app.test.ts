@@ -146,7 +146,7 @@ test("silent sessions free their memory and log what is lost", async () => {
 test("an address that others can reach requires a key; a port in use is an error", async () => {
   const folder = temporaryFolder();
   const options = { engines: [{ names: ["tabular"], engine: tinyEngine() }], stateFolder: folder };
-  await expect(startServer({ ...options, host: "0.0.0.0", port: 0 })).rejects.toThrow(/needs an API key/);
+  await expect(startServer({ ...options, host: "0.0.0.0", port: 0 })).rejects.toThrow(/requires an API key/);
   const server = await startServer({ ...options, host: "127.0.0.1", port: 0 });
   const unreadable = await rawRequest(server.url, { path: "/api/v1/healthz", headers: { host: "@" } });
   expect([unreadable.status, JSON.parse(unreadable.text)]).toMatchObject([400, { detail: expect.any(String) }]);

@@ -82,8 +82,8 @@ function stateKeeper(store: Store, baseModel: string): StateKeeper {
     },
     async give(folder, path, adapter) {
       if (!existsSync(join(folder, "policy.json"))) {
-        throw new UserError(`${path} is stored by another Tinker service, not by this process's own`, {
-          hint: "Name the one that it was saved by: tinker_base_url=http://..., or TINKER_API_KEY for the hosted one.",
+        throw new UserError(`${path} is stored by another Tinker service, not by Hone's own service in this process`, {
+          hint: "Use the service that saved it: set tinker_base_url=http://..., or TINKER_API_KEY for the hosted service.",
         });
       }
       const { data, folder: target } = store.newData();

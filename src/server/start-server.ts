@@ -135,8 +135,8 @@ export interface RunningServer extends RunningService {
 export async function startServer(options: ServerOptions & { host: string; port: number }): Promise<RunningServer> {
   const { host, port, apiKey } = options;
   if (!isLoopback(host) && !apiKey) {
-    throw new UserError(`--host ${host} can be reached from other machines: it needs an API key`, {
-      hint: "Add --api-key tml-..., or set HONE_API_KEY; clients give the same as TINKER_API_KEY.",
+    throw new UserError(`--host ${host} can be reached from other machines, so it requires an API key`, {
+      hint: "Add --api-key tml-..., or set HONE_API_KEY. Clients must set TINKER_API_KEY to the same key.",
     });
   }
   const running = await openService(options);
@@ -154,7 +154,7 @@ export async function startServer(options: ServerOptions & { host: string; port:
     const { code } = error as NodeJS.ErrnoException;
     if (code !== "EADDRINUSE" && code !== "EADDRNOTAVAIL" && code !== "EACCES") throw error;
     throw new UserError(`cannot listen on ${host}:${port}: ${(error as Error).message}`, {
-      hint: "Choose another --port, or 0 for any that is free.",
+      hint: "Choose another --port, or --port 0 for any free port.",
       cause: error,
     });
   }

@@ -33,16 +33,15 @@ test.each([
   [["local.processes=3", "local.sequence_parallel=2"], "it requires local.processes to be a multiple of it"],
   [[...two, "local.device=mps"], "it requires local.device=auto, cuda or cpu"],
   [["local.sampler.type=vllm", "local.sampler.api_key=k"], "it requires local.sampler.url, the address of a running"],
-  [[...onCpu, "local.sampler.tensor_parallel=2"], "it requires an NVIDIA GPU"],
   [[...onCpu, "local.sampler.devices=[1]"], "it requires an NVIDIA GPU"],
   [["rllm.algorithm.adv_estimator=grpoo"], "the name is neither built in nor registered; did you mean grpo?"],
   [["tinker_base_url=http://localhost:1"], "only the tinker backend supports it"],
   [[onVerl, "data.gen_batch_size=3"], "data.gen_batch_size=3 has no effect: the experiment's script reads the data"],
   [
     [onVerl, "trainer.device=cpu", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
-    "gpu_memory_utilization=0.3 has no effect: a vLLM server that Hone starts samples, and does not read it",
+    "gpu_memory_utilization=0.3 has no effect: it is not read, because a vLLM server that Hone starts samples",
   ],
-  [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's replaces"],
+  [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's trainer replaces"],
   [[onVerl, "actor_rollout_ref.actor.optim.betas=[0.5,0.9]"], "set training.beta1 and training.beta2"],
   [[onVerl, "rllm.reward.model=./judge"], "it requires reward models, or servers for them"],
   [
@@ -61,10 +60,7 @@ test.each([
   [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
   [["rllm.critic.model=./other"], "it requires an estimator with a critic"],
   [["rllm.algorithm.reference_model=./other"], "it requires rllm.algorithm.kl_beta above 0"],
-  [
-    [onTinker, "rllm.algorithm.reference_model=./other"],
-    "it requires other models beside the run's own; only the local",
-  ],
+  [[onTinker, "rllm.algorithm.reference_model=./other"], "it requires models other than the run's own; only the local"],
   [
     [onTinker, "rllm.reward.model=./judge"],
     "it requires reward models, or servers for them (rllm.reward.use_engine=true)",

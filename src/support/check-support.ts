@@ -132,7 +132,7 @@ export function requireValues(composed: ComposedConfig): void {
   if (masked !== undefined) {
     throw new UserError(`the user name and password in ${masked} were not saved with the run`, {
       // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
-      hint: `add ${masked}=... to the command, best as '${"${oc.env:NAME}"}', which is saved`,
+      hint: `add ${masked}=... to the command, preferably as '${"${oc.env:NAME}"}', which is saved with the run`,
     });
   }
   const needed = missing.filter((key) => reasonUnused(composed, key) === undefined);

@@ -11,7 +11,7 @@ import { nearest } from "../nearest.ts";
 import { own } from "../own.ts";
 import { engineNeeds, settingNeeds } from "./needs.ts";
 
-/** What the configuration alone does not say. */
+/** Facts that the configuration does not contain. */
 export interface Facts {
   /** The abilities of the engine; default: those of the configured backend. */
   capabilities?: Capabilities | undefined;

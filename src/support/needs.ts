@@ -39,7 +39,7 @@ const algorithm = "rllm.algorithm";
 const correction = `${algorithm}.rollout_correction`;
 const workflow = "rllm.workflow";
 
-/** What estimators read from the engine besides log-probabilities. */
+/** The outputs that estimators need in addition to log-probabilities. */
 const estimatorOutputs = [
   ["values", "a critic (gae)"],
   ["concentration", "the sums of squared probabilities (optimal_token_baseline)"],
@@ -66,7 +66,7 @@ export const engineNeeds: readonly EngineNeed[] = [
   },
   {
     keys: ["rllm.critic.model", `${algorithm}.reference_model`],
-    requires: "other models beside the run's own",
+    requires: "models other than the run's own",
     isMet: ({ otherModels }, value) => otherModels || value === null,
   },
   {
@@ -290,7 +290,7 @@ export const settingNeeds: readonly SettingNeed[] = [
     ["local.sampler.sleep"],
     (config) => startsServer(config) && isOnGpu(config) && alternates(config),
   ),
-  refusing(needs("an NVIDIA GPU", under("local.sampler", "tensor_parallel", "devices"), isOnGpu)),
+  refusing(needs("an NVIDIA GPU", ["local.sampler.devices"], isOnGpu)),
   {
     keys: ["training.default_local_dir"],
     requires: "an explicit value, with rllm.trainer.run_dir unset",

@@ -5,6 +5,7 @@ import { freshState, pause, savedState, synced, windowMetrics } from "./dispatch
 import { takeBatch } from "./dispatch/take-batch.ts";
 import { completeStep, runClock, warn } from "./loop.ts";
 import type { AsyncOptions } from "./recipe/async-options.ts";
+import { watchOutage } from "./rollouts/failing-rollouts.ts";
 import type { Run } from "./run.ts";
 import { assignCredit } from "./update/assign-credit.ts";
 import { sharesOfTasks } from "./update/passes.ts";
@@ -24,7 +25,7 @@ export async function runAsyncLoop(run: Run, options: AsyncOptions): Promise<voi
 async function trainOn(run: Run, options: AsyncOptions, dispatch: Dispatch): Promise<void> {
   const { recipe, models, progress } = run;
   const { plan } = recipe;
-  const outage = run.watchOutage();
+  const outage = watchOutage(run.outages);
   const clock = runClock(run);
   let sinceSync = 0;
   while (progress.step < plan.totalSteps) {

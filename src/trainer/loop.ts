@@ -5,7 +5,7 @@ import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { type Clock, startClock } from "./records/clock.ts";
 import { countBadSteps } from "./records/record.ts";
-import { countFailingSteps } from "./rollouts/failing-rollouts.ts";
+import { countFailingSteps, watchOutage } from "./rollouts/failing-rollouts.ts";
 import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./rollouts/group-episodes.ts";
 import { attemptDraw } from "./rollouts/rollouts.ts";
 import { takeTasks } from "./rollouts/take-tasks.ts";
@@ -24,7 +24,7 @@ export async function runLoop(run: Run): Promise<void> {
     let draws = nothingGathered;
     do {
       const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
-      const attempted = await attemptDraw(run.rollouts, recipe, draw, step, run.watchOutage());
+      const attempted = await attemptDraw(run.rollouts, recipe, draw, step, watchOutage(run.outages));
       draws = gather(draws, groupEpisodes(attempted, recipe.grouping));
     } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
     const gathered = selectGroups(draws, recipe.gathering);

@@ -6,11 +6,11 @@ import type { CheckpointKeeper } from "./checkpoints/checkpoint-keeper.ts";
 import type { StrayErrors } from "./opening/stray-errors.ts";
 import type { Recipe } from "./recipe/recipe.ts";
 import type { Recorder } from "./records/record.ts";
-import type { Outage } from "./rollouts/failing-rollouts.ts";
+import type { OutageContext } from "./rollouts/failing-rollouts.ts";
 import type { Rollouts } from "./rollouts/rollouts.ts";
 import type { Models, Progress, Validation } from "./state.ts";
 
-/** Only the loops take all of it; what they call takes options and data. */
+/** Only the loops get the whole run; the stages get options and data. */
 export interface Run {
   readonly recipe: Recipe;
   /** Tasks to learn from. */
@@ -21,6 +21,8 @@ export interface Run {
   readonly checkpoints: CheckpointKeeper | undefined;
   /** Undefined if the run only measures. */
   readonly folder: RunFolder | undefined;
+  /** For `watchOutage`. */
+  readonly outages: OutageContext;
   /** Whether the engine can export whole models. */
   readonly canMerge: boolean;
   readonly progress: Progress;
@@ -40,6 +42,5 @@ export interface Run {
    * @throws RunError if all rollouts fail
    */
   validate(step: number, stops?: boolean): Promise<Validation>;
-  watchOutage(): Outage;
   emit(event: RunEvent): void;
 }

@@ -39,7 +39,7 @@ export interface RunSummary {
 }
 
 /**
- * Trains (or only measures) by an experiment.
+ * Runs an experiment: trains, or only measures.
  *
  * @throws UserError for mistakes in configuration, data or model; RunError when the run fails
  * @example

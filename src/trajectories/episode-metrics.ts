@@ -20,6 +20,11 @@ export function episodeMetrics(episodes: readonly Episode[]): Record<string, num
   };
 }
 
+/** Number of tokens that were sampled in an episode. */
+export function sampledTokens({ trajectories }: Episode): number {
+  return trajectories.flatMap(({ steps }) => steps).reduce((sum, { tokens }) => sum + tokens.length, 0);
+}
+
 function solveMetrics(episodes: readonly Episode[]): Record<string, number> {
   const outcomes = new Map<string, boolean[]>();
   for (const { taskId, correct } of episodes) {

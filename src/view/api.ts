@@ -4,11 +4,11 @@
  *
  * All routes are under `/api`. `:run` is the name of a run's folder (`Run.id`), `:episode` is `EpisodeRow.key`; both are
  * safe in a path. Errors are `ApiError` with status 400 (a mistake in the query), 401 (no token), 404 or 500. A run is
- * indexed while it is viewed: answers hold what is indexed so far, and `RunSummary.indexing` says how much is missing.
+ * indexed while it is viewed: answers contain what is indexed so far, and `RunSummary.indexing` is the indexed share.
  *
  * Images of messages are files: `/api/runs/:run/media/:hash` (see `MessageImage`).
  *
- * Off loopback a token is required: `?token=` on the first page sets a cookie, so the page itself sends nothing.
+ * On other addresses than loopback a token is required: `?token=` on the first page sets a cookie for all later requests.
  */
 
 /** Every `GET` route, with its query parameters and its answer. */
@@ -39,7 +39,7 @@ export interface ApiError {
   /** One sentence. */
   error: string;
   hint?: string;
-  /** In a filter: the mistake's position, counted in UTF-16 code units from 0, and its length. */
+  /** For a filter: the position of the mistake, counted in UTF-16 code units from 0, and its length. */
   at?: number;
   length?: number;
 }
@@ -47,18 +47,18 @@ export interface ApiError {
 // Runs
 
 export interface RunList {
-  /** The folder that is viewed, for people. */
+  /** The viewed folder, for display. */
   folder: string;
-  /** It is one run, not a folder of runs. */
+  /** Whether the viewed folder is a single run, not a folder of runs. */
   single: boolean;
-  /** The newest first. */
+  /** The runs, newest first. */
   runs: RunSummary[];
 }
 
 /**
- * - `live`: a process holds the run's folder
- * - `done`, `stopped`, `failed`: it has ended like this
- * - `interrupted`: its process is gone, and it did not say how it ended
+ * - `live`: a process has locked the run's folder
+ * - `done`, `stopped`, `failed`: how it ended
+ * - `interrupted`: its process ended without writing how the run ended
  */
 export type RunState = "live" | "done" | "stopped" | "failed" | "interrupted";
 
@@ -66,11 +66,11 @@ export interface RunSummary {
   /** The folder's name. */
   id: string;
   state: RunState;
-  /** Steps done, and planned if known. */
+  /** The number of finished steps, and of planned steps if known. */
   step: number;
   totalSteps: number | null;
   started: Milliseconds | null;
-  /** Of the last record. */
+  /** The time of the last record. */
   updated: Milliseconds | null;
   model: string | null;
   backend: string | null;
@@ -84,7 +84,7 @@ export interface RunSummary {
   rewards: (JsonNumber | null)[];
   /** Metrics of the last validation, e.g. `val/reward`. */
   validation: Record<string, JsonNumber>;
-  /** Share of the episode files that is indexed, from 0 to 1; absent: everything is. */
+  /** Share of the episode files that is indexed, from 0 to 1; absent if all are. */
   indexing?: number;
   /** Why the folder cannot be read completely. */
   problem?: string;
@@ -93,21 +93,21 @@ export interface RunSummary {
 export interface RunDetail extends RunSummary {
   /** Absolute path on the server's machine. */
   path: string;
-  /** Sentences about the model and what a step consists of. */
+  /** Lines about the model and the size of a step. */
   text: string[];
-  /** Steps that were done; not their metrics, which `curves` has. */
+  /** The finished steps. `curves` returns their metrics. */
   steps: StepSummary[];
-  /** Sentences of the health rules, and warnings. */
+  /** Messages of the health rules, and warnings. */
   notes: Note[];
   /** What the run is doing now, if it is live. */
   doing: string | null;
   /** Roles of the run's trajectories. */
   roles: string[];
-  /** The last sequence number of the journal: pass it to `/api/events` to miss nothing. */
+  /** The last sequence number of the journal. Pass it to `/api/events` to get all later events. */
   cursor: number;
-  /** The tokenizer is in the run folder, so tokens have texts. */
+  /** Whether the run folder has the tokenizer, so that tokens have texts. */
   hasTokenizer: boolean;
-  /** Why the run ended, and lines to read at its end. */
+  /** The reason why the run ended, and its last lines of output. */
   end: { reason: "done" | "stopped" | "failed"; text?: string; report: string[] } | null;
 }
 
@@ -140,7 +140,7 @@ export interface ConfigEntry {
   /** `training.learning_rate` */
   key: string;
   value: unknown;
-  /** Where it was set, e.g. `train.yaml:3:5`, `command line`; absent: not recorded. */
+  /** Where it was set, e.g. `train.yaml:3:5`, `command line`; absent if not recorded. */
   origin?: string;
   /** The key's description in the reference. */
   about?: string;
@@ -173,23 +173,23 @@ export interface AnatomyQuery {
 export interface Anatomy {
   step: number;
   kind: "train" | "validation";
-  /** Zero of all times below, which are milliseconds from here. */
+  /** All times below are milliseconds after this time. */
   origin: Milliseconds;
   end: Milliseconds;
-  /** What the trainer did: rollout, update, publish, buffer_wait, ... */
+  /** The phases of the trainer: rollout, update, publish, buffer_wait, ... */
   phases: { name: string; start: number; end: number | null }[];
   /** When samplers began to use new weights. */
   weights: { version: number; at: number }[];
   /** In the order of tasks. */
   lanes: Lane[];
-  /** The lanes that ended last, and what each waited for most. */
+  /** The lanes that ended last, with the kind of span that took most of their time. */
   slowest: { lane: number; milliseconds: number; mostly: SpanKind }[];
-  /** The whole time of all lanes by kind of span. */
+  /** The total time of all lanes, by kind of span. */
   totals: Record<SpanKind, number>;
 }
 
 /**
- * `agent`: the rollout's own code, between everything else. `queued`: before its first attempt began. `sample_queue`: a
+ * `agent`: the rollout's own code, between all other spans. `queued`: before its first attempt began. `sample_queue`: a
  * model call waits for those of other rollouts, until an engine call begins.
  */
 export type SpanKind = "queued" | "sample_queue" | "model" | "tool" | "environment" | "grader" | "set_up" | "agent";
@@ -197,16 +197,16 @@ export type SpanKind = "queued" | "sample_queue" | "model" | "tool" | "environme
 export interface Lane {
   task: string;
   rollout: number;
-  /** Once its step has ended. */
+  /** Present when its step has ended. */
   episode: string | null;
   start: number;
-  /** Null: it is still running, or the run was killed. */
+  /** Null if it is still running, or the run was killed. */
   end: number | null;
   /** Failed attempts so far, and how it ended. */
   retries: number;
   ended: "done" | "failed" | null;
   reward: number | null;
-  /** Spans of model calls made side by side overlap. */
+  /** Spans of concurrent model calls overlap. */
   spans: Span[];
 }
 
@@ -225,7 +225,7 @@ export interface Span {
   tokens?: number;
   /** Versions of the weights that sampled the first and the last token. */
   versions?: [first: number, last: number];
-  /** The call failed. */
+  /** Whether the call failed. */
   failed?: true;
 }
 
@@ -255,7 +255,7 @@ export type SortColumn =
   | "version";
 
 export interface EpisodeList {
-  /** That match. */
+  /** The number of matching episodes. */
   total: number;
   offset: number;
   rows: EpisodeRow[];
@@ -270,9 +270,9 @@ export interface EpisodeRow {
   kind: "train" | "validation";
   task: string;
   rollout: number;
-  /** Of the first trajectory. `null`: unknown, never 0. */
+  /** The reward of the first trajectory. `null` if unknown, never 0. */
   reward: JsonNumber | null;
-  /** Of the first trajectory; the mean over its tokens if they differ. Null: not trained on, or a validation. */
+  /** The advantage of the first trajectory, or its mean over tokens. Null if not trained on, or in a validation. */
   advantage: JsonNumber | null;
   correct: boolean | null;
   termination: string;
@@ -283,9 +283,9 @@ export interface EpisodeRow {
   tools: number;
   seconds: number;
   retries: number;
-  /** Oldest and newest weights that sampled its tokens; null: none did. */
+  /** The oldest and the newest version of the weights that sampled its tokens; null if there are none. */
   versions: [oldest: number, newest: number] | null;
-  /** All rewards of its group are equal, so no advantage. Null: no group, or a validation. */
+  /** Whether all rewards of its group are equal, so that there is no advantage. Null without a group, or in a validation. */
   zeroSignal: boolean | null;
   trajectories: TrajectoryRow[];
   /** Start of the last reply, in one line. */
@@ -294,7 +294,7 @@ export interface EpisodeRow {
 
 export interface TrajectoryRow {
   role: string;
-  /** Tells several of one role apart. */
+  /** Distinguishes several trajectories of the same role. */
   instance?: number;
   reward: JsonNumber | null;
   advantage: JsonNumber | null;
@@ -310,13 +310,13 @@ export interface Episode extends EpisodeRow {
   retriedAfter: { kind: string; boundary: string; message: string }[];
   stack: string | null;
   detail: TrajectoryDetail[];
-  /** Neighbors in the same file, for [ and ]. */
+  /** The previous and the next episode in the same file, for the keys [ and ]. */
   previous: string | null;
   next: string | null;
 }
 
 export interface TrajectoryDetail extends TrajectoryRow {
-  /** The scores that the reward sums, by reward model; `own` is the workflow's. Empty without reward models. */
+  /** The scores that the reward is the weighted sum of, by reward model; `own` is the workflow's. Empty without reward models. */
   scores: Record<string, JsonNumber>;
   turnList: Turn[];
 }
@@ -325,21 +325,21 @@ export interface TrajectoryDetail extends TrajectoryRow {
 export interface Turn {
   /** The messages that the prompt adds to those of turn `continues`. */
   messages: Message[];
-  /** The earlier turn of this trajectory whose tokens this prompt continues; null: it starts anew. */
+  /** The earlier turn of this trajectory whose tokens this prompt continues; null if a new sequence begins. */
   continues: number | null;
-  /** Why it starts anew, e.g. `history_rewritten`; absent for the first turn. */
+  /** Why a new sequence begins, e.g. `history_rewritten`; absent for the first turn. */
   starts?: string;
-  /** Tools offered, where they differ from those of the turn before. */
+  /** The offered tools, if they differ from those of the previous turn. */
   tools?: { name: string; description?: string; parameters?: unknown }[];
   reply: Reply;
-  /** Tokens of the whole prompt, and those after the tokens of turn `continues`. */
+  /** The number of tokens of the whole prompt, and of its part after the tokens of turn `continues`. */
   promptLength: number;
   prompt: PromptTokens;
   sampled: SampledTokens;
   stopReason: "stop" | "length" | "aborted";
   cutOffBy?: string;
   reward: JsonNumber | null;
-  /** The sampler's log-probabilities are of the distribution after temperature and filters. */
+  /** Whether the sampler's log-probabilities are those after temperature and filters. */
   processed?: true;
 }
 
@@ -352,9 +352,9 @@ export interface MessageImage {
 
 export interface Message {
   role: "system" | "user" | "assistant" | "tool";
-  /** Images are "[image 64x48 png]". */
+  /** The text; images are written as "[image 64x48 png]". */
   content: string;
-  /** In the order of the content; absent: none. */
+  /** The images in the order of the content; absent if there are none. */
   images?: MessageImage[];
   /** Of a tool's message. */
   name?: string;
@@ -387,25 +387,25 @@ export interface PromptTokens {
   pieces?: string[];
 }
 
-/** Arrays of length `[T]`. Absent: not recorded. One number: the same for all tokens. */
+/** Arrays of length `[T]`. Absent if not recorded; a single number if all tokens have the same value. */
 export interface SampledTokens {
   ids: number[];
   /** A character split over several tokens is in the last of them; the others are "". */
   pieces?: string[];
-  /** Under the sampler, in nats. */
+  /** Log-probability under the sampler, in nats. */
   logprobs: TokenValues;
-  /** Under the trainer, before the step's update (of the pass that first evaluated the token). */
+  /** Log-probability under the trainer, in the first evaluation of the token, before the step's update. */
   trainerLogprobs?: TokenValues;
   referenceLogprobs?: TokenValues;
-  /** Probability under the last evaluation of the update over that at its start. */
+  /** The token's probability in the last evaluation of the update, divided by that at its start. */
   ratio?: TokenValues;
   /** 1: the clipped objective ignores the token's gradient. */
   clipped?: TokenValues;
-  /** Of the trainer's distribution, in nats. */
+  /** Entropy of the trainer's distribution, in nats. */
   entropy?: TokenValues;
-  /** As the loss used it: discounted, normalized, penalized. */
+  /** The advantage as used by the loss: after discount, normalization and penalties. */
   advantage?: TokenValues;
-  /** 1: trained on. 0: not, e.g. rejected or filtered; color such a token neutrally. Absent in a validation. */
+  /** 1 if trained on; 0 if not, e.g. rejected or filtered: such a token has no color. Absent in a validation. */
   mask?: TokenValues;
   version: TokenValues;
 }
@@ -433,7 +433,7 @@ export interface GroupSummary {
   rewards: (JsonNumber | null)[];
   mean: JsonNumber | null;
   deviation: JsonNumber | null;
-  /** Null: it gives a signal. */
+  /** Why all advantages are zero; null if they are not. */
   zeroSignal: string | null;
 }
 
@@ -451,9 +451,9 @@ export interface Group {
   row: unknown;
   /** One for each role. */
   groups: GroupSummary[];
-  /** In the order of rollouts. */
+  /** The episodes, in the order of rollouts. */
   members: GroupMember[];
-  /** Steps of this kind with the same task, for the slider. */
+  /** The steps of this kind that have the same task, for the slider. */
   steps: number[];
 }
 
@@ -484,7 +484,7 @@ export interface FailuresQuery {
 export interface Failures {
   /** Failed episodes by boundary and message (numbers and ids in it are ignored), the most frequent first. */
   failures: FailureGroup[];
-  /** Failed attempts that were retried, likewise. */
+  /** Failed attempts that were retried, grouped in the same way. */
   retries: FailureGroup[];
   /** All episodes by how they ended. */
   terminations: { termination: string; count: number }[];
@@ -500,7 +500,7 @@ export interface FailureGroup {
   steps: [first: number, last: number];
   /** A filter that lists them. */
   filter: string;
-  /** The newest, at most 5. */
+  /** The newest episodes, at most 5. */
   examples: EpisodeRow[];
 }
 
@@ -519,7 +519,7 @@ export interface SearchResults {
 
 export interface SearchHit {
   episode: EpisodeRow;
-  /** Around the first match; `match` is [start, end) in it. */
+  /** The text around the first match; `match` is [start, end) in it. */
   snippet: string;
   match: [number, number] | null;
 }
@@ -549,11 +549,11 @@ export interface FilterField {
 export interface ServerEvents {
   /** One or more lines of the journal, in order. The `id:` is that of the last. */
   journal: JournalEntry[];
-  /** More is indexed: lists, curves and counts have changed. */
+  /** The index has grown: lists, curves and counts have changed. */
   changed: { run: string; step: number; episodes: number; indexing?: number; state: RunState };
   /** A run appeared or disappeared. */
   runs: { runs: string[] };
-  /** Open this address; see `POST /api/view`. */
+  /** Asks the page to open this address; see `POST /api/view`. */
   view: { url: string };
 }
 
@@ -583,12 +583,12 @@ export interface JournalEntry {
   [key: string]: unknown;
 }
 
-/** `POST /api/view` with JSON: points all open pages at an address of the page, e.g. `/runs/x/episodes/t12.5`. */
+/** `POST /api/view` with JSON: makes all open pages go to an address of the page, e.g. `/runs/x/episodes/t12.5`. */
 export interface ViewRequest {
   url: string;
 }
 
 export interface ViewAnswer {
-  /** Pages that were told. */
+  /** The number of open pages. */
   pages: number;
 }

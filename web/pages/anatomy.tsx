@@ -1,4 +1,4 @@
-/** Where the time of a step went: one lane for each rollout. */
+/** How the time of a step was spent: one lane per rollout. */
 import type { Anatomy as AnatomyData, Lane, Span, SpanKind } from "../../src/view/api.ts";
 import { Empty, KindChoice, Link, Pending, Reward, StepSlider } from "../parts/basics.tsx";
 import { duration, percent, short } from "../parts/numbers.ts";
@@ -24,7 +24,7 @@ export function Anatomy({ run }: { run: string }) {
   const steps = (detail.data?.steps ?? [])
     .filter((step) => kind === "train" || step.validation > 0)
     .map(({ step }) => step);
-  // A step that has not ended can be looked at too.
+  // The current step can be shown, too.
   const running = detail.data?.state === "live" && kind === "train" ? (steps.at(-1) ?? 0) + 1 : undefined;
   const offered = running === undefined ? steps : [...steps, running];
   const step = Number(parameter("step")) || steps.at(-1) || running || 0;
@@ -129,7 +129,7 @@ function LaneLink({ lane, run }: { lane: Lane | undefined; run: string }) {
   );
 }
 
-/** What the trainer did meanwhile. */
+/** The phases of the trainer in the same time. */
 function Phases({ data, total }: { data: AnatomyData; total: number }) {
   return (
     <div class="lane phases-lane">

@@ -1,4 +1,4 @@
-/** Several runs: their curves over each other, and where their configurations differ. */
+/** Compares several runs: overlaid curves, and the differences of their configurations. */
 import { useMemo } from "preact/hooks";
 import type { ConfigEntry, Curves, RunConfig } from "../../src/view/api.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";

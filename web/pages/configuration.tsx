@@ -5,7 +5,7 @@ import { printable } from "../parts/printable.ts";
 import { parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 
-/** Not a default of Hone itself. */
+/** Whether the value was set, and is not one of Hone's defaults. */
 const isChosen = (origin: string | undefined) => origin !== undefined && !origin.startsWith("default");
 
 export const valueText = (value: unknown): string =>

@@ -180,7 +180,7 @@ function Transcript({ episode }: { episode: EpisodeData }) {
   const linked = useMemo(() => blocks.findIndex((block) => contains(block, placeOf(at))), [blocks, at]);
   const [target, setTarget] = useState<number>();
   useEffect(() => {
-    // A click on a token changes the address, too: it is in view already.
+    // After a click on a token, the address changes but the token is already in view.
     if (linked >= 0 && addressOfToken(currentToken.peek()) === at) return;
     currentToken.value = linked < 0 ? null : placeOf(at);
     setTarget(linked < 0 ? undefined : linked);
@@ -238,7 +238,7 @@ function Shown({ block, coloring, range, ids }: ShownProps) {
   return <BlockView block={block} />;
 }
 
-/** A guess, until it is measured. */
+/** An estimate, used until the height is measured. */
 function heightOf(block: Block): number {
   if (block.kind === "sampled" || block.kind === "prompt") return 24 + ((block.to - block.from) / 18) * 24;
   if (block.kind === "message" || block.kind === "reply") return 40 + (block.text.length / 90) * 22;

@@ -1,4 +1,4 @@
-/** What failed: by where it failed and what it said. */
+/** Failures, grouped by where they happened and by message. */
 import type { FailureGroup } from "../../src/view/api.ts";
 import { Empty, Link, Pending } from "../parts/basics.tsx";
 import { FilterBox } from "../parts/filter-box.tsx";

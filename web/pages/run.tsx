@@ -1,4 +1,4 @@
-/** One run: how it goes, its curves, and everything about one of its steps. */
+/** One run: its state, its curves, and the details of one step. */
 import { useMemo } from "preact/hooks";
 import type { Note, RunDetail, StepSummary } from "../../src/view/api.ts";
 import { Empty, Link, Pending, StepSlider, Text } from "../parts/basics.tsx";
@@ -107,7 +107,7 @@ function RunHead({ run }: { run: RunDetail }) {
   );
 }
 
-/** What the step was spent on, what was said about it, and the ways into it. */
+/** The times of the step, its health messages and warnings, and links to its views. */
 function StepCard({ run, step }: { run: RunDetail; step: number }) {
   const summary = run.steps.find((one) => one.step === step);
   const notes = run.notes.filter((note) => note.step === step);
@@ -175,11 +175,11 @@ interface MetricsProps {
   columns: Record<string, Parameters<typeof toNumber>[0][]>;
   index: number;
   step: number;
-  /** Names that have a chart of their own. */
+  /** Metrics that always have a chart. */
   shown: readonly string[];
 }
 
-/** Every metric at the step; choosing one adds its curve. */
+/** All metrics of the step. A click on a metric adds its curve. */
 function Metrics({ columns, index, step, shown }: MetricsProps) {
   const search = parameter("metric").toLowerCase();
   const names = Object.keys(columns)

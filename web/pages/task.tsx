@@ -1,4 +1,4 @@
-/** The same task across the steps of a run: what the model wrote then and now. */
+/** The same task at two steps of a run, with a comparison of the replies. */
 import type { Episode, EpisodeRow, TaskHistory } from "../../src/view/api.ts";
 import { Advantage, Choice, Empty, Link, Pending, Reward, StepSlider, Text } from "../parts/basics.tsx";
 import { Chart } from "../parts/chart.tsx";
@@ -54,7 +54,7 @@ export function Task({ run }: { run: string }) {
 interface SideProps {
   run: string;
   history: TaskHistory;
-  /** The parameter of the address. */
+  /** The name of its parameter in the address. */
   name: string;
   label: string;
   row: EpisodeRow;

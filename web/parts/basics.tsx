@@ -23,7 +23,7 @@ export const Link = ({
   </a>
 );
 
-/** Text from outside, which may contain anything. */
+/** Untrusted text. */
 export const Text = ({ children }: { children: string }) => <bdi>{printable(children)}</bdi>;
 
 function Problem({ error, hint }: ApiError) {
@@ -35,7 +35,7 @@ function Problem({ error, hint }: ApiError) {
   );
 }
 
-/** What stands in place of an answer that is not there yet or that failed. */
+/** Shown while an answer is loading, or if the request failed. */
 export const Pending = ({ error }: { error: ApiError | undefined }) =>
   error ? (
     <Problem {...error} />
@@ -92,7 +92,7 @@ interface StepSliderProps {
   keys?: boolean;
 }
 
-/** Chooses one of the steps that there are. */
+/** A slider over the existing steps. */
 export function StepSlider({ steps, step, onStep, label = "step", keys = true }: StepSliderProps) {
   const index = Math.max(0, steps.indexOf(step));
   const move = (by: number) => {
@@ -132,7 +132,7 @@ interface ChoiceProps<T extends string> {
   onChange: (value: T) => void;
 }
 
-/** One of a few options, as a row of buttons. */
+/** A choice between a few options, as a row of buttons. */
 export function Choice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
     <fieldset class="choice">

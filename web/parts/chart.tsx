@@ -14,14 +14,14 @@ export interface Curve {
 
 export interface ChartProps {
   title: string;
-  /** What the numbers are, e.g. "nats per token". */
+  /** The unit, e.g. "nats per token". */
   unit?: string;
   steps: readonly number[];
   curves: readonly Curve[];
-  /** The step that is looked at; a line marks it. */
+  /** The selected step, which is marked by a line. */
   step: number | undefined;
   onPick?: (step: number) => void;
-  /** Steps with a health sentence or warning. */
+  /** Steps with a health message or a warning. */
   marks?: readonly { step: number; text: string }[];
 }
 
@@ -63,7 +63,7 @@ function Canvas(props: ChartProps) {
   latest.current = props;
   const { title, steps, curves, step, marks } = props;
   const shape = `${theme.value} ${curves.map(({ label, color }) => `${label}${color}`).join("\n")}`;
-  // A plot is made again only for other curves or colors.
+  // A plot is created again only if the curves or colors change.
   useEffect(() => {
     const target = element.current!;
     const made = new uPlot(optionsFor(latest, target.clientWidth), dataOf(latest.current), target);
@@ -86,7 +86,7 @@ const chartHeight = 168;
 const dataOf = ({ steps, curves }: ChartProps) =>
   [[...steps], ...curves.map(({ values }) => [...values])] as unknown as uPlot.AlignedData;
 
-/** The curve in words, for those who do not see it. */
+/** A description of the curve for screen readers. */
 function describe(title: string, curves: readonly Curve[]): string {
   const sentences = curves.map(({ label, values }) => {
     const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
@@ -155,7 +155,7 @@ function optionsFor(latest: { current: ChartProps }, width: number): uPlot.Optio
   };
 }
 
-/** A constant is in the middle, not at the foot of a scale to 100. */
+/** A constant curve is drawn in the middle of the chart. */
 function yRange(low: number | null, high: number | null): [number, number] {
   if (low === null || high === null) return [0, 1];
   if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
@@ -163,7 +163,7 @@ function yRange(low: number | null, high: number | null): [number, number] {
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high <= 0 ? Math.min(0, high + margin) : high + margin];
 }
 
-/** A line at the chosen step, and a triangle at the foot of steps with a sentence. */
+/** Draws a line at the selected step, and a triangle at the bottom for steps with a message. */
 function drawMarks(plot: uPlot, { step, marks = [] }: ChartProps, colors: { mark: string; attention: string }): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;

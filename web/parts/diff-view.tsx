@@ -1,13 +1,13 @@
-/** What differs between two texts or two token sequences. */
+/** The differences between two texts or two token sequences. */
 import { type ChangeObject, diffArrays, diffWordsWithSpace } from "diff";
 import { useMemo } from "preact/hooks";
 import { tokenText } from "../tokens/token-text.ts";
 import { printable } from "./printable.ts";
 
-/** A comparison that takes longer is not made. */
+/** Time limit of a comparison. */
 const limit = { timeout: 500, maxEditLength: 4000 };
 
-/** Undefined: too different to compare. */
+/** Undefined if the comparison takes too long. */
 export const textChanges = (before: string, after: string): ChangeObject<string>[] | undefined =>
   diffWordsWithSpace(before, after, limit);
 
@@ -30,7 +30,7 @@ export interface Tokens {
   pieces?: readonly string[];
 }
 
-/** The exact ids, one by one: two texts can be the same with different tokens. */
+/** Compares token ids, because the same text can have different tokens. */
 export function TokenDiff({ before, after }: { before: Tokens; after: Tokens }) {
   const changes = useMemo(() => diffArrays([...before.ids], [...after.ids], limit), [before, after]);
   if (changes === undefined) return <p class="muted">These replies are too different to be compared token by token.</p>;

@@ -16,7 +16,7 @@ export function EpisodeRow({
   run: string;
   row: Row;
   index: number;
-  /** What the episode's view finds and marks. */
+  /** The text that the episode's view searches for and marks. */
   find?: string | undefined;
   preview?: ComponentChildren;
 }) {

@@ -1,4 +1,4 @@
-/** The filter of episodes, in the language that the terminal understands too. */
+/** The filter of episodes, in the same language as in the terminal. */
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../../src/view/api.ts";
 import { parameter, setParameters } from "../state/address.ts";
@@ -7,10 +7,10 @@ import { useAnswer } from "../state/fetch.ts";
 import { Pending } from "./basics.tsx";
 import { printable } from "./printable.ts";
 
-/** Waits until the person stops typing. */
+/** Waits until the user stops typing. */
 const typingMilliseconds = 250;
 
-/** A report cannot filter: it contains its episodes only. */
+/** A report has no filter, because it contains only chosen episodes. */
 export function FilterBox(props: FilterBoxProps) {
   if (embedded === undefined) return <LiveFilterBox {...props} />;
   return props.error ? <Pending error={props.error} /> : null;

@@ -1,11 +1,11 @@
-/** Numbers, times and texts for people. */
+/** Formats numbers, times and texts. */
 import type { JsonNumber, Milliseconds } from "../../src/view/api.ts";
 
 /** The number, or null if it is unknown. JSON has no NaN and no infinities. */
 export const toNumber = (value: JsonNumber | null | undefined): number | null =>
   value === null || value === undefined ? null : Number(value);
 
-/** At most four digits that matter: 0.0312, 12.5, 3,500, 1.2e-7. */
+/** At most four significant digits: 0.0312, 12.5, 3,500, 1.2e-7. */
 export function short(value: JsonNumber | null | undefined): string {
   const number = toNumber(value);
   if (number === null) return "–";

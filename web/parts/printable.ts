@@ -5,7 +5,7 @@ const invisible =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it shows
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
-/** Joins emoji, and letters of several scripts; harmless. */
+/** The zero-width joiner of emoji and of several scripts, which is harmless. */
 const joiners = "\u200c\u200d";
 
 /** `ESC` becomes ␛, other controls their picture or their code, e.g. ‹U+202E›. */

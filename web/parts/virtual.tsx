@@ -1,4 +1,4 @@
-/** Long lists of which only the visible part is in the document. The window scrolls them. */
+/** Long lists. Only the visible part is in the document; the window scrolls. */
 import {
   observeWindowOffset,
   observeWindowRect,
@@ -56,7 +56,7 @@ export function VirtualList({
   const virtualizer = made.current;
   virtualizer.setOptions(options);
   useLayoutEffect(() => virtualizer._didMount(), [virtualizer]);
-  // After the list knows where it begins.
+  // After the position of the list is known.
   useEffect(() => {
     if (shown !== undefined) virtualizer.scrollToIndex(shown, { align: "center" });
   }, [shown, virtualizer]);

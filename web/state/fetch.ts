@@ -1,4 +1,4 @@
-/** Answers of the API, kept while they are shown and fetched again when the run has changed. */
+/** Caches the answers of the API, and fetches them again when the run has changed. */
 import { type Signal, signal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import type { ApiError, Routes } from "../../src/view/api.ts";
@@ -11,12 +11,12 @@ export interface Answer<T> {
 
 interface Entry {
   answer: Signal<Answer<unknown>>;
-  /** Its text, so an unchanged answer draws nothing. */
+  /** The text of the answer. An unchanged answer is not rendered again. */
   text: string;
   shown: boolean;
 }
 
-/** Answers that are no longer shown, for going back. */
+/** Answers that are no longer shown, kept for the browser's back button. */
 const keptAnswers = 60;
 const entries = new Map<string, Entry>();
 
@@ -51,7 +51,7 @@ export function answerAt<T>(path: string): Answer<T> {
   return entry.answer.value as Answer<T>;
 }
 
-/** The answer of a route. While another path loads, the data of the one before stays, marked as stale. */
+/** The answer of a route. While another path loads, the previous data is shown and marked as stale. */
 export function useAnswer<R extends keyof Routes>(
   route: R,
   values: Parameters<typeof apiPath<R>>[1],
@@ -70,7 +70,7 @@ export function imageAt(run: string, hash: string): string | undefined {
   return embedded === undefined ? path : (embedded[path] as string | undefined);
 }
 
-/** Fetches what is shown under these paths again, and forgets what is not. */
+/** Fetches the shown answers under these paths again, and drops the others. */
 export function refresh(matches: (path: string) => boolean): void {
   for (const [path, entry] of entries) {
     if (!matches(path)) continue;
@@ -111,7 +111,7 @@ async function load(path: string, entry: Entry): Promise<void> {
     entry.answer.value = response.ok ? { data: JSON.parse(text) } : { error: readError(text, response) };
   } catch {
     entry.text = "";
-    // What was shown stays: the top bar says that the connection is lost.
+    // The old data stays on the page; the top bar says that the connection is lost.
     if (entry.answer.peek().data !== undefined) return;
     entry.answer.value = { error: { error: "The viewer does not answer.", hint: "Start hone view again." } };
   }

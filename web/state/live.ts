@@ -1,4 +1,4 @@
-/** Follows the viewer's events: a step arrives, a run appears, a script points the page at a view. */
+/** Handles the viewer's events: a new step, a new run, a script that opens a view. */
 import { computed, effect, signal } from "@preact/signals";
 import type { ServerEvents } from "../../src/view/api.ts";
 import { go, path } from "./address.ts";
@@ -13,7 +13,7 @@ const currentRun = computed(() => {
   return area === "runs" && run !== undefined ? decodeURIComponent(run) : "";
 });
 
-/** Events come in bursts; what is shown is fetched at most this often. */
+/** Minimum time between two refreshes, because events come in bursts. */
 const refreshMilliseconds = 400;
 const waiting = new Set<string>();
 
@@ -39,7 +39,7 @@ export function listen(): void {
       source.addEventListener(name, (event) => use(JSON.parse(event.data)));
     const runs = "/api/runs";
     source.onopen = () => {
-      // What happened while the connection was lost.
+      // Fetches the changes from the time without a connection.
       if (connection.peek() === "lost") refreshSoon(runs);
       connection.value = "connected";
     };

@@ -1,4 +1,4 @@
-/** Light or dark: as the system says, until the person chooses. */
+/** Light or dark: the system's setting until the user chooses. */
 import { computed, effect, signal } from "@preact/signals";
 
 type Theme = "light" | "dark";

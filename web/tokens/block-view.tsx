@@ -1,4 +1,4 @@
-/** The parts of a transcript that are not tokens: messages, tools, and what was read from a reply. */
+/** The parts of a transcript that are not tokens: messages, tools, and the parsed reply. */
 import type { Message, MessageImage, ToolCall, TrajectoryDetail, Turn } from "../../src/view/api.ts";
 import { Advantage, Reward, Text } from "../parts/basics.tsx";
 import { count, short } from "../parts/numbers.ts";
@@ -124,7 +124,7 @@ const Call = ({ call }: { call: ToolCall }) => (
   </div>
 );
 
-/** What was read from the reply, and why it ended. */
+/** The parsed reply, and why it ended. */
 function Result({ of: { reply, sampled, stopReason, cutOffBy, reward, processed } }: { of: Turn }) {
   const ended =
     stopReason === "length"

@@ -1,4 +1,4 @@
-/** What a token's color can mean. A token that is not trained on is neutral in every coloring. */
+/** The colorings of tokens. A token that is not trained on has no color in any of them. */
 import type { Episode, SampledTokens, TokenValues } from "../../src/view/api.ts";
 import { percent, short, signed } from "../parts/numbers.ts";
 
@@ -24,7 +24,7 @@ export interface Coloring {
   show: (value: number) => string;
   /** `both`: two colors around 0. `up`: stronger with size. `steps`: shades in order. */
   scale: "both" | "up" | "steps";
-  /** The value of full color is at least this and, if given, at most that. */
+  /** Limits for the value that gets the full color. */
   least: number;
   most?: number;
 }
@@ -135,7 +135,7 @@ export interface Range {
   full: number;
 }
 
-/** Over the tokens that are trained on. */
+/** Computed over the trained tokens. */
 export function rangeOf(coloring: Coloring, episode: Pick<Episode, "detail">): Range | null {
   let low = Number.POSITIVE_INFINITY;
   let high = Number.NEGATIVE_INFINITY;

@@ -1,4 +1,4 @@
-/** Finds words in an episode. A browser's own search sees only the part of a virtual list that is in the document. */
+/** Finds words in an episode. The browser's own search finds only the part of a virtual list that is in the document. */
 import { printable } from "../parts/printable.ts";
 import type { Block } from "./blocks.ts";
 import { tokenText } from "./token-text.ts";

@@ -25,7 +25,7 @@ export function Legend({ coloring, range }: { coloring: Coloring; range: Range |
   );
 }
 
-/** Stays at the foot of the window. */
+/** Fixed at the bottom of the window. */
 export function TokenNumbers({ episode, shown }: { episode: Episode; shown: Coloring }) {
   const place = currentToken.value;
   const turn = place && episode.detail[place.trajectory]?.turnList[place.turn];

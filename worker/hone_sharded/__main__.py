@@ -1,4 +1,4 @@
-"""`python -m hone_sharded`: starts `HONE_RANKS` ranks, and speaks worker/PROTOCOL.md for them until its input ends."""
+"""`python -m hone_sharded`: starts `HONE_RANKS` ranks, and implements worker/PROTOCOL.md with them."""
 
 import os
 

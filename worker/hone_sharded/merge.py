@@ -1,4 +1,4 @@
-"""Merges what the ranks send: each has some of the outputs, at the indices `where` among all of a request."""
+"""Merges the messages of the ranks. Each rank computes some outputs of a request; `where` has their indices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class Merged:
     """One micro-batch of all ranks."""
 
     arrays: dict[str, np.ndarray]
-    """As in the protocol: `sequences`, ascending, and their outputs."""
+    """As in the protocol: the indices of the sequences, ascending, and their outputs."""
     places: list[np.ndarray]
-    """For each rank the indices of its outputs among these."""
+    """For each rank, the indices of its outputs in `message`."""
 
 
 def merge_outputs(parts: list[Message]) -> Merged:
-    """One micro-batch of the ranks' events. Ranks that share a sequence have different outputs of it."""
+    """Merges the events of one micro-batch. Ranks that share a sequence have different outputs of it."""
     where = np.concatenate([part.arrays["where"] for part in parts])
     order = np.argsort(where, kind="stable")
     rank_of = np.empty(len(where), np.int64)
@@ -35,13 +35,13 @@ def merge_outputs(parts: list[Message]) -> Merged:
 
 
 def split(merged: Merged, gradient: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """The gradient of each rank's outputs."""
+    """Splits a gradient by rank, in the order of each rank's outputs."""
     for places in merged.places:
         yield {name: values[places] for name, values in gradient.items()}
 
 
 def merge_answers(message: Message, answers: list[Message]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """One answer. An error that all ranks have is reported once."""
+    """Merges the answers of all ranks. If all have the same error, it is reported once."""
     first = next((answer for answer in answers if "error" in answer.header), answers[0])
     header = {name: value for name, value in first.header.items() if name != "id"}
     if "error" in header:

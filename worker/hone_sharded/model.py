@@ -20,7 +20,7 @@ class DenseModel(PlainModel):
     """The language part of a model."""
 
     def __init__(self, source: ModelSource):
-        """Loads it on the CPU. Raises UserMistake for what is not a dense language model."""
+        """Loads the model on the CPU. Raises UserMistake if it is not a dense language model."""
         super().__init__(source, torch.device("cpu"))
         self.vision: VisionPart | None = take_vision(self)
         _refuse_others(self)
@@ -30,7 +30,7 @@ class DenseModel(PlainModel):
 
 
 def load_plain(source: ModelSource) -> DenseModel:
-    """The model on the CPU, checked."""
+    """Loads the model on the CPU, and checks it."""
     model = DenseModel(source)
     model.plain_head = head_is_plain(model)
     model.attention_reason = "processes that share a model use transformers' own attention"
@@ -40,7 +40,7 @@ def load_plain(source: ModelSource) -> DenseModel:
 
 
 class TokenOutputs(nn.Module):
-    """Everything is computed within `forward`, so a sharding only has to wrap this module and its layers."""
+    """All computation is in `forward`, so a sharding only has to wrap this module and its layers."""
 
     def __init__(self, model: DenseModel, spec: dict, head: str | None, chunk_size: int):
         """`spec` and `head`: `adapter` and `head` of create_policy."""
@@ -63,7 +63,7 @@ class TokenOutputs(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers, outermost first: the units that are gathered at a time."""
+        """The layers, outermost first. The weights of one layer are gathered at a time."""
         return [module for module in self.module.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def named(self) -> dict[str, nn.Parameter]:
@@ -80,8 +80,9 @@ class TokenOutputs(nn.Module):
         places: Tensor | None = None,
         features: Tensor | None = None,
     ) -> Tensor:
-        """ids `[B,L]`, sources and targets `[N]`: of each output, its place in the flat ids and its token -> fp32
-        `[len(names), N]`. features `[K,D]` replace the embeddings of the flat ids at places `[K]`."""
+        """Computes N outputs as fp32 `[len(names), N]`. ids `[B,L]` are the tokens of the rows. For each output,
+        sources `[N]` has its position in the flat ids, and targets `[N]` the token that it scores. features `[K,D]`
+        replace the embeddings of the flat ids at places `[K]`."""
         given = {"input_ids": ids} if positions is None else {"input_ids": ids, "position_ids": positions}
         if features is not None:
             embedded = self.module.get_input_embeddings()(given.pop("input_ids"))
@@ -109,7 +110,7 @@ class TokenOutputs(nn.Module):
 
 
 def _value_head(model: PlainModel) -> nn.Linear:
-    """Starts as hone_worker's ValueHead does."""
+    """Has the same initial values as hone_worker's ValueHead."""
     layer = read_value_layer(model.directory)
     head = nn.Linear(model.head.in_features, 1, dtype=torch.float32)
     with torch.no_grad():
@@ -122,11 +123,11 @@ def _refuse_others(model: PlainModel) -> None:
     """Raises UserMistake for models that are not dense language models."""
     if model.config is not model.module.config and model.vision is None:
         raise UserMistake(
-            f"{model.source.name} has parts beside a language model, which local.processes > 1 does not train",
+            f"{model.source.name} has more parts than a language model, which local.processes > 1 does not support",
             "use local.processes=1",
         )
     if any((getattr(model.config, name, None) or 1) > 1 for name in _MIXTURES):
         raise UserMistake(
-            f"{model.source.name} is a mixture of experts, which local.processes > 1 does not train",
+            f"{model.source.name} is a mixture of experts, which local.processes > 1 does not support",
             "use local.processes=1, or rllm/backend=verl",
         )

@@ -38,24 +38,24 @@ Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 _COLLECTIVE_SECONDS = 600
 _HARMLESS = (UserMistake, RunFailure, MissingMedia, OSError)
-"""Errors that leave no collective half done, if all ranks have answered."""
+"""After these errors the ranks can continue, if all ranks have answered."""
 
 _LESS_MEMORY = "Lower local.micro_batch_tokens, set local.gradient_checkpointing=true, or use local.sharding=fsdp or zero3."
 
 
 def _is_collective(error: BaseException) -> bool:
-    """Whether this rank only waited for another one: the error of that one explains more."""
+    """Whether this rank only waited for another rank, whose error explains more."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 class Operations:
-    """`on_NAME` runs the operation NAME."""
+    """`on_NAME` executes the operation NAME."""
 
     def __init__(self, channel: Channel, rank: int, ranks: int):
         self._channel, self._rank, self._ranks = channel, rank, ranks
         self._source: ModelSource | None = None
         self._loaded: PlainModel | None = None
-        """Not yet used by a policy."""
+        """The loaded model, until a policy uses it."""
         self._options: ShardingOptions | None = None
         self._trainer: Trainer | None = None
         self._header: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class Operations:
         self._seconds: Counter[str] = Counter()
 
     def answer(self, message: Message) -> None:
-        """Runs a message and sends its answer."""
+        """Executes a message and sends the answer."""
         begin = time.perf_counter()
         try:
             operation = getattr(self, f"on_{message.op}", None)
@@ -233,12 +233,12 @@ class Operations:
         if device in ("auto", "cpu"):
             return "cpu"
         raise UserMistake(
-            f"local.device={device} is one device, and local.processes={self._ranks}", "use local.device=auto, cuda or cpu"
+            f"local.device={device} is one device, but local.processes={self._ranks}", "use local.device=auto, cuda or cpu"
         )
 
     def _found_by_first(self, store: dist.Store, model: str, cache_dir: Path) -> str:
-        """The model's folder. Rank 0 alone downloads or converts the model, which takes longer than a collective may.
-        Raises UserMistake on all ranks."""
+        """Returns the model's folder. Only rank 0 downloads or converts the model. The others wait without a collective,
+        because this may take longer than the limit of one. Raises UserMistake on all ranks."""
         if self._rank == 0:
             try:
                 found = {"folder": str(find_folder(model, cache_dir.expanduser()))}
@@ -277,7 +277,7 @@ class Operations:
         if message.header.get("media"):
             self._seeing(self._policy(message).model.plain.vision)
             if self._header.get("sequence_parallel", 1) > 1:
-                raise UserMistake("sequences with images cannot be shared", "use local.sequence_parallel=1")
+                raise UserMistake("local.sequence_parallel does not support sequences with images", "use local.sequence_parallel=1")
         return sequences_of(message, self._media.pictures(message))
 
     def _number(self, message: Message) -> int:

@@ -1,13 +1,13 @@
-"""Which rank computes which sequences. A pure function of the request and of numbers that all ranks have agreed on, so
-that all ranks plan the same."""
+"""Decides which rank computes which sequences. The plan is a pure function of the request and of numbers that all ranks
+have agreed on, so all ranks compute the same plan."""
 
 from hone_worker.training.packing import Sequences
 from hone_worker.training.padded import plan_padded
 
 
 def plan(sequences: Sequences, groups: int, budget: int) -> list[list[list[int]]]:
-    """Rounds of micro-batches, one for each group of ranks, of at most `budget` tokens with padding. All groups have the
-    same number; empty ones fill up. Sequences are divided so that all groups compute about as many tokens."""
+    """Returns rounds of micro-batches, one per group of ranks, of at most `budget` tokens with padding. All groups have the
+    same number of micro-batches, some of which may be empty. All groups compute about the same number of tokens."""
     lengths = {s: int(places[-1]) + 1 for s in range(len(sequences)) if len(places := sequences.places(s))}
     shares: list[list[int]] = [[] for _ in range(groups)]
     totals = [0] * groups

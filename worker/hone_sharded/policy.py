@@ -35,7 +35,7 @@ class ShardedPolicy:
         return {} if self.adapter["kind"] == "none" else self.sharding.trained
 
     def use(self) -> None:
-        """The model computes with this policy's weights from now on."""
+        """Makes the model compute with this policy's weights."""
         if self.model.adapter is not None:
             self.model.adapter.on = self.adapter["kind"] == "lora"
 
@@ -49,8 +49,8 @@ class ShardedPolicy:
         return self.version
 
     def optim_step(self, settings: AdamSettings) -> StepTaken:
-        """Applies and clears the gradient. A gradient that is not finite is dropped. What rounding to the model's dtype
-        drops is not measured."""
+        """Applies and clears the gradient. A gradient that is not finite is dropped. The share of the update that is lost to
+        rounding is not measured."""
         norm = self.sharding.gradient_norm()
         if isfinite(norm):
             self.sharding.step(settings, norm)
@@ -58,7 +58,7 @@ class ShardedPolicy:
         return StepTaken(norm, isfinite(norm), 0.0 if self.model.plain.dtype == torch.float32 else None)
 
     def save_state(self, directory: Path, optimizer: bool) -> None:
-        """The files of hone_worker's policies."""
+        """Writes the same files as hone_worker's policies."""
         _require_new(directory)
         steps = self.sharding.steps if optimizer else 0
         weights = {name: self.sharding.gather(name) for name in self._trained}
@@ -70,7 +70,8 @@ class ShardedPolicy:
             write_state(directory, facts, weights, moments or None)
 
     def load_state(self, directory: Path, optimizer: bool) -> None:
-        """Loads what `save_state` or hone_worker's policies wrote, by any number of ranks. An error changes nothing."""
+        """Loads the files of `save_state` or of hone_worker's policies, written by any number of ranks. If it fails, the policy
+        is unchanged."""
         state = read_state(directory, self.adapter, self.is_critic, self._trained, optimizer)
         for name in self._trained:
             self.sharding.scatter(name, state.weights[name])
@@ -84,10 +85,10 @@ class ShardedPolicy:
         self.version = state.version
 
     def export(self, directory: Path, form: str) -> None:
-        """`adapter`: PEFT's files; `merged`: a Hugging Face folder, also what samplers load."""
+        """Writes PEFT's files (`adapter`) or a Hugging Face folder (`merged`), which samplers load."""
         _require_new(directory)
         if self.is_critic:
-            raise UserMistake("this policy has a value head: it has no export", "export the policy")
+            raise UserMistake("this policy has a value head: it has no export", "export the policy without the value head")
         kind = self.adapter["kind"]
         if form == "adapter":
             if kind != "lora":
@@ -109,7 +110,7 @@ class ShardedPolicy:
             export_merged(plain, low, directory, buffers)
 
     def _merge(self, weights: dict[str, Tensor], adapted: bool) -> None:
-        """Takes the adapter out of the weights, and adds it to its layers as hone_worker's sampler does."""
+        """Removes the adapter's tensors from the weights, and merges them into the layers as hone_worker's sampler does."""
         for member in self.model.adapter.members:
             a, b = (weights.pop(f"{member.name}.lora_{which}.weight") for which in "AB")
             name = f"{member.name}.weight"
@@ -131,6 +132,6 @@ class ShardedPolicy:
 
 
 def _require_new(directory: Path) -> None:
-    """All ranks check this before they gather."""
+    """Raises UserMistake if the folder exists. All ranks check this before they gather weights."""
     if directory.exists():
         raise UserMistake(f"{directory} already exists", "name a new folder")

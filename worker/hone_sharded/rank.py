@@ -1,5 +1,5 @@
-"""`python -m hone_sharded.rank`: one of the processes that share the model. The supervisor speaks to it by the worker's
-protocol; `HONE_RANK` is its number."""
+"""`python -m hone_sharded.rank`: one of the processes that share the model. The supervisor talks to it with the
+worker's protocol; `HONE_RANK` is its number."""
 
 import os
 
@@ -8,7 +8,7 @@ from hone_worker.pipes import serve
 
 
 def run(channel: Channel) -> None:
-    from .operations import Operations  # imports torch, which takes seconds: the reader already runs
+    from .operations import Operations  # imports torch, which takes seconds, while the reader already runs
 
     operations = Operations(channel, int(os.environ["HONE_RANK"]), int(os.environ["HONE_RANKS"]))
     while True:

@@ -1,4 +1,4 @@
-"""How one model's weights, gradients and optimizer state are divided over the ranks."""
+"""The interface that divides a model's weights, gradients and optimizer state over the ranks."""
 
 import os
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ MOMENTS: tuple[Kind, Kind] = ("mean", "square")
 class ShardingOptions:
     kind: str
     device: torch.device
-    """Of this rank."""
+    """The device of this rank."""
     dtype: torch.dtype
-    """That the model computes in; trained weights are fp32."""
+    """The dtype of the model's computation; trained weights are fp32."""
     offload_parameters: bool
     offload_optimizer: bool
 
@@ -30,40 +30,40 @@ class Sharding(Protocol):
     """All ranks call the same methods in the same order."""
 
     trained: dict[str, torch.Size]
-    """The whole shapes of the trained weights, by their names in checkpoints."""
+    """The full shapes of the trained weights, by their names in checkpoints."""
     steps: int
-    """Optimizer steps; 0: there are no moments."""
+    """Number of optimizer steps; with 0 there are no moments."""
 
     def run(self, *inputs) -> Tensor:
         """The module's forward."""
 
     def backward(self, outputs: Tensor, gradient: Tensor) -> None:
-        """Adds the sum over all ranks to the gradient."""
+        """Back-propagates, and adds the sum over all ranks to the gradient."""
 
     def abandon(self) -> None:
-        """Frees what a forward without backward has gathered."""
+        """Frees the weights that a forward without backward has gathered."""
 
     def zero_grad(self) -> None: ...
 
     def gradient_norm(self) -> float:
-        """Of the whole gradient, equal on all ranks; not finite if one of its entries is not."""
+        """The norm of the whole gradient, equal on all ranks; not finite if any entry is not finite."""
 
     def step(self, settings: AdamSettings, norm: float) -> None: ...
 
     def reset(self) -> None:
-        """Forgets the moments."""
+        """Resets the moments."""
 
     def gather(self, name: str, kind: Kind = "weight") -> Tensor:
-        """The whole tensor, on the CPU of rank 0; elsewhere it may be empty."""
+        """The full tensor on the CPU of rank 0; on other ranks it may be empty."""
 
     def scatter(self, name: str, whole: Tensor, kind: Kind = "weight") -> None:
-        """Replaces a trained weight, or a moment, by the ranks' parts of `whole`."""
+        """Sets a trained weight or a moment to the full tensor `whole`; each rank keeps its part."""
 
 
 def make_sharding(module: TokenOutputs, options: ShardingOptions) -> Sharding:
-    """ZeRO shards what an optimizer trains; a frozen model is sharded by FSDP."""
+    """Opens the sharding. ZeRO shards only trained weights, so a frozen model is sharded by FSDP."""
     if options.kind.startswith("zero") and any(weight.requires_grad for weight in module.parameters()):
-        # DeepSpeed reads them when it is imported, and when it starts.
+        # DeepSpeed reads these variables when it is imported, and when it starts.
         rank, ranks = str(dist.get_rank()), str(dist.get_world_size())
         os.environ |= {"DS_ACCELERATOR": options.device.type, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
         from .zero import Zero

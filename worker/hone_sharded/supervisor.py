@@ -1,5 +1,5 @@
-"""The process between TypeScript and the ranks. It sends each message to all ranks and answers when all have
-answered. It takes part in no collective, so it can always report a rank that is dead, stuck or out of memory."""
+"""The process between TypeScript and the ranks. It sends each message to all ranks, and answers when all of them have
+answered. It does not take part in collectives, so it can always report a rank that is dead, stuck or out of memory."""
 
 import os
 import queue
@@ -17,7 +17,7 @@ from hone_worker.channel import BrokenStream, Channel, Message, encode, read_mes
 
 from .merge import Merged, merge_answers, merge_outputs, split
 
-# If one rank fails, the others may wait for it in a collective: they get this time to fail as well.
+# If one rank fails, the others may still wait for it in a collective. They get this long to fail as well.
 GRACE_SECONDS = 5.0
 RANK_MODULE = "hone_sharded.rank"
 
@@ -32,24 +32,24 @@ class _Rank:
             self.process.stdin.write(frame)
             self.process.stdin.flush()
         except OSError:
-            pass  # it has ended, which its reader reports
+            pass  # the rank has ended, which its reader reports
 
 
 class Supervisor:
-    """Starts the ranks, which end with it."""
+    """Starts the ranks, which end when this process ends."""
 
     def __init__(self, channel: Channel, count: int):
         self._channel = channel
         self._heard: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._ending = threading.Lock()
-        listener = socket.create_server(("127.0.0.1", 0))  # the ranks meet there
+        listener = socket.create_server(("127.0.0.1", 0))  # the address of torch's rendezvous store
         self._ranks = [_Rank(number, _start(number, count, listener)) for number in range(count)]
         listener.close()
         for rank in self._ranks:
             threading.Thread(target=self._read, args=(rank,), name=f"rank {rank.number}", daemon=True).start()
 
     def serve(self) -> None:
-        """Never returns: the end of the input ends the process."""
+        """Handles messages until the end of the input, which ends the process."""
         while True:
             message = self._channel.receive(wait=True)
             self._send_all(message.header, message.arrays)
@@ -57,7 +57,7 @@ class Supervisor:
             self._channel.send({"id": message.id, **header}, arrays)
 
     def _collect(self, message: Message) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The merged answer. Events of the ranks are merged and passed on meanwhile."""
+        """Returns the merged answer. Meanwhile, events of the ranks are merged and sent on."""
         answers: dict[int, Message] = {}
         events: dict[int, Message] = {}
         deadline: float | None = None
@@ -98,7 +98,7 @@ class Supervisor:
             rank.send(frame)
 
     def _read(self, rank: _Rank) -> None:
-        """Runs in a thread of its own until the rank ends, which ends everything."""
+        """Runs in a separate thread until the rank ends. This process and all other ranks then end, too."""
         why = ""
         try:
             while (message := read_message(rank.process.stdout)) is not None:
@@ -109,11 +109,11 @@ class Supervisor:
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}{why}"
         others = "the other ranks were" if len(self._ranks) > 2 else "the other rank was"
         text = f"rank {rank.number} of {len(self._ranks)} (process {rank.process.pid}) ended {how}; {others} ended too"
-        # A shell's convention, which the parent process explains.
+        # The exit code of a signal, as in shells; the parent process explains it.
         self._end(text, 128 - code if code < 0 else 1)
 
     def _give_up(self, message: Message, answers: dict[int, Message]) -> NoReturn:
-        """Ranks that failed in the middle of an operation cannot go on together."""
+        """Ends the process if ranks failed in the middle of an operation, because they cannot continue together."""
         failed = {number: answer.header for number, answer in sorted(answers.items()) if "error" in answer.header}
         first = min(failed, key=lambda number: (failed[number].get("waited", False), number))
         error = dict(failed[first]["error"])
@@ -129,7 +129,7 @@ class Supervisor:
 
     def _end(self, text: str, code: int) -> NoReturn:
         with self._ending:
-            time.sleep(0.1)  # the rank's last lines reach the log before this one
+            time.sleep(0.1)  # so that the rank's last lines are in the log before this one
             self._die(text, code)
 
     def _die(self, text: str, code: int) -> NoReturn:

@@ -16,13 +16,13 @@ from .plan import plan
 from .policy import ShardedPolicy
 
 Exchange = Callable[[list[int], np.ndarray, dict[str, Tensor]], dict[str, Tensor]]
-"""(sequences of this rank's micro-batch, indices of its outputs, outputs) -> dL/doutput in the same shapes."""
+"""(sequences of this rank's micro-batch, indices of its outputs, outputs) -> gradients of the outputs, same shapes."""
 
 _DUMMY = PaddedRows(np.zeros((1, 1), np.int64), np.ones(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 class Trainer:
-    """`micro_batch_tokens`: 0 = by memory. `sequence_ranks` share each sequence."""
+    """`micro_batch_tokens`: 0 chooses by memory. `sequence_ranks`: the number of ranks that share each sequence."""
 
     def __init__(self, micro_batch_tokens: int, sequence_ranks: int):
         self._budget = micro_batch_tokens
@@ -31,7 +31,7 @@ class Trainer:
 
     @torch.no_grad()
     def forward(self, policy: ShardedPolicy, sequences: Sequences, names: list[str]) -> tuple[np.ndarray, Tensor]:
-        """The indices `[n]` of this rank's outputs among all, and fp32 `[len(names), n]` on the CPU."""
+        """Returns the indices `[n]` of this rank's outputs, and the outputs as fp32 `[len(names), n]` on the CPU."""
         found = [
             (where, outputs.cpu()) for _, where, outputs in self._each(policy, sequences, names)
         ]
@@ -43,7 +43,8 @@ class Trainer:
     def forward_backward(
         self, policy: ShardedPolicy, sequences: Sequences, names: list[str], exchange: Exchange
     ) -> None:
-        """Adds the gradient to the policy's. If `exchange` raises, the micro-batches before it stay counted."""
+        """Adds the gradient to the policy's. If `exchange` raises, the gradient of the earlier micro-batches is
+        kept."""
         policy.require_trainable()
         for indices, where, outputs in self._each(policy, sequences, names):
             shipped = dict(zip(names, outputs.detach().cpu()))
@@ -56,7 +57,7 @@ class Trainer:
             policy.sharding.backward(outputs, gradient.to(outputs.device))
 
     def _each(self, policy: ShardedPolicy, sequences: Sequences, names: list[str]):
-        """This rank's sequences, indices and outputs `[len(names), n]` of each round."""
+        """Yields this rank's sequences, indices and outputs `[len(names), n]` for each round."""
         plain = policy.model.plain
         sequences.check(plain.vocabulary_size)
         policy.use()
@@ -74,7 +75,7 @@ class Trainer:
             if share > 1:
                 rows, where, positions = ulysses.part(rows, where, rank % share, share)
             count = len(where)
-            if count == 0:  # the ranks call the same collectives in forward and backward
+            if count == 0:  # a dummy, because all ranks must call the same collectives
                 rows = PaddedRows(rows.ids, rows.lengths, _DUMMY.sources, _DUMMY.targets)
             tensors = [
                 None if each is None else torch.from_numpy(each).to(plain.device)
@@ -84,7 +85,7 @@ class Trainer:
         trim_heap()
 
     def _tokens(self, policy: ShardedPolicy) -> int:
-        """The budget of all ranks is that of the rank with the least memory."""
+        """Tokens per micro-batch. All ranks use the budget of the rank with the least memory."""
         if self._budget == 0:
             least = torch.tensor(tokens_by_memory(policy.model.plain), device=policy.model.plain.device)
             dist.all_reduce(least, dist.ReduceOp.MIN)

@@ -1,5 +1,5 @@
 """Sequence parallelism (Ulysses, Jacobs et al., 2023): each rank has a part of every sequence's tokens. For attention, the
-ranks exchange, so that each has all tokens of a part of the heads."""
+ranks exchange data, so that each rank has all tokens for a part of the heads."""
 
 import numpy as np
 import torch
@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "hone_ulysses"
-"""No mask function has the name, so transformers builds no mask."""
+"""No mask function is registered under this name, so transformers does not build a mask."""
 
 _group: dist.ProcessGroup | None = None
 
 
 def open_groups(ranks: int) -> None:
-    """`ranks` neighbors share each sequence. All ranks call this once."""
+    """Creates the groups of `ranks` neighboring ranks that share each sequence. All ranks call this once."""
     global _group
     for first in range(0, dist.get_world_size(), ranks):
         members = list(range(first, first + ranks))
@@ -50,7 +50,7 @@ def enable(model: PlainModel, ranks: int) -> None:
 
 
 def part(rows: PaddedRows, where: np.ndarray, index: int, ranks: int) -> tuple[PaddedRows, np.ndarray, np.ndarray]:
-    """This rank's columns of the rows, the indices of the outputs in them, and their positions `[1,L]`."""
+    """Returns this rank's columns of the rows, the indices of the outputs in them, and the columns' positions `[1,L]`."""
     length = rows.ids.shape[1] if rows.ids.shape[1] % ranks == 0 else ranks
     ids = np.zeros((len(rows.ids), length), np.int64)
     ids[:, : rows.ids.shape[1]] = rows.ids

@@ -1,4 +1,4 @@
-"""Takes the vision part out of a model. It is not trained, so every rank keeps it whole, outside of what is sharded."""
+"""Removes the vision part from a model. It is not trained, so every rank keeps a full copy outside of the sharded model."""
 
 import copy
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class VisionPart:
-    """The rest of a model whose language part is sharded."""
+    """The vision part of a model whose language part is sharded."""
 
     vision: Vision
     weights: dict[str, Tensor]
-    """By their names in the model's files."""
+    """The weights, by their names in the model's files."""
 
     def features(self, pieces: list[Piece], device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """`[K]` the tokens of padded rows that images replace, and what replaces them, `[K,D]`."""
+        """Returns the places `[K]` of image tokens in padded rows, and the features `[K,D]` that replace them."""
         placed = place(pieces, device)
         return None if placed is None else (placed.places, self.vision.features(placed.images)[placed.features])
 
     def positions(self, pieces: list[Piece], shape: tuple[int, int]) -> np.ndarray | None:
-        """`[3,B,L]` of padded rows `[B,L]`; None if the model numbers all tokens in order."""
+        """The positions `[3,B,L]` of padded rows `[B,L]`; None if the model numbers all tokens in order."""
         flat = torch.arange(shape[1]).expand(shape).flatten()
         found = self.vision.row_positions(pieces, flat) if pieces else None
         return None if found is None else found.view(3, *shape).numpy()
 
 
 def take_vision(model: PlainModel) -> VisionPart | None:
-    """None for a model of text. Raises UserMistake if the image processor cannot be used."""
+    """Returns None for a language model. Raises UserMistake if the image processor cannot be used."""
     base, source = model.base, model.source
     if not callable(getattr(base, "get_image_features", None)):
         return None

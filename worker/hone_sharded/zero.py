@@ -1,5 +1,6 @@
-"""DeepSpeed's ZeRO (Rajbhandari et al., 2020): stage 1 divides the optimizer's state, 2 also the gradients, 3 also the
-weights. The optimizer is torch's fused AdamW, as fast on a CPU as DeepSpeed's own, which needs a compiler."""
+"""DeepSpeed's ZeRO (Rajbhandari et al., 2020): stage 1 shards the optimizer state, stage 2 also the gradients,
+stage 3 also the weights. The optimizer is torch's fused AdamW, which is as fast on a CPU as DeepSpeed's own AdamW and
+does not need a compiler."""
 
 import logging
 import math
@@ -20,11 +21,11 @@ from torch.nn import functional
 from .model import TokenOutputs
 from .sharding import Kind, ShardingOptions
 
-# Its all-reduce through shared memory takes a minute to compile, and only small messages gain from it.
+# DeepSpeed's all-reduce through shared memory takes a minute to compile and is faster only for small messages.
 __compatible_ops__["deepspeed_shm_comm"] = False
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 
-# Elements that are sent at once.
+# Number of elements in one message.
 _BUCKET = 1 << 24
 _MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 
@@ -36,7 +37,7 @@ class Zero:
         self._weights = module.named()
         self.trained = {name: weight.shape for name, weight in self._weights.items() if weight.requires_grad}
         self._stage = int(options.kind.removeprefix("zero"))
-        if self._stage == 3:  # a weight is whole only within its own module's forward
+        if self._stage == 3:  # a weight is gathered only within the forward of its own module
             module.differentiates_head = True
         self._offloads = options.offload_optimizer
         self._has_gradient = self._reduced = False
@@ -49,7 +50,7 @@ class Zero:
             config=_config(self._stage, options),
         )
         self._zero = self._engine.optimizer
-        for name, weight in exact.items():  # DeepSpeed has rounded them
+        for name, weight in exact.items():  # DeepSpeed has rounded the weights
             self.scatter(name, weight)
 
     @property
@@ -67,11 +68,11 @@ class Zero:
 
     def backward(self, outputs: Tensor, gradient: Tensor) -> None:
         self._has_gradient = True
-        # DeepSpeed averages over the ranks.
+        # Undoes DeepSpeed's average over the ranks.
         self._engine.backward((outputs * (gradient * dist.get_world_size())).sum())
 
     def abandon(self) -> None:
-        """DeepSpeed frees what it gathered at the end of each layer."""
+        """Nothing to do: DeepSpeed frees gathered weights after each layer."""
 
     def zero_grad(self) -> None:
         zero = self._zero
@@ -141,11 +142,11 @@ class Zero:
         self._set(weight, whole)
 
     def _set(self, weight: Tensor, whole: Tensor, state: str | None = None) -> None:
-        """Writes this rank's share of the optimizer's fp32 weight, or of a state."""
+        """Sets this rank's part of an fp32 weight of the optimizer, or of a state."""
         if self._stage < 3:
             weight.set_full_hp_param(whole, state)
             return
-        size = weight.ds_tensor.numel()  # the last rank's share may end with padding
+        size = weight.ds_tensor.numel()  # the last rank's part may end with padding
         padded = functional.pad(whole.flatten(), (0, size * dist.get_world_size() - whole.numel()))
         self._zero.set_local_hp_param(padded.narrow(0, size * dist.get_rank(), size), weight, state)
 
@@ -154,7 +155,7 @@ class Zero:
         if self._reduced:
             return
         self._reduced = True
-        if not self._has_gradient:  # DeepSpeed prepares its buffers in a backward
+        if not self._has_gradient:  # DeepSpeed creates its buffers in a backward
             self._zero.averaged_gradients = {}
             for index, partition in enumerate(self._partitions()):
                 zeros = torch.zeros_like(partition)
@@ -171,13 +172,13 @@ class Zero:
         self._engine._is_gradient_accumulation_boundary = None
 
     def _partitions(self) -> list[Tensor]:
-        """This rank's share of the trained weights, in fp32, as the optimizer has it."""
+        """This rank's part of the trained weights in fp32, as in the optimizer."""
         if self._stage == 3:
             return self._zero.fp32_partitioned_groups_flat
         return self._zero.single_partition_of_fp32_groups
 
     def _gradients(self) -> list[Tensor]:
-        """This rank's share of the reduced gradients."""
+        """This rank's part of the reduced gradients."""
         if self._offloads:
             return [partition.grad for partition in self._partitions()]
         return [gradient for group in self._zero.averaged_gradients.values() for gradient in group]
@@ -204,7 +205,7 @@ def _config(stage: int, options: ShardingOptions) -> dict:
     zero = {"stage": stage, "overlap_comm": False, "reduce_bucket_size": _BUCKET}
     if stage == 3:
         zero |= {"stage3_param_persistence_threshold": 1024, "stage3_prefetch_bucket_size": _BUCKET}
-        # The default keeps a model of up to a billion weights whole.
+        # With the default, a model of up to a billion weights is not sharded.
         zero["stage3_max_reuse_distance"] = 0
     # Pinned memory needs the driver of a GPU.
     memory = {"device": "cpu", "pin_memory": options.device.type == "cuda"}
@@ -214,7 +215,7 @@ def _config(stage: int, options: ShardingOptions) -> dict:
         zero["offload_optimizer"] = memory
     config = {
         "train_micro_batch_size_per_gpu": 1,
-        # A step ends the accumulation, however many backwards were before it.
+        # A step ends the accumulation after any number of backward passes.
         "managed_gradient_accumulation": False,
         "gradient_clipping": 0.0,
         "zero_optimization": zero,

@@ -40,7 +40,7 @@ def deal(arrays: dict[str, np.ndarray], ranks: int, multiple: int) -> Batch:
     """Deals the sequences by length, so that every rank has about the same number of tokens. Each rank gets a
     multiple of `multiple` sequences."""
     if "targets" in arrays:
-        raise UserMistake("verl computes the outputs of the sequences' own tokens only", "Request them without targets.")
+        raise UserMistake("verl computes outputs only for a sequence's own tokens", "Request them without targets.")
     tokens, offsets, trained = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64), arrays["trained"]
     lengths = np.diff(offsets)
     order = np.argsort(-lengths, kind="stable")
@@ -64,7 +64,7 @@ def deal(arrays: dict[str, np.ndarray], ranks: int, multiple: int) -> Batch:
         pieces = [tokens[offsets[sequence] : offsets[sequence + 1]] for sequence in mine]
         pieces += [_FILLER] * (each - len(mine))
         sizes = np.array([len(piece) for piece in pieces], np.int64)
-        shards.append(Shard(np.concatenate(pieces), sizes, _joined(places)))
+        shards.append(Shard(np.concatenate(pieces), sizes, _joined(places), int(lengths.max())))
         at.append(_joined(where))
     return Batch([ray.put(shard) for shard in shards], at, len(lengths), int(before[-1]))
 

@@ -16,11 +16,11 @@ def require_loadable(folder: Path, ranks: int, role: str) -> None:
     if saved not in (None, ranks):
         raise UserMistake(
             f"{folder} was saved by {saved} ranks, but this run has {ranks}",
-            "Set trainer.nnodes and trainer.n_gpus_per_node as they were.",
+            "Set trainer.nnodes and trainer.n_gpus_per_node to the values of the saved run.",
         )
     of = _read(folder).get("role", role)
     if of != role:
-        raise UserMistake(f"{folder} is the state of verl's {of}, not of its {role}")
+        raise UserMistake(f"{folder} is the state of verl's {of}, not of verl's {role}")
 
 
 def version_of(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""The Ray cluster: one that is started here and ends with this process, or one that is joined."""
+"""Starts a Ray cluster that ends with this process, or joins a running one."""
 
 import json
 import os
@@ -20,15 +20,15 @@ from hone_worker.parent import end_with_parent
 
 from .logs import end_of
 
-# Ray's sockets lie in its folder, and a socket's path may have 107 characters.
+# Ray puts sockets into its folder, and the path of a socket may have at most 107 characters.
 _LONGEST = 20
 _PREFIX = "hone-ray-"
 _OBJECT_STORE_BYTES = 200 << 20
-# Each gives up after half a minute, which a busy machine can need.
+# Number of attempts. An attempt fails after half a minute, which can be too short on a busy machine.
 _STARTS = 4
 _COMMAND = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats")
-# Ray runs workers at niceness 15, where any other program of the machine stops them, and ends them by an estimate of
-# the memory that counts the file cache. Its wait for its first node is too short for a busy machine.
+# By default, Ray runs workers at niceness 15, so any other busy program would stop them. Its memory monitor counts the
+# file cache and would kill workers too early. Its time limit for the first node is too short for a busy machine.
 _SETTINGS = {
     "RAY_worker_niceness": "0",
     "RAY_memory_monitor_refresh_ms": "0",
@@ -39,7 +39,7 @@ _ANSWER_SECONDS = 10
 
 
 class Cluster:
-    """Use `start` once. Its processes end with this one, however it ends."""
+    """Call `start` once. The cluster's processes end with this process, even if it is killed."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -54,8 +54,8 @@ class Cluster:
         on_death: Callable[[str], None],
         on_retry: Callable[[str], None],
     ) -> None:
-        """`settings`: Ray's, with `address` null for a cluster of its own. `on_death` gets one sentence when that
-        cluster ends, `on_retry` one for each start that took longer than Ray waits for its own parts."""
+        """`settings`: the arguments of `ray.init`; without `address`, a cluster is started. `on_death` gets a message
+        if this cluster ends, `on_retry` one for each start that exceeded Ray's own time limit."""
         settings = {key: value for key, value in settings.items() if value is not None}
         address = settings.pop("address", None)
         joined = address is not None
@@ -81,7 +81,7 @@ class Cluster:
         ]
 
     def require(self, nodes: int, each: int, resource: str) -> None:
-        """Ray itself would wait until such nodes join."""
+        """Raises UserMistake if the cluster is too small; Ray itself would wait for more nodes."""
         found = self.nodes()
         if sum(node[resource] // each for node in found) >= nodes:
             return
@@ -94,7 +94,7 @@ class Cluster:
         )
 
     def end(self) -> None:
-        """Ends Ray's processes, which follow their first one, and removes their folder."""
+        """Stops Ray's first process, which ends all others, and removes their folder."""
         if self._server is None:
             return
         self._ending = True
@@ -106,13 +106,13 @@ class Cluster:
             time.sleep(0.1)
 
     def _serve(self, settings: dict[str, Any], log: Path, on_retry: Callable[[str], None]) -> str:
-        """Starts a cluster that only processes with this one's token can join; returns its address."""
+        """Starts a cluster that only processes with its token can join. Returns its address."""
         _remove_stale()
         self._folder = _short_folder() / f"{_PREFIX}{os.getpid()}"
         options = {
             "temp-dir": self._folder,
             "include-dashboard": "false",
-            # Ray's fixed ports are the same for every cluster of a machine; the workers' are then chosen by the system.
+            # Without these settings, all clusters of a machine would use the same ports. 0: the system chooses a port.
             "min-worker-port": 0,
             "max-worker-port": 0,
             "num-cpus": settings.pop("num_cpus", os.cpu_count() or 1),
@@ -137,7 +137,7 @@ class Cluster:
                     stdout=output,
                     stderr=output,
                     preexec_fn=end_with_parent if sys.platform == "linux" else None,
-                    start_new_session=True,  # Ctrl-C is for Hone alone
+                    start_new_session=True,  # only Hone handles Ctrl-C
                 )
             if self._started(log, begin):
                 return f"127.0.0.1:{port}"
@@ -146,7 +146,7 @@ class Cluster:
         raise RunFailure(f"Ray did not start in {_STARTS} attempts; {end_of(log)}")
 
     def _started(self, log: Path, begin: int) -> bool:
-        """Waits until the cluster runs. False if it gave up."""
+        """Waits until the cluster runs. Returns False if Ray gave up."""
         while b"Ray runtime started" not in log.read_bytes()[begin:]:
             if self._server.poll() is not None:
                 return False
@@ -168,7 +168,7 @@ class Cluster:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Raises UserMistake if no connection is possible; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdigit():  # "auto"
         return
@@ -192,7 +192,7 @@ def _free_port() -> int:
 
 
 def _remove_stale() -> None:
-    """Folders of drivers that were killed."""
+    """Removes the folders of killed drivers."""
     for folder in _short_folder().glob(f"{_PREFIX}*"):
         number = folder.name.removeprefix(_PREFIX)
         if number.isdigit() and not psutil.pid_exists(int(number)):

@@ -1,4 +1,4 @@
-"""verl's configuration: the tree that Hone composed, over the one that the installed verl ships."""
+"""verl's configuration: the values that Hone composed, and for all other keys the defaults of the installed verl."""
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -14,12 +14,23 @@ from verl.utils.config import omega_conf_to_dataclass
 
 _TREES = {"megatron": "_generated_ppo_megatron_trainer.yaml"}
 _TREE = "_generated_ppo_trainer.yaml"
+# verl's default token budgets of micro-batches. The logits of such a budget do not fit into the memory of most machines.
+_BUDGETS = {
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 16384,
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 16384,
+    "critic.ppo_max_token_len_per_gpu": 32768,
+    "critic.forward_max_token_len_per_gpu": 32768,
+    "critic.ppo_infer_max_token_len_per_gpu": 32768,
+}
+_CPU_BUDGET = 2048
 _ROLES = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
 
 
 @dataclass
 class Configuration:
-    """`tree` is what verl's workers get. `adapted` lists the values that the machine or verl cannot take as given."""
+    """`tree` is the configuration of verl's workers. `adapted` lists the values that were changed for this machine
+    or for verl."""
 
     tree: DictConfig
     filled: int
@@ -36,14 +47,14 @@ class Configuration:
 
 
 def read_configuration(given: dict[str, Any], device: str) -> Configuration:
-    """Fills in what is missing from verl's own tree, resolves it, and adapts it to the device."""
+    """Adds verl's defaults for missing keys, resolves references, and adapts the values to the device."""
     strategy = given.get("actor_rollout_ref", {}).get("actor", {}).get("strategy")
     shipped = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / _TREES.get(strategy, _TREE))
     known = {key: value for key, value in given.items() if key in shipped}
     try:
         tree = OmegaConf.merge(shipped, known)
         filled = len(_leaves(shipped) - _leaves(OmegaConf.create(known)))
-        # verl's tree has values that its own program fills in; they are missing only where a role needs them.
+        # verl's own program sets some required values later. They are an error only in sections that are used.
         whole = OmegaConf.create(OmegaConf.to_container(tree, resolve=True))
     except (OmegaConfBaseException, ValueError) as error:
         raise UserMistake(f"verl {verl.__version__} cannot read this configuration: {first_line(error)}") from error
@@ -57,7 +68,7 @@ def read_configuration(given: dict[str, Any], device: str) -> Configuration:
 
 
 def as_dataclass(configuration: Configuration, path: str) -> Any:
-    """verl's own object of a part of the configuration."""
+    """A section of the configuration as verl's own dataclass."""
     try:
         return omega_conf_to_dataclass(configuration.get(path))
     except (InstantiationException, AssertionError, TypeError, ValueError) as error:
@@ -66,7 +77,7 @@ def as_dataclass(configuration: Configuration, path: str) -> Any:
 
 
 def ranks(configuration: Configuration) -> tuple[int, int]:
-    """Nodes, and ranks on each."""
+    """The number of nodes, and the number of ranks on each node."""
     nodes, each = configuration.get("trainer.nnodes"), configuration.get("trainer.n_gpus_per_node")
     for name, value in (("nnodes", nodes), ("n_gpus_per_node", each)):
         if not isinstance(value, int) or value < 1:
@@ -91,11 +102,11 @@ def _leaves(tree: DictConfig) -> set[str]:
 
 
 def _choose_micro_batches(configuration: Configuration) -> None:
-    """verl refuses to start with neither a micro-batch size nor a token budget."""
+    """Sets a micro-batch size if neither it nor a token budget is set, because verl requires one of them."""
     reason = "verl needs a micro-batch size or a token budget"
     actor = "actor_rollout_ref.actor"
     unset = _unset(configuration, actor, "ppo_micro_batch_size", "use_dynamic_bsz")
-    # verl asserts that both places agree.
+    # verl requires the same value in both places.
     if unset or configuration.get(f"{actor}.use_dynamic_bsz"):
         configuration.set(f"{actor}.use_dynamic_bsz", True, reason)
         configuration.set("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz", True, reason)
@@ -135,3 +146,7 @@ def _adapt_to_cpu(configuration: Configuration) -> None:
         configuration.set(f"{engine}.use_torch_compile", False, "compiling for a CPU takes longer than it saves")
         if configuration.get(f"{engine}.mixed_precision") is None:
             configuration.set(f"{engine}.mixed_precision", exact, "CPUs compute in fp32")
+    configuration.set("actor_rollout_ref.rollout.checkpoint_engine.backend", "naive", "NCCL needs GPUs")
+    for path, default in _BUDGETS.items():
+        if configuration.get(path) in (None, default):
+            configuration.set(path, _CPU_BUDGET, "verl's default needs the memory of a large GPU")

@@ -1,4 +1,4 @@
-"""A group of verl's workers, one for each rank, and the sentence for a rank that died."""
+"""A group of verl's workers, one per rank, and the error message if one of them dies."""
 
 import os
 from typing import Any
@@ -11,12 +11,12 @@ from verl.utils.device import get_device_name
 
 from .logs import end_of
 
-# After one rank failed, the others are given this long to say which of them died.
+# After a rank failed, the other ranks have this long to finish, so that a dead rank can be identified.
 _VERDICT_SECONDS = 10
 
 
 class WorkerGroup:
-    """`name` is its role in sentences. `call` runs a method on every rank and returns the results by rank."""
+    """`name` is the role in messages. `call` runs a method on every rank and returns the results by rank."""
 
     def __init__(self, name: str, worker: type, pool: RayResourcePool, logs: str, **arguments: Any):
         self.name = name
@@ -33,7 +33,7 @@ class WorkerGroup:
 
     @property
     def group(self) -> RayWorkerGroup:
-        """verl's own group."""
+        """verl's own group object."""
         return self._group
 
     @property
@@ -41,11 +41,11 @@ class WorkerGroup:
         return len(self._workers)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Raises RunFailure with one sentence if a rank died, now or before."""
+        """Raises RunFailure if a rank has died."""
         return self._run(method, [arguments] * self.size)
 
     def call_each(self, method: str, parts: list[Any], *arguments: Any) -> list[Any]:
-        """`call` with, before the other arguments, the part of each data-parallel rank."""
+        """Like `call`, with the part of each data-parallel rank as the first argument."""
         return self._run(method, [(parts[rank], *arguments) for rank in self._data_ranks()])
 
     def _data_ranks(self) -> list[int]:
@@ -80,7 +80,7 @@ class WorkerGroup:
             return ray.get(calls)
         rank, error = min(failures.items())
         failure = self._failed(rank, method, error)
-        if waiting:  # ranks that wait for the failed one cannot be called again
+        if waiting:  # these ranks still wait for the failed one, so they cannot be called again
             self._broken = failure
         raise failure from error
 

@@ -1,4 +1,4 @@
-"""The operations of worker/PROTOCOL.md, carried out by verl's workers."""
+"""The operations of worker/PROTOCOL.md, executed by verl's workers."""
 
 import math
 import os
@@ -35,13 +35,13 @@ Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 _ROLLOUT = "actor_rollout_ref.rollout.name"
 
-# Ray's workers run with these.
+# Environment variables of Ray's workers.
 _ENVIRONMENT = ("PYTHONPATH", "OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "HONE_OWNER")
 _PLATFORM = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES")
 
 
 class Operations:
-    """`run(message)` returns the answer's fields and arrays. `on_NAME` runs the operation NAME."""
+    """`run(message)` returns the fields and arrays of the answer. `on_NAME` executes the operation NAME."""
 
     def __init__(self, channel: Channel, cluster: Cluster, device: str, on_death: Callable[[str], None]):
         self._channel = channel
@@ -81,7 +81,7 @@ class Operations:
         configuration = read_configuration(header["config"], self._device)
         configuration.tree.actor_rollout_ref.model.path = header["model"]
         configuration.tree.critic.model.path = header["model"]
-        as_dataclass(configuration, "actor_rollout_ref.actor")  # the workers would refuse it a minute later
+        as_dataclass(configuration, "actor_rollout_ref.actor")  # otherwise the workers would refuse it a minute later
         rollouts = header.get("rollouts", False)
         if rollouts:
             prepare_rollouts(configuration)
@@ -89,7 +89,7 @@ class Operations:
         facts = model_facts(Path(header["model"]), header.get("name", header["model"]), self._device)
         self._status(message, "starting Ray" if (header.get("ray") or {}).get("address") is None else "joining Ray")
         logs = header["logs"]
-        # Workers write to files of their own, the processes of rollout servers to the driver's log.
+        # Each worker writes its own log file; rollout servers write to the driver's log.
         self._cluster.start(
             {"log_to_driver": rollouts, **(header.get("ray") or {})},
             self._environment(configuration),
@@ -217,7 +217,7 @@ class Operations:
         return {}, {}
 
     def on_readback(self, message: Message) -> Answer:
-        """Values by path, as the workers hold them; other sections belong to the trainer and are read here."""
+        """Configuration values by path: read from a worker for the workers' sections, else from this process."""
         tree = OmegaConf.to_container(self._configuration.tree, resolve=True)
         held = {"worker": {}, "driver": tree}
         for group in self._policies.groups:
@@ -248,12 +248,12 @@ class Operations:
         own = {name: os.environ[name] for name in names if name in os.environ}
         if self._device == "cpu":
             return own
-        # SGLang's way to report the model's own log-probabilities.
+        # With this variable, SGLang reports the model's own log-probabilities.
         raw = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}
         return {**get_ppo_ray_runtime_env(configuration.tree)["env_vars"], **raw, **own}
 
     def _exchange(self, message: Message, number: int) -> None:
-        """Sends the outputs of the whole batch, and back-propagates the gradient that is answered."""
+        """Sends the outputs of the whole batch to Hone, and back-propagates the gradient that Hone returns."""
         batch, outputs = self._batches[number], self._outputs(message, number, with_gradient=True)
         sent = {name: torch.from_numpy(values) for name, values in outputs.items()}
         begin = time.perf_counter()
@@ -262,13 +262,13 @@ class Operations:
         )
         self._seconds["gradient_wait"] += time.perf_counter() - begin
         gradient = {name: values.numpy() for name, values in found.items()}
-        if any(np.any(values != 0) for values in gradient.values()):  # true for NaN too
+        if any(np.any(values != 0) for values in gradient.values()):  # also true for NaN
             group = self._trained(message)
             self._stage_at(group, number)
             group.call_each("backward", batch.scatter(gradient), number)
 
     def _outputs(self, message: Message, number: int, with_gradient: bool = False) -> dict[str, np.ndarray]:
-        """Remembered ones where the weights are still the same."""
+        """The outputs, from the cache if the weights have not changed."""
         policy = message.header["policy"]
         names = outputs_of(message, policy == CRITIC, with_gradient)
         if policy == CRITIC and names != ["values"]:
@@ -284,7 +284,7 @@ class Operations:
         return {name: batch.outputs[policy, name] for name in names}
 
     def _with_batch(self, message: Message, use: Callable[[int], Any]) -> Any:
-        """`use` the staged batch that the message names, or its arrays for this call."""
+        """Calls `use` with the staged batch that the message names, or with a temporary batch from its arrays."""
         number = message.header.get("batch")
         if number is not None:
             if number not in self._batches:
@@ -308,14 +308,15 @@ class Operations:
                 group.call("unstage", number)
 
     def _stage_at(self, group: WorkerGroup, number: int) -> None:
-        """A batch is sent to a group when the group first needs it."""
+        """Sends a batch to a group of workers when the group first needs it."""
         batch = self._batches[number]
         if group.name not in batch.staged:
             group.call_each("stage", batch.shards, number)
             batch.staged.add(group.name)
 
     def _multiple(self) -> int:
-        """verl splits a rank's sequences into micro-batches of equal size, unless it does so by tokens."""
+        """A rank's number of sequences must be a multiple of this, because verl's micro-batches have a fixed number
+        of sequences, unless they are formed by tokens."""
         found = [
             self._configuration.get(f"{role}.{size}") or 1
             for role, dynamic, size in (

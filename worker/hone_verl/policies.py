@@ -1,4 +1,4 @@
-"""The policies that verl's workers hold: an actor, its reference, a critic. Each is opened again after it was closed."""
+"""The policies of verl's workers: an actor, its reference and a critic. A closed policy can be opened again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ _MODEL = "actor_rollout_ref.model"
 
 
 class Policies:
-    """`role`: verl's name for the actor's workers. `status` gets what takes long. The actor's workers start at once,
-    those of the critic when it is first opened."""
+    """`role`: verl's name for the actor's workers. `status` gets messages about slow operations. The actor's
+    workers start immediately, the critic's workers when it is first opened."""
 
     def __init__(
         self, configuration: Configuration, pool: RayResourcePool, logs: str, role: str, status: Callable[[str], None]
@@ -33,7 +33,7 @@ class Policies:
         self.critic: WorkerGroup | None = None
         status("loading the model into verl's workers")
         self.actor.call("init_model")
-        # What the actor was built with, until it is trained.
+        # The specification that the untrained actor was built with; None after training.
         self._fresh: dict[str, Any] | None = self._adapter()
         self.data_ranks = self.actor.call("facts")[0]["data_ranks"]
 
@@ -57,14 +57,14 @@ class Policies:
         return self.group(policy)
 
     def reference(self) -> str:
-        """`adapter` if it is the actor without its adapter, `model` if it is a model of its own."""
+        """`adapter` if the reference is the actor without its adapter, `model` if it is a separate model."""
         if self.lora_rank:
             return "adapter"
         self.actor.call("add_reference")
         return "model"
 
     def open(self, spec: dict[str, Any], status: Callable[[str], None]) -> tuple[int, int]:
-        """The policy's number, and how many parameters it trains."""
+        """Returns the number of the policy and the number of its trainable parameters."""
         kind, head = spec["adapter"]["kind"], spec.get("head")
         if head == "value":
             policy, opened = CRITIC, lambda: self._open_critic(kind, status)
@@ -103,9 +103,9 @@ class Policies:
         return {name: self._configuration.get(f"{_MODEL}.{name}") for name in ("lora_rank", "lora_alpha")}
 
     def _open_critic(self, kind: str, status: Callable[[str], None]) -> int:
-        """verl's `critic.model` says whether it trains an adapter."""
+        """verl's section `critic.model` determines whether the critic trains an adapter."""
         if kind == "none":
-            raise UserMistake("a value head without trained weights is of no use", "Create it with an adapter or in full.")
+            raise UserMistake("a policy with a value head must be trained", "Use an adapter or full weights.")
         if self.critic is None:
             status(f"starting {self.actor.size} of verl's workers (critic)")
             self.critic = self._start("critic", CriticWorker, config=self._critic_config())

@@ -1,4 +1,4 @@
-"""verl's rollout servers: they sample over HTTP and get weights from the actor's workers by verl's checkpoint engine."""
+"""verl's rollout servers. They sample over HTTP, and verl's checkpoint engine sends them the actor's weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ _SECTION = "actor_rollout_ref.rollout"
 
 
 class Rollouts:
-    """Servers in the places of the actor's workers, or with `hybrid_engine=false` on GPUs of their own. The former
-    begin asleep: they answer after the first `update`."""
+    """Servers on the GPUs of the actor's workers, or with `hybrid_engine=false` on separate GPUs. Servers that share
+    GPUs start asleep and answer only after the first `update`."""
 
     def __init__(self, configuration: Configuration, actor: WorkerGroup, pool: RayResourcePool):
         self._actor = actor
@@ -40,16 +40,16 @@ class Rollouts:
 
     @property
     def addresses(self) -> list[str]:
-        """`host:port` of each."""
+        """`host:port` of each server."""
         return self._servers.get_addresses()
 
     def abort(self) -> None:
-        """Ends all requests; each is answered with what it has. Later ones wait until the next `update`."""
+        """Ends all running requests; each returns the tokens that it has. New requests wait for the next `update`."""
         with self._explained("did not stop sampling"):
             self._weights.abort_replicas()
 
     def sleep(self) -> None:
-        """Frees the memory of servers that share the workers' GPUs. Requests end as by `abort`."""
+        """Frees the memory of servers that share GPUs with the workers. Ends running requests like `abort`."""
         if not self._hybrid or self._asleep:
             return
         self.abort()
@@ -58,7 +58,7 @@ class Rollouts:
         self._asleep = True
 
     def update(self, version: int) -> None:
-        """Gives the servers the actor's weights. No request continues with other weights than it began with."""
+        """Sends the actor's weights to the servers. No request runs during the update."""
         self.sleep()
         with self._explained(f"did not get version {version} of the weights"):
             self._weights.update_weights(version)
@@ -70,7 +70,7 @@ class Rollouts:
         try:
             yield
         except RayError as error:
-            self._actor.call("process")  # if one of them died, that is the reason
+            self._actor.call("process")  # reports a dead worker, which would be the real cause
             cause = error.cause if isinstance(error, RayTaskError) else error
             raise RunFailure(
                 f"verl's rollout servers {what}: {first_line(cause)}; worker.log in the run folder has their output"
@@ -78,7 +78,7 @@ class Rollouts:
 
 
 def prepare_rollouts(configuration: Configuration) -> None:
-    """Checks and adapts the settings of the servers before anything starts."""
+    """Checks and adapts the servers' settings before anything is started."""
     as_dataclass(configuration, "actor_rollout_ref.model")  # imports its external_lib, which may register servers
     name = configuration.get(f"{_SECTION}.name")
     try:
@@ -93,7 +93,7 @@ def prepare_rollouts(configuration: Configuration) -> None:
         raise UserMistake(f"{_SECTION}.name: {first_line(error)}") from error
     as_dataclass(configuration, _SECTION)
     if configuration.get("actor_rollout_ref.model.lora_rank"):
-        merge, reason = "actor_rollout_ref.model.lora.merge", "a server's HTTP routes cannot choose verl's adapter"
+        merge, reason = "actor_rollout_ref.model.lora.merge", "a request over HTTP cannot select verl's adapter"
         configuration.set(merge, True, reason)
     if name == "sglang":
         configuration.set(f"{_SECTION}.skip_tokenizer_init", False, "stop strings need the server's tokenizer")

@@ -1,4 +1,4 @@
-"""The part of a batch that one data-parallel rank computes, and verl's form of it."""
+"""The part of a batch that one data-parallel rank computes, and its conversion to verl's format."""
 
 from dataclasses import dataclass
 
@@ -11,26 +11,28 @@ from verl.utils import tensordict_utils as tu
 
 @dataclass(frozen=True)
 class Shard:
-    """`tokens` i64 `[T]` of all its sequences, `lengths` i64 `[B]`, and `places` i64 `[N]`: where in `tokens` each
-    trained token is predicted, which is one position before it."""
+    """`tokens` i64 `[T]` of all its sequences, `lengths` i64 `[B]`, and `places` i64 `[N]`: the position
+    in `tokens` at which each trained token is predicted, one before the token itself. `longest`: the length of the
+    longest sequence on any rank."""
 
     tokens: np.ndarray
     lengths: np.ndarray
     places: np.ndarray
+    longest: int
 
     def ragged(self, values: Tensor) -> Tensor:
-        """`[T]` as verl's nested tensor of the sequences."""
+        """Values `[T]` as verl's nested tensor, one row per sequence."""
         offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(self.lengths)]))
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
     def spread(self, values: np.ndarray) -> Tensor:
-        """One number for each trained token, nested, and 0 elsewhere."""
+        """Values `[N]` of the trained tokens as a nested tensor, with 0 for all other tokens."""
         flat = torch.zeros(len(self.tokens))
         flat[torch.tensor(self.places)] = torch.tensor(values, dtype=torch.float32)
         return self.ragged(flat)
 
     def trained_counts(self) -> np.ndarray:
-        """`[B]` trained tokens of each sequence."""
+        """`[B]`, the number of trained tokens of each sequence."""
         ends = np.cumsum(self.lengths)
         return np.bincount(np.searchsorted(ends, self.places, side="right"), minlength=len(self.lengths))
 

@@ -1,7 +1,7 @@
-"""The Ray actors: verl's Tinker-style workers, with batches that stay staged between calls.
+"""The Ray actors: verl's Tinker-style workers, extended with staged batches.
 
-verl's own calls send a whole batch each time. Here a batch is sent once; a call names it, and only the numbers of the
-trained tokens travel."""
+verl's own calls send a whole batch each time. Here each batch is sent once and gets a number. Calls refer to this
+number and send only one value per trained token."""
 
 import dataclasses
 import json
@@ -30,12 +30,13 @@ from .shard import Shard
 # verl's names of the outputs.
 _NAMES = {"logprobs": "log_probs", "entropy": "entropy", "concentration": "sum_pi_squared", "values": "values"}
 
-# Modules that transformers and trl add for a value.
+# Names of the value head in models of transformers and trl.
 _HEAD = {"score", "classifier", "v_head"}
 
 
 def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> tuple[Tensor, dict]:
-    """sum(gradient * output): its gradient is the one that was sent. verl averages over ranks, so multiply by them."""
+    """sum(gradient * output), whose gradient is the one that Hone sent. Multiplied by the number of ranks, because verl
+    averages over ranks."""
     terms = [
         (model_output[_NAMES[name]].values() * data[f"gradient_{name}"].values()).sum()
         for name in _NAMES
@@ -45,8 +46,8 @@ def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any
 
 
 def _begin(logs: str, role: str, seed: int) -> None:
-    """Sends this process's output to its own file, and prepares a CPU. `seed` decides where adapters and value heads
-    start; verl itself leaves that to chance."""
+    """Redirects this process's output to its own file, and prepares torch. `seed` makes the initial weights of adapters
+    and value heads reproducible; verl itself does not seed them."""
     path = Path(logs) / f"{role}-{os.environ['RANK']}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -61,8 +62,8 @@ def _begin(logs: str, role: str, seed: int) -> None:
         start_gloo()
 
 
-class _Waist:
-    """What the driver calls. `_trainer()` is verl's worker that holds the model."""
+class _Operations:
+    """The methods that the driver calls. `_trainer()` returns verl's worker that holds the model."""
 
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
         raise NotImplementedError
@@ -77,11 +78,13 @@ class _Waist:
         self._staged.pop(batch, None)
 
     def outputs(self, batch: int, names: list[str], reference: str | None = None) -> dict[str, np.ndarray] | None:
-        """f32 `[N]` of each output. `reference`: of the model without its adapter ("adapter") or of verl's reference
-        ("model"). None from ranks that hold no outputs."""
+        """Each output as f32 `[N]`. `reference`: "adapter" computes with the model without its adapter, "model" with
+        verl's reference model. Ranks that do not have outputs return None."""
         shard = self._staged[batch]
-        settings = {"compute_loss": False, **_wanted(names), "no_lora_adapter": reference == "adapter"}
-        found = self._timed(self._trainer(reference == "model").infer_batch, shard.batch({}, **settings))
+        trainer = self._trainer(reference == "model")
+        budget = _budget(trainer.engine_config.infer_max_token_len_per_gpu, shard)
+        settings = {"compute_loss": False, **_wanted(names), **budget, "no_lora_adapter": reference == "adapter"}
+        found = self._timed(trainer.infer_batch, shard.batch({}, **settings))
         return None if found is None else _collect(found, shard, names)
 
     def backward(self, gradient: dict[str, np.ndarray], batch: int) -> None:
@@ -89,13 +92,14 @@ class _Waist:
         trainer, shard = self._trainer(), self._staged[batch]
         trainer.set_loss_fn(linear_loss)
         tensors = {f"gradient_{name}": shard.spread(values) for name, values in gradient.items()}
-        self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted(list(gradient))))
+        budget = _budget(trainer.engine_config.max_token_len_per_gpu, shard)
+        self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted(list(gradient)), **budget))
 
     def zero_grad(self) -> None:
         self._trainer().optimizer_zero_grad()
 
     def step(self, settings: dict[str, float]) -> float:
-        """Returns the gradient's norm before clipping; a gradient that is not finite is dropped by verl."""
+        """Returns the norm of the gradient before clipping. verl drops a gradient that is not finite."""
         trainer = self._trainer()
         engine = trainer.engine
         clip = settings["max_grad_norm"] or math.inf
@@ -124,7 +128,7 @@ class _Waist:
             manager.checkpoint_save_contents = contents
 
     def load(self, folder: str, optimizer: bool) -> None:
-        """Reads verl's own checkpoint. Without `optimizer`, it starts fresh."""
+        """Loads verl's own checkpoint. Without `optimizer`, the optimizer starts fresh."""
         engine = self._trainer().engine
         manager = engine.checkpoint_manager
         contents = manager.checkpoint_load_contents
@@ -138,7 +142,7 @@ class _Waist:
         engine.optimizer_zero_grad()
 
     def export(self, folder: str, kind: str) -> None:
-        """Rank 0 writes an adapter's files (PEFT's), or the model with its adapter merged as a Hugging Face folder."""
+        """Rank 0 writes the adapter in PEFT's format, or the merged model as a Hugging Face folder."""
         engine = self._trainer().engine
         peft = getattr(engine.module, "peft_config", {}).get("default")
         keep = torch.distributed.get_rank() == 0
@@ -155,11 +159,11 @@ class _Waist:
             _write_model(Path(folder), tensors, peft, self._trainer().model_config)
 
     def process(self) -> dict[str, Any]:
-        """Where this rank runs."""
+        """Process id and node of this rank."""
         return {"pid": os.getpid(), "address": ray.util.get_node_ip_address()}
 
     def facts(self) -> dict[str, Any]:
-        """What this rank holds."""
+        """Data-parallel rank, numbers of parameters, and dtype of this rank."""
         engine = self._trainer().engine
         module = engine.module
         return {
@@ -171,7 +175,7 @@ class _Waist:
         }
 
     def seconds(self) -> float:
-        """Spent in verl's own calls so far."""
+        """Seconds spent in verl's own calls so far."""
         return getattr(self, "_seconds", 0.0)
 
     def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -182,16 +186,16 @@ class _Waist:
             self._seconds = self.seconds() + time.perf_counter() - begin
 
     def memory(self) -> dict[str, int]:
-        """Bytes."""
+        """Memory in bytes."""
         return {
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "device": get_torch_device().max_memory_allocated(),
         }
 
 
-class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
-    """The actor, and verl's reference model in the same process once `add_reference` was called. `role`: verl's;
-    `actor_rollout` also sends weights to a rollout server in its place."""
+class PolicyWorker(_Operations, TinkerActorRolloutRefWorker):
+    """The actor. After `add_reference`, the same process also holds verl's reference model. `role` is verl's name of
+    the role; with `actor_rollout`, the worker also sends weights to the rollout server on its GPU."""
 
     def __init__(self, config: DictConfig, logs: str, seed: int, role: str):
         _begin(logs, "actor", seed)
@@ -201,28 +205,28 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
         return self.ref if reference else self.actor
 
     def restart(self, model: dict[str, Any], seed: int) -> None:
-        """A fresh actor. `model`: what to change in verl's section of that name, such as the adapter's rank."""
+        """Builds a new actor. `model`: changes to verl's section `model`, such as the rank of the adapter."""
         with open_dict(self.config):
             self.config.model.update(model)
         torch.manual_seed(seed)
         self.init_model()
 
     def set_dispatch_collect(self, mesh_name: str, **ranks: Any) -> None:
-        # A restarted model has the places of the first, and verl refuses to register them again.
+        # A new model uses the same dispatch names as the first one, and verl refuses to register a name twice.
         if mesh_name not in self.get_dispatch_collect()["dispatch_dp_rank"]:
             super().set_dispatch_collect(mesh_name, **ranks)
 
     def add_reference(self) -> None:
         if self.ref is not None:
             return
-        role, self.role = self.role, "ref"  # verl builds what the role names
+        role, self.role = self.role, "ref"  # verl builds the model for this role
         try:
             self.init_model()
         finally:
             self.role = role
 
     def held(self) -> dict[str, Any]:
-        """The configuration as this worker holds it: the actor's part is that which verl's losses read."""
+        """The configuration of this worker. Its `actor` section is the one that verl's losses read."""
         trainer = self.actor
         actor = _plain(self._actor_loss_config)
         engine = type(self._actor_loss_config.engine).__name__
@@ -237,8 +241,8 @@ class PolicyWorker(_Waist, TinkerActorRolloutRefWorker):
         return self.loss_fn.keywords["config"]
 
 
-class CriticWorker(_Waist, TinkerTrainingWorker):
-    """verl's value model."""
+class CriticWorker(_Operations, TinkerTrainingWorker):
+    """The critic: verl's value model."""
 
     def __init__(self, config: Any, logs: str, seed: int):
         _begin(logs, "critic", seed)
@@ -248,7 +252,7 @@ class CriticWorker(_Waist, TinkerTrainingWorker):
         return self
 
     def restart(self, seed: int) -> None:
-        """A fresh critic. Its values are 0: verl's head would start at random."""
+        """Builds a new critic. Its values start at 0; verl's own value head would start with random weights."""
         torch.manual_seed(seed)
         self.reset()
         with torch.no_grad():
@@ -257,7 +261,7 @@ class CriticWorker(_Waist, TinkerTrainingWorker):
                     weight.zero_()
 
     def held(self) -> dict[str, Any]:
-        """verl's parts of the critic's configuration, by their keys in the whole."""
+        """verl's sections for the critic, by their path in the whole configuration."""
         engine = _plain(self.engine_config)
         names = ("strategy", "use_dynamic_bsz", "ulysses_sequence_parallel_size")
         renamed = {
@@ -283,6 +287,11 @@ def _wanted(names: list[str]) -> dict[str, bool]:
     }
 
 
+def _budget(tokens: int | None, shard: Shard) -> dict[str, int]:
+    """verl refuses sequences that exceed the token budget of a micro-batch. Here the longest one raises it."""
+    return {"max_token_len_per_gpu": max(tokens or 0, shard.longest)}
+
+
 def _collect(found: TensorDict, shard: Shard, names: list[str]) -> dict[str, np.ndarray]:
     places = torch.tensor(shard.places)
     return {name: found[_NAMES[name]].values().reshape(-1)[places].float().numpy() for name in names}
@@ -293,7 +302,7 @@ def _contents(contents: list[str], optimizer: bool) -> list[str]:
 
 
 def _plain(config: Any) -> Any:
-    """A dataclass of verl in JSON's types; what has none is its text."""
+    """A dataclass of verl as JSON. Values that JSON does not support become text."""
     if dataclasses.is_dataclass(config):
         return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
     if isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""The group through which all weights reach inference servers: the worker has rank 0 and broadcasts."""
+"""The process group that sends all weights to inference servers: the worker has rank 0 and broadcasts."""
 
 import base64
 import ctypes
@@ -16,21 +16,21 @@ from .errors import RunFailure, first_line
 
 
 class Group(Protocol):
-    """Its methods may never return if the other side ends: call them through `within`."""
+    """Its methods may block forever if the other side ends, so call them through `within`."""
 
     id: str
-    """What the others need to join."""
+    """The id that the other members need to join."""
 
     def join(self, size: int) -> None:
-        """Returns when all `size` members have joined and have added up one float."""
+        """Returns when all `size` members have joined and have all-reduced one float."""
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Sends the tensors in this order; the others receive each by itself."""
+        """Broadcasts the tensors one by one, in this order."""
 
 
 class NcclGroup:
-    """Called through NCCL's C interface: in torch 2.15, torch.cuda.nccl.init_rank raises SystemError, and
-    torch.distributed does not return the id that vLLM takes."""
+    """Uses NCCL's C interface, because in torch 2.15 torch.cuda.nccl.init_rank raises SystemError, and
+    torch.distributed does not return the id that vLLM needs."""
 
     def __init__(self, device: torch.device):
         path = nccl_library()
@@ -59,7 +59,7 @@ class NcclGroup:
             torch.cuda.synchronize()
 
     def _collective(self, name: str, tensor: Tensor) -> None:
-        """In place. The argument 0 means the sum for an all-reduce, and the sender's rank for a broadcast."""
+        """Runs a collective in place. The argument 0 is the sum for an all-reduce, and the sender's rank for a broadcast."""
         function = getattr(self._library, name)
         pointer = ctypes.c_void_p
         function.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, pointer, pointer]
@@ -89,7 +89,7 @@ _NCCL_TYPES = {
 
 
 class GlooGroup:
-    """On CPUs, for tests. The id is the address of its store."""
+    """For tests on CPUs. The id is the address of a store."""
 
     def __init__(self, device: torch.device):
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -108,7 +108,7 @@ GROUPS: dict[str, Callable[[torch.device], Group]] = {"nccl": NcclGroup, "gloo":
 
 
 def within(seconds: float, what: str, work: Callable[[], None]) -> None:
-    """Runs `work` in a thread of its own. Raises RunFailure if it fails, or is still running after `seconds`."""
+    """Runs `work` in a thread. Raises RunFailure if it fails or is still running after `seconds`."""
     failures: list[BaseException] = []
 
     def run() -> None:

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(folder: Path) -> Iterator[Client]:
     with Client() as client:
         loaded = client.call("load", model=str(folder), name="tiny", cache_dir=str(folder), **SETTINGS)
-        assert loaded["model"]["images"] == {"placeholder": "<image>", "placeholder_id": 3, "family": "qwen2_vl"}
+        assert loaded["model"]["images"] == {"placeholder": "<|image_pad|>", "placeholder_id": 3, "family": "qwen2_vl"}
         yield client
 
 
@@ -167,7 +167,7 @@ def test_samples_and_training_with_images(client: Client, folder: Path) -> None:
         (["one"], [[1, 4, 8]], "user", "sequence 1 of 1"),
         (["one", "one"], [[0, 4, 8], [0, 4, 8]], "user", "sequence 0 does not have the 8 tokens"),
         (["one"], [[0, -5, 8]], "user", "sequence 0 does not have the 8 tokens of image one at -5"),
-        (["one", "one"], [[0, 4, 8]], "user", "2 images have 1 ranges"),
+        (["one", "one"], [[0, 4, 8]], "user", "2 images, but 1 ranges"),
     ],
 )
 def test_images_that_do_not_fit_the_tokens(client: Client, media, ranges, kind, message) -> None:

@@ -131,7 +131,7 @@ def test_a_critic_starts_from_a_reward_model(kind, tmp_path):
 
 def test_models_that_are_not_reward_models(tmp_path):
     build("llama", tmp_path / "two", labels=2)
-    with pytest.raises(UserMistake, match=r"shape \[2, 32\], so a sequence gets 2 numbers"):
+    with pytest.raises(UserMistake, match=r"shape \[2, 32\], so it gives 2 numbers for each sequence"):
         open_scores(tmp_path / "two")
     build("llama", tmp_path / "none")
     file = tmp_path / "none" / "model.safetensors"

@@ -20,12 +20,10 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 _ROWS = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
 _SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<global-img>", *_ROWS]
-_TOKENIZER = make_tokenizer(_SPECIAL)
-VOCABULARY = len(_TOKENIZER)
+VOCABULARY = len(make_tokenizer(_SPECIAL))
 IMAGE_TOKEN = 3
 _TEXT = dict(
     vocab_size=VOCABULARY,
-    hidden_size=32,
     intermediate_size=48,
     num_hidden_layers=2,
     num_attention_heads=4,
@@ -36,7 +34,6 @@ _TEXT = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-_MULTIMODAL = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
 _SIGLIP = dict(
     hidden_size=16,
     intermediate_size=24,
@@ -46,45 +43,56 @@ _SIGLIP = dict(
     patch_size=8,
     initializer_range=0.2,
 )
-_QWEN_VISION = dict(depth=2, num_heads=2, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
+_QWEN_NAMES = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+_QWEN_VISION = dict(depth=2, num_heads=4, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 
 
-def _qwen(kind: str, **vision: object) -> dict:
-    text = {**_TEXT, "rope_parameters": _MULTIMODAL, "model_type": f"{kind}_text"}
+def _text(kind: str, head_size: int, **more: object) -> dict:
+    return {**_TEXT, "hidden_size": 4 * head_size, "model_type": kind, **more}
+
+
+def _qwen(kind: str, head_size: int, **vision: object) -> dict:
+    sections = [head_size // 8, head_size // 8, head_size // 4]
+    rope = {"rope_type": "default", "mrope_section": sections, "rope_theta": 10000.0}
+    text = _text(f"{kind}_text", head_size, rope_parameters=rope)
     tokens = dict(image_token_id=IMAGE_TOKEN, video_token_id=4, vision_start_token_id=5, vision_end_token_id=6)
     return dict(text_config=text, vision_config={**_QWEN_VISION, **vision, "initializer_range": 0.3}, **tokens)
 
 
-def _siglip() -> dict:
-    text = {**_TEXT, "model_type": "llama"}
+def _siglip(head_size: int) -> dict:
+    text = _text("llama", head_size)
     return dict(text_config=text, vision_config=_SIGLIP, scale_factor=2, image_token_id=IMAGE_TOKEN)
 
 
 _QWEN_PIXELS = dict(patch_size=4, merge_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 24})
 _TILES = dict(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
 FAMILIES = {
-    "qwen2_vl": (_qwen("qwen2_vl", embed_dim=16, hidden_size=32), Qwen2VLImageProcessorPil(**_QWEN_PIXELS)),
+    "qwen2_vl": (
+        lambda head: _qwen("qwen2_vl", head, embed_dim=16, hidden_size=4 * head),
+        Qwen2VLImageProcessorPil(**_QWEN_PIXELS),
+    ),
     "qwen2_5_vl": (
-        _qwen(
+        lambda head: _qwen(
             "qwen2_5_vl",
+            head,
             hidden_size=16,
             intermediate_size=24,
-            out_hidden_size=32,
+            out_hidden_size=4 * head,
             window_size=16,
             fullatt_block_indexes=[1],
         ),
         Qwen2VLImageProcessorPil(**_QWEN_PIXELS),
     ),
-    "smolvlm": (_siglip(), SmolVLMImageProcessorPil(**_TILES)),
-    "idefics3": (_siglip(), Idefics3ImageProcessorPil(**_TILES)),
+    "smolvlm": (_siglip, SmolVLMImageProcessorPil(**_TILES)),
+    "idefics3": (_siglip, Idefics3ImageProcessorPil(**_TILES)),
 }
 
 
-def build(family: str, directory: Path) -> Path:
-    """A complete model folder with random weights and a byte-level tokenizer."""
+def build(family: str, directory: Path, head_size: int = 8) -> Path:
+    """A complete model folder with random weights and a byte-level tokenizer. Inference servers require a head size of at least 32."""
     torch.manual_seed(sum(map(ord, family)))
     settings, pixels = FAMILIES[family]
-    config = hf.AutoConfig.for_model(family, **settings)
+    config = hf.AutoConfig.for_model(family, **settings(head_size))
     model = hf.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -93,7 +101,8 @@ def build(family: str, directory: Path) -> Path:
     folder = directory / family
     model.save_pretrained(folder)
     pixels.save_pretrained(folder)
-    _TOKENIZER.save_pretrained(folder)
+    special = [*_SPECIAL[:3], *_QWEN_NAMES, *_SPECIAL[7:]] if family.startswith("qwen") else _SPECIAL
+    make_tokenizer(special).save_pretrained(folder)
     return folder
 
 

@@ -179,9 +179,9 @@ function lightRftPage(): string {
   });
   return page(
     "`hone lightrft`",
-    `Every flag becomes settings of Hone, which work in other commands too. Given flags win over the script's \`config\`; the
-defaults of flags that are not given do not. A given flag whose setting is not supported stops the run before it starts; a default
-that is not supported prints a warning, and the run continues without it. Settings of \`local.*\` require a local engine.
+    `Each flag sets one or more settings of Hone, which also work in other commands. A flag on the command line overrides the script's
+\`config\`; the default of a flag does not. If a flag on the command line is not supported, the run stops before it starts. If a default
+is not supported, the run prints a warning and continues without it. Settings of \`local.*\` require a local engine.
 
 ${parts.join("\n\n")}`,
   );

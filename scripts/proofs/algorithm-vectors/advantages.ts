@@ -34,7 +34,7 @@ function whitenWhere(matrix: readonly ArrayLike<number>[], mask: Matrix): Matrix
   return matrix.map((row) => Array.from(row, (value) => (value - center) * factor));
 }
 
-/** rLLM's and the cookbook's: rewards by group, one advantage per trajectory. */
+/** Recorded from rLLM and the cookbook: rewards by group, one advantage per trajectory. */
 const byGroup = (name: EstimatorName, options: EstimatorOptions) =>
   family<Grouped, StdParams>(({ inputs, params }) => ({
     advantages_by_group: estimators[name].compare(
@@ -52,7 +52,7 @@ function rowsByGroup(index: readonly string[]): number[][] {
   return [...groups.values()];
 }
 
-/** One advantage per row, from rows that name their group. */
+/** Computes one advantage per row. Each row has the name of its group. */
 function compareRows(
   index: readonly string[],
   compare: (groups: RewardGroup[]) => number[][],
@@ -77,7 +77,7 @@ function compareRows(
   return byRow;
 }
 
-/** verl's and SkyRL's: rewards by token, a row's advantage on each of its tokens. */
+/** Recorded from verl and SkyRL: rewards by token; each token has the advantage of its row. */
 const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family => {
   const figuresOf = ({ inputs, params }: VectorCase<Rows & { reward_baselines?: number[] }, StdParams>) =>
     compareRows(
@@ -100,7 +100,7 @@ const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets
       );
       const advantages = whitens ? masked(whitenWhere(spread, mask), mask) : spread;
       if (name !== "remax") return { advantages, returns: advantages };
-      // A reward before the last token counts for the tokens up to it alone.
+      // A reward before the last token counts only for the tokens up to it.
       const returns = masked(rewards, mask).map((row) => Array.from(returnsToGo(row, 1)));
       const behind = returns.map((row, index) =>
         row.map((ahead, token) => sum(rewards[index]!) * mask[index]![token]! - ahead),
@@ -123,7 +123,7 @@ function equalWhitened({ inputs, outputs, tol }: VectorCase<Rows>): Deviation | 
   };
 }
 
-/** Where upstream raises, Hone gives no advantage to what cannot be compared. */
+/** Upstream raises an error for groups that cannot be compared; Hone gives them an advantage of 0. */
 function raises(outputs: unknown): Deviation | undefined {
   const { error } = outputs as { error?: string };
   return error === undefined
@@ -152,7 +152,7 @@ const gae = (preset: { carries: boolean }): Family =>
     };
   });
 
-/** Of the tokens that the policy sampled; the others repeat the advantage of the token after them. */
+/** The advantages of the tokens that the policy sampled; the other tokens repeat the advantage of the next sampled token. */
 function carriedAdvantages(
   rewards: readonly number[],
   values: readonly number[],
@@ -223,7 +223,7 @@ function evaluateOptimalBaseline({ inputs }: VectorCase<OtbRows>) {
   return { advantages, returns };
 }
 
-/** LightRFT's: consecutive rewards form a group. */
+/** Recorded from LightRFT: consecutive rewards form a group. */
 const lightrftPreprocess = (name: EstimatorName): Family =>
   family<{ rewards: number[] }, { n_samples_per_prompt: number }, { rewards: number[] }>(
     ({ inputs, params }) => ({
@@ -245,7 +245,7 @@ interface TrlParams {
   reward_weights: number[];
   num_generations: number;
 }
-/** TRL's: weighted sums of several rewards, of which some may be missing; rows without any are left out. */
+/** Recorded from TRL: weighted sums of several rewards, some of which may be missing. Rows without any reward are skipped. */
 const trl = family<{ rewards_per_func: Matrix }, TrlParams>(({ inputs, params }) => {
   const scores = inputs.rewards_per_func.map((values) =>
     values.every(Number.isNaN)
@@ -280,7 +280,7 @@ interface CollectParams extends StdParams {
 const collect = family<Collected, CollectParams>(({ inputs, params }) => {
   const groups = inputs.groups.map(({ group_id, trajectories }) =>
     rewardGroup(
-      // rLLM's role where an id names none; Hone's groups always have one.
+      // The role that rLLM uses for an id without a role; Hone's groups always have a role.
       group_id.slice(0, -1).includes(":") ? group_id : `${group_id.replace(/:$/, "")}:all_groups`,
       trajectories.map(({ reward }) => reward),
     ),

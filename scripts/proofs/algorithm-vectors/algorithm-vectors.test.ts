@@ -14,7 +14,7 @@ test.each(Object.keys(families))("%s: the recorded values", (name) => {
   expect(own.length).toBeGreaterThan(0);
 });
 
-test("a case belongs to the longest family that its name begins with, and is judged by its values", () => {
+test("a case belongs to the longest family whose name is a prefix of its name, and is compared by its values", () => {
   const vector = (name: string, outputs: unknown) => ({ name, inputs: {}, params: {}, outputs, tol: 1e-3 });
   const known = {
     a: family(() => ({ x: 1 })),
@@ -47,7 +47,7 @@ test("a case belongs to the longest family that its name begins with, and is jud
   ]);
 });
 
-test("values differ if one is missing, has another length, or is not finite in another way", () => {
+test("values differ if one is missing, has another length, or is non-finite in a different way", () => {
   expect(differences({ a: [1, Number.NaN], b: 1 }, { a: [1, Number.NaN] }, 0)).toEqual([]);
   expect(differences({}, { a: 1 }, 1)).toHaveLength(1);
   expect(differences([1, 2, 3], [1, 2], 1)).toHaveLength(1);

@@ -1,4 +1,4 @@
-/** Recorded matrices: one row a reply, padded, with a 0/1 mask of what the policy sampled. */
+/** Recorded matrices: one padded row per reply, with a 0/1 mask of the tokens that the policy sampled. */
 
 export type Matrix = number[][];
 
@@ -11,7 +11,7 @@ export const masked = (matrix: readonly ArrayLike<number>[], mask: Matrix): Matr
 export const trained = (matrix: readonly ArrayLike<number>[], mask: Matrix): number[] =>
   matrix.flatMap((row, index) => Array.from(row).filter((_, token) => mask[index]![token] === 1));
 
-/** Every `size` rewards are a group. */
+/** Splits rewards into groups of `size`. */
 export function consecutive(values: readonly number[], size: number): { rewards: number[] }[] {
   return Array.from({ length: values.length / size }, (_, group) => ({
     rewards: values.slice(group * size, (group + 1) * size),

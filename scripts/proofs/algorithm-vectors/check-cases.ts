@@ -16,7 +16,7 @@ export function checkCases(cases: readonly VectorCase[], families: Families): Ve
   });
 }
 
-/** The longest key that the name begins with, by whole parts. */
+/** The longest key that is a prefix of the name, in whole parts between slashes. */
 function familyOf(name: string, families: Families): string | undefined {
   for (let parts = name.split("/"); parts.length > 0; parts = parts.slice(0, -1)) {
     const key = parts.join("/");

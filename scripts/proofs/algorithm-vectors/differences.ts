@@ -1,6 +1,6 @@
 /** Compares values with recorded values. */
 
-/** Where `got` differs from `want` by more than `tol * (1 + |want|)`: `[]` when nowhere. Keys that `want` lacks are free. */
+/** The places where `got` differs from `want` by more than `tol * (1 + |want|)`. Keys that `want` does not have are ignored. */
 export function differences(got: unknown, want: unknown, tol: number, path = ""): string[] {
   if (typeof want === "number") return close(got, want, tol) ? [] : [`${path}: got ${String(got)}, want ${want}`];
   if (Array.isArray(want) && (got as { length?: number } | undefined)?.length !== want.length) {

@@ -1,4 +1,4 @@
-/** All families, from the files that know them. */
+/** All families of recorded cases. */
 import { advantageFamilies } from "./advantages.ts";
 import type { Families } from "./family.ts";
 import { klFamilies } from "./kl.ts";

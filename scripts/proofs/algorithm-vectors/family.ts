@@ -1,4 +1,4 @@
-/** What a family of recorded cases is: how Hone computes what another system computed, or why it does not. */
+/** A family of recorded cases: how Hone computes the values that another system computed, or why it does not. */
 
 /** One recorded call of another system's function; `name` starts with the system and the function. */
 export interface VectorCase<Inputs = unknown, Params = unknown, Outputs = unknown> {
@@ -21,15 +21,15 @@ export interface Family {
   evaluate?(vector: VectorCase): unknown;
   /** Single cases with a deliberate difference; they count as skipped if the values equal `instead`. */
   deviates?(vector: VectorCase): Deviation | undefined;
-  /** Why the whole family is left out; also a line of docs/decisions/algorithm-deviations.md. */
+  /** Why the whole family is skipped; also a line in docs/decisions/algorithm-deviations.md. */
   skip?: string;
 }
 
-/** By the beginning of the names: `"verl/adv"` is `verl/adv/...`; of several that fit, the longest counts. */
+/** Families by the prefix of the names: `"verl/adv"` matches `verl/adv/...`. If several match, the longest is used. */
 export type Families = Readonly<Record<string, Family>>;
 
 /**
- * Types a family by its cases; the files themselves are not checked beyond what the evaluation reads.
+ * Gives a family the type of its cases. The files are not validated.
  *
  * @example
  * "rllm/adv/rloo": family<{ rewards_by_group: number[][] }, object>(({ inputs }) => ({

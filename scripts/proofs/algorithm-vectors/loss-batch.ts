@@ -1,4 +1,4 @@
-/** Recorded matrices with a mask as the ragged batches that losses work on, and gradients back. */
+/** Converts recorded matrices with a mask into the ragged batches of losses, and gradients back into matrices. */
 import { type PolicyLossOptions, policyLoss } from "../../../src/algorithms/policy-loss/policy-loss.ts";
 import type { LossValue } from "../../../src/algorithms/types.ts";
 import { offsetsOf, totalsOf } from "../../../src/trajectories/batch.ts";
@@ -18,7 +18,7 @@ export interface LossInputs {
 /** Losses also accept float64 values, which the recordings contain. */
 export const floats = (values: readonly number[]) => Float64Array.from(values) as unknown as Float32Array;
 
-/** The entries of a matrix that a mask keeps, end to end. */
+/** The entries of a matrix where the mask is 1, row after row. */
 export function ragged(matrix: Matrix, mask: Matrix): Float32Array {
   return floats(matrix.flatMap((row, b) => row.filter((_, t) => mask[b]![t] === 1)));
 }
@@ -63,7 +63,7 @@ export interface Evaluated {
   grad_entropy: Matrix;
   /** Sum by count of each metric. */
   metrics: Record<string, number>;
-  /** The same of each row alone, in the order of the rows; a row without tokens has none. */
+  /** The same for each row, in order; rows without tokens are skipped. */
   rows: Record<string, number>[];
   tokens: number;
 }
@@ -99,6 +99,6 @@ export function evaluateLoss(
 const figures = ({ metrics }: LossValue): Record<string, number> =>
   Object.fromEntries(Object.entries(metrics).map(([name, { sum, count }]) => [name, sum / count]));
 
-/** Everything times a factor, e.g. the number of data-parallel ranks. */
+/** Multiplies all values by a factor, e.g. the number of data-parallel ranks. */
 export const times = (factor: number, matrix: Matrix): Matrix =>
   matrix.map((row) => row.map((entry) => entry * factor));

@@ -43,14 +43,14 @@ interface VerlParams {
   global_batch_info?: Record<"dp_size" | "batch_num_tokens" | "global_batch_size" | "loss_scale_factor", number | null>;
 }
 
-/** Where nothing is trained, or nothing is left after rejection, upstream divides by none. */
+/** Batches without trained tokens, where upstream divides by zero. */
 const emptyIsNothing = ({ outputs }: VectorCase<unknown, unknown>): Deviation | undefined =>
   Number.isNaN((outputs as { loss: number }).loss)
     ? { why: "an empty batch contributes 0; upstream divides 0 by 0", instead: { loss: 0 } }
     : undefined;
 
 const verlNames: Record<string, PolicyLossName> = { vanilla: "ppo", dual_clip: "ppo", geo_mean: "gmpo" };
-/** Losses that aggregate in their own way whatever verl's setting says. */
+/** Losses with their own aggregation, regardless of verl's setting. */
 const verlForced = new Set<PolicyLossName>(["gspo", "sapo", "gmpo"]);
 
 function verlOptions(lossFn: PolicyLossName, params: VerlParams): Partial<PolicyLossOptions> {
@@ -75,14 +75,14 @@ function verlOptions(lossFn: PolicyLossName, params: VerlParams): Partial<Policy
   };
 }
 
-/** verl's metrics are sums by the token count plus 1e-8, Hone's by the token count. */
+/** verl divides metrics by the number of tokens plus 1e-8, Hone by the number of tokens. */
 function verlMetrics({ metrics, tokens, loss }: Evaluated, coefficient = 0): Record<string, number> {
   const masked = (value: number) => (value * tokens) / (tokens + 1e-8);
   return {
     "actor/pg_clipfrac": masked(metrics["actor/pg_clipfrac"] ?? 0),
     "actor/pg_clipfrac_lower": masked(metrics["actor/pg_clipfrac_lower"] ?? 0),
     "actor/ppo_kl": masked(metrics["actor/ppo_kl"] ?? 0),
-    // verl adds the other terms to the tensor that it also reports.
+    // verl adds the other terms to the tensor that it reports.
     "actor/pg_loss": loss,
     "actor/entropy_loss": metrics["actor/entropy_loss"] ?? 0,
     kl_loss: metrics["actor/kl_loss"] ?? 0,
@@ -103,15 +103,15 @@ const verlLoss = family<VerlInputs, VerlParams>(({ name, inputs, params }) => {
   const totals: Partial<BatchTotals> = {
     ...(info?.batch_num_tokens ? { tokens: info.batch_num_tokens } : {}),
     ...(info?.global_batch_size ? { sequences: info.global_batch_size } : {}),
-    // GMPO's mean is over all rows, those without tokens included.
+    // GMPO's mean is over all rows, including rows without tokens.
     ...(lossFn === "gmpo" ? { sequences: inputs.mask.length } : {}),
   };
   const scale = info?.loss_scale_factor ? { lossScale: info.loss_scale_factor } : {};
   const batch = { ...batchOf(inputs, totals), ...withWeights(inputs) };
   const got = evaluateLoss(inputs, { ...verlOptions(lossFn, params), ...scale }, batch);
-  // Data-parallel ranks average their gradients, so each multiplies by their number, unless the scale is fixed.
+  // Data-parallel ranks average their gradients, so each multiplies by the number of ranks, unless the scale is fixed.
   const ranks = params.loss_agg_mode === "seq-mean-token-sum-norm" ? 1 : (info?.dp_size ?? 1);
-  // A share of a global count of tokens is not what verl's metrics are of.
+  // verl's metrics do not use the global number of tokens.
   const own = (got.tokens / batch.totals.tokens) ** -1;
   const metrics = verlMetrics(got);
   for (const key of ["actor/pg_clipfrac", "actor/pg_clipfrac_lower"]) metrics[key]! *= own;
@@ -124,7 +124,7 @@ const verlActor = family<LossInputs, VerlParams>(({ inputs, params }) => {
     ...verlOptions("ppo", params),
     klBeta: use_kl_loss ? kl_loss_coef : 0,
     klEstimator: klName(kl_loss_type)!,
-    // The entropy is reported without a bonus too, and Hone asks for it only with one: a bonus of nothing.
+    // verl reports the entropy even without a bonus. Hone computes it only with a bonus, so the bonus here is 0.
     entropyCoeff: entropy_coeff || Number.MIN_VALUE,
   });
   return { ...got, metrics: verlMetrics(got, kl_loss_coef) };

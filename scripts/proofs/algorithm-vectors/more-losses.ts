@@ -12,7 +12,7 @@ interface TinkerParams {
   beta?: number;
 }
 
-/** Sums over tokens, as the service does; bounds are of the ratio itself. */
+/** Sums over tokens, as the service does. The bounds apply to the ratio itself. */
 const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ name, inputs, params, outputs }) => {
   const lossFn = part(name, 2) as PolicyLossName;
   const options: Partial<PolicyLossOptions> = {
@@ -26,7 +26,7 @@ const tinkerLoss = family<LossInputs, TinkerParams, { token_loss: Matrix }>(({ n
     aggMode: "seq-mean-token-sum-norm",
     lossScale: 1,
   };
-  // Cross-entropy has weights for advantages; the recorded cases weigh by the mask.
+  // For cross-entropy, advantages are weights; in the recorded cases the weights are the mask.
   const given = lossFn === "cross_entropy" ? { ...inputs, advantages: inputs.mask } : inputs;
   const alone = (b: number, t: number) => {
     const one = (matrix: Matrix) => [[matrix[b]![t]!]];
@@ -54,7 +54,7 @@ interface LightrftParams {
   high_entropy_ratio?: number;
 }
 
-/** Means of rows; with a row that has no token LightRFT gives NaN. */
+/** Means over rows. LightRFT gives NaN if a row has no token. */
 function lightrftLoss(inputs: LossInputs, params: LightrftParams, lossFn: PolicyLossName) {
   const options: Partial<PolicyLossOptions> = {
     lossFn,
@@ -104,7 +104,7 @@ interface SkyrlParams {
 
 const skyrl = (lossFn: PolicyLossName) => family<LossInputs, SkyrlParams>(evaluateSkyrl(lossFn));
 
-/** The losses whose figures of the ratio, which nobody else reports, are left out of the comparison. */
+/** The losses whose ratio metrics are not compared, because only SkyRL reports them. */
 const skyrlWithoutFigures = (lossFn: PolicyLossName) =>
   family<LossInputs, SkyrlParams, object>(evaluateSkyrl(lossFn), ({ outputs }) => ({
     why: "loss and gradient are equal; ratio metrics under SkyRL's names are not reported",
@@ -132,12 +132,12 @@ const evaluateSkyrl =
     };
   };
 
-/** TRL's aggregations as weights of Hone's; its losses by sequence average the slopes. */
+/** TRL's aggregations as weights. Its sequence-level losses average the slopes. */
 interface TrlParams {
   loss_type: string;
   epsilon_low: number;
   epsilon_high: number;
-  /** Caps the ratio of the unclipped branch: above the upper bound the same as a dual clip. */
+  /** Caps the ratio of the unclipped branch, which above the upper bound equals a dual clip. */
   delta: number | null;
   beta: number;
   max_completion_length: number;
@@ -164,7 +164,7 @@ function evaluateTrl({ inputs, params }: VectorCase<TrlInputs, TrlParams>) {
     gspoGradient: "sequence",
     epsClip: params.epsilon_low,
     epsClipHigh: params.epsilon_high,
-    // TRL's upper bound is of the ratio itself, and there is no lower one.
+    // TRL's upper bound applies to the ratio itself, and there is no lower bound.
     ...(lossFn === "cispo" ? { cispoLow: 0, cispoHigh: params.epsilon_high } : {}),
     dualClip: params.delta,
     klBeta: params.beta,
@@ -177,14 +177,14 @@ function evaluateTrl({ inputs, params }: VectorCase<TrlInputs, TrlParams>) {
     ...(weights ? { rolloutWeights: ragged(weights, inputs.mask) } : {}),
   };
   const got = evaluateLoss(inputs, options, batch);
-  // Its KL is reported by token, however the loss is aggregated.
+  // TRL reports the KL per token, regardless of the loss aggregation.
   const { metrics } = evaluateLoss(inputs, { ...options, aggMode: "token-mean" }, batch);
   return { ...got, metrics: trlMetrics(inputs, { ...got, metrics }, lossFn === "gspo") };
 }
 
 /**
- * TRL's figures, in single precision: clipped shares by side, which is the sign of the advantage, over the batch (by
- * tokens, or rows where a ratio is a row's) and at worst in a row.
+ * TRL's metrics, in single precision: the shares of clipped tokens (or of rows, if ratios are per row) for positive and
+ * for negative advantages, over the whole batch, and the extreme value of a single row.
  */
 function trlMetrics(inputs: TrlInputs, { metrics, rows, tokens }: Evaluated, byRow: boolean): Record<string, number> {
   const counts = inputs.mask.map((row) => row.filter((flag) => flag === 1).length);

@@ -1,4 +1,4 @@
-/** verl's metrics of how two policies see the same tokens, from the statistics that Hone uses. Runs do not report them. */
+/** verl's metrics of the difference between two policies, computed from Hone's statistics. Runs do not report them. */
 
 import {
   clampLog,

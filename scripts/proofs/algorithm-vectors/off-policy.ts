@@ -1,4 +1,4 @@
-/** Off-policy correction: weights, rejection masks, what sampler and trainer make of the same tokens. */
+/** Off-policy correction: weights, rejection masks, and the difference between sampler and trainer. */
 
 import { klPenalty, penalizeAdvantages } from "../../../src/algorithms/kl/kl-penalty.ts";
 import { importanceWeights } from "../../../src/algorithms/off-policy/importance-weights.ts";
@@ -17,7 +17,7 @@ interface Inputs {
 const read = ({ train_logprobs, rollout_logprobs, mask }: Inputs) =>
   [ragged(train_logprobs, mask), ragged(rollout_logprobs, mask), raggedOffsets(mask)] as const;
 
-/** verl takes shares of sequences in single precision. */
+/** verl computes the shares of sequences in single precision. */
 export function inSingle(metrics: Record<string, number>, level?: "token" | "sequence" | null): Record<string, number> {
   const ofSequences =
     level === "sequence" ? /fraction/ : /seq_fraction_|_rs_seq_masked_fraction|_seq_(sum|mean|max)_k[123]_fraction_/;
@@ -43,7 +43,7 @@ interface Flat {
   mask: number[];
 }
 
-/** rLLM's first metric is the mean absolute difference, the cookbook's is signed. */
+/** rLLM's first metric is the mean absolute difference; the cookbook's is the mean signed difference. */
 const mismatch = (prefix: string, signed: boolean) =>
   family<Flat, object>(({ inputs }) => {
     const trained = (values: number[]) => floats(values.filter((_, index) => inputs.mask[index] === 1));
@@ -60,7 +60,7 @@ const mismatch = (prefix: string, signed: boolean) =>
 
 type Datum = Record<"sampled" | "base" | "mask" | "advantages", number[]>;
 
-/** The cookbook adds the penalties of later tokens to those of the prompt too, which are not trained. */
+/** The cookbook also adds the penalties of later tokens to those of the prompt tokens, which are not trained. */
 const tinkerPenalty = family<{ datums: Datum[] }, { kl_penalty_coef: number; kl_discount_factor: number }>(
   ({ inputs: { datums }, params }) => {
     const everywhere = datums.map(({ mask }) => mask.map(() => 1));

@@ -1,9 +1,9 @@
-/** Reads a file of recorded cases: `{"cases": [...]}`, or one case a line (`.jsonl`). */
+/** Reads a file of recorded cases: `{"cases": [...]}`, or one case per line (`.jsonl`). */
 import { readFileSync } from "node:fs";
 import { UserError } from "../../../src/errors.ts";
 import type { VectorCase } from "./family.ts";
 
-/** JSON has no word for these; the files spell them as strings. */
+/** JSON does not have these numbers, so the files contain strings. */
 const notFinite: Readonly<Record<string, number>> = {
   NaN: Number.NaN,
   Infinity: Number.POSITIVE_INFINITY,
@@ -12,7 +12,7 @@ const notFinite: Readonly<Record<string, number>> = {
 const revive = (_key: string, value: unknown) =>
   typeof value === "string" && Object.hasOwn(notFinite, value) ? notFinite[value] : value;
 
-/** @throws UserError when the file cannot be read or has another form */
+/** @throws UserError when the file cannot be read or parsed */
 export function readCases(path: string): VectorCase[] {
   const cases = parse(path, readText(path));
   const broken = cases.findIndex(({ name, inputs, outputs }) => typeof name !== "string" || !inputs || !outputs);

@@ -1,4 +1,4 @@
-/** What happens to rewards before, and to advantages after, they are compared: LightRFT's pipeline, part by part. */
+/** LightRFT's processing of rewards and advantages before and after the estimator, part by part. */
 
 import { type WhiteningOptions, whiteningOf, whitenings } from "../../../src/algorithms/advantages/whitening.ts";
 import { compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
@@ -24,13 +24,13 @@ function whitenWhere(matrix: readonly ArrayLike<number>[], mask: Matrix, options
   return matrix.map((row) => Array.from(row, (value) => (value - center) * factor));
 }
 
-/** LightRFT counts padding among the values. */
+/** LightRFT includes padding in the values. */
 function clip(matrix: Matrix, bound: number): { values: Matrix; fraction: number } {
   const { fraction } = clipSymmetric(matrix.flat(), bound);
   return { values: matrix.map((row) => clipSymmetric(row, bound).values), fraction };
 }
 
-/** A reward and the price of its KL, at the places where the mask is 1. */
+/** A reward minus its KL penalty, where the mask is 1. */
 function rewardRow(reward: number, kl: readonly number[], mask: readonly number[], coefficient: number): number[] {
   const own = kl.filter((_, token) => mask[token] === 1);
   const rewards = tokenRewards(own.length, reward, own, coefficient);
@@ -111,7 +111,7 @@ const gae = family<GaeInputs, ComputeParams & { lambd: number }>(({ inputs, para
   const raw = rows.map(({ advantages }) => Array.from(advantages));
   const whitened = params.advantages_norm ? whitenWhere(raw, mask, whitenings.lightrftGae) : raw;
   const { values: advantages } = clip(whitened, params.advantage_clip);
-  // Upstream measures what was clipped after clipping.
+  // Upstream computes the clipped share after clipping.
   const { fraction } = clip(advantages, params.advantage_clip);
   return {
     advantages,
@@ -189,7 +189,7 @@ const computeReward = family<
 >(
   ({ inputs: { reward, kl, mask }, params }) => {
     const rewards = clipSymmetric(reward, params.reward_clip_range?.[1] ?? 0).values;
-    // Upstream prices padding too, and masks it later.
+    // Upstream also penalizes padding, and masks it later.
     const price = (value: number) => tokenRewards(1, 0, [value], params.kl_coef)[0]!;
     return {
       token_rewards: mask.map((row, index) => {
@@ -231,7 +231,7 @@ const dynamicSampling = family<{ rewards: number[] }, { n_samples_per_prompt: nu
   const groups = consecutive(inputs.rewards, params.n_samples_per_prompt);
   return {
     rewards: estimators.group_norm.compare(groups, estimatorPresets.lightrft).flat(),
-    // Upstream keeps groups that are uniform in any other reward than 0 and 1; they cost nothing and teach nothing.
+    // Upstream keeps groups whose rewards are equal but not 0 or 1. They have no training signal.
     row_kept: groups.flatMap(({ rewards }) => rewards.map(() => !allEqual(rewards) || ![0, 1].includes(rewards[0]!))),
   };
 });

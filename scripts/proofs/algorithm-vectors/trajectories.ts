@@ -1,4 +1,4 @@
-/** Grouping, filters, and what steps share; and the families that are another system's plumbing. */
+/** Grouping, filters, and advantages of steps; and skipped families that are not algorithms. */
 import { shareAmongSteps } from "../../../src/algorithms/advantages/step-advantages.ts";
 import { shapeStepRewards } from "../../../src/rollout/shape-step-rewards.ts";
 import { mean } from "../../../src/statistics.ts";
@@ -33,7 +33,7 @@ const transform = family<TransformInputs, TransformParams>(({ inputs, params }) 
       termination: termination_reason ?? "unknown",
       trajectories: trajectories.map(({ name, reward, step_rewards }, position) =>
         sampleTrajectory({
-          // Hone's recorders name every trajectory; the recorded ones without a name are told apart by position.
+          // Hone names every trajectory. Recorded trajectories without a name are distinguished by their position.
           name: params.impute_missing_names && name === params.default_traj_name ? `${name}_${position}` : name,
           reward,
           steps: step_rewards.map((own) => sampleStep([1], [2], { reward: own })),
@@ -61,7 +61,7 @@ interface RejectionParams {
   min_partial_solve_tasks: number;
   min_trajs_per_group: number;
 }
-/** Recorded with one accumulator over all batches, which upstream's trainer would begin anew at each. */
+/** Recorded with one accumulator over all batches; upstream's trainer would start a new one for each batch. */
 const rejection = family<Batches, RejectionParams>(({ inputs, params }) => {
   let gathered = nothingGathered;
   const per_batch = inputs.batches.map((batch) => {
@@ -101,7 +101,7 @@ interface Broadcast {
   other_traj: string[];
   other_ep: string[];
 }
-/** Upstream has an advantage for each token of a trajectory's last step, and gives the other steps their mean. */
+/** Upstream has one advantage per token of a trajectory's last step. The other steps get their mean. */
 const broadcast = family<Broadcast, { normalize_by_steps: boolean }>(({ inputs, params }) => {
   const scalars = inputs.last_adv.map((row, index) => {
     const advantage = mean(row.filter((_, token) => inputs.last_mask[index]![token] === 1));

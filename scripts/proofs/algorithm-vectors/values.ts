@@ -12,7 +12,7 @@ type ValueParams = {
   loss_agg_mode?: AggregationMode;
 };
 
-/** LightRFT's and SkyRL's means are of rows, verl's by its setting. */
+/** LightRFT and SkyRL average over rows; verl uses its setting. */
 const value = (rowMeans: boolean) =>
   family<ValueInputs, ValueParams, { loss: number }>(
     ({ inputs, params }) => evaluateValue(inputs, params, rowMeans),

@@ -83,7 +83,7 @@ export function connect(worker: WorkerProcess) {
       send({ ...fields, id, op }, arrays);
       return { id, answer, reply: (replyOp, replyArrays) => send({ id, op: replyOp }, replyArrays) };
     },
-    /** Requests without an answer, the longest silent first. */
+    /** Requests without an answer; first the one without news for the longest time. */
     waitingFor(): { what: string; seconds: number }[] {
       const now = performance.now();
       return [...pending.values()]

@@ -1,4 +1,4 @@
-/** Images on their way to the worker: bytes once by hash, places in sequences by range. */
+/** Sends images to the worker: the bytes once, by hash; the places in sequences as ranges. */
 import { concatenate } from "../../concatenate.ts";
 import { RunError, UserError } from "../../errors.ts";
 import type { MediaStore } from "../../images/media-store.ts";
@@ -8,7 +8,7 @@ import type { EngineImages } from "../engine.ts";
 import { type Connection, UnknownMediaError } from "./connection.ts";
 import type { OutgoingArrays } from "./frames.ts";
 
-/** Tokens of so many images are remembered. */
+/** Number of images whose tokens are cached. */
 const mostRemembered = 4096;
 
 /** @param placeholder as the worker reports it with its model */
@@ -25,7 +25,7 @@ export function workerImages(
     transparent,
     async tokensOf(images) {
       const missing = images.filter(({ hash }) => !known.has(hash));
-      // What is answered must not be dropped by what is added.
+      // Entries that are needed for the answer must not be dropped from the cache.
       const tokens = new Map(images.map(({ hash }) => [hash, known.get(hash)]));
       if (missing.length > 0) {
         const answered = await putImages(connection, store, missing, transparent);
@@ -69,7 +69,7 @@ async function putImages(
   return images.map((_, index) => tokens.slice(offsets[index], offsets[index + 1]));
 }
 
-/** The places of images in some sequences, as a message of the protocol has them; nothing if there are none. */
+/** The places of images in sequences, in the form of the protocol; nothing if there are none. */
 export function mediaFields(sequences: readonly { media?: readonly Media[] }[]): {
   fields: { media?: string[] };
   arrays: OutgoingArrays;
@@ -87,7 +87,7 @@ export function mediaFields(sequences: readonly { media?: readonly Media[] }[]):
   };
 }
 
-/** Puts images again that the worker has forgotten, and repeats the request once. */
+/** Sends images again that the worker has dropped, and repeats the request once. */
 export async function withMedia<T>(connection: Connection, store: MediaStore, run: () => Promise<T>): Promise<T> {
   try {
     return await run();

@@ -1,4 +1,4 @@
-/** What a worker reports of itself: its model and its counters. */
+/** The model and the counters that a worker reports. */
 import type { ModelInfo } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import { readNumber } from "./frames.ts";
@@ -9,7 +9,7 @@ export interface WorkerModel extends Pick<ModelInfo, "directory" | "architecture
   max_length: number;
   eos_token_ids: number[];
   attention_reason?: string | null;
-  /** Null if it reads only text, for `images_reason` if its files promise images. */
+  /** Null if images are not supported; `images_reason` then has the reason, if the model has a vision part. */
   images?: { placeholder: string; placeholder_id: number } | null;
   images_reason?: string | null;
   /** Of a reward model. */

@@ -16,9 +16,9 @@ export interface WorkerOptions {
   env: Readonly<Record<string, string>>;
   /** The worker's standard error is appended here. */
   logFile?: string | undefined;
-  /** Seconds that it has to end by itself. */
+  /** Seconds that it has to end before it is killed. */
   graceSeconds: number;
-  /** Explains its end. */
+  /** Explains why it ended. */
   died: (death: Death) => EngineDied;
 }
 
@@ -42,7 +42,7 @@ export async function startWorker(options: WorkerOptions): Promise<WorkerProcess
       PYTHONPATH: [workerDirectory, packages, process.env.PYTHONPATH].filter(Boolean).join(delimiter),
       PYTHONUNBUFFERED: "1",
       HONE_OWNER: ownerMark,
-      // If Node is killed, the worker notices by it.
+      // The worker uses it to notice when Node is killed.
       HONE_PARENT_PID: String(process.pid),
     },
     channel: "pipes",

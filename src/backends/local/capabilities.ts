@@ -1,4 +1,4 @@
-/** What the local engine can do. */
+/** The capabilities of the local engine. */
 import type { Capabilities } from "../engine.ts";
 
 export const capabilities: Capabilities = {
@@ -28,7 +28,7 @@ export const capabilities: Capabilities = {
   trainsVision: true,
 };
 
-/** Trained by several processes, and sampled by another one, which has a copy of its own of the weights. */
+/** With several training processes; another process samples from its own copy of the weights. */
 export const shardedCapabilities: Capabilities = {
   ...capabilities,
   engine: "local engine in several processes",
@@ -37,7 +37,7 @@ export const shardedCapabilities: Capabilities = {
   trainsVision: false,
 };
 
-/** Sampled by an inference server instead, which has a copy of its own of all weights. */
+/** With an inference server, which samples from its own copy of all weights. */
 export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities): Capabilities => ({
   ...trainer,
   engine: `${trainer.engine} with ${kind === "vllm" ? "a vLLM" : "an SGLang"} server`,

@@ -1,4 +1,4 @@
-/** A worker of its own that samples for learners of several processes: it loads the folders that they publish. */
+/** A separate worker that samples for a learner with several processes: it loads the folders that the learner publishes. */
 import { rmSync } from "node:fs";
 import { UserError } from "../../errors.ts";
 import { type MediaStore, memoryStore } from "../../images/media-store.ts";

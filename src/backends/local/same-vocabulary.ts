@@ -1,4 +1,4 @@
-/** Models that read the same tokens have the same vocabulary: checked by their tokenizer.json. */
+/** Checks that two models have the same vocabulary, by their tokenizer.json. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { UserError } from "../../errors.ts";

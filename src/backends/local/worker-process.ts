@@ -1,4 +1,4 @@
-/** How the local engine starts its worker, and explains the worker's end. */
+/** Starts the worker of the local engine, and explains why it ended. */
 import { type Death, describeDeath } from "../../processes/describe-death.ts";
 import { startWorker, type WorkerProcess } from "../channel/worker-process.ts";
 import { EngineDied } from "../engine-died.ts";
@@ -44,7 +44,7 @@ export const startLocalWorker = ({
     },
     logFile,
     graceSeconds: 3,
-    // The first of several processes holds no weights, so its memory explains nothing.
+    // With several processes, the first one does not hold weights, so its memory does not explain its end.
     died: (death) => workerDied(processes > 1 ? { ...death, residentBytes: null } : death),
   });
 

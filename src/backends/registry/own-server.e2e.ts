@@ -1,4 +1,4 @@
-/** A real vLLM server on the CPU, started by Hone, samples for the local engine. One server for all tests. */
+/** A real vLLM server on the CPU, started by Hone, samples for the local engine with a model that reads images. One server for all tests. */
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -6,17 +6,21 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
+import { renderWithImages } from "../../chat/images/prepare-images.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig } from "../../config/compose.ts";
 import { generated } from "../../data/generated.ts";
-import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { png } from "../../images/pictures.fixture.ts";
+import { runPython } from "../../python/run-python.fixture.ts";
+import { visionOf } from "../../rollout/vision.ts";
 import { mean } from "../../statistics.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
+import type { Sequence } from "../../trajectories/types.ts";
 import { samplerChecks } from "../conformance/conformance.ts";
 import { lora, madeUpSequences, madeUpTokens, madeUpWeights, numTrained, params, step } from "../conformance/tools.ts";
-import type { Engine, Policy } from "../engine.ts";
+import type { Engine, Policy, Sampler } from "../engine.ts";
 import { capabilitiesWith } from "../local/capabilities.ts";
 import { openLocalEngine } from "../local/engine.ts";
 import { localEngineOptions } from "../local/options.ts";
@@ -26,10 +30,11 @@ import { withServer } from "../servers/with-server.ts";
 import { startOwnServer } from "./own-server.ts";
 
 const root = temporaryFolder("own-server");
+const model = join(root, "qwen2_vl");
 const config = () =>
   composeConfig({
     overrides: [
-      `model.name=${join(root, "model")}`,
+      `model.name=${model}`,
       "model.lora_rank=4",
       "local={device: cpu, dtype: float32, threads: 1, sampler: {type: vllm}}",
     ],
@@ -40,7 +45,7 @@ let engine: Engine;
 let encode: (text: string) => ArrayLike<number>;
 
 beforeAll(async () => {
-  await makeTinyModel(join(root, "model"), 0, 64);
+  await runPython("make_tiny_vision_model.py", [root, "qwen2_vl", "32"]);
   const hooks = { logFile: join(root, "worker.log") };
   local = await openLocalEngine(localEngineOptions(config(), hooks));
   server = await startOwnServer(config(), local, hooks);
@@ -67,7 +72,48 @@ describe("a sampler of vLLM", () => {
   });
   const checks = samplerChecks.filter(({ needs }) => needs?.(capabilitiesWith("vllm")) ?? true);
   it.each(checks)("$name", ({ check }) => check({ sampler: policy.sampler, model: engine.model }, { tolerance: 1e-4 }));
+
+  it("reads images as the trainer does, also those that are resized", () => expectSameImages(policy));
 });
+
+it("the local sampler reads images as the trainer does", async () => {
+  await expectSameImages(await local.createPolicy({ adapter: { kind: "full" } }));
+});
+
+async function expectSameImages({ sampler, learner }: Policy): Promise<void> {
+  const sequences = await sampledBesideImages(sampler);
+  const forward = async (given: readonly Sequence[]) => [...(await learner.forward(given, {})).logprobs];
+  const computed = await forward(sequences.map(({ sequence }) => sequence));
+  const sampled = sequences.flatMap(({ logprobs }) => [...logprobs]);
+  for (const [index, value] of sampled.entries()) expect(computed[index]).toBeCloseTo(value, 4);
+  const [red, blue] = sequences.map(({ sequence }) => sequence);
+  expect(red!.tokens.slice(0, -6)).toEqual(blue!.tokens.slice(0, -6));
+  const swapped = await forward([{ ...red!, media: blue!.media! }]);
+  expect(Math.max(...swapped.map((value, index) => Math.abs(value - computed[index]!)))).toBeGreaterThan(1e-3);
+}
+
+/** Replies to a red and a blue picture, to two pictures, and to none. */
+async function sampledBesideImages(sampler: Sampler): Promise<{ sequence: Sequence; logprobs: Float32Array }[]> {
+  const chat = openChat(engine.model.directory, config(), () => {});
+  const picture = (width: number, color: [number, number, number]) =>
+    ({ type: "image", image: png(width, 28, color) }) as const;
+  const [red, blue] = [picture(20, [255, 0, 0]), picture(20, [0, 0, 255])];
+  const ask = (...images: (typeof red)[]) =>
+    renderWithImages(chat, visionOf(engine), [{ role: "user", content: [...images, { type: "text", text: "What?" }] }]);
+  const prompts = [await ask(red), await ask(blue), await ask(picture(61, [9, 200, 9]), red), await ask()];
+  const requests = prompts.map(({ tokens, media }) => ({
+    prompt: tokens,
+    media,
+    params: params({ maxTokens: 6, ignoreEos: true }),
+  }));
+  const replies: { sequence: Sequence; logprobs: Float32Array }[] = [];
+  for await (const { request, tokens, logprobs } of sampler.sample(requests)) {
+    const { prompt, media } = requests[request]!;
+    const trained = new Uint8Array(prompt.length + tokens.length - 1).fill(1, prompt.length - 1);
+    replies[request] = { sequence: { tokens: Int32Array.from([...prompt, ...tokens]), trained, media }, logprobs };
+  }
+  return replies;
+}
 
 const share = (reply: string) => [...reply].filter((letter) => letter >= "a" && letter <= "z").length / 8;
 
@@ -77,11 +123,11 @@ async function history(name: string, of: Engine, settings: { rank: number; rate:
       train: generated("toy", 256, (index) => ({ index })),
       workflow: singleTurn({ prompt: ({ index }) => `say ${index}`, reward: (_, { text: reply }) => share(reply) }),
       config: {
-        model: { name: join(root, "model"), lora_rank: settings.rank, train_unembed: settings.rank === 0 },
+        model: { name: model, lora_rank: settings.rank, train_unembed: settings.rank === 0 },
         rllm: {
           rollout: { n: 8 },
           trainer: {
-            total_batches: 8,
+            total_batches: 5,
             logger: [],
             save_freq: 0,
             test_freq: 0,
@@ -97,8 +143,8 @@ async function history(name: string, of: Engine, settings: { rank: number; rate:
   return trained.history.map(({ metrics }) => metrics);
 }
 
-const adapters = { rank: 4, rate: 0.03 };
-const allWeights = { rank: 0, rate: 0.01 };
+const adapters = { rank: 4, rate: 0.01 };
+const allWeights = { rank: 0, rate: 0.003 };
 
 function expectRise(metrics: Awaited<ReturnType<typeof history>>): void {
   const rewards = metrics.map((step) => step["reward/mean"] ?? Number.NaN);

@@ -13,7 +13,7 @@ test.each([
   [["rllm.async_training.staleness_threshold=1.5"], { adapters: 3 }],
   [["rllm.trainer.seed=5"], { seed: 5, gpu: undefined }],
 ])("%j", (overrides, expected) => {
-  expect(launchOptions(configOf(...overrides), onCpu, false)).toMatchObject(expected);
+  expect(launchOptions(configOf(...overrides), { model: onCpu }, false)).toMatchObject(expected);
 });
 
 test.each([

@@ -1,4 +1,4 @@
-/** The inference server that a configuration asks Hone to start: `local.sampler.type` without `local.sampler.url`. */
+/** The inference server that Hone starts: for `local.sampler.type` without `local.sampler.url`. */
 import { readFileSync } from "node:fs";
 import { freemem } from "node:os";
 import { dirname, join } from "node:path";
@@ -32,8 +32,8 @@ export function alternates({ local: { device, sampler }, rllm }: Config): boolea
 const gpuOf = (device: string) => (device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0));
 
 /**
- * Whether all weights go from the trainer's GPU straight to those of a server that Hone starts, by NCCL: that needs vLLM
- * on other GPUs than the trainer's. Otherwise they go through files.
+ * Whether all weights are sent from the trainer's GPU to a server that Hone starts by NCCL. This requires vLLM on other
+ * GPUs than the trainer's. Otherwise they are sent through files.
  */
 export function broadcasts(
   { local: { sampler }, model }: Config,
@@ -50,7 +50,9 @@ export function checkOwnServer(config: Config): void {
   if (devices !== null && devices.length < tensorParallel) {
     throw new UserError(
       `local.sampler.tensor_parallel=${tensorParallel}: local.sampler.devices names ${devices.length} GPUs`,
-      { hint: "name as many GPUs as share the model" },
+      {
+        hint: "list one GPU for each part of the model: local.sampler.devices=[0,1] with local.sampler.tensor_parallel=2",
+      },
     );
   }
   if (type === "sglang" && !isOnGpu(config)) {
@@ -63,7 +65,7 @@ export function checkOwnServer(config: Config): void {
 /** @throws UserError when its environment is missing; EngineDied when it ends before it answers */
 export async function startOwnServer(
   config: Config,
-  { model, nccl }: Pick<Engine, "model" | "nccl">,
+  { model, nccl, images }: Pick<Engine, "model" | "nccl" | "images">,
   { logFile, onStatus = () => {} }: Pick<EngineHooks, "logFile" | "onStatus">,
 ): Promise<ServerProcess> {
   const [{ startServer }, { sglangLaunch, vllmLaunch }] = await Promise.all([
@@ -71,7 +73,7 @@ export async function startOwnServer(
     import("../servers/process/launch.ts"),
   ]);
   const onGpu = isOnGpu(config);
-  const options = launchOptions(config, model, onGpu);
+  const options = launchOptions(config, { model, images }, onGpu);
   if (options.gpu && broadcasts(config, { model, nccl })) options.gpu.nccl = nccl;
   const common = { onStatus, logFile: logFile === undefined ? undefined : join(dirname(logFile), "server.log") };
   if (config.local.sampler.type === "sglang") {
@@ -97,21 +99,21 @@ export const thisMachine = ({ local }: Config): Machine => ({
   threads: threadEnvironment(local.threads, usableCores(), process.env),
 });
 
-/** Its processor refuses to load without a package that vLLM does not bring. */
+/** SmolVLM's processor needs a package that vLLM does not install. */
 const isSmolVlm = (folder: string) =>
   JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type === "smolvlm";
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;
   if (python) return python;
-  throw new UserError("local.sampler.type=sglang: the environment of SGLang is not known", {
-    hint: "install SGLang in an environment of its own and set HONE_SGLANG_PYTHON to its Python",
+  throw new UserError("local.sampler.type=sglang: HONE_SGLANG_PYTHON is not set, so SGLang cannot be found", {
+    hint: "install SGLang in a separate environment and set HONE_SGLANG_PYTHON to its Python",
   });
 }
 
 export function launchOptions(
   config: Config,
-  model: Pick<ModelInfo, "directory" | "dtype" | "device" | "maxLength">,
+  { model, images }: { model: LaunchOptions["model"] & Pick<ModelInfo, "device">; images?: unknown },
   onGpu: boolean,
 ): Omit<LaunchOptions, keyof Place> {
   const { rllm, model: trained } = config;
@@ -120,15 +122,17 @@ export function launchOptions(
     model,
     seed: rllm.trainer.seed,
     loraRank: trained.lora_rank === 0 ? undefined : trained.lora_rank,
-    // The current and the previous one, the one that is being loaded, and those that unfinished rollouts use.
+    // The current and the previous adapter, the one that is being loaded, and those that unfinished rollouts use.
     adapters: 3 + staleness,
+    tensorParallel: config.local.sampler.tensor_parallel,
+    readsImages: images !== undefined,
     gpu: onGpu ? gpuOptions(config, model.device, process.env.CUDA_VISIBLE_DEVICES) : undefined,
   };
 }
 
 /**
  * @param device of the trainer, such as "cuda:0"
- * @param visible CUDA_VISIBLE_DEVICES: indexes count in it
+ * @param visible CUDA_VISIBLE_DEVICES; device indexes refer to this list
  */
 export function gpuOptions(config: Config, device: string, visible: string | undefined): GpuOptions {
   const { sampler } = config.local;
@@ -139,7 +143,6 @@ export function gpuOptions(config: Config, device: string, visible: string | und
   return {
     visible: devices?.map((index) => names?.[index] ?? index).join(","),
     memoryShare: sampler.memory_share,
-    tensorParallel: sampler.tensor_parallel,
     sleep: sampler.sleep && alternates(config),
   };
 }

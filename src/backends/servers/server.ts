@@ -1,21 +1,21 @@
-/** One inference server: its address, and the connections to it. */
+/** One inference server: its address and its connections. */
 import { Pool } from "undici";
 import { UserError } from "../../errors.ts";
 import { reasonOf } from "./requests/server-failed.ts";
 
 export interface Server {
-  /** Without `/v1`. */
+  /** The address without `/v1`. */
   readonly url: string;
   /** The part of paths before `/v1`. */
   readonly prefix: string;
-  /** Replaced when the server hangs, which ends all requests to it. */
+  /** Replaced when the server hangs, to end all requests to it. */
   pool: Pool;
   readonly headers: Readonly<Record<string, string>>;
-  /** How long a request may make no progress. */
+  /** Time limit for a request without progress. */
   readonly timeoutSeconds: number;
-  /** Requests that it works on. */
+  /** Number of running requests. */
   running: number;
-  /** Whether it has vLLM's `/inference/v1/generate`. */
+  /** Whether the server has vLLM's `/inference/v1/generate`. */
   generates?: Promise<boolean> | undefined;
 }
 
@@ -34,10 +34,17 @@ export function openServer(text: string, apiKey: string | undefined, timeoutSeco
 
 export function newPool(url: string, timeoutSeconds: number): Pool {
   const limit = 1000 * timeoutSeconds;
-  return new Pool(new URL(url).origin, { connections: 1024, headersTimeout: limit, bodyTimeout: limit });
+  // Less than the 5 s after which vLLM and SGLang close an idle connection, perhaps while a request is on its way.
+  const keepAliveTimeout = 1000;
+  return new Pool(new URL(url).origin, {
+    connections: 1024,
+    headersTimeout: limit,
+    bodyTimeout: limit,
+    keepAliveTimeout,
+  });
 }
 
-/** @returns what it answers to /health, or why it does not answer */
+/** @returns the status of /health, or why the server does not answer */
 export async function statusOf({ url, headers }: Server, limitMs: number): Promise<number | string> {
   try {
     return (await fetch(`${url}/health`, { headers, signal: AbortSignal.timeout(limitMs) })).status;

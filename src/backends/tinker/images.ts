@@ -1,4 +1,4 @@
-/** Images on their way to a Tinker service: within the chunks of an input. */
+/** Sends images to a Tinker service, as chunks of an input. */
 import { RunError } from "../../errors.ts";
 import { readImageHeader } from "../../images/image-header.ts";
 import type { MediaStore } from "../../images/media-store.ts";
@@ -31,7 +31,7 @@ async function imageChunk(store: MediaStore, hash: string): Promise<InputChunk &
   return { kind: "image", data, format: readImageHeader(data).type === "image/png" ? "png" : "jpeg" };
 }
 
-/** Tokens of so many images are remembered. */
+/** Number of images whose tokens are cached. */
 const mostRemembered = 4096;
 
 /** The images of a model that Hone's own service serves. */

@@ -1,4 +1,4 @@
-/** What verl's workers can train, with inference servers that sample. */
+/** The capabilities of verl's workers together with inference servers. */
 import type { Capabilities } from "../engine.ts";
 
 export const capabilities: Capabilities = {

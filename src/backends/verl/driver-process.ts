@@ -1,4 +1,4 @@
-/** How the verl backend starts its driver, and explains the driver's end. */
+/** Starts the driver of the verl backend, and explains why it ended. */
 import { type Death, describeDeath } from "../../processes/describe-death.ts";
 import { startWorker, type WorkerProcess } from "../channel/worker-process.ts";
 import { EngineDied } from "../engine-died.ts";
@@ -19,7 +19,7 @@ export const startDriver = (
     env: {
       ...process.env,
       ...(usesGpu ? {} : { VERL_PLATFORM: "cpu" }),
-      // The driver passes it on: the workers of a machine share its cores.
+      // The driver passes these variables to the workers, which share the cores of a machine.
       ...threadEnvironment(0, Math.max(1, Math.floor(usableCores() / ranks)), process.env),
     } as Record<string, string>,
     logFile,
@@ -32,7 +32,7 @@ const hints = {
     "Lower trainer.n_gpus_per_node, actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or data.max_response_length, or use machines with more memory.",
 };
 
-/** When its raylet ends, Ray ends the driver too: it says so in one line, and then repeats the raylet's log, indented. */
+/** If the raylet ends, Ray also ends the driver. Ray prints one line about this, and then the indented log of the raylet. */
 export function driverDied(death: Death): EngineDied {
   const lastLines = death.lastLines.filter((line) => !/^\s+\[/.test(line));
   const { message, hint } = describeDeath({ ...death, lastLines }, { name: "the verl driver", hints });

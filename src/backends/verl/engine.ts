@@ -1,4 +1,4 @@
-/** The verl engine: verl's worker groups on Ray, behind a Python driver. It has learners; servers sample. */
+/** The verl engine: learners that use verl's worker groups on Ray through a Python driver. Servers sample. */
 import { dirname, join, resolve } from "node:path";
 import { verlEnvironment } from "../../python/find.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
@@ -11,11 +11,11 @@ import { modelFolder } from "../local/model-folder.ts";
 import type { WeightSource } from "../servers/weights/source-sampler.ts";
 import { capabilities } from "./capabilities.ts";
 import { startDriver } from "./driver-process.ts";
+import { compareValues, type WorkerValues } from "./expected-values.ts";
 import { type VerlEngineOptions, withModel } from "./options.ts";
-import { compareHeld, type Held } from "./promised.ts";
 
 export interface VerlEngine extends LearningEngine {
-  /** verl's own rollout servers, if they sample. */
+  /** Addresses and weights of verl's rollout servers, if they sample. */
   rollouts?: { urls: string[]; source: WeightSource };
 }
 
@@ -55,7 +55,7 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
       model: modelInfo(options.name, header.model as WorkerModel),
       versions: header.versions as Record<string, string>,
       ...(rollouts ? { rollouts } : {}),
-      imagesReason: "images are not passed on to verl's workers yet",
+      imagesReason: "the verl backend does not support images yet",
       async createPolicy(spec) {
         return { learner: (await createWorkerLearner(connection, spec)).learner };
       },
@@ -64,8 +64,8 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
         return (await createWorkerLearner(connection, spec)).learner;
       },
       async examine() {
-        const held = await request("readback", { paths: [...options.promised.keys()] });
-        return [compareHeld(options.promised, held as unknown as Held)];
+        const held = await request("readback", { paths: [...options.expected.keys()] });
+        return [compareValues(options.expected, held as unknown as WorkerValues)];
       },
       stats: () => workerStats(connection),
       waitingFor: connection.waitingFor,
@@ -93,7 +93,7 @@ async function openRollouts(
   };
 }
 
-/** A value that verl cannot use on this machine. */
+/** A value that was changed because verl cannot use it on this machine. */
 interface Adapted {
   path: string;
   from: unknown;
@@ -101,7 +101,7 @@ interface Adapted {
   reason: string;
 }
 
-/** A line for each reason, since the actor, the reference and the critic have the same settings. */
+/** One line per reason, because the actor, the reference and the critic have the same settings. */
 function adaptations(adapted: readonly Adapted[]): string[] {
   const changes = (reason: string) =>
     adapted

@@ -1,4 +1,4 @@
-/** What `hone doctor` finds before verl's workers start: the environment, the machines, the Ray cluster. */
+/** The checks of `hone doctor` before verl's workers start: the environment, the Ray cluster, shared memory. */
 import { execFile } from "node:child_process";
 import { existsSync, statfsSync } from "node:fs";
 import { connect } from "node:net";
@@ -11,7 +11,7 @@ import type { ComposedTree } from "../descriptor.ts";
 import type { Finding } from "../engine.ts";
 import { verlEngineOptions } from "./options.ts";
 
-/** Ray keeps objects in memory that is shared between processes; with less it uses files. */
+/** Ray keeps objects in shared memory. If less is free, it uses files. */
 const sharedBytes = 1e9;
 
 export async function examine(composed: ComposedTree, cores: number): Promise<Finding[]> {
@@ -52,7 +52,7 @@ async function cluster(address: unknown, ranks: number, cores: number): Promise<
     const detail = `Hone starts a cluster on this machine for ${workers}; ${cores} cores, ${hasNvidiaGpu() ? "an NVIDIA GPU" : "no NVIDIA GPU"}`;
     return ranks <= cores || hasNvidiaGpu()
       ? { name, detail }
-      : { name, detail: `${detail}: workers would share cores`, fix: `trainer.n_gpus_per_node=${cores}` };
+      : { name, detail: `${detail}; several workers would share a core`, fix: `trainer.n_gpus_per_node=${cores}` };
   }
   if (address === "auto") return { name, detail: `${workers} on the cluster that runs on this machine` };
   const [, host, port] = /^(?:ray:\/\/)?\[?([^\]]+?)\]?:(\d+)$/.exec(address) ?? [];

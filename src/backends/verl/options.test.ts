@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
+import { compareValues, expectedValues } from "./expected-values.ts";
 import { verlEngineOptions, withModel } from "./options.ts";
-import { compareHeld, promisedValues } from "./promised.ts";
 import { reasonUnused } from "./used-keys.ts";
 
 const model = mkdtempSync(join(temporaryFolder("verl"), "model-"));
@@ -63,28 +63,28 @@ test.each([
   [[`${actor}.optim.lr=1e-5`], { [`${actor}.optim.lr`]: 1e-5 }],
   [["training.learning_rate=1e-4"], { [`${actor}.optim.lr`]: 1e-4 }],
   [["actor_rollout_ref.model.lora_rank=8"], { "actor_rollout_ref.model.lora_rank": 8 }],
-])("%j promises what is composed", (overrides, expected) => {
+])("%j: the composed configuration has the expected values", (overrides, some) => {
   const { tree, ...rest } = composed(...overrides);
-  const promised = Object.fromEntries(promisedValues({ tree, ...rest }));
-  expect(promised).toMatchObject(expected);
-  for (const [path, value] of Object.entries(promised)) {
-    const held = path.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown>)[name], tree);
-    expect([path, held]).toEqual([path, value]);
+  const expected = Object.fromEntries(expectedValues({ tree, ...rest }));
+  expect(expected).toMatchObject(some);
+  for (const [path, value] of Object.entries(expected)) {
+    const found = path.split(".").reduce<unknown>((section, name) => (section as Record<string, unknown>)[name], tree);
+    expect([path, found]).toEqual([path, value]);
   }
 });
 
-test("a value that a worker holds otherwise is found", () => {
-  const promised = new Map<string, unknown>([
+test("a worker with another value is reported", () => {
+  const expected = new Map<string, unknown>([
     ["a", 1],
     ["b", [2]],
     ["c", 3],
   ]);
   const held = { a: "worker", b: "driver" };
-  expect(compareHeld(promised, { values: { a: 1, b: [2] }, missing: ["c"], held })).toEqual({
+  expect(compareValues(expected, { values: { a: 1, b: [2] }, missing: ["c"], held })).toEqual({
     name: "settings",
     detail: "2 values with two names are the same in verl (1 read from a worker); this version of verl has no c",
   });
-  expect(compareHeld(promised, { values: { a: 5, b: [2], c: 3 }, missing: [], held })).toMatchObject({
+  expect(compareValues(expected, { values: { a: 5, b: [2], c: 3 }, missing: [], held })).toMatchObject({
     detail: "a is 5, not 1",
     fix: expect.any(String),
   });
@@ -135,11 +135,11 @@ describe("verl's own rollout servers", () => {
   });
 
   test.each([
-    [[`${rollout}.name=trtllm`], "Hone samples from verl's vLLM and SGLang servers"],
-    [[`++${rollout}.disaggregation.enabled=true`], "only verl's own client uses such servers"],
+    [[`${rollout}.name=trtllm`], "Hone can sample only from verl's vLLM and SGLang servers"],
+    [[`++${rollout}.disaggregation.enabled=true`], "Hone does not support separate prefill servers"],
     [[`${rollout}.tensor_model_parallel_size=4`], "uses 4 GPUs"],
     [["trainer.n_gpus_per_node=1"], "does not divide verl's 1 worker"],
-    [["rllm.async_training.enable=true"], "need nodes of their own"],
+    [["rllm.async_training.enable=true"], "need separate nodes"],
   ])("%j is refused before anything starts", (overrides, message) => {
     onMachine("gpu");
     expect(() => optionsOf(...two, `${rollout}.name=vllm`, ...overrides)).toThrow(message);

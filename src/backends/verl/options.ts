@@ -2,7 +2,7 @@
 import { verlSections } from "../../config/schema/verl.ts";
 import { layerOf, type Origin } from "../../config/tree/origin.ts";
 import type { ComposedTree, EngineHooks } from "../descriptor.ts";
-import { promisedValues } from "./promised.ts";
+import { expectedValues } from "./expected-values.ts";
 import { checkRollouts, rolloutKind, samplesWithVerl, usesGpu } from "./rollouts.ts";
 
 type Tree = Record<string, unknown>;
@@ -10,16 +10,16 @@ type Tree = Record<string, unknown>;
 export interface VerlEngineOptions {
   /** The model's name, as the user gave it. */
   name: string;
-  /** verl's whole configuration, which its workers get, but for the model's folder. */
+  /** verl's whole configuration for its workers, without the model's folder. */
   config: Tree;
   /** The arguments of `ray.init`; without `address`, Hone starts a cluster. */
   ray: Tree;
-  /** What the workers must hold, by verl's names. */
-  promised: ReadonlyMap<string, unknown>;
-  /** Workers, of all nodes. */
+  /** The values that the workers must have, by verl's names. */
+  expected: ReadonlyMap<string, unknown>;
+  /** Number of workers on all nodes. */
   ranks: number;
   usesGpu: boolean;
-  /** verl's own rollout servers sample, with the routes of this kind. */
+  /** The kind of verl's rollout servers, if they sample. */
   rollouts: "vllm" | "sglang" | undefined;
   hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn">;
 }
@@ -32,12 +32,12 @@ export function verlEngineOptions(
 ): VerlEngineOptions {
   const { config, tree, origins } = composed;
   const trainer = sectionAt(tree, "trainer");
-  const asked = Number(trainer.n_gpus_per_node);
+  const requested = Number(trainer.n_gpus_per_node);
   const onGpu = usesGpu(tree);
-  const perNode = onGpu ? asked : ranksPerNode(asked, origins.get("trainer.n_gpus_per_node"), cores);
-  if (perNode !== asked) {
+  const perNode = onGpu ? requested : ranksPerNode(requested, origins.get("trainer.n_gpus_per_node"), cores);
+  if (perNode !== requested) {
     hooks.warn?.(
-      `trainer.n_gpus_per_node: the default of ${asked} workers is lowered to ${perNode}, one for each core, because this machine has no GPU that verl uses`,
+      `trainer.n_gpus_per_node: the default of ${requested} workers is lowered to ${perNode}, one for each core, because this machine has no GPU that verl uses`,
     );
   }
   const ranks = Number(trainer.nnodes) * perNode;
@@ -47,12 +47,12 @@ export function verlEngineOptions(
   return {
     name: config.model.name,
     config: merged(own, {
-      // As on the other backends: of the model itself, before temperature and filters.
+      // As on the other backends: log-probabilities of the model itself, before temperature and filters.
       actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs" } },
       trainer: { n_gpus_per_node: perNode },
     }),
     ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
-    promised: promisedValues(composed),
+    expected: expectedValues(composed),
     ranks,
     usesGpu: onGpu,
     rollouts,
@@ -69,13 +69,13 @@ export const withModel = (config: Tree, folder: string): Tree =>
 
 const isVerl = (name: string) => name === "data" || verlSections.some((section) => section === name);
 
-/** Without a GPU, verl's default of 8 workers a node becomes one for each core. */
-function ranksPerNode(asked: number, origin: Origin | undefined, cores: number): number {
+/** Without a GPU, verl's default of 8 workers per node is lowered to the number of cores. */
+function ranksPerNode(requested: number, origin: Origin | undefined, cores: number): number {
   const isDefault = origin === undefined || layerOf(origin) === 0;
-  return isDefault ? Math.min(asked, cores) : asked;
+  return isDefault ? Math.min(requested, cores) : requested;
 }
 
-/** verl's null leaves an argument out. */
+/** Removes keys that are null, because in verl null means that an argument is not passed. */
 function withoutNulls(section: Tree): Tree {
   const given = Object.entries(section).filter(([, value]) => value !== null);
   return Object.fromEntries(given.map(([name, value]) => [name, isSection(value) ? withoutNulls(value) : value]));

@@ -1,4 +1,4 @@
-/** Which servers sample for verl's workers: verl's own rollout servers, or a vLLM server that Hone starts. */
+/** Decides whether verl's own rollout servers sample or a vLLM server that Hone starts. */
 import { valueAt } from "../../config/tree/value-at.ts";
 import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
@@ -12,13 +12,13 @@ const onGpus = ["vllm", "sglang", "trtllm", "hf"];
 
 export const usesGpu = (tree: Tree): boolean => hasNvidiaGpu() && valueAt(tree, "trainer.device") !== "cpu";
 
-/** Whether verl's own rollout servers sample: on GPUs, and where the user registers servers under another name. */
+/** Whether verl's own rollout servers sample: on GPUs, and if the user has registered servers under another name. */
 export function samplesWithVerl(tree: Tree): boolean {
   const name = valueAt(tree, `${rollout}.name`);
   return usesGpu(tree) || (typeof name === "string" && name !== "???" && !onGpus.includes(name));
 }
 
-/** Whose routes the servers have. */
+/** The kind of HTTP routes that the servers have. */
 export const rolloutKind = (tree: Tree): "vllm" | "sglang" =>
   valueAt(tree, `${rollout}.name`) === "sglang" ? "sglang" : "vllm";
 
@@ -30,19 +30,19 @@ export function checkRollouts(tree: Tree, ranks: number): void {
   const at = (name: string) => valueAt(tree, `${rollout}.${name}`);
   const name = at("name");
   if (name === "trtllm" || name === "hf") {
-    throw new UserError(`${rollout}.name=${name}: Hone samples from verl's vLLM and SGLang servers`, {
+    throw new UserError(`${rollout}.name=${name}: Hone can sample only from verl's vLLM and SGLang servers`, {
       hint: `${rollout}.name=vllm`,
     });
   }
   if (at("disaggregation.enabled") === true) {
-    throw new UserError(`${rollout}.disaggregation.enabled=true: only verl's own client uses such servers`, {
+    throw new UserError(`${rollout}.disaggregation.enabled=true: Hone does not support separate prefill servers`, {
       hint: "set it to false",
     });
   }
   if (valueAt(tree, "actor_rollout_ref.hybrid_engine") === false) {
     if (Number(at("nnodes")) > 0) return;
-    throw new UserError("actor_rollout_ref.hybrid_engine=false: verl's rollout servers need nodes of their own", {
-      hint: `${rollout}.nnodes=1 ${rollout}.n_gpus_per_node=...; rllm.async_training.enable=false shares the trainer's`,
+    throw new UserError("actor_rollout_ref.hybrid_engine=false: verl's rollout servers need separate nodes", {
+      hint: `set ${rollout}.nnodes=1 and ${rollout}.n_gpus_per_node, or rllm.async_training.enable=false to share the workers' nodes`,
     });
   }
   const sizes = ["tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"];

@@ -1,8 +1,13 @@
-/** Which keys of verl's own tree are read here. The others belong to verl's trainer, which Hone replaces. */
+/** The keys of verl's own tree that take effect. The others belong to verl's trainer, which Hone replaces. */
 import { verlNames, verlOwnKeys } from "../../config/compose/sync/shared-keys.ts";
 import { samplesWithVerl } from "./rollouts.ts";
 
-const under = (section: string, names: readonly string[]) => names.map((name) => `${section}.${name}`);
+/** @param names separated by white space */
+const under = (section: string, names: string) =>
+  names
+    .trim()
+    .split(/\s+/)
+    .map((name) => `${section}.${name}`);
 
 /** Keys, and sections with all their keys. */
 const used: readonly string[] = [
@@ -11,53 +16,55 @@ const used: readonly string[] = [
   "actor_rollout_ref.model",
   "actor_rollout_ref.ref",
   "actor_rollout_ref.nccl_timeout",
-  ...under("actor_rollout_ref.actor", [
-    ...["strategy", "fsdp_config", "megatron", "veomni", "torchtitan", "mindspeed", "optim", "checkpoint", "profiler"],
-    ...["ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu"],
-    ...["use_torch_compile", "use_remove_padding", "use_fused_kernels", "ulysses_sequence_parallel_size"],
-    ...["entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size", "entropy_checkpointing"],
-    ...["pad_to_length", "qat"],
-  ]),
-  ...under("critic", [
-    ...["strategy", "fsdp", "fsdp_config", "megatron", "veomni", "torchtitan", "mindspeed", "optim", "model"],
-    ...["ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", "ppo_max_token_len_per_gpu"],
-    ...["forward_micro_batch_size", "forward_micro_batch_size_per_gpu", "forward_max_token_len_per_gpu"],
-    ...["ulysses_sequence_parallel_size", "checkpoint", "profiler"],
-  ]),
-  // The actor's workers read them for outputs without gradients.
-  ...under("actor_rollout_ref.rollout", [
-    ...["log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu"],
-    ...["log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu"],
-  ]),
-  // Composition reads them.
-  ...under("actor_rollout_ref.rollout", ["do_sample", "val_kwargs.do_sample"]),
-  ...under("trainer", ["nnodes", "n_gpus_per_node", "device"]),
+  ...under(
+    "actor_rollout_ref.actor",
+    `
+    strategy fsdp_config megatron veomni torchtitan mindspeed optim checkpoint profiler
+    ppo_micro_batch_size ppo_micro_batch_size_per_gpu use_dynamic_bsz ppo_max_token_len_per_gpu
+    use_torch_compile use_remove_padding use_fused_kernels ulysses_sequence_parallel_size
+    entropy_from_logits_with_chunking entropy_from_logits_chunk_size entropy_checkpointing
+    pad_to_length qat
+  `,
+  ),
+  ...under(
+    "critic",
+    `
+    strategy fsdp fsdp_config megatron veomni torchtitan mindspeed optim model ppo_micro_batch_size
+    ppo_micro_batch_size_per_gpu use_dynamic_bsz ppo_max_token_len_per_gpu forward_micro_batch_size
+    forward_micro_batch_size_per_gpu forward_max_token_len_per_gpu ulysses_sequence_parallel_size
+    checkpoint profiler
+  `,
+  ),
+  // The actor's workers read these for outputs without gradients.
+  ...under(
+    "actor_rollout_ref.rollout",
+    `
+    log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz
+    log_prob_max_token_len_per_gpu
+  `,
+  ),
+  // Composition reads these.
+  ...under("actor_rollout_ref.rollout", "do_sample val_kwargs.do_sample"),
+  ...under("trainer", "nnodes n_gpus_per_node device"),
   "ray_kwargs.ray_init",
   "model_engine",
 ];
 
-/** Where verl's own rollout servers sample. */
+/** Additional keys, if verl's own rollout servers sample. */
 const usedByServers: readonly string[] = [
   "actor_rollout_ref.hybrid_engine",
-  ...under("actor_rollout_ref.rollout", [
-    ...[
-      "name",
-      "mode",
-      "nnodes",
-      "n_gpus_per_node",
-      "dtype",
-      "load_format",
-      "layered_summon",
-      "seed",
-      "full_determinism",
-    ],
-    ...["tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"],
-    ...["moe_tensor_parallel_size", "gpu_memory_utilization", "free_cache_engine", "enable_sleep_mode"],
-    ...["enforce_eager", "cudagraph_capture_sizes", "max_model_len", "max_num_seqs", "max_num_batched_tokens"],
-    ...["enable_chunked_prefill", "enable_prefix_caching", "scheduling_policy", "quantization"],
-    ...["quantization_config_file", "qat", "mtp", "engine_kwargs", "checkpoint_engine", "disable_log_stats"],
-    ...["prometheus", "profiler", "disaggregation", "custom"],
-  ]),
+  ...under(
+    "actor_rollout_ref.rollout",
+    `
+    name mode nnodes n_gpus_per_node dtype load_format layered_summon seed full_determinism
+    tensor_model_parallel_size data_parallel_size pipeline_model_parallel_size expert_parallel_size
+    moe_tensor_parallel_size gpu_memory_utilization free_cache_engine enable_sleep_mode
+    enforce_eager cudagraph_capture_sizes max_model_len max_num_seqs max_num_batched_tokens
+    enable_chunked_prefill enable_prefix_caching scheduling_policy quantization
+    quantization_config_file qat mtp engine_kwargs checkpoint_engine disable_log_stats prometheus
+    profiler disaggregation custom
+  `,
+  ),
 ];
 
 /** Parts of the used sections that Hone sets itself, with the key that sets them. */
@@ -84,8 +91,8 @@ export function reasonUnused(key: string, tree: Readonly<Record<string, unknown>
   if (samplesWithVerl(tree)) {
     if (usedByServers.some((section) => isIn(key, section))) return undefined;
   } else if (isIn(key, "actor_rollout_ref.rollout")) {
-    return "a vLLM server that Hone starts samples, and does not read it";
+    return "it is not read, because a vLLM server that Hone starts samples";
   }
   if (isIn(key, "data")) return "the experiment's script reads the data";
-  return "it belongs to verl's own trainer, which Hone's replaces";
+  return "it belongs to verl's own trainer, which Hone's trainer replaces";
 }

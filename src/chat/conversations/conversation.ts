@@ -155,7 +155,7 @@ function requireContent(messages: readonly ChatMessage[], images: PromptImages |
     if (typeof content === "string" || (images && Array.isArray(content) && hasImages(content))) continue;
     const given = Array.isArray(content) ? "a list" : content;
     throw new UserError(`message ${index + 1} (${role}) has ${given} as content`, {
-      hint: 'content must be text, or parts with images for a model that sees them; an assistant that only calls tools has ""',
+      hint: 'content must be text, or parts with images for a vision-language model; for an assistant message with only tool calls, ""',
     });
   }
 }

@@ -34,7 +34,9 @@ export const encodeElsewhere =
   (directory: string) =>
   async (text: string, options: EncodeOptions, signal?: AbortSignal): Promise<Int32Array> => {
     if (text.length > longestText) {
-      throw new UserError(`a text of ${text.length} characters is not tokenized; the limit is ${longestText}`);
+      throw new UserError(
+        `a text of ${text.length} characters is too long to tokenize; the limit is ${longestText} characters`,
+      );
     }
     const answer = await onAnother([directory, text, options], signal);
     if (typeof answer === "string") throw new UserError(answer);

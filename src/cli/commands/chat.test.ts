@@ -1,9 +1,11 @@
+import { Readable } from "node:stream";
 import { describe, expect, it } from "vitest";
+import type { ChatMessage } from "../../chat/messages.ts";
 import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { type Script, scriptedSampler } from "../../testing/index.ts";
-import { answer, replyLimit } from "./chat.ts";
+import { answer, converse, replyLimit } from "./chat.ts";
 
 async function ask(script: Script, limits: { maxTokens?: number; maxLength?: number } = {}) {
   let printed = "";
@@ -28,6 +30,16 @@ describe("hone chat", () => {
   it("hands thinking back to the template as thinking", async () => {
     const { message } = await ask(() => ({ reasoning: "31 > 12", text: "31" }));
     expect(message).toEqual({ role: "assistant", content: "31", reasoning: "31 > 12" });
+  });
+
+  it("answers lines that arrive during a reply, up to an empty one", async () => {
+    const messages: ChatMessage[] = [];
+    const turn = { ...scriptedSampler(() => "31"), maxTokens: 100, maxLength: 1000, print: () => {} };
+    const sampling = composeConfig().config.rllm.rollout.val;
+    await converse({ ...turn, sampling }, messages, Readable.from(["12 or 31?\n5 or 7?\n", "1 or 2?\n\n3 or 4?\n"]));
+    const asked = messages.filter(({ role }) => role === "user").map(({ content }) => content);
+    expect(asked).toEqual(["12 or 31?", "5 or 7?", "1 or 2?"]);
+    expect(messages.length).toBe(6);
   });
 
   it("prints where a reply was cut off, and counts the conversation towards the limit", async () => {

@@ -1,6 +1,6 @@
 /** `hone chat`: a conversation with a model or a checkpoint. Replies appear while they are sampled. */
 import { randomInt } from "node:crypto";
-import { createInterface } from "node:readline/promises";
+import { createInterface } from "node:readline";
 import type { Command } from "commander";
 import type { Sampler, SamplingParams } from "../../backends/engine.ts";
 import type { Chat } from "../../chat/chat.ts";
@@ -71,25 +71,27 @@ async function chatCommand(overrides: string[], flags: ChatFlags): Promise<void>
   }
 }
 
-async function converse(turn: Turn, messages: ChatMessage[]): Promise<void> {
-  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+/** Reads a message from each line, also from lines that arrive during a reply. */
+export async function converse(
+  turn: Turn,
+  messages: ChatMessage[],
+  input: NodeJS.ReadableStream = process.stdin,
+): Promise<void> {
+  const terminal = createInterface({ input, output: process.stdout, prompt: outColors.bold("> ") });
   let images: ImagePart[] = [];
-  try {
-    for (;;) {
-      const text = await terminal.question(outColors.bold("> ")).catch(() => "");
-      if (text.trim() === "") return;
-      const file = /^\/image(?:\s+(.*))?$/.exec(text.trim());
-      if (file !== null) {
-        const image = await attach(turn, file[1]);
-        if (image !== undefined) images.push(image);
-        continue;
-      }
+  terminal.prompt();
+  for await (const text of terminal) {
+    if (text.trim() === "") return;
+    const file = /^\/image(?:\s+(.*))?$/.exec(text.trim());
+    if (file === null) {
       messages.push({ role: "user", content: images.length === 0 ? text : [...images, { type: "text", text }] });
       images = [];
       messages.push(await answer(turn, messages));
+    } else {
+      const image = await attach(turn, file[1]);
+      if (image !== undefined) images.push(image);
     }
-  } finally {
-    terminal.close();
+    terminal.prompt();
   }
 }
 

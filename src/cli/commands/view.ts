@@ -80,7 +80,7 @@ async function viewCommand(folder: string | undefined, flags: ViewFlags, self: C
     return viewInTerminal(folder ?? join("runs", "latest"), flags);
   }
   if (flags.filter !== undefined)
-    throw new UserError("--filter requires --text, --step or --export; the page has a field for it");
+    throw new UserError("--filter requires --text, --step or --export; in the page, use its filter field");
   await servePage(folder, flags);
 }
 

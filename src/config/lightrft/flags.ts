@@ -88,7 +88,7 @@ export const flagSections = {
     enable_engine_sleep: on.describe(
       "Free the inference server's memory during training; --disable_engine_sleep keeps it.",
     ),
-    rm_use_engine: off.describe("Inference servers run the reward model."),
+    rm_use_engine: off.describe("Run the reward model on inference servers."),
   },
   Memory: {
     adam_offload: off.describe("Keep Adam's moments in CPU memory."),

@@ -198,7 +198,7 @@ export function toSettings({ values, given }: ParsedFlags, world: World): LightR
     put(flags, "local.processes", world.processes, { kind: "override", text: `WORLD_SIZE=${world.processes}` });
   }
   if (values.save_path === null) {
-    const text = "--save_path is not set: the run creates a new folder under runs/";
+    const text = "--save_path is not set: without rllm.trainer.run_dir, the run creates a new folder under runs/";
     warnings.push({ category: "coerced", paths: ["--save_path", "rllm.trainer.run_dir"], text });
   }
   return { flags, presets, warnings };

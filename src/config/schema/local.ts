@@ -24,7 +24,7 @@ export const local = section({
   threads: count.min(0).default(0).describe("Number of tensor library threads; 0 is one per core."),
   processes: positive
     .default(1)
-    .describe("Number of processes (one per GPU) that train the model together; a process beside them samples."),
+    .describe("Number of processes (one per GPU) that train the model together; a separate process samples."),
   sharding: z
     .enum(["zero1", "zero2", "zero3", "fsdp"])
     .default("fsdp")
@@ -32,7 +32,7 @@ export const local = section({
       "How several processes share a model's memory: FSDP2 of torch, or a ZeRO stage of DeepSpeed, which is installed on first use. Sharded are the optimizer's state (zero1), also the gradients (zero2), also the weights (zero3, fsdp).",
     ),
   offload_parameters: off.describe("Keep the weights that a process trains in CPU memory between uses."),
-  offload_optimizer: off.describe("Keep Adam's moments in CPU memory, and step there."),
+  offload_optimizer: off.describe("Keep Adam's moments in CPU memory, and run optimizer steps on the CPU."),
   mixed_precision_optimizer: off
     .describe(
       "Keep float32 master weights in the optimizer next to the model's bfloat16 weights. The local engine always does.",
@@ -65,12 +65,12 @@ export const local = section({
       .gt(0)
       .default(1800)
       .describe(
-        "Seconds that a request to an inference server may make no progress: no answer, or no token of a stream. Then the server counts as dead. A server that does not even answer /health is noticed after about a minute.",
+        "Time limit in seconds for a request to an inference server without progress: no answer, or no next token of a stream. The server then counts as failed. A server that does not answer /health is detected earlier, after about a minute.",
       )
       .meta({ backends: ["local"] }),
     tensor_parallel: positive
       .default(1)
-      .describe("Number of GPUs that share the inference server's model; must divide processes.")
+      .describe("Number of GPUs, or of processes on a CPU, that share the inference server's model.")
       .meta({ backends: ["local"] }),
     memory_share: z
       .number()

@@ -28,7 +28,7 @@ export const reward = section({
     .array(roleWeights)
     .default([])
     .describe(
-      "Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty is 1 each. A map has weights per role, e.g. {solver: 1}; roles that it does not name are not scored by that model.",
+      "Weight of each reward model's score in the reward, in the order of rllm.reward.model; empty means 1 for each. A map sets weights per role, e.g. {solver: 1}; the model does not score roles that are not in the map.",
     ),
   own_weight: roleWeights
     .default(1)
@@ -39,7 +39,7 @@ export const reward = section({
     "Normalize scores by the mean and standard deviation that a reward model's files store, as OpenRLHF's do: mean and std in config.json.",
   ),
   use_engine: off.describe(
-    "Inference servers run the reward models: those of rllm.reward.engine_url, or else a vLLM server for each that Hone starts.",
+    "Run the reward models on inference servers: those in rllm.reward.engine_url, or else one vLLM server per model, started by Hone.",
   ),
   engine_url: z
     .array(text)
@@ -50,7 +50,7 @@ export const reward = section({
     ),
   batch_size: positive
     .default(64)
-    .describe("Most replies per request to a server of rewards (remote_url, use_engine)."),
-  timeout: aboveZero.max(300).default(120).describe("Time limit of a request to a server of rewards, in seconds."),
-  retries: count.min(0).default(4).describe("Repetitions of a request to a server of rewards that fails."),
+    .describe("Maximum number of replies per request to a reward server (remote_url, use_engine)."),
+  timeout: aboveZero.max(300).default(120).describe("Time limit in seconds for a request to a reward server."),
+  retries: count.min(0).default(4).describe("Maximum number of retries of a failed request to a reward server."),
 });

@@ -38,7 +38,7 @@ async function findPython(): Promise<Interpreter> {
   for (const prefix of python.prefixes) {
     if (holds(prefix, homedir())) {
       throw new UserError(`${python.executable} is installed in ${prefix}, which contains the home folder`, {
-        hint: "set the environment variable HONE_SANDBOX_PYTHON to a Python in a folder of its own",
+        hint: "set the environment variable HONE_SANDBOX_PYTHON to a Python that is installed elsewhere",
       });
     }
   }

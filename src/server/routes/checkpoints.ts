@@ -138,7 +138,7 @@ export function downloadRoutes({ context }: Service): Hono {
   return new Hono().get("/downloads/:data", (c) => {
     const file = requireSigned(c, context.now());
     const path = join(context.store.folderOf(c.req.param("data")), file);
-    if (!existsSync(path)) throw new HttpError(404, "the file is gone");
+    if (!existsSync(path)) throw new HttpError(404, "the file no longer exists");
     const body = Readable.toWeb(createReadStream(path)) as ReadableStream;
     return c.body(body, 200, {
       "content-type": "application/octet-stream",

@@ -10,7 +10,9 @@ const ttl = { least: 3600, most: 10 * 366 * 86_400 };
 export function expiry(context: ServerContext, seconds: number | null): string | null {
   if (seconds === null) return null;
   if (!Number.isInteger(seconds) || seconds < ttl.least || seconds > ttl.most) {
-    throw new UserError(`ttl_seconds is ${seconds}; it is between ${ttl.least} (an hour) and ten years, or absent`);
+    throw new UserError(
+      `ttl_seconds is ${seconds}; it must be between ${ttl.least} (an hour) and ten years, or absent`,
+    );
   }
   return new Date(context.now().getTime() + seconds * 1000).toISOString();
 }

@@ -105,7 +105,7 @@ function readAll<S extends z.ZodType>(folder: string, schema: S): z.output<S>[] 
         return schema.parse(JSON.parse(readFileSync(path, "utf8")));
       } catch (cause) {
         throw new RunError(`${path} is not a record that this server can read: ${cause}`, {
-          hint: "It may be of another version of Hone. Move it away, or name another --state folder.",
+          hint: "Another version of Hone may have written it. Move it away, or choose another --state folder.",
           cause,
         });
       }

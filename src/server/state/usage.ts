@@ -76,7 +76,7 @@ function readEntries(file: string): UsageEntry[] {
     return z.array(entrySchema).parse(JSON.parse(readFileSync(file, "utf8")));
   } catch (cause) {
     throw new RunError(`${file} is not a usage record that this server can read: ${cause}`, {
-      hint: "It may be of another version of Hone. Move it away.",
+      hint: "Another version of Hone may have written it. Move it away.",
       cause,
     });
   }

@@ -95,7 +95,9 @@ function readDatum(
   for (const index of wanted) trained[Math.floor(index / several)]!++;
   const plain = trailingShape.length === 0 && wanted.every((index) => targets[index] === tokens[index + 1]);
   if (!plain && !outputs.includes("targets")) {
-    throw new UserError("target_tokens is not model_input shifted by one, and this engine scores no other tokens");
+    throw new UserError(
+      "target_tokens must be model_input shifted by one, because this engine cannot score other tokens",
+    );
   }
   const sequence: Sequence = { tokens, trained };
   if (!plain) sequence.targets = wanted.map((index) => targets[index] ?? 0);
@@ -117,7 +119,7 @@ function readTargets(datum: Datum, lossFn: string, length: number, vocabularySiz
   if (rows !== length || !(trailingShape.length === 0 || matrix)) {
     const shapes = tinkerLoss(lossFn).severalTargets ? `[${length}] or [${length}, K]` : `[${length}]`;
     throw new UserError(
-      `target_tokens has the shape [${tensor.shape.join(", ")}]; with ${length} input tokens ${lossFn} takes ${shapes}`,
+      `target_tokens has the shape [${tensor.shape.join(", ")}]; with ${length} input tokens ${lossFn} requires ${shapes}`,
     );
   }
   const several = trailingShape[0] ?? 1;
@@ -141,7 +143,7 @@ function readInputs(
   const more = Object.keys(lossInputs).filter((name) => !expected.includes(name));
   if (more.length > 0) {
     throw new UserError(
-      `loss_fn_inputs has ${more.join(", ")}, which ${lossFn} does not take; it takes ${expected.join(", ")}`,
+      `loss_fn_inputs has ${more.join(", ")}, which ${lossFn} does not accept; it accepts ${expected.join(", ")}`,
     );
   }
   const count = shape.reduce((product, size) => product * size, 1);

@@ -115,7 +115,7 @@ const mistakes: [name: string, change: (request: ReturnType<typeof crossEntropy>
   [
     "inputs of another loss",
     () => ({ lossFn: "importance_sampling" }),
-    /weights, which importance_sampling does not take/,
+    /weights, which importance_sampling does not accept/,
   ],
 ];
 

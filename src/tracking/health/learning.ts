@@ -40,7 +40,7 @@ export const samplerMismatch: NewRule = (config) => {
     // A difference is expected from older weights.
     const { "async/staleness_max": lag = 0, "async/steps_since_sync": ahead = 1 } = metrics;
     if (difference <= alarmingMismatch || lag > 0 || ahead > 1) return undefined;
-    const what = `sampler and trainer disagree by ${difference.toFixed(2)} nats per token on the same text (0.03 is normal)`;
+    const what = `log-probabilities of sampler and trainer differ by ${difference.toFixed(2)} nats per token (0.03 is normal)`;
     return `${what}; ${precision === undefined ? "" : `set ${precision} and `}check with \`hone doctor\``;
   };
 };

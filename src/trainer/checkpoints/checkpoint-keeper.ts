@@ -1,4 +1,4 @@
-/** Saves a run as checkpoints that are complete enough to continue from or to use alone. */
+/** Saves checkpoints of a run. A run can continue from a checkpoint, and a checkpoint can be used by itself. */
 import { join, relative } from "node:path";
 import { own } from "../../own.ts";
 import type { RunEvent } from "../../tracking/events.ts";
@@ -14,7 +14,7 @@ export interface CheckpointOptions {
 }
 
 export interface CheckpointParts {
-  /** Holds the checkpoints. */
+  /** The folder of all checkpoints. */
   folder: string;
   models: Pick<Models, "learner" | "critic">;
   storedConfig: Readonly<Record<string, unknown>>;
@@ -22,12 +22,12 @@ export interface CheckpointParts {
 }
 
 export interface CheckpointKeeper {
-  /** Whether the validation of this step calls for a checkpoint of its own. */
+  /** Whether the validation of this step is a new best, which is saved if `keepBest` is set. */
   isNewBest(step: number, validation: Validation): Promise<boolean>;
   save(progress: Progress, validation: Validation): Promise<void>;
 }
 
-/** Deletes what an engine stores of a checkpoint elsewhere. A failure is only reported. */
+/** Deletes the data of a checkpoint that an engine stores outside of its folder. A failure is only reported. */
 export const forgetCheckpoint =
   ({ models: { learner }, emit }: Pick<CheckpointParts, "models" | "emit">): OnDelete =>
   async (folder) => {
@@ -35,7 +35,7 @@ export const forgetCheckpoint =
       await learner.forgetState?.(join(folder, "policy"));
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      emit({ type: "warning", text: `what belongs to a deleted checkpoint could not be deleted: ${text}` });
+      emit({ type: "warning", text: `data of a deleted checkpoint could not be deleted: ${text}` });
     }
   };
 

@@ -7,7 +7,7 @@ import { UserError } from "../../errors.ts";
 import { withPath } from "../../system-errors.ts";
 import { numbersOf, toJson } from "../../tracking/run-folder/json-lines.ts";
 
-/** What a checkpoint holds besides its `policy/` and `critic/` folders. */
+/** The content of a checkpoint in addition to its folders `policy/` and `critic/`. */
 export interface CheckpointContent {
   /** Steps done. */
   step: number;
@@ -15,7 +15,7 @@ export interface CheckpointContent {
   state: Record<string, unknown>;
   /** Measured at this step. */
   metrics: Readonly<Record<string, number>>;
-  /** Finds the best checkpoint, higher is better; absent: not measured. */
+  /** The value that determines the best checkpoint (higher is better); absent if not measured. */
   score?: number | undefined;
 }
 

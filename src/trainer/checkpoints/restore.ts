@@ -1,4 +1,4 @@
-/** Chooses where a run begins: fresh, from given weights, or where an earlier process stopped. */
+/** Decides how a run starts: from scratch, from given weights, or from a checkpoint of the same run. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { backendHolding } from "../../backends/registry/open-engine.ts";

@@ -1,6 +1,6 @@
 /**
- * Which tasks asynchronous training dispatches: how far ahead of the trainer, in which order, and which ones again. Plain
- * state and pure transitions; dispatch.ts runs the rollouts.
+ * Decides which tasks asynchronous training dispatches: how far ahead of the trainer, in which order, and which tasks
+ * again. Only data and pure functions; dispatch.ts runs the rollouts.
  */
 
 /** One dispatch of a task: its number in the sampler's order, from 0, and how often it was dispatched before. */
@@ -77,7 +77,7 @@ export function take(window: DispatchWindow): { window: DispatchWindow; ticket: 
   return ticket && { ticket, window: { ...window, ready, needed: window.needed - 1 } };
 }
 
-/** A task that was taken teaches nothing, so another one may take its place. */
+/** A task that was taken has no training signal, so another one may replace it. */
 export const dropUninformative = (window: DispatchWindow): DispatchWindow => ({
   ...window,
   filtered: window.filtered + 1,

@@ -20,8 +20,8 @@ const memory: Shelf = { put: async (_name, episodes) => async () => episodes, cl
 
 /**
  * @param directory null: memory; else the run gets a folder in it, with one line of JSON per episode
- * @param run its folder, which tells apart the runs that share the directory. What an earlier process left is removed
- * @param kind of what is held, e.g. "episodes"
+ * @param run the run folder, which distinguishes runs that share the directory. What an earlier process left is removed
+ * @param kind of the content, e.g. "episodes"
  */
 export async function openShelf(directory: string | null, run: string, kind: string): Promise<Shelf> {
   if (directory === null) return memory;

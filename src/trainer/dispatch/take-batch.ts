@@ -41,7 +41,7 @@ export async function takeBatch(
     }
     dispatch.update(dropUninformative);
     if (taken.length < gathering.maxDraws * batch) continue;
-    warn(`${lags.length} of ${batch} tasks with differing rewards after ${taken.length}; training on what there is`);
+    warn(`${lags.length} of ${batch} tasks with differing rewards after ${taken.length}; training on these`);
     dispatch.update((window) => skip(window, batch - lags.length));
     break;
   }

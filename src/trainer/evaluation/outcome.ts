@@ -1,6 +1,6 @@
 /** One line of tasks.jsonl: what a rollout was asked, what it answered and why it got its reward. */
+import { sampledTokens } from "../../trajectories/episode-metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
-import { sampledTokens } from "../rollouts/rollouts.ts";
 import type { Attempt } from "./attempts.ts";
 import { verdictOf } from "./validate.ts";
 

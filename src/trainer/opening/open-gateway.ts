@@ -32,7 +32,7 @@ export function checkRunGateway({ rllm: { gateway, sdk } }: Config): void {
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the configuration's references are spelled like that
     const reference = "'${oc.env:HONE_ADMIN_TOKEN}'";
     throw new UserError("rllm.sdk.proxy.admin_token was not saved with the run, and is needed to continue it", {
-      hint: `Add it to the command: rllm.sdk.proxy.admin_token=..., best as ${reference}, which is saved.`,
+      hint: `Add it to the command: rllm.sdk.proxy.admin_token=..., preferably as ${reference}, because this reference is saved with the run.`,
     });
   }
   createAccess(gateway.host ?? host, token, gateway.tunnel ?? undefined);

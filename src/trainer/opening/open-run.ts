@@ -10,7 +10,7 @@ import type { Chat } from "../../chat/types.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
-import { UserError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { folderStore, mediaFolder } from "../../images/media-store.ts";
 import { visionOf } from "../../rollout/vision.ts";
 import { type RunEvent, subscribers } from "../../tracking/events.ts";
@@ -41,14 +41,15 @@ export interface OpenRunOptions extends TrainOptions {
   recoveries: number;
 }
 
-type Closer = () => Promise<void> | void;
+/** @param cause why the run did not open */
+type Closer = (cause?: unknown) => Promise<void> | void;
 
 /** Runs all closers, the last one first, and throws the first error in the end. */
-async function closeAll(closers: Closer[]): Promise<void> {
+async function closeAll(closers: Closer[], cause?: unknown): Promise<void> {
   const failures: unknown[] = [];
   for (const closer of closers.splice(0).reverse()) {
     try {
-      await closer();
+      await closer(cause);
     } catch (error) {
       failures.push(error);
     }
@@ -66,7 +67,7 @@ export async function openRun(
   try {
     return { run: await open(experiment, composed, recipe, options, closers), close: () => closeAll(closers) };
   } catch (error) {
-    await closeAll(closers);
+    await closeAll(closers, error);
     throw error;
   }
 }
@@ -84,7 +85,8 @@ async function open(
   const { signal } = abort;
   const folder = openFolder(config, options.results);
   let begun = false;
-  if (folder) closers.push(() => (begun ? folder.close() : folder.abandon()));
+  // After a failure that is not a mistake of the user, the logs stay.
+  if (folder) closers.push((cause) => (begun || cause instanceof RunError ? folder.close() : folder.abandon()));
 
   let engine: Engine | undefined;
   let rollouts: Rollouts | undefined;
@@ -133,7 +135,7 @@ async function open(
   const rewardModels = recipe.rewardModels && (await openRewardModels(engine, recipe.rewardModels, warn));
   const vision = visionOf(engine);
   if (config.data.mixed_mm_data && typeof vision === "string") {
-    throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a model that sees images" });
+    throw new UserError(`data.mixed_mm_data=true, but ${vision}`, { hint: "use a vision-language model" });
   }
   const gateway = await openRunGateway({ config, folder, chat, vision, model: engine.model.name, warn });
   closers.push(() => gateway.close());
@@ -194,7 +196,7 @@ async function open(
     validation: noValidation,
     validate: async (step, stops) =>
       validation ? validate(validation, recipe.validation, step, watchOutage(outages, stops)) : noValidation,
-    watchOutage: () => watchOutage(outages),
+    outages,
     canMerge: engine.capabilities.exports.includes("merged"),
   };
 }

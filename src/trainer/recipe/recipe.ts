@@ -43,7 +43,7 @@ export function compileRecipe(
   const judges = needsEstimate(config, estimators, "values") && !rllm.trainer.val_only;
   const attempts = attemptsOf("train", rllm.rollout.n, rllm.rollout.train);
   return {
-    /** Of the engine that it was compiled for. */
+    /** The capabilities of the engine that it was compiled for. */
     capabilities,
     plan,
     models: {
@@ -61,7 +61,7 @@ export function compileRecipe(
       : undefined,
     grouping: {
       masked: maskedReasons(rllm.compact_filtering),
-      // A group that failures left with one member has nothing to compare it with; a group of a single rollout never had.
+      // If failures leave only one member in a group, it cannot be compared. With one rollout per task, estimators do not compare.
       minimum: Math.min(rllm.rejection_sample.min_trajs_per_group, rllm.rollout.n),
     },
     gathering: gatheringOptions(config),
@@ -73,7 +73,7 @@ export function compileRecipe(
       filterTokenMismatch: rllm.filter_token_mismatch,
     },
     update,
-    /** Undefined: rollouts and updates take turns. */
+    /** Undefined for synchronous training. */
     asynchronous: rllm.async_training.enable ? asyncOptions(config) : undefined,
     validation: {
       atOnce: data.val_batch_size === -1 ? undefined : data.val_batch_size,
@@ -93,7 +93,7 @@ export function compileRecipe(
       maxResponseLength: data.max_response_length,
     },
     maxBadSteps: rllm.trainer.max_bad_steps,
-    /** What the user should know, a sentence each. */
+    /** Warnings for the user. */
     warnings: [
       ...checkAsync(config, experiment, capabilities),
       ...checkSamplerLogprobs(config, capabilities.engine, capabilities.sampleLogprobs),

@@ -1,10 +1,10 @@
 /** The configuration's keys as the options of the update: losses, optimizer, KL terms, critic. */
-import { learningRate } from "../../algorithms/schedules/learning-rate.ts";
-import type { AdamParams, Capabilities, LearnerSpec } from "../../backends/engine.ts";
+import type { Capabilities, LearnerSpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import type { Experiment } from "../experiment.ts";
+import type { AdamOptions } from "../update/passes.ts";
 import type { UpdateOptions } from "../update/update-policy.ts";
 import { advantageOptions } from "./credit-options.ts";
 import { correctionOptions, klControllerOptions, policyLossOptions } from "./loss-options.ts";
@@ -33,7 +33,7 @@ export function updateOptions(
     passes: training.ppo_epochs,
     minibatches: training.num_minibatches,
     seed: trainer.seed,
-    adam: (step) => adamParams(config, step, totalSteps),
+    adam: adamOptions(config, totalSteps),
     critic: {
       loss: {
         aggMode: algorithm.loss_agg_mode ?? "token-mean",
@@ -41,27 +41,23 @@ export function updateOptions(
         clip: critic.value_clip,
         coefficient: critic.value_coef,
       },
-      adam: (step) => adamParams(config, step, totalSteps, critic.learning_rate),
+      adam: adamOptions(config, totalSteps, critic.learning_rate),
       warmupSteps: critic.warmup_steps,
     },
   };
 }
 
-/**
- * @param step 1..total
- * @param base the highest learning rate
- */
-function adamParams(
+/** @param base the highest learning rate */
+function adamOptions(
   { training, rllm: { algorithm } }: Config,
-  step: number,
-  total: number,
+  totalSteps: number,
   base = training.learning_rate,
-): AdamParams {
+): AdamOptions {
   const { lr_schedule: schedule, warmup_steps_ratio: warmupRatio } = training;
   const { warmup_steps: warmupSteps, min_lr_ratio: minRatio } = algorithm;
   const { beta1, beta2, eps, weight_decay: weightDecay, max_grad_norm: maxGradNorm } = training;
-  const rate = learningRate(step, total, { schedule, warmupSteps, warmupRatio, base, minRatio });
-  return { learningRate: rate, beta1, beta2, eps, weightDecay, maxGradNorm };
+  const rate = { schedule, warmupSteps, warmupRatio, base, minRatio };
+  return { rate, totalSteps, beta1, beta2, eps, weightDecay, maxGradNorm };
 }
 
 /**
@@ -75,7 +71,7 @@ export function criticSpec(config: Config): LearnerSpec {
   if (adapter.kind !== "lora") return { adapter, head: "value", ...other };
   const targets = adapter.targets.filter((target) => target !== "unembed");
   if (targets.length > 0) return { adapter: { ...adapter, targets }, head: "value", ...other };
-  throw new UserError("a critic has no output layer, and model.train_attn and model.train_mlp are both off", {
+  throw new UserError("model.train_attn and model.train_mlp are both off, so the critic has no layers to train", {
     hint: "model.train_mlp=true, or an estimator without a critic, e.g. rllm.algorithm.adv_estimator=rloo",
   });
 }

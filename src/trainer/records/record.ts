@@ -1,4 +1,4 @@
-/** What a finished step leaves in the run folder and reports to the subscribers. */
+/** Records a finished step: writes it to the run folder and reports it to the subscribers. */
 import { relative } from "node:path";
 import type { Engine } from "../../backends/engine.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
@@ -11,15 +11,14 @@ import { logEpisodes } from "../../tracking/run-folder/episode-log.ts";
 import type { RunFolder } from "../../tracking/run-folder/run-folder.ts";
 import type { StepTrainings } from "../../tracking/run-folder/token-values.ts";
 import { sampleRows } from "../../tracking/samples.ts";
-import { episodeMetrics } from "../../trajectories/episode-metrics.ts";
-import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metrics.ts";
+import { episodeMetrics, sampledTokens } from "../../trajectories/episode-metrics.ts";
+import { rewardMetrics } from "../../trajectories/group-metrics.ts";
 import type { MemberAdvantage } from "../../trajectories/to-batch.ts";
 import type { Episode, Trajectory } from "../../trajectories/types.ts";
 import type { Plan } from "../recipe/plan.ts";
 import type { EpisodeSource } from "../rollouts/failing-rollouts.ts";
 import type { GatheredStep } from "../rollouts/group-episodes.ts";
-import { sampledTokens } from "../rollouts/rollouts.ts";
-import { type Credit, meanAdvantages } from "../update/assign-credit.ts";
+import type { Credit } from "../update/assign-credit.ts";
 import type { Clock } from "./clock.ts";
 import { distributions } from "./distributions.ts";
 
@@ -39,7 +38,7 @@ interface FinishedStep {
   credit: Credit;
   training: StepTrainings;
   clock: Clock;
-  /** Of batching and of the update. */
+  /** The metrics of batching and of the update. */
   metrics: Record<string, number>;
 }
 
@@ -106,7 +105,6 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
         "progress/done_frac": step / totalSteps,
         ...(rewards.length === 0 ? {} : { "reward/mean": mean(rewards) }),
         ...rewardMetrics(groups),
-        ...advantageMetrics(credit.groups, meanAdvantages(credit)),
         ...episodeMetrics(episodes),
         ...gathered.counts,
         ...credit.metrics,

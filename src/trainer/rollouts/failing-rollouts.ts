@@ -28,13 +28,13 @@ export interface OutageContext {
 
 export interface Outage {
   /**
-   * Whether all of these rollouts failed, after a pause. The caller may try again then.
+   * Returns false if any of these rollouts succeeded. Otherwise waits and returns true, so that the caller can try again.
    * @throws RunError if they have failed for longer than an outage lasts
    */
   lasts(source: EpisodeSource, episodes: readonly Episode[]): Promise<boolean>;
 }
 
-/** @param stops false: failures are returned in the end, for a caller that reports them */
+/** @param stops false: does not throw when the outage is too long, because the caller reports the failures */
 export function watchOutage({ signal, emit, stopRequested, keep }: OutageContext, stops = true): Outage {
   let seconds = 0;
   let pause = firstPauseSeconds;
@@ -97,7 +97,7 @@ function mayPass(failed: readonly Episode[]): boolean {
   return failure.boundary === "timeout" || failure.kind === "infrastructure";
 }
 
-/** The failure that occurred most. Numbers in messages, such as ports and times, do not make two failures different. */
+/** The most frequent failure. Messages that differ only in numbers, such as ports and times, count as the same. */
 function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: number; example: Episode } {
   const found = new Map<string, { failure: Failure; count: number; example: Episode }>();
   for (const example of failed) {

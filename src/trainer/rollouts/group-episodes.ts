@@ -59,7 +59,7 @@ export function needsAnotherDraw(gathered: Gathered, options: GatheringOptions, 
   const isLast = gathered.draws >= options.maxDraws;
   warn(
     isLast
-      ? `${missing} after ${gathered.draws} draws; training on what there is`
+      ? `${missing} after ${gathered.draws} draws; training on the tasks so far`
       : `${missing} after draw ${gathered.draws}; drawing more tasks`,
   );
   return !isLast;

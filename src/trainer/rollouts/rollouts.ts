@@ -16,6 +16,7 @@ import {
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
+import { sampledTokens } from "../../trajectories/episode-metrics.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
@@ -28,7 +29,7 @@ export interface RolloutOptions {
   atOnce: number;
   limits: { maxPromptLength: number; maxLength: number };
   grouping: NonNullable<SamplingClientOptions["grouping"]>;
-  /** The configuration's sampling parameters win over those that agents ask the gateway for. */
+  /** Whether the configured sampling parameters override those in an agent's requests to the gateway. */
   enforceSampling: boolean;
   attempts: Pick<
     RunRolloutsOptions<unknown>,
@@ -110,7 +111,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
       vision: parts.vision,
       defaults,
       limits: { ...options.limits, maxResponseLength: maxTokens, contextWindow },
-      // Validation repeats its draws at every step, so that its metrics differ by the weights alone.
+      // Validation uses the same random draws at every step, so that its metrics change only with the weights.
       seedFor:
         purpose === "train"
           ? rolloutSeed(options.seed, "train", draw, ...redrawn)
@@ -195,7 +196,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
       warned.add(role);
     }
     const retries = rewardModels.models.reduce((sum, { scorer }) => sum + (scorer.retries ?? 0), 0);
-    if (retries > retriesSeen) warn(`${retries - retriesSeen} requests to servers of reward models were repeated`);
+    if (retries > retriesSeen) warn(`${retries - retriesSeen} requests to reward model servers were repeated`);
     retriesSeen = retries;
   }
 
@@ -223,7 +224,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
   };
 }
 
-/** A task that occurs several times is queued as often; its rollouts are numbered on. */
+/** A task that occurs several times is queued several times, with consecutive numbers for its rollouts. */
 function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number): QueuedTask[] {
   const next = new Map<string, number>();
   return tasks.map(({ id }) => {
@@ -264,13 +265,8 @@ export function checkPrompts(episodes: readonly Episode[], warn: (text: string) 
   warn(`${text}; ${hint}`);
 }
 
-/** Tokens sampled in an episode. */
-export function sampledTokens(episode: Episode): number {
-  return episode.trajectories.flatMap(({ steps }) => steps).reduce((sum, { tokens }) => sum + tokens.length, 0);
-}
-
 /**
- * Attempts the tasks of a draw, and again while all rollouts fail because of an outage.
+ * Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage.
  *
  * @returns the episodes, and one greedy reply to each task if an estimator compares with it
  */

@@ -13,6 +13,7 @@ import {
 import { UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import { dropUniformGroups } from "../../trajectories/gather.ts";
+import { advantageMetrics } from "../../trajectories/group-metrics.ts";
 import type { MemberAdvantage, StepAdvantage } from "../../trajectories/to-batch.ts";
 import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
 
@@ -40,6 +41,7 @@ export interface Credit {
   advantages: readonly (readonly MemberAdvantage[])[];
   /** The moments of all rewards including these, if rewards are normalized by them. */
   moments: RunningMoments | undefined;
+  /** `advantage/{role}/*`, `reward/*` and what was dropped. */
   metrics: Record<string, number>;
 }
 
@@ -56,10 +58,16 @@ export function assignCredit(
 ): Credit {
   const penalized = penalizeOverlong(groups, options);
   const estimated = estimate(penalized.groups, options, moments);
-  const metrics = { ...penalized.metrics, ...estimated.metrics };
-  if (!options.dropUniformGroups) return { ...estimated, groups, metrics };
-  const kept = dropUniformGroups(groups, estimated.advantages, isZero);
-  return { ...estimated, groups: kept.groups, advantages: kept.advantages, metrics: { ...metrics, ...kept.counts } };
+  const kept = options.dropUniformGroups
+    ? dropUniformGroups(groups, estimated.advantages, isZero)
+    : { groups, advantages: estimated.advantages, counts: {} };
+  const metrics = {
+    ...penalized.metrics,
+    ...estimated.metrics,
+    ...kept.counts,
+    ...advantageMetrics(kept.groups, meanAdvantages(kept.advantages)),
+  };
+  return { groups: kept.groups, advantages: kept.advantages, moments: estimated.moments, metrics };
 }
 
 function estimate(
@@ -148,8 +156,8 @@ function isZero(advantage: MemberAdvantage | StepAdvantage): boolean {
   return typeof advantage === "number" ? Math.abs(advantage) <= negligible : listOf(advantage).every(isZero);
 }
 
-/** One value per trajectory, for metrics: its advantage, or the mean of its steps' advantages. */
-export function meanAdvantages({ advantages }: Pick<Credit, "advantages">): number[][] {
+/** One value per trajectory: its advantage, or the mean of its steps' advantages. */
+function meanAdvantages(advantages: Credit["advantages"]): number[][] {
   const value = (advantage: MemberAdvantage | StepAdvantage): number =>
     typeof advantage === "number" ? advantage : mean(listOf(advantage).map(value));
   return advantages.map((own) => own.map(value));

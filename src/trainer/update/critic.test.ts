@@ -85,7 +85,7 @@ describe("a run with a critic", () => {
     [
       "a critic with nothing to adapt",
       ["model.lora_rank=4", "model.train_attn=false", "model.train_mlp=false", "model.train_unembed=true"],
-      /has no output layer/,
+      /the critic has no layers to train/,
     ],
   ])("refuses %s before the first step", async (_, overrides, message) => {
     await expect(run(overrides)).rejects.toThrow(message);

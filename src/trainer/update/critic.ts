@@ -9,11 +9,11 @@ import { mean, standardDeviation } from "../../statistics.ts";
 import { asWhole, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { sequencesThatNeed } from "./compare-by-tokens.ts";
-import { type Shares, type StepsTaken, takeStep } from "./passes.ts";
+import { type AdamOptions, type Shares, type StepsTaken, takeStep } from "./passes.ts";
 
 export interface CriticOptions {
   loss: ValueLossOptions;
-  adam(step: number): AdamParams;
+  adam: AdamOptions;
   /** Steps in which only the critic is trained. */
   warmupSteps: number;
 }

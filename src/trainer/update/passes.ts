@@ -1,6 +1,7 @@
-/** Optimizer steps. The forward and backward of one may take several passes, if all at once would be too much. */
+/** Takes optimizer steps. The forward and backward of a step may be divided into several passes to save memory. */
 
 import { addMetrics } from "../../algorithms/metric-sums.ts";
+import { type LearningRateOptions, learningRate } from "../../algorithms/schedules/learning-rate.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
@@ -8,12 +9,12 @@ import { concatenate } from "../../concatenate.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
 
-/** Which of a batch's sequences go into each pass, in order. */
+/** Divides the sequences of a batch into passes, in order. */
 export type Shares = (batch: TrainingBatch) => Int32Array[];
 
 export const allAtOnce: Shares = ({ sequences }) => [Int32Array.from(sequences.keys())];
 
-/** The sequences of this many tasks in each pass. */
+/** Divides a batch into passes of this many tasks. */
 export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number): Shares {
   // A task's groups follow each other.
   let task = -1;
@@ -40,13 +41,24 @@ export function sharesOfTasks(groups: readonly TrajectoryGroup[], tasks: number)
 export interface StepsTaken {
   results: ForwardBackwardResult[];
   gradNorms: number[];
-  /** Of the steps whose engine reports it. */
+  /** The share of the update that is lost to rounding, for steps whose engine reports it. */
   lostToRounding: number[];
   /** Steps dropped because a loss or a gradient was not finite. */
   dropped: number;
 }
 
 export const noSteps = (): StepsTaken => ({ results: [], gradNorms: [], lostToRounding: [], dropped: 0 });
+
+export interface AdamOptions extends Omit<AdamParams, "learningRate"> {
+  rate: LearningRateOptions;
+  /** Training steps of the run. */
+  totalSteps: number;
+}
+
+/** @param step 1..totalSteps */
+export function adamAt({ rate, totalSteps, ...params }: AdamOptions, step: number): AdamParams {
+  return { ...params, learningRate: learningRate(step, totalSteps, rate) };
+}
 
 /**
  * Takes one optimizer step and adds it to `steps`.

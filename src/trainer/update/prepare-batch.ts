@@ -1,4 +1,4 @@
-/** What a batch needs before it is trained on: log-probabilities to compare with, penalties, off-policy correction. */
+/** Prepares a batch for training: log-probabilities to compare with, penalties, off-policy correction. */
 
 import {
   discountAdvantages,
@@ -31,9 +31,9 @@ export interface PrepareOptions {
   /** The engine's name, for errors. */
   engine: string;
   advantages: TokenAdvantageOptions;
-  /** Of generalized advantage estimation. */
+  /** Lambda of generalized advantage estimation. */
   lambda: number;
-  /** How the KL is estimated that is subtracted from the rewards; undefined: none is. */
+  /** The estimator of the KL that is subtracted from the rewards; undefined if none is subtracted. */
   klInReward: KlEstimatorName | undefined;
   correction: CorrectionOptions;
   /** Ratios start from the sampler's log-probabilities. */
@@ -44,7 +44,7 @@ export interface PrepareOptions {
 
 export interface Prepared {
   batch: TrainingBatch;
-  /** Whether `samplerLogprobs` are the sampler's own of the unchanged model, to compare the trainer's with. */
+  /** Whether `samplerLogprobs` can be compared with the trainer's: they are the model's own, as the sampler computed them. */
   comparable: boolean;
   metrics: Record<string, number>;
   /** The KL to the reference, if it was subtracted from the rewards. */

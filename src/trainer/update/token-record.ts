@@ -1,11 +1,11 @@
-/** What an update computed for each token that it trained on, for people who look at episodes. */
+/** Records the values that an update computes for each trained token, so that they can be shown with the episodes. */
 import type { WatchTerm } from "../../algorithms/policy-loss/policy-loss.ts";
 import { packValues, type StepTraining } from "../../tracking/run-folder/token-values.ts";
 import type { SequenceSource } from "../../trajectories/to-batch.ts";
 import type { Sequence, TokenOutputs, TrainingBatch, Trajectory } from "../../trajectories/types.ts";
 
 export interface TokenRecord {
-  /** Watches the evaluations of the loss of this part of the batch. */
+  /** Returns a function that records each evaluation of the loss for this part of the batch. */
   watch(part: TrainingBatch): WatchTerm;
   /** For an engine that evaluates a loss itself: the log-probabilities that it returned, unless the part was watched. */
   outputs(part: TrainingBatch, outputs: TokenOutputs): void;
@@ -17,7 +17,7 @@ export interface TokenRecord {
 export function recordTokens(batch: TrainingBatch): TokenRecord {
   const size = batch.advantages.length;
   const unknown = () => new Float32Array(size).fill(Number.NaN);
-  /** Of the first and of the last evaluation. */
+  /** Log-probabilities of the first and of the last evaluation. */
   const first = unknown();
   const last = unknown();
   const entropy = unknown();

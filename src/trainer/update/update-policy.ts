@@ -3,20 +3,19 @@ import { type KlControllerOptions, nextKlWeight } from "../../algorithms/kl/kl-c
 import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
-import type { AdamParams } from "../../backends/engine.ts";
 import { deriveSeed } from "../../random.ts";
 import { mean } from "../../statistics.ts";
 import { splitBatch } from "../../trajectories/split-batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";
-import { allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
+import { type AdamOptions, adamAt, allAtOnce, noSteps, type Shares, takeStep } from "./passes.ts";
 import { type PrepareOptions, prepareBatch } from "./prepare-batch.ts";
 import { recordTokens, type TokenRecord } from "./token-record.ts";
 
 export interface UpdateOptions {
   loss: PolicyLossOptions;
-  /** Of the KL in the loss or in the rewards. */
+  /** Controls the weight of the KL in the loss or in the rewards. */
   klController: KlControllerOptions;
   prepare: PrepareOptions;
   /** Passes over the batch. */
@@ -24,7 +23,7 @@ export interface UpdateOptions {
   /** Optimizer steps of a pass. */
   minibatches: number;
   seed: number;
-  adam(step: number): AdamParams;
+  adam: AdamOptions;
   critic: CriticOptions;
 }
 
@@ -64,10 +63,10 @@ export async function updatePolicy(
   const loss = { ...options.loss, klBeta: options.prepare.klInReward === undefined ? klWeight : 0 };
   const { batch, ...prepared } = await prepareBatch(models, rawBatch, options.prepare, loss, klWeight);
   const tokens = recordTokens(batch);
-  const adam = options.adam(step);
+  const adam = adamAt(options.adam, step);
   const criticStep = {
     loss: options.critic.loss,
-    adam: options.critic.adam(step),
+    adam: adamAt(options.critic.adam, step),
     shares,
     advantages: options.prepare.advantages,
   };
@@ -114,7 +113,7 @@ export async function updatePolicy(
     "actor/lr": adam.learningRate,
   };
   if (options.klController.initial > 0) metrics["actor/kl_coef"] = klWeight;
-  // Sampled tokens are a fair draw from the policy, so their mean surprise estimates the entropy at no cost.
+  // Sampled tokens are drawn from the policy, so the mean of their negative log-probabilities estimates the entropy.
   if (batch.samplerLogprobs.length > 0 && !batch.processed) metrics["actor/entropy"] = -mean(batch.samplerLogprobs);
   if (steps.results.length > 0) {
     metrics["actor/loss"] = mean(steps.results.map((result) => result.loss));

@@ -1,4 +1,4 @@
-/** What a filter can name, and its column in the index. */
+/** The fields of the filter language, and their columns in the index. */
 import { failureKinds, terminationReasons } from "../../trajectories/types.ts";
 import type { FilterField } from "../api.ts";
 
@@ -7,7 +7,7 @@ export interface Field extends Omit<FilterField, "name"> {
   column: string;
   /** The value may be unknown: `reward=unknown`. */
   nullable?: true;
-  /** Of single trajectories: an episode matches if one of them does. */
+  /** A field of single trajectories. An episode matches if one of its trajectories does. */
   perTrajectory?: true;
 }
 

@@ -1,4 +1,4 @@
-/** A filter as a condition of SQL on the index's `trajectories`. */
+/** Translates a filter into an SQL condition on the index's table `trajectories`. */
 import { nearest } from "../../nearest.ts";
 import { own } from "../../own.ts";
 import { type Field, fields } from "./fields.ts";
@@ -7,7 +7,7 @@ import { type Filter, FilterError, type Operator, parseFilter } from "./parse-fi
 export interface Condition {
   sql: string;
   values: (string | number)[];
-  /** It looks at single trajectories; without, the first of each episode is enough. */
+  /** Whether it compares fields of single trajectories. If not, the first trajectory of each episode is enough. */
   perTrajectory: boolean;
 }
 
@@ -75,20 +75,20 @@ function operand(
   return number;
 }
 
-/** A phrase of full text search whose last word may continue; undefined if there is nothing to search. */
+/** A phrase for full text search, whose last word may be incomplete; undefined if there is nothing to search. */
 function searchPhrase(text: string): string | undefined {
   return /[\p{L}\p{N}]/u.test(text) ? `"${text.replaceAll('"', '""')}"*` : undefined;
 }
 
 const termsOf = (text: string) => [...text.matchAll(/"([^"]*)"?|[^\s"]+/g)].map(([word, quoted]) => quoted ?? word);
 
-/** Words that must all occur; those in double quotes next to each other. Undefined if there is nothing to search. */
+/** A search for several words, all of which must occur; words in double quotes must be adjacent. Undefined if empty. */
 export function searchTerms(text: string): string | undefined {
   const terms = termsOf(text).flatMap((term) => searchPhrase(term) ?? []);
   return terms.length === 0 ? undefined : terms.join(" AND ");
 }
 
-/** Finds the first of the words, or phrases, of a search in a text. */
+/** Finds the first word or phrase of a search in a text. */
 export function searchWords(text: string): RegExp {
   const letters = "\\p{L}\\p{N}\\p{Co}";
   const phrases = termsOf(text).flatMap((term) => term.match(/[\p{L}\p{N}\p{Co}]+/gu)?.join(`[^${letters}]+`) ?? []);

@@ -1,4 +1,4 @@
-/** Reads the complete lines of a file that grows, with their places. */
+/** Reads the complete lines of a growing file, with their positions. */
 import { closeSync, openSync, readSync } from "node:fs";
 
 export interface PlacedLine {
@@ -10,11 +10,11 @@ export interface PlacedLine {
 
 const pieceBytes = 1 << 18;
 
-/** From `offset` (the start of a line) to the last line break. A torn last line is left for later. */
+/** Reads from `offset` (the start of a line) to the last line break. An incomplete last line is left for later. */
 export function* completeLines(file: string, offset = 0, end = Number.POSITIVE_INFINITY): Generator<PlacedLine> {
   const handle = openSync(file, "r");
   try {
-    /** What is read but not yet a complete line: pieces whose first byte is at `start`. */
+    /** The pieces of an incomplete line; the first byte is at `start`. */
     let kept: Buffer[] = [];
     let keptBytes = 0;
     let start = offset;

@@ -1,4 +1,4 @@
-/** What the index holds of an episode. */
+/** The rows of the index for an episode. */
 import { describeContent } from "../../chat/images/content.ts";
 import { mean } from "../../statistics.ts";
 import { toJson } from "../../tracking/run-folder/json-lines.ts";
@@ -24,7 +24,7 @@ export interface EpisodeColumns {
   preview: string;
 }
 
-/** Of the columns of `trajectories`: those of the episode, and those of each of its trajectories. */
+/** Columns of `trajectories`: those of the episode, and those of each of its trajectories. */
 export interface EpisodeRows {
   episode: EpisodeColumns;
   parts: TrajectoryColumns[];
@@ -49,7 +49,7 @@ export const stored = (value: number | null | undefined): StoredNumber =>
   value === null || value === undefined ? null : Number.isFinite(value) ? value : String(value);
 
 const previewLength = 200;
-/** Longer text is searchable up to here. */
+/** Only this many characters of a text can be searched. */
 const searchedLength = 1 << 20;
 
 export function episodeRows(episode: KeptEpisode): EpisodeRows {
@@ -104,7 +104,7 @@ function trajectoryColumns(trajectory: KeptTrajectory): TrajectoryColumns {
   };
 }
 
-/** Null: it was not trained on. */
+/** Null if it was not trained on. */
 function meanAdvantage(trajectory: KeptTrajectory): number | null {
   const { advantage, steps } = trajectory;
   if (typeof advantage === "number") return advantage;
@@ -112,7 +112,7 @@ function meanAdvantage(trajectory: KeptTrajectory): number | null {
   return values.length === 0 ? null : mean(values);
 }
 
-/** Each message once: the last prompt of a conversation repeats the earlier ones. */
+/** Each message only once, because the last prompt of a conversation repeats the earlier ones. */
 function searchedText({ row, trajectories, explanation, failure }: KeptEpisode): string {
   const texts = new Set<string>();
   for (const { steps } of trajectories) {

@@ -9,7 +9,7 @@ import type { IndexDatabase } from "./open-database.ts";
 
 interface IndexedFile {
   name: string;
-  /** Differs when the file was written again. */
+  /** Changes when the file is replaced. */
   mark: string;
   offset: number;
   rows: number;
@@ -25,7 +25,7 @@ interface EpisodeFile {
 
 export interface EpisodeIndexer {
   /**
-   * Indexes until the time is up. Forgets episodes whose files have gone.
+   * Indexes until the time is up. Removes episodes whose files no longer exist.
    * @returns the share of the files' bytes that is indexed, 1: everything
    */
   advance(until: number): number;
@@ -118,7 +118,7 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
       const stamp = existsSync(folder) ? String(statSync(folder).mtimeMs) : "none";
       if (stamp !== listed || stamp === "none") {
         files = listFiles(folder);
-        // A folder that changes right now may change again within the clock's resolution.
+        // A folder that has just changed may change again within the resolution of its time stamp.
         listed = Date.now() - Number(stamp) > 2000 ? stamp : "";
       }
       const indexed = new Map((known.all([]) as IndexedFile[]).map((file) => [file.name, file]));
@@ -142,7 +142,7 @@ export function indexEpisodes(database: IndexDatabase, run: string, onProblem: (
   };
 }
 
-/** The newest steps first: they are looked at first. */
+/** The newest steps first, because users look at these first. */
 function listFiles(folder: string): EpisodeFile[] {
   if (!existsSync(folder)) return [];
   const files = readdirSync(folder).flatMap((name): EpisodeFile[] => {

@@ -1,4 +1,4 @@
-/** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and how the run stands. */
+/** Adds events.jsonl to a run's index: the times of rollouts and phases, notes, and the state of the run. */
 import { existsSync, statSync } from "node:fs";
 import type { RunEvent } from "../../tracking/events.ts";
 import { journalFile } from "../../tracking/run-folder/journal.ts";
@@ -7,7 +7,7 @@ import { stored } from "./episode-rows.ts";
 import type { IndexDatabase } from "./open-database.ts";
 import { readState, writeState } from "./state.ts";
 
-/** What the journal says about the run so far. */
+/** The state of the run according to the journal so far. */
 export interface JournalState {
   inode: number;
   offset: number;
@@ -17,11 +17,11 @@ export interface JournalState {
   started: number | null;
   totalSteps: number | null;
   text: string[];
-  /** The step that is worked on, and when that began. */
+  /** The current step, and when it began. */
   step: number;
   stepBegan: number;
   doing: string | null;
-  /** Undefined while the run goes on. */
+  /** Undefined while the run continues. */
   end?: { reason: "done" | "stopped" | "failed"; text?: string; report?: string[] };
 }
 
@@ -45,7 +45,7 @@ const newState = (inode: number): JournalState => ({
 export const readJournalState = (database: IndexDatabase): JournalState =>
   readState<JournalState>(database, "journal") ?? newState(0);
 
-/** A line's place is recorded every so many lines, so that readers find any number quickly. */
+/** The position of every n-th line is recorded, so that any event number is found quickly. */
 const linesBetweenMarks = 500;
 
 /** @returns whether everything is indexed */
@@ -104,7 +104,7 @@ function apply(entry: Entry, place: { offset: number; end: number }, state: Jour
   const { time } = entry;
   switch (entry.kind) {
     case "run-start":
-      // Rollouts of a process that was killed did not end.
+      // Rollouts of a killed process have no end event.
       put.cutOff.run([state.time, place.offset]);
       state.started ??= time;
       state.totalSteps = entry.totalSteps;

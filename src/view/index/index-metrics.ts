@@ -8,7 +8,7 @@ import type { IndexDatabase } from "./open-database.ts";
 import { readState, writeState } from "./state.ts";
 
 interface MetricsState {
-  /** Of the file: another one begins anew. */
+  /** Identifies the file. A different file is indexed from its beginning. */
   inode: number;
   offset: number;
 }

@@ -37,7 +37,7 @@ export function defaultCache(): string {
   }
 }
 
-/** Of this user, since others may write to the folder of temporary files. */
+/** A folder that belongs to this user, because other users can write to the folder of temporary files, too. */
 function temporaryCache(): string {
   const folder = join(tmpdir(), `hone-view-${process.getuid?.() ?? "user"}`);
   mkdirSync(folder, { recursive: true, mode: 0o700 });
@@ -88,7 +88,7 @@ function open(file: string): IndexDatabase {
   }
 }
 
-/** With its log and shared memory. */
+/** Removes an index with its log and shared memory. */
 export function removeDatabase(file: string): void {
   for (const suffix of ["", "-wal", "-shm"]) rmSync(`${file}${suffix}`, { force: true });
 }

@@ -10,11 +10,11 @@ import { databaseFile, type IndexDatabase, openDatabase, removeDatabase } from "
 export interface RunIndex {
   /** The run folder. */
   readonly folder: string;
-  /** A database that fails is opened anew, so callers must not keep it. */
+  /** Callers must not keep the database, because a damaged one is replaced. */
   readonly database: IndexDatabase;
   /** The share of the episode files that is indexed; 1: everything. */
   readonly share: number;
-  /** What could not be read, once each. */
+  /** The problems in reading the folder, each once. */
   readonly problems: readonly string[];
   /** Increases whenever something was added. */
   readonly revision: number;
@@ -23,7 +23,7 @@ export interface RunIndex {
    * @returns whether it is up to date
    */
   refresh(milliseconds?: number): Promise<boolean>;
-  /** Deletes a damaged index and begins anew. */
+  /** Deletes a damaged index and starts a new one. */
   rebuild(): void;
   close(): void;
 }
@@ -89,7 +89,7 @@ export function openRunIndex(folder: string, cache: string): RunIndex {
         failures = 0;
       } catch (error) {
         failures++;
-        // First the run folder may have changed under the reader, then the index may be damaged.
+        // The first failure may be a change of the run folder during reading; after a second one the index counts as damaged.
         if (failures === 2) rebuild();
         if (failures > 2) throw error;
       }

@@ -2,9 +2,10 @@
 export const schemaVersion = 4;
 
 /**
- * `trajectories` has one row for each trajectory of an episode, with the episode's own columns in each, so that a filter
- * is one scan of short rows; `details` has what lists show and few filters read. `part` 0 is the first, and `episode` is its row. `part` is 0 for an episode without trajectories, too.
- * Lists are sorted by reward in either direction, always with the newest step first among equal rewards: an index for each.
+ * `trajectories` has one row for each trajectory of an episode. Each row repeats the columns of the episode, so that a
+ * filter is a single scan of short rows. `part` is the number of the trajectory, and `episode` is the row of part 0. An
+ * episode without trajectories has one row, with part 0. `details` has the columns that lists show but few filters use.
+ * Lists can be sorted by reward in both directions, with the newest step first among equal rewards; each has its own index.
  */
 export const schema = `
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

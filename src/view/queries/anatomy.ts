@@ -61,7 +61,7 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
   const weights = database
     .prepare("SELECT version, time FROM weights WHERE time <= ? ORDER BY time DESC")
     .all([end]) as { version: number; time: number }[];
-  // Those of the window, and the ones in use at its start.
+  // The versions of the time window, and those in use at its start.
   const before = weights.findIndex(({ time }) => time < origin);
   const shown = weights.slice(0, before < 0 ? weights.length : before + 1).reverse();
   return {
@@ -108,7 +108,7 @@ function summary(lanes: readonly Lane[], now: number): Pick<Anatomy, "slowest" |
 
 const laneName = ({ task, rollout }: { task: string; rollout: number }) => JSON.stringify([task, rollout]);
 
-/** Reads the part of the journal in which these rollouts lived. */
+/** Reads the part of the journal in which these rollouts ran. */
 function withSpans(
   folder: string,
   found: readonly IndexedLane[],
@@ -116,7 +116,7 @@ function withSpans(
   { origin, end, offset }: { origin: number; end: number; offset: number },
 ): Lane[] {
   const builders = found.map((lane) => laneBuilder(lane, origin));
-  // A task may be attempted again in a later step: the lane of an event is the latest that had begun.
+  // A task may occur again in a later step. An event belongs to the lane that began last before it.
   const byName = new Map<string, { first: number; last: number; builder: LaneBuilder }[]>();
   for (const [index, lane] of found.entries()) {
     const own = byName.get(laneName(lane)) ?? [];
@@ -156,7 +156,7 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
   let own: Span | undefined = { kind: "queued", start: queued, end: null, attempt: 0 };
   let stage = "workflow";
   let attempt = 0;
-  /** Called by the last reply: what follows is their work. */
+  /** The tools that the last reply called. The following time is spent in them. */
   let tools: readonly string[] | undefined;
 
   function close(at: number): void {

@@ -6,7 +6,7 @@ import { configKeys } from "../../config/describe.ts";
 import { maskUrls } from "../../mask-urls.ts";
 import type { ConfigEntry, RunConfig } from "../api.ts";
 
-/** config.yaml has no secrets that were set; keys that may hold one are masked here in any case. */
+/** config.yaml does not contain secrets. As a further protection, keys for secrets are masked here. */
 export function runConfig(folder: string): RunConfig {
   const file = join(folder, "config.yaml");
   if (!existsSync(file)) return { entries: [] };
@@ -35,7 +35,7 @@ function collect(node: Node | null, key: string, entries: ConfigEntry[]): void {
   });
 }
 
-/** A secret that a reference fetches is not in the file. */
+/** A reference such as an environment variable is shown, because the file does not contain its value. */
 const isReference = (value: unknown) => value === null || (typeof value === "string" && /^\$\{[^}]*\}$/.test(value));
 
 /** Logins of URLs. */

@@ -107,7 +107,7 @@ function longestContinued(step: Step, earlier: readonly Step[]): number | null {
   return best;
 }
 
-/** 32-bit floats have 7 digits. */
+/** Rounded to 7 digits, the precision of 32-bit floats. */
 const rounded = (value: number) => (Number.isInteger(value) ? value : Number(value.toPrecision(7)));
 
 const withPieces = (tokens: Int32Array, pieces: Pieces | undefined) => ({
@@ -154,7 +154,7 @@ function present<Name extends string>(arrays: Record<Name, ArrayLike<number> | u
   return Object.fromEntries(found) as Partial<Record<Name, TokenValues>>;
 }
 
-/** One number if all are equal; null for NaN, which says that it is not known for this token. */
+/** One number if all values are equal. NaN becomes null and means that the value of this token is unknown. */
 function valuesOf(values: ArrayLike<number>): TokenValues {
   const list = Array.from(values, (value): JsonNumber | null =>
     Number.isNaN(value) ? null : toJsonNumber(rounded(value)),

@@ -115,7 +115,7 @@ const emptyGroup = (place: Place, task: string, role: string): GroupSummary => (
   zeroSignal: null,
 });
 
-/** Why the rewards of a group tell nothing; null: they do. */
+/** Why a group has no training signal; null if it has one. */
 function noSignal(known: readonly number[], size: number): string | null {
   if (known.length === 0) return `no reward of its ${size} rollouts is known`;
   if (known.length === 1) return "only one reward is known, so there is nothing to compare it with";

@@ -6,7 +6,7 @@ import { completeLines } from "../index/complete-lines.ts";
 import type { IndexDatabase } from "../index/open-database.ts";
 import { type Given, wholeNumberOf } from "./parameters.ts";
 
-/** A line before which no later entry is. */
+/** The position of a line at or before the next entry. */
 export function offsetOf(database: IndexDatabase, after: number): number {
   const mark = database.prepare("SELECT offset FROM marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1").get([after + 1]) as
     | { offset: number }
@@ -16,7 +16,7 @@ export function offsetOf(database: IndexDatabase, after: number): number {
 
 /**
  * The next entries after `after`.
- * @returns the place to go on from, and whether more may be there
+ * @returns the position to continue from, and whether there may be more entries
  */
 export function entriesFrom(
   folder: string,

@@ -1,4 +1,4 @@
-/** A run: how it stands, its steps and notes. */
+/** A run: its state, steps and notes. */
 import { existsSync, statSync } from "node:fs";
 import { basename, join } from "node:path";
 import { isLocked } from "../../files/folder-lock.ts";
@@ -13,7 +13,7 @@ import { fromStored } from "./stored.ts";
 
 const chartValues = 60;
 
-/** A run writes its end before it releases its folder, so the journal is read after the lock. The index may be behind. */
+/** Reads the lock first and then the journal, because a run writes its end before it unlocks its folder. The index may be older. */
 export function runState(folder: string, { end }: Pick<JournalState, "end">): RunState {
   if (isLocked(folder)) return "live";
   return end?.reason ?? lastEnd(folder) ?? "interrupted";
@@ -119,7 +119,7 @@ function lastValidation(database: IndexDatabase): Record<string, JsonNumber> {
   return Object.fromEntries(rows.map(({ text, value }) => [text, value as JsonNumber]));
 }
 
-/** At most so many, evenly chosen; the last is kept. */
+/** At most this many values, evenly spaced, with the last one. */
 function thinned<Value>(values: readonly Value[]): Value[] {
   if (values.length <= chartValues) return [...values];
   return Array.from({ length: chartValues }, (_, index) => {

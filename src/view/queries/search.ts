@@ -14,7 +14,7 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
   const limit = wholeNumberOf("limit", query.limit, 50, 200);
   const offset = wholeNumberOf("offset", query.offset, 0);
   const { where, values } = whereOf(database, filterCondition(query.filter ?? ""));
-  // One look-up of the words gives the number of all matches and the rows of a page; without rows, `row` is null once.
+  // One query returns both the total number of matches and the rows of the page. Without rows, it returns one row with `row` null.
   const found = database
     .prepare(
       `WITH found AS MATERIALIZED (

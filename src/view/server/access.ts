@@ -1,4 +1,4 @@
-/** Who may use the viewer: this machine's browser, or one that knows the token. */
+/** Access control: allows browsers on this machine, and clients that have the token. */
 import { createHash, timingSafeEqual } from "node:crypto";
 import { isLoopback, webRefusal } from "../../http/web-guard.ts";
 
@@ -7,13 +7,13 @@ export const tokenCookie = "hone_view";
 export interface Given {
   host: string | undefined;
   origin: string | undefined;
-  /** Of the address, the cookie or the Authorization header. */
+  /** The token of a request, from its address, its cookie or its Authorization header. */
   token: string | undefined;
 }
 
 /** Returns the status and why a request is refused, or undefined. @param token null: none is required */
 export function refusal({ host, origin, token: given }: Given, token: string | null): [401 | 403, string] | undefined {
-  // The page's own requests name the page's own address.
+  // The Origin of the page's own requests is the page's own address.
   const own = origin !== undefined && host !== undefined && [`http://${host}`, `https://${host}`].includes(origin);
   const web = webRefusal({ host, origin: own ? undefined : origin }, { keyRequired: token !== null });
   if (web !== undefined) return [403, web];

@@ -21,13 +21,13 @@ import type { OpenedRun, Viewer } from "./viewer.ts";
 export interface AppOptions {
   viewer: Viewer;
   live: Live;
-  /** Null: none is required. */
+  /** Null if no token is required. */
   token: string | null;
   /** Of the page's files; it may be missing, then only the API answers. */
   page: string;
 }
 
-/** A run that is opened for the first time is indexed for this long before it is answered. */
+/** When a run is opened for the first time, it is indexed for this long before the first answer. */
 const patienceMilliseconds = 1500;
 
 export function createApp({ viewer, live, token, page }: AppOptions): Hono {
@@ -69,7 +69,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   app.get("/api/runs/:run/media/:hash", async (context) => {
     const { run, hash } = context.req.param();
     const { bytes, type } = await mediaFile(viewer.open(run).index.folder, hash);
-    // The bytes of a hash never change.
+    // The address contains the hash, so its content never changes.
     return context.body(Uint8Array.from(bytes), 200, {
       "Content-Type": type,
       "Cache-Control": "private, max-age=31536000, immutable",
@@ -111,7 +111,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
   });
 
   app.post("/api/view", async (context) => {
-    // A form of another page cannot send this type.
+    // A form on another web page cannot send this content type.
     if (!isJsonType(context.req.header("content-type"))) {
       return problem(context, 400, { error: "the body must be application/json" });
     }
@@ -159,7 +159,7 @@ const types: Readonly<Record<string, string>> = {
   ".json": "application/json",
 };
 
-/** A file of the page, or the page itself: every address of the page is one. */
+/** A file of the page, or the page itself, which has many addresses. */
 function file(context: Context, page: string): Response {
   const path = normalize(decodeURIComponent(context.req.path));
   const asset = extname(path) !== "" && !path.includes("..") ? join(page, path) : undefined;

@@ -16,7 +16,7 @@ export interface ReportOptions {
   run: string;
   /** The file to write. */
   output: string;
-  /** Episodes that match; the newest `limit` of them are contained. */
+  /** The report contains the newest `limit` episodes that match this filter. */
   filter?: string | undefined;
   limit: number;
   /** The page's files. Default: those of the package. */
@@ -26,10 +26,10 @@ export interface ReportOptions {
 }
 
 export interface ExportedReport {
-  /** In the file, and those that matched. */
+  /** The number of episodes in the file, and of matching episodes. */
   episodes: number;
   total: number;
-  /** In the file, and those that are too large for it or missing. */
+  /** The number of images in the file, and of images that are too large or missing. */
   images: number;
   imagesLeftOut: number;
 }
@@ -59,7 +59,7 @@ export async function exportReport(options: ReportOptions): Promise<ExportedRepo
 
 type RunRoute = keyof typeof runRoutes;
 
-/** What the page asks for when a person looks at these episodes. */
+/** The API requests that the page makes for these episodes. */
 function collect(run: OpenedRun, { filter = "", limit }: { filter?: string | undefined; limit: number }) {
   const answers: Record<string, unknown> = {};
   const hashes = new Set<string>();
@@ -121,7 +121,7 @@ function* imageHashes({ detail }: Episode): Generator<string> {
   }
 }
 
-/** As the page writes it: parameters of the path in place, the others sorted. */
+/** The address of an API request, as the page writes it: path parameters filled in, query parameters sorted. */
 function addressOf(route: string, given: Parameters): string {
   const rest = { ...given };
   const path = route.replace(/:(\w+)/g, (_, name: string) => {
@@ -135,7 +135,7 @@ function addressOf(route: string, given: Parameters): string {
   return query.size === 0 ? path : `${path}?${query}`;
 }
 
-/** The file may run its own script, and load nothing. */
+/** Content security policy: the file can run its own script, but load nothing. */
 const policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:";
 
 function reportHtml(page: string, answers: Record<string, unknown>): string {
@@ -145,7 +145,7 @@ function reportHtml(page: string, answers: Record<string, unknown>): string {
   const [html, script, style] = ["index.html", "page.js", "page.css"].map((file) =>
     readFileSync(join(page, file), "utf8"),
   );
-  // Text of a model must not end the element that holds it.
+  // A model's text must not be able to end the script element that contains it.
   const data = toJson(answers).replaceAll("<", "\\u003c");
   const parts = [
     `<meta http-equiv="Content-Security-Policy" content="${policy}">`,

@@ -1,4 +1,4 @@
-/** Server-sent events: the journal as it grows, and what the pages are pointed at. */
+/** Server-sent events: new entries of the journal, and addresses that open pages should show. */
 import type { JournalEntry, ServerEvents } from "../api.ts";
 import { readJournalState } from "../index/index-journal.ts";
 import { entriesFrom, offsetOf } from "../queries/journal-page.ts";
@@ -64,7 +64,7 @@ const named = <Name extends keyof ServerEvents>(event: Name, data: ServerEvents[
   ...(id === undefined ? {} : { id: String(id) }),
 });
 
-/** One round of each, called at every tick. */
+/** Checks for news and sends them. Called at every tick. */
 type Follower = () => Promise<void>;
 
 function followRuns(viewer: Viewer, send: Send): Follower {
@@ -86,7 +86,7 @@ function followJournal({ index }: OpenedRun, after: number | undefined, send: Se
     if (place === undefined) {
       await index.refresh();
       const state = readJournalState(index.database);
-      // A number beyond the end is of another journal in the same folder.
+      // A number beyond the end belongs to an earlier journal in the same folder.
       const seq = after === undefined ? state.seq : after > state.seq ? 0 : after;
       place = { seq, offset: seq === state.seq ? state.offset : offsetOf(index.database, seq) };
     }

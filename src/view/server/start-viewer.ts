@@ -14,9 +14,9 @@ export interface ViewerOptions {
   /** A run folder, or a folder of runs. */
   path: string;
   host: string;
-  /** 0: a free one. Default: 7700, or a free one if that is taken. */
+  /** 0 chooses a free port. Default: 7700, or a free port if 7700 is taken. */
   port?: number;
-  /** Default: one is made if the host is not this machine alone. */
+  /** Default: generated if other machines can connect. */
   token?: string;
   /** The page's files. Default: those of the package. */
   page?: string;
@@ -25,9 +25,9 @@ export interface ViewerOptions {
 }
 
 export interface RunningViewer {
-  /** With the token, if one is required. */
+  /** The address, including the token if one is required. */
   url: string;
-  /** There is no run so far; the page waits for one. */
+  /** Whether there is no run so far, so that the page waits for one. */
   isEmpty: boolean;
   close(): Promise<void>;
 }

@@ -9,7 +9,7 @@ import { openRunIndex, type RunIndex } from "../index/run-index.ts";
 export interface Viewer {
   /** The folder that is viewed. */
   readonly folder: string;
-  /** It is one run. An empty folder may become one, or a folder of runs. */
+  /** Whether the folder is a single run. An empty folder may become a run or a folder of runs. */
   readonly single: boolean;
   /** Names of the runs' folders, the newest first. */
   names(): string[];
@@ -69,7 +69,7 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
     open(name) {
       const found = opened.get(name);
       const at = isSingle() ? folder : join(folder, name);
-      // A name is one of the listed ones, so it cannot lead elsewhere.
+      // Only listed names are accepted, so a name cannot lead to another folder.
       if (!names().includes(name)) {
         found?.index.close();
         opened.delete(name);

@@ -11,7 +11,7 @@ export interface BrowserContent {
   head: (width: number) => Row[];
   files: readonly StepFile[];
   fileRow: (file: StepFile) => Row;
-  /** What its rollouts waited for; empty if the journal does not say. */
+  /** What its rollouts waited for; empty if the journal does not have it. */
   times: (file: StepFile) => Row[];
   /** In the order of the file. */
   episodes: (file: StepFile) => readonly EpisodeRow[];

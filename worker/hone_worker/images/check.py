@@ -1,4 +1,4 @@
-"""Opens the vision part of a model, and checks that features placed in a row give what transformers computes."""
+"""Opens the vision part of a model, and checks the placement of its features against transformers' own forward."""
 
 import inspect
 from io import BytesIO
@@ -15,10 +15,10 @@ from .vision import Vision
 
 
 class Probe:
-    """A text around an image, and the hidden states that transformers alone computes for it."""
+    """A text around an image, with the hidden states from transformers' own forward."""
 
     def __init__(self, base: nn.Module, vision: Vision):
-        """Called while the model has its own attention."""
+        """Call this before the model's attention is replaced."""
         self.image = vision.read("probe", _noise())
         text = np.setdiff1d(np.arange(3, 9, dtype=np.int32), vision.processor.token_id)
         self.ids = np.concatenate([text, self.image.tokens, text])
@@ -30,17 +30,17 @@ class Probe:
             inputs["mm_token_type_ids"] = (ids == vision.processor.token_id).int()
         self.expected = hidden_states(base, input_ids=ids, **inputs)
         if hasattr(base, "rope_deltas"):
-            base.rope_deltas = None  # a later forward of text would use it
+            base.rope_deltas = None  # otherwise a later forward of text would use it
 
 
 def hidden_states(base: nn.Module, **inputs: Tensor) -> tuple[Tensor, ...]:
-    """After each layer, the last one normalized, or only the last where a model does not return the others."""
+    """The hidden states after each layer, the last one normalized. Only the last one if the model does not return others."""
     output = base(**inputs, use_cache=False, output_hidden_states=True)
     return output.hidden_states or (output.last_hidden_state,)
 
 
 def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: int) -> tuple[Vision, Probe]:
-    """The vision part of a model that has one. Raises an error that says why it cannot be used."""
+    """Opens the vision part of a model. Raises an error with the reason if it cannot be used."""
     tile = getattr(base, "image_seq_len", None)
     vision = Vision(base, ImageProcessor(model_folder, folder, base.config, tile))
     probe = Probe(base, vision)
@@ -49,7 +49,7 @@ def open_vision(base: nn.Module, model_folder: Path, folder: Path, most_pixels: 
 
 
 def _noise() -> bytes:
-    """The PNG file of a small picture."""
+    """A small test image as a PNG file."""
     pixels = np.random.default_rng(0).integers(0, 256, (56, 84, 3), np.uint8)
     file = BytesIO()
     Pillow.fromarray(pixels).save(file, "PNG")

@@ -1,4 +1,4 @@
-"""From the bytes of a PNG or JPEG file to pixels. Every file that cannot be used is an UnusableImage."""
+"""Decodes PNG and JPEG files. Raises UnusableImage for every file that cannot be used."""
 
 from io import BytesIO
 
@@ -8,12 +8,12 @@ from .pictures import UnusableImage
 
 MOST_PIXELS = 1 << 25
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-Image.MAX_IMAGE_PIXELS = None  # open_image has a limit of its own
+Image.MAX_IMAGE_PIXELS = None  # open_image has its own limit
 
 
 def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
-    """The picture upright and in RGB, as transformers reads it; `info["transparent"]`: it dropped transparency.
-    Its size is checked before pixels are decoded."""
+    """The image in RGB, rotated as its EXIF data says, as transformers reads it. `info["transparent"]`: transparency was
+    dropped. The size is checked before pixels are decoded."""
     try:
         image = Image.open(BytesIO(encoded), formats=["PNG", "JPEG"])
     except Exception:  # noqa: BLE001 - damaged files raise errors of many classes

@@ -1,4 +1,4 @@
-"""The images of messages: put_media keeps them, and later messages name them."""
+"""The images of messages: put_media stores them, and later messages refer to them by hash."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Media:
-    """The images that a worker has."""
+    """The images that a worker has stored."""
 
     def __init__(self) -> None:
         self._images = ImageStore()
@@ -38,8 +38,8 @@ class Media:
         return {"media": described}, {"tokens": np.concatenate([ends[:0], *tokens]), "offsets": ends}
 
     def pictures(self, message: Message) -> list[Pictures] | None:
-        """The images of each sequence of a message; None if it has none. Raises MissingMedia, and UserMistake if they do
-        not fit the sequences."""
+        """The images of each sequence of a message; None without images. Raises MissingMedia if images are not stored, and
+        UserMistake if they do not fit the sequences."""
         hashes, arrays = message.header.get("media"), message.arrays
         if not hashes:
             return None

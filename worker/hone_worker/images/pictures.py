@@ -1,4 +1,4 @@
-"""Images in sequences of tokens, and where a row of tokens takes their features."""
+"""Images in sequences of tokens, and the places of their features in a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from ..errors import UserMistake
 
 
 class UnusableImage(Exception):
-    """A sentence about the image, without a final period."""
+    """The reason why an image cannot be used, without a final period."""
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """An image that the worker has."""
+    """An image that the worker has stored."""
 
     hash: str
     encoded: bytes
     tokens: np.ndarray
-    """int32: what stands for the image in a sequence."""
+    """int32, the tokens of the image in a sequence."""
     places: np.ndarray
-    """The indices of the tokens that are placeholders of features."""
+    """The indices of the tokens that are replaced by features."""
     grid: Tensor | None
     """`[1, 3]`: the patches of the image in time, height and width, for models whose positions depend on them."""
     size: tuple[int, int]
     """Width and height of the picture."""
     transparent: bool
-    """Its file has transparent pixels, which are read as opaque."""
+    """Whether the file has transparent pixels, which are read as opaque."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ Pictures = tuple[Picture, ...]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Tokens `begin:end` of a sequence, which begin at `start` of a row."""
+    """Tokens `begin:end` of a sequence, at position `start` of a row."""
 
     ids: np.ndarray
-    """`[L]` of the whole sequence."""
+    """`[L]`, the tokens of the whole sequence."""
     pictures: Pictures
     begin: int
     end: int
@@ -65,15 +65,15 @@ class Placed:
     """The images of one row."""
 
     images: list[Image]
-    """Each once."""
+    """The images, each once."""
     places: Tensor
-    """`[K]` tokens of the row that are replaced."""
+    """`[K]`, the positions in the row that are replaced."""
     features: Tensor
-    """`[K]` what replaces them: rows of the images' features, end to end."""
+    """`[K]`, for each position the row of the images' concatenated features."""
 
 
 def place(pieces: Sequence[Piece], device: torch.device) -> Placed | None:
-    """The images of a row that consists of these pieces, and of others without images. None if it has none."""
+    """The images of a row that contains these pieces; None without images."""
     first: dict[str, int] = {}
     images: list[Image] = []
     places: list[np.ndarray] = []
@@ -104,7 +104,7 @@ def find_pictures(
     """The pictures of each sequence. `ranges` `[M, 3]`: sequence, first token, length of each of the M `images`.
     Raises UserMistake if they do not fit the sequences."""
     if ranges.shape != (len(images), 3):
-        raise UserMistake(f"{len(images)} images have {len(ranges)} ranges")
+        raise UserMistake(f"{len(images)} images, but {len(ranges)} ranges")
     found: list[list[Picture]] = [[] for _ in range(len(offsets) - 1)]
     for (s, at, length), image in zip(ranges.tolist(), images):
         if not 0 <= s < len(found):

@@ -1,4 +1,4 @@
-"""A model's image processor: pixels -> the vision tower's inputs, and the tokens that stand for an image."""
+"""A model's image processor: converts an image to the inputs of the vision tower and to tokens."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json")
 
 
 class ImageProcessor:
-    """Uses transformers' image processor for PIL, which does not need torchvision, and the text that its processor
-    writes for an image."""
+    """Uses transformers' image processor for PIL, which does not need torchvision. The tokens come from the text that
+    transformers' processor writes for an image."""
 
     def __init__(self, model_folder: Path, folder: Path, config: PreTrainedConfig, length: int | None):
-        """`folder` has the processor's configuration; `length`: placeholders of one tile, for models that have
-        a fixed number. Raises UserMistake."""
+        """`folder` has the processor's configuration. `length`: the number of placeholders per tile, for models with a
+        fixed number. Raises UserMistake."""
         if not any((folder / name).exists() for name in _CONFIGURATIONS):
             raise UserMistake(
                 f"{folder} has no {' or '.join(_CONFIGURATIONS)}", "name the image processor's folder with processor"
@@ -59,7 +59,7 @@ class ImageProcessor:
         }
 
     def __call__(self, image: Image.Image) -> tuple[dict[str, Tensor], np.ndarray]:
-        """The vision tower's inputs, and int32 tokens. Raises UnusableImage for sizes that the model refuses."""
+        """Returns the vision tower's inputs and int32 tokens. Raises UnusableImage for sizes that the model refuses."""
         try:
             found = self._pixels(images=image, return_tensors="pt", **self._options)
             text = self._write(SimpleNamespace(**self._names), found, 0)
@@ -78,4 +78,4 @@ def _image_token(config: PreTrainedConfig) -> int:
     for name in ("image_token_id", "image_token_index"):
         if isinstance(found := getattr(config, name, None), int):
             return found
-    raise UserMistake("the model's config.json does not name its image token", "use a complete copy of the model")
+    raise UserMistake("the model's config.json has no image token", "use a complete copy of the model")

@@ -1,4 +1,4 @@
-"""What the worker keeps up to a budget of bytes: the images that the trainer sent, and what is computed of them."""
+"""Caches with a limit in bytes: the images that the trainer sent, and the values computed from them."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Value]):
-    """Drops the values whose last use is the longest ago, but never the newest."""
+    """Drops the least recently used values, but never the newest one."""
 
     def __init__(self, budget: int):
         self._budget = budget
@@ -33,7 +33,7 @@ class Recent(Generic[Value]):
 
 
 class MissingMedia(Exception):
-    """The worker does not have images, or dropped them. The trainer sends them again."""
+    """The worker does not have images, or has dropped them. The trainer sends them again."""
 
     def __init__(self, hashes: list[str]):
         super().__init__(f"the worker does not have {len(hashes)} of the images")
@@ -41,7 +41,7 @@ class MissingMedia(Exception):
 
 
 class ImageStore:
-    """Images by hash. A running sample keeps its own, even if the store drops them."""
+    """Images by hash. A running sample keeps a reference to its images, even if the store drops them."""
 
     def __init__(self, budget: int = 1 << 30):
         self._images: Recent[Image] = Recent(budget)

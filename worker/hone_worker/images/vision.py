@@ -18,15 +18,15 @@ _BATCH_VALUES = 1 << 22
 
 
 class Vision:
-    """Computes the features of an image once, unless the vision part is trained: then once for each version of its
-    weights, and in each forward with a gradient."""
+    """Computes the features of an image once. If the vision part is trained, they are computed again for each version of
+    its weights, and in each forward with a gradient."""
 
     def __init__(self, base: nn.Module, processor: ImageProcessor):
         """`base`: the transformers model without its output layer."""
         self.processor = processor
         self.most_pixels = MOST_PIXELS
         self.version: Hashable = None
-        """Identifies the weights of the vision part that are in use; None if no policy trained them."""
+        """Identifies the current weights of the vision part; None if they are not trained."""
         self.counters = {"images/features_computed": 0, "images/features_reused": 0}
         self._base = base
         self._accepted = set(inspect.signature(base.get_image_features).parameters)
@@ -34,7 +34,7 @@ class Vision:
         self._features: Recent[Tensor] = Recent(_CACHE_BYTES)
 
     def info(self) -> dict[str, object]:
-        """What a renderer needs: the placeholder that a chat template writes for an image."""
+        """The placeholder that a chat template writes for an image."""
         processor = self.processor
         family = self._base.config.model_type
         return {"placeholder": processor.token, "placeholder_id": processor.token_id, "family": family}
@@ -49,7 +49,7 @@ class Vision:
         return Image(hash, encoded, tokens, places, inputs.get("image_grid_thw"), picture.size, transparent)
 
     def features(self, images: Sequence[Image]) -> Tensor:
-        """`[K, D]` of all placeholders of these distinct images, end to end."""
+        """The features `[K, D]` of these distinct images, concatenated."""
         if self.version is not None and torch.is_grad_enabled():
             self.counters["images/features_computed"] += len(images)
             return torch.cat(self.compute(images))
@@ -64,7 +64,7 @@ class Vision:
         return torch.cat([found[image.hash] for image in images])
 
     def row_positions(self, pieces: Sequence[Piece], positions: Tensor) -> Tensor | None:
-        """`[3, T]`: the positions of a row's tokens, given those in their sequences, `[T]`. None if they are the same."""
+        """The positions `[3, T]` of a row's tokens, from their indices `[T]` in their sequences. None if they are the same."""
         if not hasattr(self._base, "get_rope_index"):
             return None
         found = positions.expand(3, -1).clone()
@@ -74,12 +74,12 @@ class Vision:
         return found
 
     def shift(self, ids: np.ndarray, pictures: Pictures) -> int:
-        """What is added to the positions of the text after this sequence."""
+        """The offset that is added to the positions of the text after this sequence."""
         own = self.positions(ids, pictures)
         return 0 if own is None else int(own.max()) + 1 - len(ids)
 
     def positions(self, ids: np.ndarray, pictures: Pictures) -> Tensor | None:
-        """`[3, L]` in time, height and width, or None if this model numbers all tokens in order."""
+        """The positions `[3, L]` in time, height and width; None if this model numbers all tokens in order."""
         if not pictures or not hasattr(self._base, "get_rope_index"):
             return None
         kinds = np.zeros(len(ids), np.int64)
@@ -91,7 +91,7 @@ class Vision:
         return found[:, 0]
 
     def inputs(self, image: Image) -> dict[str, Tensor]:
-        """What the vision part reads, on the CPU."""
+        """The inputs of the vision part, on the CPU."""
         held = self._inputs.get(image.hash)
         if held is None:
             held, _ = self.processor(open_image(image.encoded, self.most_pixels))
@@ -102,7 +102,7 @@ class Vision:
         self._inputs.put(hash, inputs, sum(value.nbytes for value in inputs.values()))
 
     def compute(self, images: Sequence[Image]) -> list[Tensor]:
-        """The features `[n, D]` of each image. Images whose inputs have the same shapes are computed together."""
+        """Computes the features `[n, D]` of each image. Images whose inputs have the same shapes are computed together."""
         batches: list[list[tuple[int, dict[str, Tensor]]]] = []
         open_: dict[tuple, int] = {}
         for i, image in enumerate(images):

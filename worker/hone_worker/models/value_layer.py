@@ -36,8 +36,8 @@ def read_value_layer(directory: Path) -> ValueLayer | None:
     weight = tensors[f"{head}.weight"]
     if weight.ndim != 2 or len(weight) != 1:
         raise UserMistake(
-            f"{directory}: {head}.weight has shape {list(weight.shape)}, so a sequence gets {len(weight)} numbers",
-            "a reward model has one label",
+            f"{directory}: {head}.weight has shape {list(weight.shape)}, so it gives {len(weight)} numbers for each sequence",
+            "use a reward model with one label",
         )
     return ValueLayer(weight, tensors.get(f"{head}.bias", torch.zeros(1)))
 

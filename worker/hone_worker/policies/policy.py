@@ -74,7 +74,7 @@ class Policy(ABC):
 
     def load_published(self, directory: Path, version: int) -> None:
         """Samples from now on from a folder that another learner published, as this version."""
-        raise UserMistake("this policy does not sample what others publish", "create it with lora or loaded")
+        raise UserMistake("this policy cannot load published weights", "create it with lora or loaded")
 
     def weights(self) -> dict[str, Tensor]:
         """All current weights by their names in the model's files, always in the same order."""

@@ -17,7 +17,7 @@ Shapes = Mapping[str, torch.Size]
 
 @dataclass(frozen=True)
 class StateFacts:
-    """What `policy.json` says."""
+    """The content of `policy.json`."""
 
     adapter: dict
     version: int
@@ -30,7 +30,7 @@ class StateFacts:
 class State:
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor] | None
-    """By name of the weight and `.mean` or `.square`; None if the optimizer has made no step, or is left out."""
+    """Adam's moments, by the name of the weight with `.mean` or `.square`; None before the first step, or if omitted."""
     version: int
     steps: int
 
@@ -65,9 +65,9 @@ def read_state(directory: Path, adapter: dict, is_critic: bool, shapes: Shapes, 
     state = read_json(directory / "policy.json")
     _check_adapter(directory, adapter, state.get("adapter", {}))
     if (state.get("head") == "value") != is_critic:
-        theirs, ours = ("no critic", "is one") if is_critic else ("a critic", "is not")
+        theirs, ours = ("a policy", "a critic") if is_critic else ("a critic", "a policy")
         raise UserMistake(
-            f"{directory} contains the state of {theirs}, and this policy {ours}",
+            f"{directory} contains the state of {theirs}, not of {ours}",
             "a run's checkpoint has the policy in policy/ and the critic in critic/",
         )
     weights = _tensors(directory / "weights.safetensors", shapes)
@@ -94,7 +94,7 @@ def read_adapter(directory: Path, adapter: dict, shapes: Shapes) -> dict[str, Te
     weights = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
     if more := sorted(set(weights) - set(shapes)):
         raise UserMistake(
-            f"{directory} adapts modules that this policy does not, for example {more[0]}",
+            f"{directory} has adapters for modules that this policy does not adapt, for example {more[0]}",
             "create the policy with the adapter's targets",
         )
     return weights
@@ -120,6 +120,6 @@ def _tensors(path: Path, expected: Shapes) -> dict[str, Tensor]:
     if wrong:
         raise UserMistake(
             f"{path} does not fit this model, for example {wrong[0]}",
-            "load it with the model it was made with",
+            "load it with the model that it was saved with",
         )
     return found

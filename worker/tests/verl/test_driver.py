@@ -93,7 +93,7 @@ def started() -> Iterator[Driver]:
 def loaded(started: Driver, folder: Path, model: Path) -> tuple[Driver, dict]:
     config = {
         "trainer": {"nnodes": 1, "n_gpus_per_node": 2},
-        "actor_rollout_ref": {"actor": {"clip_ratio_high": 0.28, "optim": {"lr": 2e-6}}},
+        "actor_rollout_ref": {"actor": {"clip_ratio_high": 0.28, "ppo_max_token_len_per_gpu": 6, "optim": {"lr": 2e-6}}},
         "rllm": {"is": "not verl's"},
     }
     number = started.send(
@@ -164,7 +164,10 @@ def test_says_what_it_runs(loaded: tuple[Driver, dict], folder: Path) -> None:
     _, answer = loaded
     assert (answer["device"], answer["ranks"], answer["model"]["eos_token_ids"]) == ("cpu", 2, [2])
     assert answer["versions"]["verl"] == "0.9.1"
-    assert {entry["path"] for entry in answer["adapted"]} >= {"actor_rollout_ref.actor.strategy"}
+    assert {entry["path"] for entry in answer["adapted"]} >= {
+        "actor_rollout_ref.actor.strategy",
+        "critic.ppo_max_token_len_per_gpu",
+    }
     assert (folder / "logs" / "actor-1.log").stat().st_size > 0
 
 
@@ -184,7 +187,8 @@ def test_outputs_are_those_of_transformers(driver: Driver, model: Path) -> None:
         wanted = expected(plain(model))
     for request in ({"batch": staged}, {}):
         number = driver.send("forward", None if request else batch(), policy=1, outputs=names, **request)
-        _, found, _ = driver.answer(number)
+        header, found, _ = driver.answer(number)
+        assert header.get("ok"), header
         for name in names:
             np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
     assert driver.call("unstage", batch=staged)["ok"]

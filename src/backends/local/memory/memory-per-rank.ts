@@ -25,9 +25,9 @@ export interface MemoryPerRank {
   gradients: number;
   /** Adam's moments, and float32 master weights where they are kept apart. */
   optimizer: number;
-  /** An estimate: what a micro-batch keeps for the backward pass. */
+  /** An estimate of what a micro-batch keeps for the backward pass. */
   activations: number;
-  /** Of the above, what is in CPU memory because of offloading. */
+  /** The part of the above that is offloaded to CPU memory. */
   offloaded: number;
 }
 
@@ -44,7 +44,7 @@ const float32 = 4;
  * | zero3 | b P / N | 4 T / N | 12 T / N |
  * | fsdp | (b (P - T) + 4 T) / N | 4 T / N | 8 T / N |
  *
- * DeepSpeed keeps float32 master weights (4 T / N of the optimizer's) also beside float32 weights. Activations are those of a
+ * DeepSpeed keeps float32 master weights (4 T / N of the optimizer's) even if the weights are float32. Activations are those of a
  * transformer layer without attention scores (Korthikanti et al., 2022): 12 hidden and 4 inner vectors per token, or one
  * hidden vector with gradient checkpointing; and three copies of a chunk of logits.
  */

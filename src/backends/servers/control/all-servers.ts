@@ -1,4 +1,4 @@
-/** The control routes of several servers as those of one. A server that comes back gets the weights that it lacks. */
+/** Combines the control routes of several servers. A server that is back after a failure gets the weights that it lacks. */
 import { UserError } from "../../../errors.ts";
 import type { Server } from "../server.ts";
 import type { ServerGroup } from "../server-group.ts";
@@ -39,7 +39,7 @@ export function allServers(group: ServerGroup, controlOf: (server: Server) => Co
     if (served !== undefined && name !== served) throw new Error(`it serves ${name} instead of ${served}`);
     const { control, has } = controls.get(server)!;
     let lacked = false;
-    // Others may be published meanwhile.
+    // More adapters may be published meanwhile.
     for (;;) {
       const missing = [...wanted].find(([name]) => !has.has(name));
       if (weights && (await control.weightVersion()) !== weights.version) {

@@ -8,12 +8,12 @@ import type { Server } from "../server.ts";
 export interface Ask {
   url: string;
   /**
-   * A GET, or with a body a POST.
+   * Sends a GET request, or with a body a POST request.
    * @returns the answer's text
-   * @throws RunError when the server does not answer, or answers an error
+   * @throws RunError when the server does not answer, or answers with an error
    */
   ask(path: string, body?: object): Promise<string>;
-  /** @throws RunError also when the answer has another form */
+  /** @throws RunError also when the answer does not match the schema */
   read<T>(schema: z.ZodType<T>, path: string, body?: object): Promise<T>;
 }
 
@@ -22,7 +22,7 @@ export type AskedServer = Pick<Server, "url" | "headers"> & Partial<Pick<Server,
 /** Loading the weights of a large model takes minutes. */
 const limitMs = 900_000;
 
-/** @param kind the server's name for people */
+/** @param kind the name of the server in messages */
 export function openAsk(server: AskedServer, kind: string): Ask {
   const { url, headers } = server;
 

@@ -1,11 +1,11 @@
-/** The routes of an inference server beside sampling: its models, its tokenizer, its weights. */
+/** The control routes of an inference server: its models, its tokenizer and its weights. */
 import { z } from "zod";
 import { RunError } from "../../../errors.ts";
 import type { WeightGroup } from "../../engine.ts";
 import type { Ask } from "./ask.ts";
 
 export interface ServedModel {
-  /** The name that requests give it. */
+  /** The name of the model in requests. */
   name: string;
   /** The longest sequence in tokens; undefined if the server does not report it. */
   maxLength: number | undefined;
@@ -15,23 +15,23 @@ export interface ServedModel {
 export interface Control {
   /** @throws RunError if the server does not answer or serves no model */
   model(): Promise<ServedModel>;
-  /** Without special tokens at its ends. */
+  /** Encodes without adding special tokens. */
   tokenize(model: string, text: string): Promise<number[]>;
   loadAdapter(name: string, path: string): Promise<void>;
-  /** An adapter that the server does not have counts as unloaded. */
+  /** Does nothing if the server does not have the adapter. */
   unloadAdapter(name: string): Promise<void>;
   /**
    * Replaces all weights with those of a model folder. Running requests wait meanwhile and continue with the new weights;
-   * what they have cached is computed again.
+   * their cache is computed again.
    *
-   * @param version the label of these weights, which replies carry
+   * @param version the label of these weights, which replies contain
    */
   loadWeights(path: string, version: string): Promise<void>;
-  /** Makes the server's processes join the group. Absent if this kind of server cannot. */
+  /** Makes the server's processes join the group. Absent if this kind of server does not support it. */
   joinGroup?(group: WeightGroup): Promise<void>;
   /**
-   * As `loadWeights`, with weights that the group's learner sends meanwhile. If that fails, the server stays paused: it has
-   * parts of two versions.
+   * Like `loadWeights`, but the group's learner sends the weights. If this fails, the server stays paused, because it may
+   * have parts of two versions.
    */
   receiveWeights?(group: WeightGroup, version: string): Promise<void>;
   /** The label of the weights. */
@@ -54,7 +54,7 @@ const modelList = z.object({
 });
 const tokenIds = z.object({ tokens: z.array(z.int()) });
 
-/** What both kinds of servers answer alike. */
+/** The routes that are equal in both kinds of servers. */
 export function commonControl({ url, ask, read }: Ask, unloadPath: string) {
   async function model(): Promise<ServedModel> {
     const { data } = await read(modelList, "/v1/models");
@@ -72,7 +72,7 @@ export function commonControl({ url, ask, read }: Ask, unloadPath: string) {
       try {
         await ask(unloadPath, { lora_name: name });
       } catch (error) {
-        // A server that was restarted has none.
+        // A restarted server has no adapters.
         if ((await model()).adapters.some((adapter) => adapter.name === name)) throw error;
       }
     },

@@ -20,7 +20,7 @@ export function sglangControl(server: AskedServer): Control {
     ...commonControl(asking, "/unload_lora_adapter"),
     loadAdapter: (name, path) => succeed("/load_lora_adapter", { lora_name: name, lora_path: path }),
     async loadWeights(path, version) {
-      // The other modes abort running requests, or keep what they have cached.
+      // The other modes abort running requests, or keep their cache.
       await ask("/pause_generation", { mode: "retract" });
       try {
         await succeed("/update_weights_from_disk", { model_path: path, weight_version: version, flush_cache: true });

@@ -1,4 +1,4 @@
-/** vLLM's control routes. Those of weights need VLLM_SERVER_DEV_MODE=1. */
+/** vLLM's control routes. The routes for weights need VLLM_SERVER_DEV_MODE=1. */
 import { z } from "zod";
 import { RunError } from "../../../errors.ts";
 import { type AskedServer, openAsk } from "./ask.ts";
@@ -12,7 +12,7 @@ export function vllmControl(server: AskedServer): Control {
   const { url, ask, read } = asking;
 
   async function resetCache(): Promise<void> {
-    // Without the parameter, the reset fails while a request has cached something.
+    // Without the parameter, the reset fails while a running request has cache entries.
     const { success } = await read(reset, "/reset_prefix_cache?reset_running_requests=true", {});
     if (!success) throw new RunError(`the inference server at ${url} could not reset its prefix cache`);
   }

@@ -1,32 +1,32 @@
-/** What differs between inference servers: paths, request bodies, replies. */
+/** The differences between inference servers: paths, request bodies, replies. */
 import { isObject } from "../../../is-object.ts";
 import type { Sample, SampleRequest, Sampler } from "../../engine.ts";
 import type { ServedRequest } from "../requests/served-images.ts";
 
 export interface Dialect {
   path: string;
-  /** Whether its requests can have images. */
+  /** Whether requests can contain images. */
   images?: true;
-  /** What log-probabilities are by default. */
+  /** The kind of log-probabilities by default. */
   logprobs: Sampler["logprobs"];
   /**
    * @param model the name of the model or adapter; undefined for the server's only model
-   * @param id of this request at the server
+   * @param id the id of this request at the server
    * @returns the request's body
    */
   write(request: ServedRequest, model: string | undefined, stream: boolean, id: string): Record<string, unknown>;
   /** @throws MissingTokens when the answer has no token ids or log-probabilities */
   read(body: Record<string, unknown>, request: SampleRequest): ServerReply;
-  /** @returns the reader of one reply's stream: each event's new tokens */
+  /** @returns a reader for the stream of one reply, which returns the new tokens of each event */
   openStream(request: SampleRequest): (event: Record<string, unknown>) => ServerReply;
-  /** The request that ends others, which are then answered with what they have. Absent: the server cannot. */
+  /** The request that ends other requests, which then return their tokens so far. Absent if the server has no such route. */
   abort?(ids: readonly string[]): { path: string; body: Record<string, unknown> };
 }
 
 export interface ServerReply extends Pick<Sample, "tokens" | "logprobs" | "promptLogprobs" | "topLogprobs"> {
   /** Undefined while the reply is streamed. */
   stopReason: Sample["stopReason"] | undefined;
-  /** Which weights sampled which tokens, first to last and without a gap; undefined if the server does not report it. */
+  /** The version of the weights for each range of tokens, in order and without gaps; undefined if not reported. */
   versions: VersionSpan[] | undefined;
 }
 
@@ -36,13 +36,13 @@ export interface VersionSpan {
   end: number;
 }
 
-/** Something that training needs is missing from a server's answer. */
+/** A server's answer lacks token ids or log-probabilities, which training needs. */
 export class MissingTokens extends Error {
   override name = "MissingTokens";
 }
 
 /**
- * The trainer chooses the labels of weights; only numbers can be compared.
+ * Reads the versions from the labels of the weights. Undefined if any label is not a number.
  *
  * @param spans `[{ version: "3", start: 0, end: 17 }, ...]`
  */
@@ -57,7 +57,7 @@ export const toVersion = (label: unknown): number | undefined =>
     ? Number(label)
     : undefined;
 
-/** @throws MissingTokens for a null, which is how JSON writes NaN: read as 0 it would mean certainty */
+/** @throws MissingTokens for null, JSON's form of NaN; as 0 it would mean a probability of 1 */
 export function toLogprobs(given: readonly unknown[], where: string): Float32Array {
   if (!given.every((logprob) => typeof logprob === "number")) {
     throw new MissingTokens(`${where} holds ${JSON.stringify(given.find((logprob) => typeof logprob !== "number"))}`);

@@ -16,10 +16,10 @@ type Entry = [number, number, string | null];
 
 export const sglang: Dialect = {
   path: "/generate",
-  // After temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
+  // After the temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
   logprobs: "processed",
   write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, adapter, stream) {
-    // JSON.stringify leaves out what is undefined.
+    // JSON.stringify omits undefined values.
     return {
       input_ids: Array.from(prompt),
       sampling_params: {
@@ -28,17 +28,17 @@ export const sglang: Dialect = {
         top_p: params.topP,
         top_k: params.topK,
         min_p: params.minP,
-        // Otherwise the server's own penalties change what is sampled.
+        // Otherwise the server's default penalties would change the samples.
         repetition_penalty: 1,
         presence_penalty: 0,
         frequency_penalty: 0,
         stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
         stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
         ignore_eos: params.ignoreEos || undefined,
-        // SGLang's seeds have 32 bits.
+        // SGLang accepts seeds of 32 bits.
         sampling_seed: params.seed % 2 ** 31,
       },
-      // Without it, the base model samples.
+      // Without this field, the base model samples.
       lora_path: adapter,
       return_logprob: true,
       logprob_start_len: promptLogprobs ? 0 : undefined,
@@ -63,8 +63,8 @@ export const sglang: Dialect = {
 };
 
 /**
- * @param seen tokens of the reply in earlier events. An event holds the whole reply so far, or, with
- * --incremental-streaming-output, only what is new: the count of all tokens shows which.
+ * @param seen number of tokens in earlier events. An event contains the whole reply so far or, with
+ * --incremental-streaming-output, only the new tokens; the total count shows which of the two.
  */
 function readReply(body: Record<string, unknown>, seen: number): ServerReply {
   const info = isObject(body.meta_info) ? body.meta_info : {};
@@ -95,7 +95,7 @@ function readPrompt([, ...rest]: Entry[]): Float32Array {
 function readStop(reason: unknown): ServerReply["stopReason"] {
   if (reason === null || reason === undefined) return undefined;
   if (!isObject(reason)) return toStopReason(String(reason));
-  // The server dropped the request and says why.
+  // The server dropped the request and gives the reason.
   if (reason.type === "abort" && typeof reason.status_code === "number") throw new Error(String(reason.message));
   return toStopReason(String(reason.type));
 }

@@ -32,7 +32,7 @@ export const vllmCompletions: Dialect = {
   openStream: (request) => (event) => readChoice(event, request),
 };
 
-/** The fields of both routes. JSON.stringify leaves out those that are undefined. */
+/** The fields of both routes. JSON.stringify omits undefined fields. */
 export function samplingFields({ params, promptLogprobs, topLogprobs = 0 }: SampleRequest) {
   return {
     max_tokens: params.maxTokens,
@@ -42,12 +42,12 @@ export function samplingFields({ params, promptLogprobs, topLogprobs = 0 }: Samp
     stop: params.stopStrings.length > 0 ? params.stopStrings : undefined,
     stop_token_ids: params.stopIds.length > 0 ? params.stopIds : undefined,
     ignore_eos: params.ignoreEos || undefined,
-    // Otherwise the penalties of the model's generation_config.json change what is sampled.
+    // Otherwise the penalties in the model's generation_config.json would change the samples.
     repetition_penalty: 1,
     presence_penalty: 0,
     frequency_penalty: 0,
     seed: params.seed,
-    // 0: only those of the sampled tokens.
+    // 0: only the log-probabilities of the sampled tokens.
     logprobs: topLogprobs,
     prompt_logprobs: promptLogprobs ? 0 : undefined,
   };
@@ -76,7 +76,7 @@ function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCou
   return reply;
 }
 
-/** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: of each prompt token, besides likelier ones if asked for */
+/** @param given `[null, { "17": { "logprob": -0.5 } }, ...]`: for each prompt token, plus more likely tokens if requested */
 export function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array): Float32Array {
   const logprobs = given.map((entry, index) => {
     const token = isObject(entry) ? entry[`${prompt[index]}`] : undefined;
@@ -86,7 +86,7 @@ export function readPromptLogprobs(given: readonly unknown[], prompt: Int32Array
   return Float32Array.of(Number.NaN, ...toLogprobs(rest, "prompt_logprobs"));
 }
 
-/** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely ones, and the sampled one if it is not among them */
+/** @param alternatives `{ "token_id:17": -0.5, ... }`: the most likely tokens, and the sampled one if it is not among them */
 function readTop(alternatives: Record<string, unknown>, count: number) {
   const ranked = Object.entries(alternatives)
     .map(([name, logprob]) => [Number(name.replace("token_id:", "")), Number(logprob)] as const)

@@ -1,4 +1,4 @@
-/** Which of vLLM's two routes a server has for token ids. */
+/** Chooses between vLLM's two routes for token ids. */
 import { fetch } from "undici";
 import { reasonOf, ServerFailed } from "../requests/server-failed.ts";
 import type { Server } from "../server.ts";
@@ -17,7 +17,7 @@ export async function vllmDialect(server: Server): Promise<Dialect> {
   }
 }
 
-/** vLLM has the route with --enable-scale-out. It takes POST, so a server that has it refuses GET with 405 instead of 404. */
+/** vLLM has the route only with --enable-scale-out. It accepts POST, so such a server answers GET with 405 instead of 404. */
 async function hasGenerate({ url, headers, pool }: Server): Promise<boolean> {
   try {
     const { status } = await fetch(url + vllmGenerate.path, {

@@ -1,4 +1,4 @@
-/** vLLM's `/inference/v1/generate`: tokens in and out without text, and which weights sampled which tokens. */
+/** vLLM's `/inference/v1/generate`: token ids in and out, with the version of the weights for each token. */
 import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
 import { requireSamePrompt } from "../requests/served-images.ts";
@@ -19,7 +19,7 @@ export const vllmGenerate: Dialect = {
       sampling_params: {
         ...samplingFields(request),
         top_k: Math.max(0, request.params.topK),
-        // Only stop strings need text.
+        // The server must decode text only for stop strings.
         detokenize: request.params.stopStrings.length > 0,
       },
       stream: stream || undefined,
@@ -30,7 +30,7 @@ export const vllmGenerate: Dialect = {
     return readChoice(body, request);
   },
   openStream(request) {
-    // The first event has the prompt.
+    // The first event contains the prompt.
     let isFirst = true;
     return (event) => {
       if (isFirst && request.media?.length) requireSamePrompt(request, event.prompt_token_ids);

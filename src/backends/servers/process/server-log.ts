@@ -1,4 +1,4 @@
-/** What the lines of an inference server's log say. */
+/** Reads the log of an inference server. */
 
 /** `(EngineCore pid=17) INFO 11-22 12:00:00 [core.py:90] ` or `[2026-11-22 12:00:00 TP0] ` */
 const prefix = /^(\([^)]*\) )?((DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]*\] )?(\[[\d-]+ [\d:]+[^\]]*\] )?/;
@@ -11,8 +11,8 @@ export function lastMessage(lines: readonly string[]): string {
 }
 
 /**
- * The lines that name a cause, if any do, else all. A failing server prints traces of several processes, and the
- * first cause is not at the end.
+ * Returns the lines that name a cause, or all lines if none does. A failing server prints the traces of several processes,
+ * so the first cause is not at the end.
  */
 export function causesIn(lines: readonly string[]): readonly string[] {
   const messages = lines.map((line) => line.replace(prefix, ""));

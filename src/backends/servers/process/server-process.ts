@@ -1,4 +1,4 @@
-/** An inference server that Hone starts, watches and ends. */
+/** Starts, watches and stops an inference server. */
 import { randomUUID } from "node:crypto";
 import type { AddressInfo } from "node:net";
 import { createServer } from "node:net";
@@ -29,12 +29,12 @@ export interface ServerProcess {
   url: string;
   apiKey: string;
   answers(): Promise<boolean>;
-  /** Resolves with the reason when the server has ended, by itself or by `stop`. */
+  /** Resolves with the reason when the server has ended, also after `stop`. */
   died: Promise<EngineDied>;
   stop(): Promise<void>;
 }
 
-/** A server that has not answered by then hangs. */
+/** A server that has not answered after this time counts as hanging. */
 const startSeconds = 1800;
 const graceSeconds = 10;
 const pollMs = 250;
@@ -47,7 +47,7 @@ const pollMs = 250;
  */
 export async function startServer(options: ServerProcessOptions): Promise<ServerProcess> {
   const { name, python, launch, logFile, onStatus } = options;
-  // Tells this server from another one that took the port first.
+  // Distinguishes this server from another one that took the port first.
   const servedName = `hone-${randomUUID().slice(0, 8)}`;
   const port = await freePort();
   // Other users of this machine can connect too.

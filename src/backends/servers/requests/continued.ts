@@ -3,7 +3,7 @@ import { deriveSeed } from "../../../random.ts";
 import type { SampleRequest } from "../../engine.ts";
 import type { ServerReply, VersionSpan } from "../dialects/dialect.ts";
 
-/** The request for what is left of a reply. Its draws differ from those that its server would have continued with. */
+/** The request for the rest of a reply. Its random draws differ from those of an uninterrupted reply. */
 export function continuedRequest(request: SampleRequest, parts: readonly ServerReply[]): SampleRequest {
   const done = parts.reduce((sum, { tokens }) => sum + tokens.length, 0);
   if (done === 0) return request;
@@ -31,7 +31,7 @@ export function joinReplies(parts: readonly ServerReply[]): ServerReply {
   return joined;
 }
 
-/** Undefined if a part with tokens has none. */
+/** Undefined if any part with tokens has no such values. */
 function joinVersions(parts: readonly ServerReply[]): VersionSpan[] | undefined {
   const joined: VersionSpan[] = [];
   let start = 0;

@@ -1,8 +1,8 @@
-/** One POST to an inference server. Uses undici's dispatch: its fetch and streams take longer than the gateway itself. */
+/** One POST to an inference server. Uses undici's dispatch, because its fetch and streams take longer than the gateway itself. */
 import { type Dispatcher, errors } from "undici";
 import { RunError } from "../../../errors.ts";
 import type { Server } from "../server.ts";
-import { reasonOf, ServerFailed, ServerStalled } from "./server-failed.ts";
+import { ConnectionBroken, reasonOf, ServerFailed, ServerStalled } from "./server-failed.ts";
 
 export interface PostOptions {
   server: Pick<Server, "pool" | "url" | "headers" | "timeoutSeconds">;
@@ -67,7 +67,7 @@ export function post({ server, path, body, signal, onText }: PostOptions): Promi
           }
         },
         onResponseError(_, error) {
-          fail(hasStalled(error) ? stalled(server) : broken(url, error));
+          fail(hasStalled(error) ? stalled(server) : broken(url, error, status > 0));
         },
       },
     );
@@ -82,7 +82,7 @@ function stalled({ url, timeoutSeconds }: PostOptions["server"]): ServerStalled 
   return new ServerStalled(`the inference server at ${url} hangs: ${why}`, why);
 }
 
-function broken(url: string, error: unknown): ServerFailed {
+function broken(url: string, error: unknown, hasAnswered: boolean): ServerFailed {
   const message = `the connection to the inference server at ${url} failed: ${reasonOf(error)}`;
-  return new ServerFailed(message, { cause: error });
+  return new (hasAnswered ? ServerFailed : ConnectionBroken)(message, { cause: error });
 }

@@ -5,6 +5,11 @@ export class ServerFailed extends RunError {
   override name = "ServerFailed";
 }
 
+/** The connection broke before an answer began. */
+export class ConnectionBroken extends ServerFailed {
+  override name = "ConnectionBroken";
+}
+
 /** The server accepted a request, but made no progress with it. */
 export class ServerStalled extends ServerFailed {
   override name = "ServerStalled";

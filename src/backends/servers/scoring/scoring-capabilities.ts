@@ -1,4 +1,4 @@
-/** What an engine can do with servers for its reward models. Loads nothing. */
+/** The capabilities of an engine whose reward models run on servers. Loads nothing. */
 import type { Capabilities } from "../../engine.ts";
 
 export function scoringCapabilities(capabilities: Capabilities): Capabilities {

@@ -104,14 +104,18 @@ test("a model that vLLM cannot score with is refused before a server is started"
 test("the command line of a server that Hone starts", () => {
   const place = { servedName: "hone-1", port: 8123, apiKey: "secret" };
   const machine = { freeBytes: 2 ** 34, environment: {}, threads: {} };
-  const onCpu = scoringLaunch({ directory: "/judge", dtype: "float32", gpu: undefined }, place, machine);
+  const onCpu = scoringLaunch(
+    { directory: "/judge", dtype: "float32", tensorParallel: 1, gpu: undefined },
+    place,
+    machine,
+  );
   const start = ["-m", "vllm.entrypoints.openai.api_server", "--model", "/judge", "--runner", "pooling"];
   expect(onCpu.args.slice(0, 6)).toEqual(start);
   expect(onCpu.args).toContain("--enforce-eager");
   expect(onCpu.env).toMatchObject({ VLLM_API_KEY: "secret", VLLM_CPU_KVCACHE_SPACE: "2" });
-  const gpu = { visible: "1", memoryShare: 0.3, tensorParallel: 1, sleep: false };
-  const onGpu = scoringLaunch({ directory: "/judge", dtype: "bfloat16", gpu }, place, machine);
-  expect(onGpu.args.join(" ")).toContain("--gpu-memory-utilization 0.3 --tensor-parallel-size 1");
+  const gpu = { visible: "1", memoryShare: 0.3, sleep: false };
+  const onGpu = scoringLaunch({ directory: "/judge", dtype: "bfloat16", tensorParallel: 2, gpu }, place, machine);
+  expect(onGpu.args.join(" ")).toContain("--tensor-parallel-size 2 --gpu-memory-utilization 0.3");
   expect(onGpu.env).toMatchObject({ CUDA_VISIBLE_DEVICES: "1" });
 });
 

@@ -1,4 +1,4 @@
-/** Which model an inference server serves, and whether it is the reward model that a run names. */
+/** Finds the model that an inference server serves, and checks that it is the configured reward model. */
 import { basename, resolve } from "node:path";
 import { z } from "zod";
 import { RunError, UserError } from "../../../errors.ts";
@@ -6,7 +6,7 @@ import { RunError, UserError } from "../../../errors.ts";
 export interface ServedScoringModel {
   /** Without `/v1` and without a slash at its end. */
   url: string;
-  /** The name that requests give the model. */
+  /** The name of the model in requests. */
   name: string;
   /** The folder or hub id that it was loaded from, if the server reports it. */
   root: string | undefined;
@@ -14,7 +14,7 @@ export interface ServedScoringModel {
   maxLength: number | undefined;
   /** The program, e.g. "vllm" or "sglang". */
   owner: string | undefined;
-  /** The headers of requests to it. */
+  /** The headers of requests to the server. */
   headers: Readonly<Record<string, string>>;
 }
 
@@ -52,8 +52,8 @@ export async function servedModel(address: string, apiKey: string | undefined): 
 const probe = "Hello  world!\n\tWhat is 12345 + 678.90? ÄÖ ñ 你好 🙂 def f(x):\n    return x**2 # <b>don't</b>";
 
 /**
- * @param encode the tokenizer of the reward model that the run names, without special tokens at its ends
- * @throws UserError if the server's tokenizer is another one
+ * @param encode the tokenizer of the configured reward model, without adding special tokens
+ * @throws UserError if the server has a different tokenizer
  */
 export async function requireSameTokenizer(
   { url, name, headers }: ServedScoringModel,
@@ -69,7 +69,7 @@ export async function requireSameTokenizer(
 }
 
 /**
- * The servers of each reward model. With a single model all servers serve it, whatever they call it.
+ * Assigns the servers to the reward models. A single model gets all servers, regardless of the name that they use for it.
  *
  * @throws UserError if a model has no server, or a server has no model
  */
@@ -84,13 +84,13 @@ export function assignServers(
     if (servers.length > 0) continue;
     const others = served.map(({ url, name }) => `${url} serves ${name}`).join(", ");
     throw new UserError(`no server of rllm.reward.engine_url serves ${model}: ${others}`, {
-      hint: "name each reward model as its server does (/v1/models)",
+      hint: "use the name that the server lists under /v1/models",
     });
   }
   const stray = served.find((one) => ![...assigned.values()].some((servers) => servers.includes(one)));
   if (stray === undefined) return assigned;
   throw new UserError(`the server at ${stray.url} serves ${stray.name}, which rllm.reward.model does not name`, {
-    hint: "leave it out of rllm.reward.engine_url",
+    hint: "remove it from rllm.reward.engine_url",
   });
 }
 

@@ -8,11 +8,11 @@ import { dialectsOf, type ScoringDialect } from "./dialects.ts";
 import type { ServedScoringModel } from "./served-model.ts";
 
 export interface RequestOptions {
-  /** Most sequences per request. */
+  /** Maximum number of sequences per request. */
   batchSize: number;
-  /** Repetitions of a request after its first attempt, on another server if there is one. */
+  /** Maximum number of retries of a request, on another server if there is one. */
   retries: number;
-  /** Delay before the first repetition; doubles with each. Default 1. */
+  /** Delay in seconds before the first retry; doubles with each retry. Default 1. */
   pauseSeconds?: number;
   /** Time limit of one attempt. */
   timeoutSeconds: number;
@@ -26,18 +26,18 @@ interface Server extends ServedScoringModel {
 }
 
 export interface ServerScorer extends Scorer {
-  /** Requests that were repeated since the start. */
+  /** Number of retries since the start. */
   readonly retries: number;
   /** Ends requests in progress. */
   close(): void;
 }
 
-/** A server that does not answer any more may need this long to end. */
+/** Time to wait for the end of a server that no longer answers. */
 const endingMs = 15_000;
 
 /**
- * @param own the server, if Hone started it: its death is the reason of failures
- * @throws UserError if a server does not give scores
+ * @param own the server, if Hone started it; its end is reported as the cause of failures
+ * @throws UserError if a server does not return scores
  * @throws RunError if a server does not answer
  */
 export async function serverScorer(
@@ -120,7 +120,7 @@ export async function serverScorer(
   };
 }
 
-/** Servers that failed last are asked last. */
+/** Whether a server is preferred: it has fewer failures in a row, or as many and fewer tokens in flight. */
 function precedes(server: Server, other: Server): boolean {
   if (server.failures !== other.failures) return server.failures < other.failures;
   return server.tokensInFlight < other.tokensInFlight;

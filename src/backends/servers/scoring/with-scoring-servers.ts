@@ -13,7 +13,7 @@ import { type RequestOptions, type ServerScorer, serverScorer } from "./server-s
 type OwnScoringServer = Pick<ServerProcess, "url" | "apiKey" | "answers" | "died" | "stop">;
 
 export interface ScoringServersOptions extends RequestOptions {
-  /** Of servers that run already; none: `start` starts one for each reward model. */
+  /** URLs of running servers; if empty, `start` starts one for each reward model. */
   urls: readonly string[];
   apiKey?: string | undefined;
   start(directory: string): Promise<OwnScoringServer>;
@@ -21,7 +21,7 @@ export interface ScoringServersOptions extends RequestOptions {
   models: readonly string[];
   /** The folder of a reward model, for its tokenizer and chat template. */
   directoryOf(model: string): Promise<string>;
-  /** Encodes with the tokenizer of a folder, without special tokens at the ends. */
+  /** Encodes with the tokenizer of a folder, without adding special tokens. */
   encode(directory: string, text: string): ArrayLike<number>;
 }
 
@@ -32,7 +32,7 @@ const modelConfig = z.looseObject({
   std: z.number().positive().optional(),
 });
 
-/** The servers are asked, or started, when a reward model is opened. */
+/** Servers are contacted or started when a reward model is opened. */
 export function withScoringServers(engine: Engine, options: ScoringServersOptions): Engine {
   const scorers: ServerScorer[] = [];
   const started: OwnScoringServer[] = [];
@@ -93,7 +93,7 @@ export function withScoringServers(engine: Engine, options: ScoringServersOption
   };
 }
 
-/** vLLM has no models with a value head. */
+/** vLLM does not support models with a value head. */
 function requireClassifier(name: string, directory: string, { architectures }: z.infer<typeof modelConfig>): string {
   const [architecture = "unknown"] = architectures ?? [];
   if (!architecture.endsWith("ForCausalLM")) return directory;

@@ -10,13 +10,15 @@ import { mean } from "../../../statistics.ts";
  */
 export function changeEvidence(learner: Float32Array, server: Float32Array, least: number): number {
   const size = norm(learner);
-  if (!(size > least * Math.sqrt(learner.length))) return 0;
+  if (!(rootMeanSquare(learner) > least)) return 0;
   const projected = learner.reduce((sum, value, index) => sum + value * server[index]!, 0) / size;
-  const noise = Math.min(norm(server), norm(minus(server, learner))) / Math.sqrt(learner.length);
+  const noise = Math.min(rootMeanSquare(server), rootMeanSquare(minus(server, learner)));
   return (projected - size / 2) / noise;
 }
 
 const norm = (values: Float32Array) => Math.hypot(...values);
+
+export const rootMeanSquare = (values: Float32Array) => norm(values) / Math.sqrt(values.length);
 
 export const minus = (left: Float32Array, right: Float32Array) =>
   left.map((value, index) => value - (right[index] ?? Number.NaN));

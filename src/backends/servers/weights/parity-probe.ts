@@ -6,7 +6,7 @@ import { RunError } from "../../../errors.ts";
 import { mean } from "../../../statistics.ts";
 import type { Sequence } from "../../../trajectories/types.ts";
 import type { Learner, Sample, SampleRequest, Sampler } from "../../engine.ts";
-import { changeEvidence, distance, minus } from "./change-evidence.ts";
+import { changeEvidence, distance, minus, rootMeanSquare } from "./change-evidence.ts";
 
 /** Sampled tokens of a probe. */
 const length = 24;
@@ -78,7 +78,9 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       if (anchor) {
         const moved = minus(await ownLogprobs(anchor.sequence), anchor.learner);
         const followed = minus(await score(sampler, anchor.sequence), anchor.server);
-        const evidence = changeEvidence(moved, followed, change);
+        // Rounding moves each side on its own, about as far as they are apart.
+        const rounding = rootMeanSquare(minus(anchor.server, anchor.learner));
+        const evidence = changeEvidence(moved, followed, Math.max(change, 3 * rounding));
         if (evidence < -conclusive) throw stale(url, version, followed, moved);
         // Too small a change is measured together with the next ones.
         if (evidence < conclusive) return difference;

@@ -1,4 +1,4 @@
-/** The values that verl's workers must hold by the table of keys with two names, and what they hold instead. */
+/** Keys with two names: the values that verl's workers must have, compared with the values that they have. */
 import { isDeepStrictEqual } from "node:util";
 import { verlOwnKeys, verlSharedKeys } from "../../config/compose/sync/shared-keys.ts";
 import { layerOf } from "../../config/tree/origin.ts";
@@ -9,8 +9,8 @@ import type { Finding } from "../engine.ts";
 const actor = "actor_rollout_ref.actor";
 const algorithm = "rllm.algorithm";
 
-/** By verl's name, the value of the other name: the rows of the table, and its rules for the clip range, KL and schedule. */
-export function promisedValues({ tree, origins }: ComposedTree): ReadonlyMap<string, unknown> {
+/** The value of each key under its other name, by verl's name. Includes the rules for the clip range, KL and schedule. */
+export function expectedValues({ tree, origins }: ComposedTree): ReadonlyMap<string, unknown> {
   const at = (path: string) => valueAt(tree, path) ?? null;
   const [clip, kl, steps] = [at(`${algorithm}.eps_clip`), at(`${algorithm}.kl_beta`), at("rllm.trainer.total_batches")];
   const useKl = origins.get(`${actor}.use_kl_loss`);
@@ -23,25 +23,26 @@ export function promisedValues({ tree, origins }: ComposedTree): ReadonlyMap<str
     [`${actor}.use_kl_loss`, isKlGiven ? null : Number(kl) > 0],
     ["trainer.total_training_steps", Number(steps) > 0 ? steps : null],
   ];
-  // The driver gets the model's folder and not its name.
+  // The driver gets the model's folder instead of its name.
   const rows = [...verlSharedKeys, ...verlOwnKeys].filter(([, common]) => common !== "model.name");
-  const promised = rows.map(([native, common]): [string, unknown] => [native, at(common)]);
-  // With null, verl's own value stays; a row of another version of verl has no value at all.
-  return new Map(
-    [...promised, ...rules].filter(([path, value]) => value !== null && valueAt(tree, path) !== undefined),
-  );
+  const values = rows.map(([native, common]): [string, unknown] => [native, at(common)]);
+  // With null, verl uses its own value. Keys that this version of verl does not have are not in the tree.
+  return new Map([...values, ...rules].filter(([path, value]) => value !== null && valueAt(tree, path) !== undefined));
 }
 
-/** The values in the processes, by verl's name. */
-export interface Held {
+/** The values in verl's processes, by verl's name. */
+export interface WorkerValues {
   values: Readonly<Record<string, unknown>>;
   missing: readonly string[];
-  /** The process that holds each. */
+  /** The process that each value was read from. */
   held: Readonly<Record<string, string>>;
 }
 
-export function compareHeld(promised: ReadonlyMap<string, unknown>, { values, missing, held }: Held): Finding {
-  const different = [...promised].filter(
+export function compareValues(
+  expected: ReadonlyMap<string, unknown>,
+  { values, missing, held }: WorkerValues,
+): Finding {
+  const different = [...expected].filter(
     ([path, value]) => !missing.includes(path) && !isDeepStrictEqual(values[path], value),
   );
   const name = "settings";
@@ -51,7 +52,7 @@ export function compareHeld(promised: ReadonlyMap<string, unknown>, { values, mi
     );
     return { name, detail: shown.join("; "), fix: "please report it with the command and the version of verl" };
   }
-  const present = [...promised.keys()].filter((path) => !missing.includes(path));
+  const present = [...expected.keys()].filter((path) => !missing.includes(path));
   const inWorkers = present.filter((path) => held[path] === "worker").length;
   const absent = missing.length === 0 ? "" : `; this version of verl has no ${missing.join(", ")}`;
   return {

@@ -1,0 +1,58 @@
+import { expect, test } from "vitest";
+import { uniforms } from "../../../random.ts";
+import type { Learner, Sampler } from "../../engine.ts";
+import { parityProbe } from "./parity-probe.ts";
+
+/** Log-probabilities that depend on the version, rounded in a way that differs between sides and versions. */
+function side(seed: number, rounding: number, change: number) {
+  return (version: number, tokens: Int32Array): Float32Array => {
+    const [weights, rounded] = [uniforms(7), uniforms(1 + seed * 1000 + version)];
+    return Float32Array.from({ length: tokens.length - 1 }, (_, index) => {
+      const direction = weights() - 0.5;
+      return -2 - (tokens[index]! % 3) / 4 + version * change * direction + (rounded() - 0.5) * rounding;
+    });
+  };
+}
+
+async function checkVersions(versions: number, applied: (version: number) => number, rounding: number, change: number) {
+  let version = 0;
+  const [trainer, server] = [side(1, rounding, change), side(2, rounding, change)];
+  const forward: Learner["forward"] = async ([sequence]) => ({
+    logprobs: trainer(version, sequence!.tokens),
+    entropy: new Float32Array(),
+    offsets: Int32Array.of(0, sequence!.tokens.length - 1),
+  });
+  const sampler: Pick<Sampler, "logprobs" | "sample"> = {
+    logprobs: "raw",
+    async *sample([request]) {
+      const { prompt, params } = request!;
+      const tokens = Int32Array.from({ length: params.maxTokens }, (_, index) => (index * 5 + params.seed) % 11);
+      const logprobs = server(applied(version), Int32Array.of(...prompt, ...tokens));
+      const promptLogprobs = Float32Array.of(0, ...logprobs.slice(0, prompt.length - 1));
+      const reply = logprobs.slice(prompt.length - 1);
+      yield { request: 0, tokens, logprobs: reply, stopReason: "length", policyVersion: version, promptLogprobs };
+    },
+  };
+  const probe = parityProbe({ forward }, "URL", { prompt: Int32Array.from({ length: 250 }, (_, at) => at % 7) });
+  for (; version <= versions; version++) await probe.check(sampler as Sampler, version);
+}
+
+const follows = (version: number) => version;
+const isStale = () => 0;
+
+test.each([
+  ["rounding hides the change", follows, 0.02, 1e-3],
+  ["rounding hides the change, and the update is not applied", isStale, 0.02, 1e-3],
+  ["the change is large", follows, 0.02, 0.3],
+  ["nothing is rounded", follows, 0, 1e-3],
+])("%s: no error", async (_, applied, rounding, change) => {
+  await checkVersions(1, applied, rounding, change);
+});
+
+test.each([
+  ["with the first update, if it is large", 1, 0.02, 0.1],
+  ["with the first update, if nothing is rounded", 1, 0, 1e-3],
+  ["after some updates, if each is small", 60, 0.02, 2e-3],
+])("an update that is not applied is found %s", async (_, versions, rounding, change) => {
+  await expect(checkVersions(versions, isStale, rounding, change)).rejects.toThrow(/does not sample with it/);
+});
