@@ -7,7 +7,7 @@ import { own } from "./own.ts";
 import { toFailure } from "./rollout/attempt/failures.ts";
 import { checkExperiment } from "./trainer/opening/check-experiment.ts";
 import { toy } from "./trainer/toy-experiment.fixture.ts";
-import { episodeMetrics } from "./trajectories/episode-metrics.ts";
+import { episodeMetrics } from "./trajectories/metrics.ts";
 import type { Episode } from "./trajectories/types.ts";
 
 const words = ["toString", "constructor", "__proto__", "hasOwnProperty", "valueOf"];

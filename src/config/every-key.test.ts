@@ -17,7 +17,7 @@ const readOtherwise: Readonly<Record<string, { file: string; word: string }>> = 
       .map((key) => [
         key,
         {
-          file: "trajectories/compact-filtering.ts",
+          file: "trajectories/group-trajectories.ts",
           word: key.endsWith(".enable") ? "filtering.enable" : "filtering[`mask_",
         },
       ]),

@@ -5,7 +5,7 @@ import type { Workflow } from "../agents/types.ts";
 import { RunError, UserError } from "../errors.ts";
 import { runWorkflow } from "../testing/run-workflow.ts";
 import type { Script } from "../testing/scripted-sampler.ts";
-import { episodeMetrics } from "../trajectories/episode-metrics.ts";
+import { episodeMetrics } from "../trajectories/metrics.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { parseOnAgentError } from "./on-agent-error.ts";
 import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";

@@ -1,12 +1,18 @@
 /** The synchronous training loop. Read this first. */
 
 import type { StepTrainings } from "../tracking/run-folder/token-values.ts";
-import { gather, nothingGathered } from "../trajectories/gather.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
 import { type Clock, startClock } from "./records/clock.ts";
 import { countBadSteps } from "./records/record.ts";
 import { countFailingSteps, watchOutage } from "./rollouts/failing-rollouts.ts";
-import { type GatheredStep, groupEpisodes, needsAnotherDraw, selectGroups } from "./rollouts/group-episodes.ts";
+import {
+  type GatheredStep,
+  gather,
+  groupEpisodes,
+  needsAnotherDraw,
+  nothingGathered,
+  selectGroups,
+} from "./rollouts/group-episodes.ts";
 import { attemptDraw } from "./rollouts/rollouts.ts";
 import { takeTasks } from "./rollouts/take-tasks.ts";
 import type { Run } from "./run.ts";

@@ -1,5 +1,6 @@
-/** Operations on training batches: denominators, and selections of sequences and tokens. */
+/** Operations on training batches: denominators, selections of sequences and tokens, minibatches. */
 import { concatenate } from "../concatenate.ts";
+import { permutation } from "../random.ts";
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
@@ -97,4 +98,46 @@ function optionalArrays(batch: TrainingBatch, gather: (values: Float32Array) => 
 /** The same sequences as a batch of its own: the denominators count only them. */
 export function asWhole(batch: TrainingBatch): TrainingBatch {
   return { ...batch, totals: totalsOf(batch.offsets) };
+}
+
+/**
+ * Splits a batch into at most `numMinibatches` minibatches of nearly the same number of sequences, none empty, each with
+ * denominators of its own. Groups stay whole, so that their prompts are computed once. If there are fewer groups than
+ * minibatches, the largest groups are halved. The same seed gives the same split.
+ */
+export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: number): TrainingBatch[] {
+  if (batch.sequences.length === 0) return [];
+  const units = unitsOf(batch, numMinibatches);
+  const shares: number[][] = Array.from({ length: Math.min(numMinibatches, units.length) }, () => []);
+  // Largest first keeps the shares even; the shuffle before the stable sort decides among equals.
+  const order = permutation(units.length, seed).map((index) => units[index]!);
+  for (const unit of order.sort((a, b) => b.length - a.length)) {
+    const smallest = shares.reduce((least, share) => (share.length < least.length ? share : least));
+    smallest.push(...unit);
+  }
+  return shares.map((share) =>
+    asWhole(
+      selectSequences(
+        batch,
+        share.sort((a, b) => a - b),
+      ),
+    ),
+  );
+}
+
+/** The sequences that stay together: those of each group, or halves of groups if there are too few. */
+function unitsOf(batch: TrainingBatch, wanted: number): number[][] {
+  const byGroup = new Map<number, number[]>();
+  batch.groups.forEach((group, sequence) => {
+    const members = byGroup.get(group);
+    if (members === undefined) byGroup.set(group, [sequence]);
+    else members.push(sequence);
+  });
+  const units = [...byGroup.values()];
+  while (units.length < wanted) {
+    const largest = units.reduce((most, unit) => (unit.length > most.length ? unit : most));
+    if (largest.length === 1) break;
+    units.push(largest.splice(Math.ceil(largest.length / 2)));
+  }
+  return units;
 }

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { type CompactFiltering, maskedReasons } from "./compact-filtering.ts";
-import { episodeMetrics } from "./episode-metrics.ts";
-import { dropSmallGroups, groupTrajectories } from "./group-trajectories.ts";
+import { type CompactFiltering, dropSmallGroups, groupTrajectories, maskedReasons } from "./group-trajectories.ts";
+import { episodeMetrics } from "./metrics.ts";
 import { rewardGroup, sampleEpisode, sampleStep, sampleTrajectory } from "./sample-episodes.fixture.ts";
 import { type TerminationReason, type TrajectoryGroup, terminationReasons } from "./types.ts";
 

@@ -1,5 +1,11 @@
 /** Groups trajectories to compare. What cannot be compared is dropped and counted; it never gets a reward of 0. */
-import type { Episode, TerminationReason, Trajectory, TrajectoryGroup } from "./types.ts";
+import {
+  type Episode,
+  type TerminationReason,
+  type Trajectory,
+  type TrajectoryGroup,
+  terminationReasons,
+} from "./types.ts";
 
 export interface GroupedTrajectories {
   /** In the order in which the groups first appear. */
@@ -11,6 +17,15 @@ export interface GroupedTrajectories {
 export interface GroupingOptions {
   /** Episodes that ended for one of these reasons are dropped before anything is compared. */
   masked?: ReadonlySet<TerminationReason>;
+}
+
+/** `rllm.compact_filtering`. */
+export type CompactFiltering = { enable: boolean } & Readonly<Record<`mask_${TerminationReason}`, boolean>>;
+
+/** Episodes that ended for these reasons are dropped before anything is compared. */
+export function maskedReasons(filtering: CompactFiltering): ReadonlySet<TerminationReason> {
+  if (!filtering.enable) return new Set();
+  return new Set(terminationReasons.filter((reason) => filtering[`mask_${reason}`]));
 }
 
 /** Why a trajectory cannot be compared, or undefined. Unknown rewards are handled group by group. */

@@ -1,8 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { asWhole, selectSequences } from "./batch.ts";
+import { asWhole, selectSequences, splitBatch } from "./batch.ts";
 import { rewardGroup } from "./sample-episodes.fixture.ts";
-import { splitBatch } from "./split-batch.ts";
 import { toBatch } from "./to-batch.ts";
 import type { TrainingBatch } from "./types.ts";
 

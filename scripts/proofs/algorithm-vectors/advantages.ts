@@ -12,7 +12,7 @@ import { type EstimatorName, estimators } from "../../../src/algorithms/estimato
 import { optimalTokenBaseline } from "../../../src/algorithms/estimators/optimal-token-baseline.ts";
 import { type GaeOptions, generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
 import { allEqual } from "../../../src/statistics.ts";
-import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/group-metrics.ts";
+import { advantageMetrics, rewardMetrics } from "../../../src/trajectories/metrics.ts";
 import { rewardGroup } from "../../../src/trajectories/sample-episodes.fixture.ts";
 import { consecutive, hasGap, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Deviation, type Families, type Family, family, type VectorCase } from "./family.ts";

@@ -2,9 +2,13 @@
 import { shareAmongSteps } from "../../../src/algorithms/advantages/step-advantages.ts";
 import { shapeStepRewards } from "../../../src/rollout/shape-step-rewards.ts";
 import { mean } from "../../../src/statistics.ts";
-import { type CompactFiltering, maskedReasons } from "../../../src/trajectories/compact-filtering.ts";
-import { gather, nothingGathered } from "../../../src/trajectories/gather.ts";
-import { dropSmallGroups, groupTrajectories } from "../../../src/trajectories/group-trajectories.ts";
+import { gather, nothingGathered } from "../../../src/trainer/rollouts/group-episodes.ts";
+import {
+  type CompactFiltering,
+  dropSmallGroups,
+  groupTrajectories,
+  maskedReasons,
+} from "../../../src/trajectories/group-trajectories.ts";
 import {
   rewardGroup,
   sampleEpisode,

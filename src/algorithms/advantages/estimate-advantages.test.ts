@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { UserError } from "../../errors.ts";
-import { advantageMetrics, rewardMetrics } from "../../trajectories/group-metrics.ts";
+import { advantageMetrics, rewardMetrics } from "../../trajectories/metrics.ts";
 import { rewardGroup } from "../../trajectories/sample-episodes.fixture.ts";
 import { type EstimatorOptions, estimatorPresets, type RewardGroup } from "../estimators/estimator.ts";
 import { type EstimatorSpec, estimators } from "../estimators/index.ts";

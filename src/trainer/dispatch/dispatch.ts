@@ -6,7 +6,7 @@ import { setMaxListeners } from "node:events";
 import { Notifier } from "../../concurrency/notifier.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
 import { createSampleQueue } from "../../rollout/index.ts";
-import { sampledTokens } from "../../trajectories/episode-metrics.ts";
+import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
 import type { Attempts } from "../rollouts/rollouts.ts";

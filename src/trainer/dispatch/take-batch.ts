@@ -1,10 +1,17 @@
 /** The consuming half of asynchronous training: takes results as they arrive, until there are enough for an optimizer step. */
 import { mean } from "../../statistics.ts";
-import { gather, groupsWithSignal, nothingGathered } from "../../trajectories/gather.ts";
 import { oldestVersion } from "../../trajectories/oldest-version.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
 import type { Recipe } from "../recipe/recipe.ts";
-import { type GatheredStep, type GroupingOptions, groupEpisodes, selectGroups } from "../rollouts/group-episodes.ts";
+import {
+  type GatheredStep,
+  type GroupingOptions,
+  gather,
+  groupEpisodes,
+  groupsWithSignal,
+  nothingGathered,
+  selectGroups,
+} from "../rollouts/group-episodes.ts";
 import { checkPrompts } from "../rollouts/rollouts.ts";
 import type { Dispatch, TaskResult } from "./dispatch.ts";
 import { dropStale, dropUninformative, skip } from "./dispatch-window.ts";

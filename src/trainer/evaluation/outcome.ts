@@ -1,5 +1,5 @@
 /** One line of tasks.jsonl: what a rollout was asked, what it answered and why it got its reward. */
-import { sampledTokens } from "../../trajectories/episode-metrics.ts";
+import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { Attempt } from "./attempts.ts";
 import { verdictOf } from "./validate.ts";

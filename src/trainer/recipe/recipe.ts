@@ -7,7 +7,7 @@ import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { parseOnAgentError } from "../../rollout/index.ts";
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
-import { maskedReasons } from "../../trajectories/compact-filtering.ts";
+import { maskedReasons } from "../../trajectories/group-trajectories.ts";
 import { resumeOptions } from "../checkpoints/restore.ts";
 import type { Experiment } from "../experiment.ts";
 import { checkRunGateway } from "../opening/open-gateway.ts";

@@ -1,6 +1,7 @@
-/** Episodes as groups to compare, and whether the groups are worth an optimizer step. */
-import { type Draw, type Gathered, groupsWithSignal } from "../../trajectories/gather.ts";
-import { dropSmallGroups, groupTrajectories } from "../../trajectories/group-trajectories.ts";
+/** Episodes as groups to compare, gathered over draws of tasks until they are worth an optimizer step. */
+
+import { allEqual } from "../../statistics.ts";
+import { dropSmallGroups, groupTrajectories, sizeCounts } from "../../trajectories/group-trajectories.ts";
 import type { Episode, TerminationReason, TrajectoryGroup } from "../../trajectories/types.ts";
 
 export interface GroupingOptions {
@@ -20,10 +21,41 @@ export interface GatheringOptions {
   maxDraws: number;
 }
 
+/** The outcome of one draw of tasks. */
+export interface Draw {
+  /** Counts from 0. */
+  epoch: number;
+  episodes: readonly Episode[];
+  groups: readonly TrajectoryGroup[];
+  /** `groups/*` and `batch/*`, as grouping and filtering counted them. */
+  counts: Readonly<Record<string, number>>;
+}
+
+/** Tasks by how many of their rollouts solved them. */
+interface Solved {
+  none: number;
+  partial: number;
+  all: number;
+}
+
+export interface Gathered extends Draw {
+  draws: number;
+  solved: Solved;
+}
+
 export interface GatheredStep extends Gathered {
   /** The groups to train on. `groups` also has those that only count in metrics. */
   kept: readonly TrajectoryGroup[];
 }
+
+export const nothingGathered: Gathered = {
+  epoch: 0,
+  episodes: [],
+  groups: [],
+  counts: {},
+  draws: 0,
+  solved: { none: 0, partial: 0, all: 0 },
+};
 
 /**
  * Groups the episodes of different tasks, and drops what cannot be compared.
@@ -50,6 +82,51 @@ function withBaselines(groups: readonly TrajectoryGroup[], greedy: readonly Epis
     const baseline = baselines.get(group.id);
     return baseline === undefined ? [] : [{ ...group, baseline }];
   });
+}
+
+/** A task that comes up in two draws counts as two: its rollouts are compared within their draw. */
+export function gather(before: Gathered, { epoch, episodes, groups, counts }: Draw): Gathered {
+  const names = new Set([...Object.keys(before.counts), ...Object.keys(counts)]);
+  const all = [...before.groups, ...groups];
+  const summed = Object.fromEntries([...names].map((name) => [name, (before.counts[name] ?? 0) + (counts[name] ?? 0)]));
+  const solved = solvedTasks(groups);
+  return {
+    epoch,
+    episodes: [...before.episodes, ...episodes],
+    groups: all,
+    counts:
+      before.draws === 0 ? counts : { ...summed, ...sizeCounts(summed["groups/num_trajs_before_filter"] ?? 0, all) },
+    draws: before.draws + 1,
+    solved: {
+      none: before.solved.none + solved.none,
+      partial: before.solved.partial + solved.partial,
+      all: before.solved.all + solved.all,
+    },
+  };
+}
+
+/** Counts episodes that still have a trajectory in a group; one without a verdict counts as solved from a reward of 1. */
+export function solvedTasks(groups: readonly TrajectoryGroup[]): Solved {
+  const byTask = new Map<string, Map<Episode, boolean>>();
+  for (const { taskId, members } of groups) {
+    const known = byTask.get(taskId) ?? new Map<Episode, boolean>();
+    byTask.set(taskId, known);
+    for (const { episode, reward } of members)
+      known.set(episode, episode.correct ?? (known.get(episode) || reward >= 1));
+  }
+  const solved: Solved = { none: 0, partial: 0, all: 0 };
+  for (const known of byTask.values()) {
+    const verdicts = [...known.values()];
+    if (!verdicts.includes(true)) solved.none++;
+    else if (!verdicts.includes(false)) solved.all++;
+    else solved.partial++;
+  }
+  return solved;
+}
+
+/** Groups whose rewards differ. The others teach nothing, regardless of the estimator (DAPO, arXiv 2503.14476). */
+export function groupsWithSignal(groups: readonly TrajectoryGroup[]): TrajectoryGroup[] {
+  return groups.filter(({ members }) => !allEqual(members.map(({ reward }) => reward)));
 }
 
 /** Whether the step needs one more draw, which is reported. */

@@ -16,7 +16,7 @@ import {
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
-import { sampledTokens } from "../../trajectories/episode-metrics.ts";
+import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
 import type { Outage } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";

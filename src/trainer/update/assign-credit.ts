@@ -12,8 +12,7 @@ import {
 } from "../../algorithms/rewards/running-moments.ts";
 import { UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
-import { dropUniformGroups } from "../../trajectories/gather.ts";
-import { advantageMetrics } from "../../trajectories/group-metrics.ts";
+import { advantageMetrics } from "../../trajectories/metrics.ts";
 import type { MemberAdvantage, StepAdvantage } from "../../trajectories/to-batch.ts";
 import type { Trajectory, TrajectoryGroup } from "../../trajectories/types.ts";
 
@@ -59,7 +58,7 @@ export function assignCredit(
   const penalized = penalizeOverlong(groups, options);
   const estimated = estimate(penalized.groups, options, moments);
   const kept = options.dropUniformGroups
-    ? dropUniformGroups(groups, estimated.advantages, isZero)
+    ? dropUniformGroups(groups, estimated.advantages)
     : { groups, advantages: estimated.advantages, counts: {} };
   const metrics = {
     ...penalized.metrics,
@@ -144,6 +143,16 @@ function normalize(
     return flat.slice(position - length, position);
   });
   return { advantages: normalized, moments: known, metrics };
+}
+
+/** Drops groups whose advantages are all 0. */
+export function dropUniformGroups(groups: readonly TrajectoryGroup[], advantages: Credit["advantages"]) {
+  const kept = groups.filter((_, index) => !advantages[index]?.every(isZero));
+  return {
+    groups: kept,
+    advantages: advantages.filter((own) => !own.every(isZero)),
+    counts: { "groups/dropped_zero_adv": groups.length - kept.length },
+  };
 }
 
 /** Counted as in rLLM. */

@@ -5,6 +5,7 @@ import { capabilities as tinker } from "../../backends/tinker/capabilities.ts";
 import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { rewardGroup } from "../../trajectories/sample-episodes.fixture.ts";
 import { checkCredit } from "../recipe/credit-options.ts";
 import {
   countOperations,
@@ -15,6 +16,7 @@ import {
   toy,
 } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
+import { dropUniformGroups } from "./assign-credit.ts";
 
 const { newFolder, remove } = temporaryFolders("hone-credit-");
 afterAll(remove);
@@ -253,4 +255,17 @@ it.each([
 ])("refuses %s if the engine does not provide what it needs", (name, message) => {
   const { config } = composeConfig({ overrides: [`rllm.algorithm.adv_estimator=${name}`] });
   expect(() => checkCredit(config, undefined, tinker)).toThrow(message);
+});
+
+it("drops groups whose advantages are all 0, with their advantages", () => {
+  const groups = ["a", "b", "c"].map((task) => rewardGroup(`${task}:solver`, [1, 0]));
+  const dropped = dropUniformGroups(groups, [
+    [0, 0],
+    [1, -1],
+    [1e-9, [0, [0]]],
+  ]);
+  expect(dropped.groups.map(({ id }) => id)).toEqual(["b:solver"]);
+  expect(dropped.advantages).toEqual([[1, -1]]);
+  expect(dropped.counts).toEqual({ "groups/dropped_zero_adv": 2 });
+  expect(dropUniformGroups([], []).groups).toEqual([]);
 });

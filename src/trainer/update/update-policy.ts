@@ -5,7 +5,7 @@ import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts
 import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import { deriveSeed } from "../../random.ts";
 import { mean } from "../../statistics.ts";
-import { splitBatch } from "../../trajectories/split-batch.ts";
+import { splitBatch } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
 import { type CriticOptions, criticStepMetrics, takeCriticStep } from "./critic.ts";

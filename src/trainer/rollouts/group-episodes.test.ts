@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { dropUniformGroups, gather, groupsWithSignal, nothingGathered, solvedTasks } from "./gather.ts";
-import { dropSmallGroups, groupTrajectories } from "./group-trajectories.ts";
-import { rewardGroup, sampleEpisode, sampleTrajectory } from "./sample-episodes.fixture.ts";
+import { dropSmallGroups, groupTrajectories } from "../../trajectories/group-trajectories.ts";
+import { rewardGroup, sampleEpisode, sampleTrajectory } from "../../trajectories/sample-episodes.fixture.ts";
+import { gather, groupsWithSignal, nothingGathered, solvedTasks } from "./group-episodes.ts";
 
 function drawOf(...rewards: [string, number[]][]) {
   const episodes = rewards.flatMap(([task, own]) =>
@@ -37,24 +37,11 @@ test("the workflow's own verdict decides what is solved; without one, a reward o
   expect(solvedTasks([group, rewardGroup("b:solver", [0])])).toEqual({ none: 1, partial: 1, all: 0 });
 });
 
-test("uniform groups have no signal, and are dropped with their advantages", () => {
+test("uniform groups have no signal", () => {
   const groups = [
     rewardGroup("a:solver", [1, 1]),
     rewardGroup("b:solver", [1, 0]),
     rewardGroup("c:solver", [0.5, 0.5]),
   ];
   expect(groupsWithSignal(groups).map(({ id }) => id)).toEqual(["b:solver"]);
-  const dropped = dropUniformGroups(
-    groups,
-    [
-      [0, 0],
-      [1, -1],
-      [1e-9, 0],
-    ],
-    (advantage) => Math.abs(advantage) <= 1e-8,
-  );
-  expect(dropped.groups.map(({ id }) => id)).toEqual(["b:solver"]);
-  expect(dropped.advantages).toEqual([[1, -1]]);
-  expect(dropped.counts).toEqual({ "groups/dropped_zero_adv": 2 });
-  expect(dropUniformGroups([], [], () => true).groups).toEqual([]);
 });
