@@ -18,7 +18,8 @@ import type { Environment } from "../../src/agents/types.ts";
 import type { Sample, SampleOptions, SampleRequest, Sampler } from "../../src/backends/engine.ts";
 import type { Task } from "../../src/data/task.ts";
 import { formatBytes } from "../../src/files/durable-files.ts";
-import { createSamplingClient, rolloutSeed, runRollouts } from "../../src/rollout/index.ts";
+import { runRollouts } from "../../src/rollout/run-rollouts.ts";
+import { createSamplingClient, rolloutSeed } from "../../src/rollout/session/sampling-client.ts";
 import { characterChat } from "../../src/testing/character-chat.ts";
 
 const { values: flags } = parseArgs({

@@ -6,9 +6,8 @@ import { uniforms } from "../random.ts";
 import { scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { runRollouts } from "./run-rollouts.ts";
-import { rolloutSeed } from "./session/rollout-seed.ts";
 import type { SampleSource } from "./session/sample-queue.ts";
-import { createSamplingClient } from "./session/sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "./session/sampling-client.ts";
 
 const faults = [
   "throws",

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test, vi } from "vitest";
 import type { Workflow } from "../agents/types.ts";
 import type { ChatMessage } from "../chat/messages.ts";
-import { startPhases } from "./attempt/phases.ts";
+import { startPhases } from "./attempt/time-limits.ts";
 import { type Row, setUp, tasksOf } from "./run-rollouts.fixture.ts";
 
 const one = { tasks: tasksOf("one"), n: 1 };

@@ -6,9 +6,8 @@ import type { Task } from "../data/task.ts";
 import { type Script, scriptedSampler } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type RunRolloutsOptions, runRollouts } from "./run-rollouts.ts";
-import { rolloutSeed } from "./session/rollout-seed.ts";
 import type { SampleSource } from "./session/sample-queue.ts";
-import { createSamplingClient } from "./session/sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "./session/sampling-client.ts";
 import type { SamplingClientOptions } from "./session/types.ts";
 
 export interface Row {

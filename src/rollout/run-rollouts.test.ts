@@ -6,7 +6,7 @@ import type { SampleRequest } from "../backends/engine.ts";
 import type { Script } from "../testing/scripted-sampler.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type Row, rewards, setUp, tasksOf } from "./run-rollouts.fixture.ts";
-import { rolloutSeed } from "./session/rollout-seed.ts";
+import { rolloutSeed } from "./session/sampling-client.ts";
 import type { SamplingClientOptions } from "./session/types.ts";
 
 test("an episode records what was sent, sampled and rewarded, by task and rollout", async () => {

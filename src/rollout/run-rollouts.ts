@@ -9,11 +9,11 @@ import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { isMistake } from "./attempt/failures.ts";
 import type { RolloutGateway } from "./attempt/gateway-door.ts";
-import { type AttemptLimits, runAttempt } from "./attempt/run-attempt.ts";
+import { runAttempt } from "./attempt/run-attempt.ts";
+import type { AttemptLimits } from "./attempt/time-limits.ts";
 import { defaultOnAgentError, type OnAgentError } from "./on-agent-error.ts";
 import type { SamplingClient } from "./session/sampling-client.ts";
-import { type RewardShaping, shapeStepRewards } from "./shape-step-rewards.ts";
-import { toEpisode } from "./to-episode.ts";
+import { type RewardShaping, shapeStepRewards, toEpisode } from "./to-episode.ts";
 
 export interface RunRolloutsOptions<Row> {
   tasks: readonly Task<Row>[];

@@ -1,11 +1,38 @@
-/** Turns the last attempt of a rollout into an episode. */
+/** Turns the model calls of a rollout into trajectories, and its last attempt into an episode. */
 import type { Task } from "../data/task.ts";
 import { own } from "../own.ts";
-import type { Episode } from "../trajectories/types.ts";
+import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
 import type { EndedAttempt } from "./attempt/gateway-door.ts";
-import { labelOf } from "./session/label.ts";
-import { defaultRole } from "./session/types.ts";
+import { defaultRole, labelOf, type TrajectoryGrouping } from "./session/types.ts";
 
+export interface RecordedCall {
+  turn: number;
+  role: string;
+  instance: number | undefined;
+  metadata: Readonly<Record<string, unknown>>;
+  /** What is wrong with the reply, if anything. */
+  fault: string | undefined;
+  step: Step;
+}
+
+/** @returns trajectories in the order of their first calls, with rewards of null */
+export function toTrajectories(calls: readonly RecordedCall[], { groupBy, nameBy }: TrajectoryGrouping): Trajectory[] {
+  const trajectories = new Map<unknown, Trajectory>();
+  for (const { role, instance, metadata, step } of calls) {
+    const key = groupBy === null ? labelOf({ name: role, instance }) : (keyOf(own(metadata, groupBy)) ?? step);
+    const name = nameBy === null ? role : (keyOf(own(metadata, nameBy)) ?? role);
+    const numbered = groupBy === null && instance !== undefined ? { instance } : {};
+    const trajectory = trajectories.get(key) ?? { name, ...numbered, steps: [], reward: null };
+    trajectories.set(key, trajectory);
+    trajectory.steps.push(step);
+  }
+  return [...trajectories.values()];
+}
+
+/** 1 and "1" are the same key. */
+const keyOf = (value: unknown) => (value === undefined || value === null ? undefined : String(value));
+
+/** The last attempt of a rollout as an episode. */
 export function toEpisode(
   task: Task,
   rollout: number,
@@ -45,6 +72,26 @@ export function toEpisode(
   if (failure) episode.failure = failure;
   if (retriedAfter.length > 0) episode.retriedAfter = retriedAfter;
   return episode;
+}
+
+/** rLLM's shaping of step rewards. Rewards of trajectories do not change. */
+export interface RewardShaping {
+  /** `r[i] += bonus * (r[i] - r[i-1])`, of the rewards as they were; 0 is off. */
+  rewardBonus: number;
+  /** Then `r[i] += gamma * r[i+1]` from the last step backwards; 0 is off. */
+  gamma: number;
+}
+
+/** Changes the steps, unless one of their rewards is unknown. */
+export function shapeStepRewards(steps: readonly Step[], { rewardBonus, gamma }: RewardShaping): void {
+  const raw = steps.flatMap(({ reward }) => reward ?? []);
+  if (steps.length < 2 || raw.length < steps.length) return;
+  const rewards = raw.map((reward, index) => reward + rewardBonus * (reward - (raw[index - 1] ?? reward)));
+  let later = 0;
+  for (const [index, step] of [...steps.entries()].reverse()) {
+    later = (rewards[index] ?? 0) + gamma * later;
+    step.reward = later;
+  }
 }
 
 const maxCharacters = 1 << 16;

@@ -5,8 +5,7 @@ import { openGateway } from "../gateway/gateway.ts";
 import { rolloutGateway } from "../gateway/sessions/rollout-gateway.ts";
 import type { OnAgentError } from "../rollout/on-agent-error.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
-import { rolloutSeed } from "../rollout/session/rollout-seed.ts";
-import { createSamplingClient } from "../rollout/session/sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
 import type { Episode } from "../trajectories/types.ts";
 import { type Script, scriptedSampler } from "./scripted-sampler.ts";
 

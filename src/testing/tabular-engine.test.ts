@@ -7,8 +7,7 @@ import type { Loss } from "../algorithms/types.ts";
 import type { AdamParams, Policy, Sample, SampleRequest, SamplingParams } from "../backends/engine.ts";
 import { deriveSeed, uniforms } from "../random.ts";
 import { runRollouts } from "../rollout/run-rollouts.ts";
-import { rolloutSeed } from "../rollout/session/rollout-seed.ts";
-import { createSamplingClient } from "../rollout/session/sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "../rollout/session/sampling-client.ts";
 import type { Sequence } from "../trajectories/types.ts";
 import { tabularEngine } from "./tabular-engine.ts";
 

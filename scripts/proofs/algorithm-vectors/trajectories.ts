@@ -1,6 +1,6 @@
 /** Grouping, filters, and advantages of steps; and skipped families that are not algorithms. */
 import { shareAmongSteps } from "../../../src/algorithms/advantages/step-advantages.ts";
-import { shapeStepRewards } from "../../../src/rollout/shape-step-rewards.ts";
+import { shapeStepRewards } from "../../../src/rollout/to-episode.ts";
 import { mean } from "../../../src/statistics.ts";
 import { gather, nothingGathered } from "../../../src/trainer/rollouts/group-episodes.ts";
 import {

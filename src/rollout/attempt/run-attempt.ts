@@ -11,17 +11,11 @@ import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
 import { causes, isMistake, toFailure } from "./failures.ts";
 import { type EndedAttempt, type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
-import { type PhaseLimits, startPhases } from "./phases.ts";
-import { createTearDown } from "./tear-down.ts";
+import { type AttemptLimits, createTearDown, startPhases } from "./time-limits.ts";
 
 export interface Attempt extends EndedAttempt {
   /** What went wrong in tearing down; not a part of the outcome. */
   tearDownProblems: string[];
-}
-
-export interface AttemptLimits extends PhaseLimits {
-  /** Of each function that `tearDown` registered. Default 60. */
-  tearDownSeconds?: number;
 }
 
 export interface AttemptOptions<Row> extends Omit<SessionOptions, "taskId" | "signal"> {
@@ -48,7 +42,7 @@ class TimeIsUp extends Error {
 
 /** @throws the reason of `abort` when the caller aborts it; everything else is in the result */
 export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Attempt> {
-  const tearDown = createTearDown(options.limits?.tearDownSeconds ?? 60);
+  const tearDown = createTearDown(options.limits);
   const { task, rollout, attempt, purpose, abort } = options;
   const door = openDoor(options.gateway, { taskId: task.id, rollout, attempt, purpose }, abort.signal);
   let ended: EndedAttempt;

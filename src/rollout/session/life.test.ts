@@ -6,8 +6,7 @@ import { useTools } from "../../agents/use-tools.ts";
 import { lines, type Script, scriptedSampler } from "../../testing/scripted-sampler.ts";
 import type { AttemptLife } from "../life.ts";
 import { runRollouts } from "../run-rollouts.ts";
-import { rolloutSeed } from "./rollout-seed.ts";
-import { createSamplingClient } from "./sampling-client.ts";
+import { createSamplingClient, rolloutSeed } from "./sampling-client.ts";
 
 function clientWith(script: Script) {
   const { sampler, chat } = scriptedSampler(script);

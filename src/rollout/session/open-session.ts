@@ -8,18 +8,16 @@ import { abortedByEither } from "../../concurrency/abort-controllers.ts";
 import { HoneError } from "../../errors.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import type { AttemptChange } from "../life.ts";
-import { beginTurn } from "./begin-turn.ts";
-import { labelOf } from "./label.ts";
-import { checkSample, responseRoom, toSamplingParams } from "./sample-limits.ts";
+import { type RecordedCall, toTrajectories } from "../to-episode.ts";
 import type { Participant } from "./sample-queue.ts";
-import { faultOf, toGenerated, toStep } from "./to-step.ts";
-import { type RecordedCall, toTrajectories } from "./to-trajectories.ts";
+import { beginTurn, checkSample, faultOf, responseRoom, toGenerated, toSamplingParams, toStep } from "./turn.ts";
 import {
   type CallProblem,
   defaultRole,
   type Generated,
   type GenerateParams,
   type GenerateRequest,
+  labelOf,
   type RolloutSession,
   type SamplingClientOptions,
   type SessionOptions,

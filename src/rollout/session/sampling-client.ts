@@ -1,8 +1,9 @@
 /** Opens sessions for rollouts that share one queue, and lists what the live ones wait for. */
 
+import { deriveSeed } from "../../random.ts";
 import { openSession } from "./open-session.ts";
 import { createSampleQueue } from "./sample-queue.ts";
-import type { RolloutSession, SamplingClientOptions, SessionOptions } from "./types.ts";
+import type { CallIdentity, RolloutSession, SamplingClientOptions, SessionOptions } from "./types.ts";
 
 /** What a live rollout waits for. */
 interface WaitingRollout {
@@ -39,4 +40,13 @@ export function createSamplingClient(options: SamplingClientOptions): SamplingCl
       return waiting.sort((left, right) => right.seconds - left.seconds);
     },
   };
+}
+
+/**
+ * For `createSamplingClient`: `rolloutSeed(seed, step)` gives each call `deriveSeed(seed, step, task, rollout, turn)`.
+ * A retry gets another seed; with the same one it would fail the same way.
+ */
+export function rolloutSeed(...run: readonly (string | number)[]): (call: CallIdentity) => number {
+  return ({ taskId, rollout, turn, attempt }) =>
+    deriveSeed(...run, taskId, rollout, turn, ...(attempt === 0 ? [] : ["retry", attempt]));
 }

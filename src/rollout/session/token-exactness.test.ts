@@ -1,4 +1,5 @@
 /** Training uses exactly the tokens that the model saw and sampled, whatever clients do to the history. */
+
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
 import { expect, test } from "vitest";

@@ -9,7 +9,6 @@ import type { HoneError } from "../../errors.ts";
 import type { Trajectory } from "../../trajectories/types.ts";
 import type { AttemptLife } from "../life.ts";
 import type { SampleQueue, SampleSource } from "./sample-queue.ts";
-import type { TrajectoryGrouping } from "./to-trajectories.ts";
 
 export interface SamplingLimits {
   /** In tokens. A longer prompt ends its rollout. */
@@ -36,6 +35,15 @@ export interface CallIdentity {
   attempt: number;
   /** Earlier model calls of this attempt. */
   turn: number;
+}
+
+/**
+ * Keys of the calls' metadata. Calls with the same value of `groupBy` are one trajectory; a call without it is a trajectory
+ * of its own. `nameBy` names trajectories, and those of the same name are compared with each other. Null: by role.
+ */
+export interface TrajectoryGrouping {
+  groupBy: string | null;
+  nameBy: string | null;
 }
 
 /** What all rollouts of a client share. */
@@ -102,6 +110,10 @@ export interface RolloutSession {
 
 /** The role of model calls that name no other. */
 export const defaultRole = "agent";
+
+/** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
+export const labelOf = ({ name, instance }: { name: string; instance?: number | undefined }) =>
+  instance === undefined ? name : `${name}#${instance}`;
 
 export interface GenerateRequest {
   /** Default: the session's own. */

@@ -5,7 +5,7 @@
 import { setMaxListeners } from "node:events";
 import { Notifier } from "../../concurrency/notifier.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
-import { createSampleQueue } from "../../rollout/index.ts";
+import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";

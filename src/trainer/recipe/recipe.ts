@@ -5,7 +5,7 @@ import type { Capabilities, PolicySpec } from "../../backends/engine.ts";
 import { adapterSpec } from "../../backends/registry/open-engine.ts";
 import type { ComposedConfig } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
-import { parseOnAgentError } from "../../rollout/index.ts";
+import { parseOnAgentError } from "../../rollout/on-agent-error.ts";
 import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
 import { maskedReasons } from "../../trajectories/group-trajectories.ts";
 import { resumeOptions } from "../checkpoints/restore.ts";

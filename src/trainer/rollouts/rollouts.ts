@@ -6,14 +6,9 @@ import type { Task } from "../../data/task.ts";
 import { UserError } from "../../errors.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { rolloutGateway } from "../../gateway/sessions/rollout-gateway.ts";
-import {
-  createSamplingClient,
-  rolloutSeed,
-  runRollouts,
-  type SampleQueue,
-  type SamplingClient,
-} from "../../rollout/index.ts";
-import type { RunRolloutsOptions } from "../../rollout/run-rollouts.ts";
+import { type RunRolloutsOptions, runRollouts } from "../../rollout/run-rollouts.ts";
+import type { SampleQueue } from "../../rollout/session/sample-queue.ts";
+import { createSamplingClient, rolloutSeed, type SamplingClient } from "../../rollout/session/sampling-client.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";

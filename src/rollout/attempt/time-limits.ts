@@ -1,13 +1,15 @@
-/** The time limits of an attempt: one for each phase, and one for all of them together. */
+/** The time limits of an attempt: of each phase, of all of them together, and of each function that tears it down. */
 
 /** In seconds. Default: no limit. */
-export interface PhaseLimits {
+export interface AttemptLimits {
   /** From the stage "set-up" to the next one. */
   setUpSeconds?: number;
   /** All stages that are neither "set-up" nor "reward", model calls included. */
   runSeconds?: number;
   /** The stage "reward". */
   scoreSeconds?: number;
+  /** Of each function that `tearDown` registered. Default 60. */
+  tearDownSeconds?: number;
 }
 
 type Phase = "set-up" | "run" | "score";
@@ -17,14 +19,14 @@ const phaseOf = (stage: string): Phase => (stage === "set-up" ? "set-up" : stage
 /** Longer timers fire at once, so longer limits are ignored. */
 const longestTimerMs = 2 ** 31 - 1;
 
-export interface Phases {
+interface Phases {
   enter(stage: string): void;
   end(): void;
 }
 
 /** @param onTimeUp called once, with the limit that was reached */
 export function startPhases(
-  { setUpSeconds, runSeconds, scoreSeconds, totalSeconds }: PhaseLimits & { totalSeconds: number },
+  { setUpSeconds, runSeconds, scoreSeconds, totalSeconds }: AttemptLimits & { totalSeconds: number },
   onTimeUp: (message: string) => void,
 ): Phases {
   const left: Record<Phase, number> = {
@@ -61,3 +63,48 @@ export function startPhases(
 
 const startTimer = (milliseconds: number, onTimeUp: () => void) =>
   milliseconds <= longestTimerMs ? setTimeout(onTimeUp, Math.max(0, milliseconds)) : undefined;
+
+interface TearDown {
+  /** After the end, `clean` runs at once. */
+  register(clean: () => void | Promise<void>): void;
+  /** @returns what went wrong; never throws */
+  run(): Promise<string[]>;
+}
+
+/** Runs what an attempt registered for its end: in reverse order, each within the limit. */
+export function createTearDown({ tearDownSeconds: seconds = 60 }: AttemptLimits = {}): TearDown {
+  const registered: (() => void | Promise<void>)[] = [];
+  let ended = false;
+  return {
+    register(clean) {
+      if (ended) void attempt(clean, seconds);
+      else registered.push(clean);
+    },
+    async run() {
+      ended = true;
+      const problems: string[] = [];
+      for (const clean of registered.splice(0).reverse()) {
+        const problem = await attempt(clean, seconds);
+        if (problem !== undefined) problems.push(problem);
+      }
+      return problems;
+    },
+  };
+}
+
+async function attempt(clean: () => void | Promise<void>, seconds: number): Promise<string | undefined> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeIsUp = new Promise<string>((resolve) => {
+    timer = setTimeout(
+      () => resolve(`took longer than ${seconds} s and was not waited for any longer`),
+      seconds * 1000,
+    );
+  });
+  try {
+    return await Promise.race([(async () => void (await clean()))(), timeIsUp]);
+  } catch (error) {
+    return `threw ${error instanceof Error ? `${error.name}: ${error.message}` : String(error)}`;
+  } finally {
+    clearTimeout(timer);
+  }
+}

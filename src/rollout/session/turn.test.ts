@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
 import { type Row, setUp, tasksOf } from "../run-rollouts.fixture.ts";
-import { reachedLimit, responseRoom } from "./sample-limits.ts";
+import { reachedLimit, responseRoom } from "./turn.ts";
 
 const limits = { maxPromptLength: 100, maxResponseLength: 64, maxLength: 120, contextWindow: 200 };
 
