@@ -1,12 +1,11 @@
-/**
- * Selects the tasks of a step: pure functions of the step, so a resumed run needs only its step count.
- * Works on indices, not rows.
- */
+/** Selects the tasks of a step: pure functions of the step, so a resumed run needs only its step count. */
 import type { Config } from "../config/schema.ts";
 import { UserError } from "../errors.ts";
 import { deriveSeed, permutation } from "../random.ts";
+import type { Task } from "./task.ts";
+import type { Dataset } from "./types.ts";
 
-export interface SamplerOptions {
+interface SamplerOptions {
   /** Tasks in the dataset. */
   size: number;
   /** Tasks per step, at most `size`. The remainder at the end of an epoch is dropped. */
@@ -38,6 +37,22 @@ export function taskIndices(options: SamplerOptions, step: number): { epoch: num
   const first = (step % perEpoch) * batchSize;
   if (!shuffle) return { epoch, indices: Array.from({ length: batchSize }, (_, index) => first + index) };
   return { epoch, indices: epochOrder(size, seed, epoch).slice(first, first + batchSize) };
+}
+
+type TaskOptions = Omit<SamplerOptions, "size">;
+
+export interface TaskDraw {
+  /** Counts from 1. */
+  draw: number;
+  /** Counts from 0. */
+  epoch: number;
+  tasks: Task[];
+}
+
+/** @param draw counts from 1 */
+export function takeTasks(dataset: Dataset<unknown>, options: TaskOptions, draw: number): TaskDraw {
+  const { epoch, indices } = taskIndices({ ...options, size: dataset.size }, draw - 1);
+  return { draw, epoch, tasks: indices.map((index) => dataset.task(index)) };
 }
 
 /**

@@ -3,7 +3,11 @@ import type { Task } from "../data/task.ts";
 import { own } from "../own.ts";
 import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
 import type { EndedAttempt } from "./attempt/gateway-door.ts";
-import { defaultRole, labelOf, type TrajectoryGrouping } from "./session/types.ts";
+import { defaultRole, type TrajectoryGrouping } from "./session/types.ts";
+
+/** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
+export const labelOf = ({ name, instance }: { name: string; instance?: number | undefined }) =>
+  instance === undefined ? name : `${name}#${instance}`;
 
 export interface RecordedCall {
   turn: number;

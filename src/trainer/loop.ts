@@ -1,9 +1,10 @@
 /** The synchronous training loop. Read this first. */
 
+import { takeTasks } from "../data/sampler.ts";
+import { RunError } from "../errors.ts";
 import type { StepTrainings } from "../tracking/run-folder/token-values.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
-import { type Clock, startClock } from "./records/clock.ts";
-import { countBadSteps } from "./records/record.ts";
+import { type Clock, startClock } from "./records/record.ts";
 import { countFailingSteps, watchOutage } from "./rollouts/failing-rollouts.ts";
 import {
   type GatheredStep,
@@ -14,7 +15,6 @@ import {
   selectGroups,
 } from "./rollouts/group-episodes.ts";
 import { attemptDraw } from "./rollouts/rollouts.ts";
-import { takeTasks } from "./rollouts/take-tasks.ts";
 import type { Run } from "./run.ts";
 import { assignCredit, type Credit } from "./update/assign-credit.ts";
 import { type Update, updatePolicy } from "./update/update-policy.ts";
@@ -99,6 +99,20 @@ export async function completeStep(run: Run, completed: CompletedStep): Promise<
   progress.failingSteps = countFailingSteps(progress.failingSteps ?? 0, gathered.episodes, { step, isLast });
   if (update.failure !== undefined) warn(run, step, `an update was dropped: ${update.failure}`);
   progress.badSteps = countBadSteps(progress.badSteps, update.failure, recipe.maxBadSteps);
+}
+
+/**
+ * @param before steps in a row without a finite update, before this one
+ * @returns the same count with this step
+ * @throws RunError if there are `most`
+ */
+function countBadSteps(before: number, failure: string | undefined, most: number): number {
+  if (failure === undefined) return 0;
+  const count = before + 1;
+  if (count < most) return count;
+  throw new RunError(`${count} steps in a row ended without a finite update; the last: ${failure}`, {
+    hint: "lower training.learning_rate or set local.dtype=float32, then continue from the last checkpoint with --resume",
+  });
 }
 
 export function warn({ emit }: Pick<Run, "emit">, step: number, text: string): void {

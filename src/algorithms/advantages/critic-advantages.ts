@@ -2,15 +2,9 @@
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type GaeOptions, generalizedAdvantages } from "../estimators/returns.ts";
 import { tokenRewards } from "../rewards/token-rewards.ts";
-import { type AdvantageOptions, estimatorOf } from "./estimate-advantages.ts";
-
-/** `[S]` 1: the estimator of the sequence's role uses a critic. */
-export function judgedSequences(roles: readonly string[], options: AdvantageOptions): Uint8Array {
-  return Uint8Array.from(roles, (role) => Number(estimatorOf(role, options).needs === "values"));
-}
 
 /**
- * Generalized advantages of the sequences that `judged` marks; the others keep theirs. The reward of a sequence is paid at
+ * Generalized advantages of the sequences in `judged`; the others keep theirs. The reward of a sequence is paid at
  * its last trained token, and each token pays its own penalty. Tokens of the environment are skipped.
  *
  * @param rewards `[N]` the reward of each sequence, repeated at all of its tokens
@@ -20,14 +14,13 @@ export function judgedSequences(roles: readonly string[], options: AdvantageOpti
  */
 export function criticAdvantages(
   { advantages: kept, offsets }: Pick<TrainingBatch, "advantages" | "offsets">,
-  judged: Uint8Array,
+  judged: Int32Array,
   { rewards, values, penalties }: { rewards: Float32Array; values: Float32Array; penalties?: Float32Array },
   options: GaeOptions,
 ): { advantages: Float32Array; returns: Float32Array } {
   const advantages = kept.slice();
   const returns = new Float32Array(kept.length);
-  for (const [sequence, isJudged] of judged.entries()) {
-    if (!isJudged) continue;
+  for (const sequence of judged) {
     const [from, to] = [offsets[sequence], offsets[sequence + 1]];
     const own = rewards.subarray(from, to);
     const paid = tokenRewards(own.length, own.at(-1) ?? 0, penalties?.subarray(from, to), 1);

@@ -50,6 +50,15 @@ export function estimatorOf(role: string, { estimator, byRole, custom }: Advanta
   return estimatorNamed(own(byRole, role) ?? estimator, custom);
 }
 
+/** The sequences whose roles' estimators need this. */
+export function sequencesThatNeed(
+  need: EstimatorSpec["needs"],
+  roles: readonly string[],
+  options: AdvantageOptions,
+): Int32Array {
+  return Int32Array.from(roles.flatMap((role, index) => (estimatorOf(role, options).needs === need ? [index] : [])));
+}
+
 /**
  * One advantage per trajectory. Each role is estimated separately, all its groups at once.
  *

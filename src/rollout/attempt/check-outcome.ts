@@ -3,7 +3,7 @@ import { inspect } from "node:util";
 import { BadOutcome } from "../../agents/control-flow.ts";
 import type { Outcome } from "../../agents/types.ts";
 import type { Step, Trajectory } from "../../trajectories/types.ts";
-import { labelOf } from "../session/types.ts";
+import { labelOf } from "../to-episode.ts";
 
 const numberHint = "a reward is a finite number, or { reward: null } if unknown";
 

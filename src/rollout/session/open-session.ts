@@ -8,7 +8,7 @@ import { abortedByEither } from "../../concurrency/abort-controllers.ts";
 import { HoneError } from "../../errors.ts";
 import { continues } from "../../trajectories/to-sequences.ts";
 import type { AttemptChange } from "../life.ts";
-import { type RecordedCall, toTrajectories } from "../to-episode.ts";
+import { labelOf, type RecordedCall, toTrajectories } from "../to-episode.ts";
 import type { Participant } from "./sample-queue.ts";
 import { beginTurn, checkSample, faultOf, responseRoom, toGenerated, toSamplingParams, toStep } from "./turn.ts";
 import {
@@ -17,7 +17,6 @@ import {
   type Generated,
   type GenerateParams,
   type GenerateRequest,
-  labelOf,
   type RolloutSession,
   type SamplingClientOptions,
   type SessionOptions,

@@ -111,10 +111,6 @@ export interface RolloutSession {
 /** The role of model calls that name no other. */
 export const defaultRole = "agent";
 
-/** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */
-export const labelOf = ({ name, instance }: { name: string; instance?: number | undefined }) =>
-  instance === undefined ? name : `${name}#${instance}`;
-
 export interface GenerateRequest {
   /** Default: the session's own. */
   role?: string;

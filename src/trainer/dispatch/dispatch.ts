@@ -5,12 +5,12 @@
 import { setMaxListeners } from "node:events";
 import { Notifier } from "../../concurrency/notifier.ts";
 import { Semaphore } from "../../concurrency/semaphore.ts";
+import { takeTasks } from "../../data/sampler.ts";
 import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode } from "../../trajectories/types.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
 import type { Attempts } from "../rollouts/rollouts.ts";
-import { takeTasks } from "../rollouts/take-tasks.ts";
 import type { Run } from "../run.ts";
 import type { DispatchState, DispatchWindow, Ticket } from "./dispatch-window.ts";
 import * as windows from "./dispatch-window.ts";

@@ -3,6 +3,7 @@ import { mean } from "../../statistics.ts";
 import { oldestVersion } from "../../trajectories/oldest-version.ts";
 import type { AsyncOptions } from "../recipe/async-options.ts";
 import type { Recipe } from "../recipe/recipe.ts";
+import { checkPrompts } from "../rollouts/failing-rollouts.ts";
 import {
   type GatheredStep,
   type GroupingOptions,
@@ -12,7 +13,6 @@ import {
   nothingGathered,
   selectGroups,
 } from "../rollouts/group-episodes.ts";
-import { checkPrompts } from "../rollouts/rollouts.ts";
 import type { Dispatch, TaskResult } from "./dispatch.ts";
 import { dropStale, dropUninformative, skip } from "./dispatch-window.ts";
 

@@ -6,7 +6,7 @@ import { relative } from "node:path";
 import { RunError } from "../../errors.ts";
 import { ambientCalls } from "../../rollout/attempt/ambient-calls.ts";
 import { isThrownByHone, userFrames } from "../../stack-frames.ts";
-import { summarizeWarnings } from "../rollouts/warning-summary.ts";
+import { summarizeWarnings } from "../rollouts/failing-rollouts.ts";
 
 export interface StrayErrors {
   /** The first one outside of rollouts, once there is one: the run saves and fails with it. */

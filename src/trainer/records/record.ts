@@ -1,9 +1,8 @@
-/** Records a finished step: writes it to the run folder and reports it to the subscribers. */
+/** Times the phases of a step, and records it when it is finished: in the run folder, and for the subscribers. */
 import { relative } from "node:path";
 import type { Engine } from "../../backends/engine.ts";
 import { checkTemplate, describeTemplate } from "../../chat/templates/check-template.ts";
 import type { Chat } from "../../chat/types.ts";
-import { RunError } from "../../errors.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { mean } from "../../statistics.ts";
 import type { Metrics, RunEvent } from "../../tracking/events.ts";
@@ -18,8 +17,36 @@ import type { Plan } from "../recipe/plan.ts";
 import type { EpisodeSource } from "../rollouts/failing-rollouts.ts";
 import type { GatheredStep } from "../rollouts/group-episodes.ts";
 import type { Credit } from "../update/assign-credit.ts";
-import type { Clock } from "./clock.ts";
 import { distributions } from "./distributions.ts";
+
+/** Wall-clock seconds of the training loop, by phase. Each moment belongs to exactly one phase. */
+export interface Clock {
+  /** Ends a phase, which began with the last lap. */
+  lap(name: string): void;
+  /** Ends the step: `time/{phase}` and their sum `time/step`, in seconds. The next step begins here. */
+  endStep(): Record<string, number>;
+}
+
+/** @param onLap called with each phase as it ends */
+export function startClock(onLap: (name: string, seconds: number) => void = () => {}): Clock {
+  let last = performance.now();
+  let laps: Record<string, number> = {};
+  return {
+    lap(name) {
+      const now = performance.now();
+      const seconds = (now - last) / 1000;
+      laps[name] = (laps[name] ?? 0) + seconds;
+      last = now;
+      onLap(name, seconds);
+    },
+    endStep() {
+      const seconds = Object.values(laps).reduce((sum, lap) => sum + lap, 0);
+      const phases = Object.entries(laps).map(([name, lap]) => [`time/${name}`, lap]);
+      laps = {};
+      return { ...Object.fromEntries(phases), "time/step": seconds };
+    },
+  };
+}
 
 export interface RecordOptions {
   plan: Plan;
@@ -166,18 +193,4 @@ function engineMetrics(stats: Record<string, number>): Record<string, number> {
   return Object.fromEntries(
     Object.entries(stats).map(([name, value]) => [/^(memory|rollout)\//.test(name) ? name : `engine/${name}`, value]),
   );
-}
-
-/**
- * @param before steps in a row without a finite update, before this one
- * @returns the same count with this step
- * @throws RunError if there are `most`
- */
-export function countBadSteps(before: number, failure: string | undefined, most: number): number {
-  if (failure === undefined) return 0;
-  const count = before + 1;
-  if (count < most) return count;
-  throw new RunError(`${count} steps in a row ended without a finite update; the last: ${failure}`, {
-    hint: "lower training.learning_rate or set local.dtype=float32, then continue from the last checkpoint with --resume",
-  });
 }

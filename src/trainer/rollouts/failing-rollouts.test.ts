@@ -6,6 +6,7 @@ import type { ConfigInput } from "../../config/schema.ts";
 import { RunError } from "../../errors.ts";
 import { metricLines, openToy, type ToyRow, temporaryFolders, toy } from "../toy-experiment.fixture.ts";
 import { train } from "../train.ts";
+import { summarizeWarnings } from "./failing-rollouts.ts";
 
 const pauses = vi.hoisted(() => ({ seconds: 0 }));
 vi.mock("node:timers/promises", async (importActual) => ({
@@ -152,4 +153,17 @@ describe("a run whose rollouts all fail stops", () => {
     });
     expect((result as RunError).message).toMatch(/^all 8 rollouts of the validation failed, .*boundary workflow/);
   });
+});
+
+it("failed rollouts of one cause are two lines, not one each", () => {
+  const lines: string[] = [];
+  const warnings = summarizeWarnings((text) => lines.push(text), "see the episodes of step 3");
+  for (let rollout = 0; rollout < 100; rollout++) warnings.add("agent: no", `rollout ${rollout} failed: no`);
+  warnings.add("engine: full", "rollout 7 failed: full");
+  warnings.end();
+  expect(lines).toEqual([
+    "rollout 0 failed: no",
+    "rollout 7 failed: full",
+    "99 more: agent: no (see the episodes of step 3)",
+  ]);
 });

@@ -1,6 +1,6 @@
-/** Stops a run whose rollouts fail: without rewards it can neither train nor measure. */
+/** Reports rollouts that fail, and stops a run that has too many: without rewards it can neither train nor measure. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { RunError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { userFrames } from "../../stack-frames.ts";
 import type { RunEvent } from "../../tracking/events.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
@@ -125,4 +125,40 @@ function failedRun(text: string, failed: readonly Episode[]): RunError {
   const fix =
     boundary === "timeout" ? "fix what hangs, or raise its time limit" : `fix the ${boundary.replace("_", "-")}`;
   return new RunError(text, { hint: `${fix}; episodes/ has every failure` });
+}
+
+/** Reports prompts that are too long. If all are, nothing can be learned or measured. */
+export function checkPrompts(episodes: readonly Episode[], warn: (text: string) => void): void {
+  const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
+  const [first] = tooLong;
+  if (first === undefined) return;
+  const text = `${tooLong.length} of ${episodes.length} rollouts ended because the prompt was too long; task ${first.taskId}: ${first.explanation}`;
+  const hint = "raise that limit, or shorten the prompts";
+  if (tooLong.length === episodes.length) throw new UserError(text, { hint });
+  warn(`${text}; ${hint}`);
+}
+
+/** Reports warnings of many rollouts once per cause: the first in full, the others as a count. */
+export interface WarningSummary {
+  /** @param cause equal for warnings that are counted together, e.g. the kind of failure and its message */
+  add(cause: string, text: string): void;
+  /** Reports the causes that came more than once. */
+  end(): void;
+}
+
+/** @param where the others can be found, e.g. "the episodes of step 3 have the details" */
+export function summarizeWarnings(warn: (text: string) => void, where: string): WarningSummary {
+  const counts = new Map<string, number>();
+  return {
+    add(cause, text) {
+      const count = (counts.get(cause) ?? 0) + 1;
+      counts.set(cause, count);
+      if (count === 1) warn(text);
+    },
+    end() {
+      for (const [cause, count] of counts) {
+        if (count > 1) warn(`${count - 1} more: ${cause} (${where})`);
+      }
+    },
+  };
 }

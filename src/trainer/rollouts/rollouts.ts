@@ -2,8 +2,8 @@
 import type { Workflow } from "../../agents/types.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
+import type { TaskDraw } from "../../data/sampler.ts";
 import type { Task } from "../../data/task.ts";
-import { UserError } from "../../errors.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { rolloutGateway } from "../../gateway/sessions/rollout-gateway.ts";
 import { type RunRolloutsOptions, runRollouts } from "../../rollout/run-rollouts.ts";
@@ -13,10 +13,8 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
-import type { Outage } from "./failing-rollouts.ts";
+import { checkPrompts, type Outage, summarizeWarnings } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
-import type { TaskDraw } from "./take-tasks.ts";
-import { summarizeWarnings } from "./warning-summary.ts";
 
 export interface RolloutOptions {
   seed: number;
@@ -248,17 +246,6 @@ const failureNames = {
   reward: "an error of the reward",
   infrastructure: "an infrastructure failure",
 } as const;
-
-/** Reports prompts that are too long. If all are, nothing can be learned or measured. */
-export function checkPrompts(episodes: readonly Episode[], warn: (text: string) => void): void {
-  const tooLong = episodes.filter(({ termination }) => termination === "max_prompt_length_exceeded");
-  const [first] = tooLong;
-  if (first === undefined) return;
-  const text = `${tooLong.length} of ${episodes.length} rollouts ended because the prompt was too long; task ${first.taskId}: ${first.explanation}`;
-  const hint = "raise that limit, or shorten the prompts";
-  if (tooLong.length === episodes.length) throw new UserError(text, { hint });
-  warn(`${text}; ${hint}`);
-}
 
 /**
  * Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage.

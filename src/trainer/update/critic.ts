@@ -1,5 +1,6 @@
 /** The critic's two tasks: it estimates the values of a batch's tokens, and learns from the actual returns. */
 import { criticAdvantages } from "../../algorithms/advantages/critic-advantages.ts";
+import { sequencesThatNeed } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
 import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
 import { type ValueLossOptions, valueLoss } from "../../algorithms/value-loss.ts";
@@ -8,7 +9,6 @@ import { RunError } from "../../errors.ts";
 import { mean, standardDeviation } from "../../statistics.ts";
 import { asWhole, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import { sequencesThatNeed } from "./compare-by-tokens.ts";
 import { type AdamOptions, type Shares, type StepsTaken, takeStep } from "./passes.ts";
 
 export interface CriticOptions {
@@ -35,7 +35,7 @@ export async function askCritic(
   options: { advantages: TokenAdvantageOptions; lambda: number },
 ): Promise<{ batch: TrainingBatch; metrics: Record<string, number> }> {
   const { advantages, lambda } = options;
-  const judged = sequencesThatNeed("values", batch, advantages);
+  const judged = sequencesThatNeed("values", batch.roles, advantages);
   const oldValues = new Float32Array(batch.advantages.length);
   if (judged.length > 0) {
     const part = selectSequences(batch, judged);
@@ -45,10 +45,8 @@ export async function askCritic(
       oldValues.set(values.subarray(part.offsets[index], part.offsets[index + 1]), batch.offsets[sequence]);
     });
   }
-  const marks = new Uint8Array(batch.sequences.length);
-  for (const sequence of judged) marks[sequence] = 1;
   const given = { rewards, values: oldValues, ...(penalties ? { penalties } : {}) };
-  const found = { ...batch, ...criticAdvantages(batch, marks, given, { gamma: advantages.gamma, lambda }), oldValues };
+  const found = { ...batch, ...criticAdvantages(batch, judged, given, { gamma: advantages.gamma, lambda }), oldValues };
   const { returns = [], oldValues: values = [] } = selectSequences(found, judged);
   return { batch: found, metrics: valueMetrics([...values], [...returns]) };
 }
@@ -70,7 +68,7 @@ export async function takeCriticStep(
   options: { loss: ValueLossOptions; adam: AdamParams; shares: Shares; advantages: TokenAdvantageOptions },
 ): Promise<string | undefined> {
   const { loss, adam, shares, advantages } = options;
-  const part = asWhole(selectSequences(minibatch, sequencesThatNeed("values", minibatch, advantages)));
+  const part = asWhole(selectSequences(minibatch, sequencesThatNeed("values", minibatch.roles, advantages)));
   if (part.totals.tokens === 0) return undefined;
   const failure = await takeStep(steps, critic, part, valueLoss(part, loss), shares, adam);
   return failure && `critic: ${failure}`;

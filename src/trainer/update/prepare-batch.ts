@@ -1,10 +1,12 @@
 /** Prepares a batch for training: log-probabilities to compare with, penalties, off-policy correction. */
 
+import { sequencesThatNeed } from "../../algorithms/advantages/estimate-advantages.ts";
 import {
   discountAdvantages,
   normalizeAdvantages,
   type TokenAdvantageOptions,
 } from "../../algorithms/advantages/token-advantages.ts";
+import { optimalTokenBaseline } from "../../algorithms/estimators/optimal-token-baseline.ts";
 import type { KlEstimatorName } from "../../algorithms/kl/kl-estimators.ts";
 import { klPenalty, penalizeAdvantages } from "../../algorithms/kl/kl-penalty.ts";
 import { type ImportanceOptions, importanceWeights } from "../../algorithms/off-policy/importance-weights.ts";
@@ -15,11 +17,10 @@ import {
   readsSampler,
 } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Learner } from "../../backends/engine.ts";
-import { UserError } from "../../errors.ts";
+import { RunError, UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";
-import { compareByTokens } from "./compare-by-tokens.ts";
 import { askCritic } from "./critic.ts";
 
 export interface CorrectionOptions {
@@ -114,6 +115,36 @@ export async function prepareBatch(
     Object.assign(metrics, corrected.metrics);
   }
   return { batch, comparable: !given.processed, metrics, kl };
+}
+
+/**
+ * Subtracts the optimal token baseline from the returns of the sequences whose estimators need it, group by group, after
+ * one forward of the policy over them. The other sequences keep their advantages.
+ *
+ * @param batch its advantages are those sequences' returns
+ */
+async function compareByTokens(
+  learner: Learner,
+  batch: TrainingBatch,
+  options: TokenAdvantageOptions,
+): Promise<TrainingBatch> {
+  const compared = sequencesThatNeed("concentration", batch.roles, options);
+  if (compared.length === 0) return batch;
+  const part = selectSequences(batch, compared);
+  const { logprobs, concentration, offsets } = await learner.forward(part.sequences, { concentration: true });
+  if (concentration === undefined) throw new RunError("the engine did not return concentrations");
+  const advantages = batch.advantages.slice();
+  for (const group of new Set(part.groups)) {
+    const members = [...part.groups.keys()].filter((index) => part.groups[index] === group);
+    const rows = members.map((index) => {
+      const own = (values: Float32Array) => values.subarray(offsets[index], offsets[index + 1]);
+      return { returns: own(part.advantages), logprobs: own(logprobs), sumPiSquared: own(concentration) };
+    });
+    for (const [row, found] of optimalTokenBaseline(rows).entries()) {
+      advantages.set(found, batch.offsets[compared[members[row]!]!]);
+    }
+  }
+  return { ...batch, advantages };
 }
 
 /** Off-policy correction compares two models, not a model with a distribution that temperature and filters changed. */
