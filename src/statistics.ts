@@ -1,5 +1,7 @@
 /** Means, deviations and percentiles of plain numbers, in float64. */
 
+import { own } from "./own.ts";
+
 /** NaN for an empty array, so that callers omit the metric instead of reporting 0. */
 export function mean(values: ArrayLike<number>): number {
   let sum = 0;
@@ -39,3 +41,18 @@ export function spread(name: string, values: readonly number[]): Record<string, 
     [`${name}/min`]: values.reduce((least, value) => Math.min(least, value)),
   };
 }
+
+/** Metrics as sums and counts, so that the parts of a batch can be added. The reported value is `sum / count`. */
+export type MetricSums = Record<string, { sum: number; count: number }>;
+
+export function addMetrics(parts: readonly MetricSums[]): MetricSums {
+  const total: MetricSums = {};
+  for (const [name, { sum, count }] of parts.flatMap((part) => Object.entries(part))) {
+    const earlier = own(total, name) ?? { sum: 0, count: 0 };
+    total[name] = { sum: earlier.sum + sum, count: earlier.count + count };
+  }
+  return total;
+}
+
+export const averageMetrics = (sums: MetricSums): Record<string, number> =>
+  Object.fromEntries(Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]));

@@ -1,7 +1,7 @@
 /** The plain agent: its history is all observations and replies, in order. */
 import type { ChatMessage } from "../chat/messages.ts";
 import { BadOutcome } from "./control-flow.ts";
-import { isContent, toMessages } from "./shown.ts";
+import { isContent, toMessages } from "./prompt.ts";
 import type { Agent, Observation, Reply } from "./types.ts";
 
 export interface ChatAgentOptions {

@@ -3,7 +3,7 @@ import type { CallOptions } from "../chat/conversations/conversation.ts";
 import type { AssistantMessage, ChatMessage, ParsedReply, ToolDefinition } from "../chat/messages.ts";
 import type { Task } from "../data/task.ts";
 import type { TerminationReason } from "../trajectories/types.ts";
-import type { Shown } from "./shown.ts";
+import type { Shown } from "./prompt.ts";
 
 export interface CallParams extends CallOptions {
   /** Maximum number of tokens of this reply; `data.max_response_length` always applies, too. */

@@ -1,6 +1,7 @@
 /** A loss is a pure function of token outputs. This room uses no engine, no model and no I/O. */
+
+import type { MetricSums } from "../statistics.ts";
 import type { TokenOutputs } from "../trajectories/types.ts";
-import type { MetricSums } from "./metric-sums.ts";
 
 /** The outputs that a loss reads besides the log-probabilities. */
 export interface Outputs {

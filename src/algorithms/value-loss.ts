@@ -2,8 +2,7 @@
 import { RunError } from "../errors.ts";
 import type { TrainingBatch } from "../trajectories/types.ts";
 import { clamp } from "./losses/sequence-loss.ts";
-import { matchOutputs } from "./match-outputs.ts";
-import { type AggregationMode, tokenWeight } from "./policy-loss/aggregation.ts";
+import { type AggregationMode, matchOutputs, tokenWeight } from "./policy-loss/aggregation.ts";
 import type { Loss } from "./types.ts";
 
 export interface ValueLossOptions {

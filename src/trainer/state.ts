@@ -1,5 +1,5 @@
 /** What changes while a run trains: its progress, its last validation, and its models. */
-import type { RunningMoments } from "../algorithms/rewards/running-moments.ts";
+import type { RunningMoments } from "../algorithms/rewards/change-rewards.ts";
 import type { Learner, Sampler } from "../backends/engine.ts";
 import type { Episode } from "../trajectories/types.ts";
 import type { DispatchState } from "./dispatch/dispatch-window.ts";

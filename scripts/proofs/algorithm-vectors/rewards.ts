@@ -4,17 +4,16 @@ import { type WhiteningOptions, whiteningOf, whitenings } from "../../../src/alg
 import { compareRewards } from "../../../src/algorithms/estimators/compare-rewards.ts";
 import { estimatorPresets } from "../../../src/algorithms/estimators/estimator.ts";
 import { estimators } from "../../../src/algorithms/estimators/index.ts";
-import { generalizedAdvantages, returnsToGo } from "../../../src/algorithms/estimators/returns.ts";
-import { clipSymmetric } from "../../../src/algorithms/rewards/clip.ts";
-import { overlongPenalty } from "../../../src/algorithms/rewards/overlong-penalty.ts";
+import { generalizedAdvantages, returnsToGo, tokenRewards } from "../../../src/algorithms/estimators/returns.ts";
 import {
+  clipSymmetric,
   noMoments,
   normalizeRewards,
+  overlongPenalty,
   type RunningMoments,
   runningDeviation,
   withRewards,
-} from "../../../src/algorithms/rewards/running-moments.ts";
-import { tokenRewards } from "../../../src/algorithms/rewards/token-rewards.ts";
+} from "../../../src/algorithms/rewards/change-rewards.ts";
 import { allEqual } from "../../../src/statistics.ts";
 import { consecutive, type Matrix, masked, sum, trained } from "./arrays.ts";
 import { type Families, family } from "./family.ts";

@@ -1,7 +1,6 @@
 /** Advantages of a batch's tokens from the values of a critic, and the returns that the critic learns. */
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import { type GaeOptions, generalizedAdvantages } from "../estimators/returns.ts";
-import { tokenRewards } from "../rewards/token-rewards.ts";
+import { type GaeOptions, generalizedAdvantages, tokenRewards } from "../estimators/returns.ts";
 
 /**
  * Generalized advantages of the sequences in `judged`; the others keep theirs. The reward of a sequence is paid at

@@ -1,9 +1,8 @@
 /** Advantages of a batch's tokens, from the advantage of each sequence. */
 import { rowsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import { returnsToGo } from "../estimators/returns.ts";
-import { clipSymmetric } from "../rewards/clip.ts";
-import { tokenRewards } from "../rewards/token-rewards.ts";
+import { returnsToGo, tokenRewards } from "../estimators/returns.ts";
+import { clipSymmetric } from "../rewards/change-rewards.ts";
 import { type AdvantageOptions, estimatorOf } from "./estimate-advantages.ts";
 import { type WhiteningOptions, whiteningOf, whitenings } from "./whitening.ts";
 

@@ -1,6 +1,6 @@
 /** The computation behind most estimators: `(reward - baseline) / scale`. Estimators differ in baseline and scale. */
 import { allEqual, mean, standardDeviation } from "../../statistics.ts";
-import type { EstimatorOptions, RewardGroup } from "./estimator.ts";
+import type { AdvantageEstimator, EstimatorOptions, RewardGroup } from "./estimator.ts";
 
 /**
  * - `none`: 0
@@ -108,3 +108,16 @@ const sum = (values: readonly number[]) => values.reduce((total, value) => total
 function deviation(values: readonly number[], ddof: 0 | 1): number {
   return values.length <= ddof ? 0 : standardDeviation(values, ddof);
 }
+
+/**
+ * GRPO for pass@k (arXiv 2503.19595): the best of a group gets its lead over the second. The others, and a group of one,
+ * get 0. Ties have no lead.
+ */
+export const passAtK: AdvantageEstimator = (groups, { std, ddof, eps }) =>
+  groups.map(({ rewards }) => {
+    const [best, second] = rewards.toSorted((a, b) => b - a);
+    if (best === undefined || second === undefined) return rewards.map(() => 0);
+    const lead = (best - second) / (std ? standardDeviation(rewards, ddof) + eps : 1);
+    const leader = rewards.indexOf(best);
+    return rewards.map((_, index) => (index === leader ? lead : 0));
+  });

@@ -1,7 +1,6 @@
 /** The built-in estimators by their names in the configuration. */
-import { type Baseline, compareRewards, type Scale } from "./compare-rewards.ts";
+import { type Baseline, compareRewards, passAtK, type Scale } from "./compare-rewards.ts";
 import type { AdvantageEstimator } from "./estimator.ts";
-import { passAtK } from "./pass-at-k.ts";
 
 export interface EstimatorSpec {
   /** Returns one advantage per trajectory. */

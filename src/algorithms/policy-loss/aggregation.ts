@@ -1,4 +1,9 @@
-/** How token losses become one number: the weight of each token, which is constant within a sequence. */
+/**
+ * How token losses become one number: where the tokens of each sequence are, and their weight, which is constant within a
+ * sequence.
+ */
+
+import { RunError } from "../../errors.ts";
 import type { BatchTotals } from "../../trajectories/types.ts";
 
 export interface AggregationOptions {
@@ -37,4 +42,36 @@ export function tokenWeight(
 ): number {
   const weigh: TokenWeight = tokenWeights[mode];
   return trained === 0 ? 0 : weigh(trained, totals, options);
+}
+
+/** The trained tokens of a sequence, in a batch and in an engine's outputs. */
+export interface MatchedSequence {
+  /** Index in the batch. */
+  sequence: number;
+  /** Number of trained tokens. */
+  trained: number;
+  /** Index of the first of them in the batch's arrays. */
+  from: number;
+  /** Index of the first of them in the outputs. */
+  start: number;
+}
+
+/**
+ * @param sequences indices in the batch of the sequences that the outputs belong to
+ * @throws RunError if the outputs of a sequence have another length than its trained tokens
+ */
+export function matchOutputs(
+  batchOffsets: Int32Array,
+  outputOffsets: Int32Array,
+  sequences: Int32Array,
+): MatchedSequence[] {
+  return Array.from(sequences, (sequence, index) => {
+    const [from = 0, end = 0] = batchOffsets.subarray(sequence, sequence + 2);
+    const [start = 0, outputEnd = 0] = outputOffsets.subarray(index, index + 2);
+    const trained = end - from;
+    if (outputEnd - start === trained) return { sequence, trained, from, start };
+    throw new RunError(
+      `the engine returned ${outputEnd - start} outputs for sequence ${sequence}, which has ${trained} trained tokens`,
+    );
+  });
 }

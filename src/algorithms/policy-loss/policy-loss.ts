@@ -1,12 +1,12 @@
 /** The actor's loss: policy term, KL to the reference, entropy bonus. A pure function of token outputs. */
 import { RunError } from "../../errors.ts";
+import type { MetricSums } from "../../statistics.ts";
 import { rowsOf, selectSequences } from "../../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
 import { klEstimators } from "../kl/kl-estimators.ts";
 import { highEntropyCount } from "../losses/largest.ts";
-import { matchOutputs } from "../match-outputs.ts";
-import type { MetricSums } from "../metric-sums.ts";
 import type { Loss, LossValue, OutputGradient } from "../types.ts";
+import { matchOutputs } from "./aggregation.ts";
 import { hostedLoss } from "./hosted-loss.ts";
 import {
   hasEntropyBonus,

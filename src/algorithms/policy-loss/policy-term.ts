@@ -5,7 +5,7 @@ import type { TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
 import { geometricMeans } from "../losses/gmpo.ts";
 import { largestPositions } from "../losses/largest.ts";
 import type { LossSettings, LossValues, SequenceTokens } from "../losses/sequence-loss.ts";
-import type { MatchedSequence } from "../match-outputs.ts";
+import type { MatchedSequence } from "./aggregation.ts";
 import type { CustomLoss, LossInput } from "./custom-loss.ts";
 import {
   type AnyLoss,

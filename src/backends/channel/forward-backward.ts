@@ -2,9 +2,10 @@
  * One loss over one batch, through the worker: it sends outputs one micro-batch at a time, the loss turns them into a
  * gradient, and the gradient is sent back while the worker's graph is alive.
  */
-import { addMetrics } from "../../algorithms/metric-sums.ts";
+
 import type { Loss, LossValue, OutputGradient, Outputs } from "../../algorithms/types.ts";
 import { RunError } from "../../errors.ts";
+import { addMetrics } from "../../statistics.ts";
 import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TokenOutputs } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";

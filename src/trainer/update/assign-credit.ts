@@ -2,14 +2,15 @@
 import { estimateAdvantages } from "../../algorithms/advantages/estimate-advantages.ts";
 import { estimateStepAdvantages, shareAmongSteps } from "../../algorithms/advantages/step-advantages.ts";
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
-import { clipSymmetric } from "../../algorithms/rewards/clip.ts";
-import { type OverlongPenalty, overlongPenalty } from "../../algorithms/rewards/overlong-penalty.ts";
 import {
+  clipSymmetric,
   noMoments,
   normalizeRewards,
+  type OverlongPenalty,
+  overlongPenalty,
   type RunningMoments,
   runningDeviation,
-} from "../../algorithms/rewards/running-moments.ts";
+} from "../../algorithms/rewards/change-rewards.ts";
 import { UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import { advantageMetrics } from "../../trajectories/metrics.ts";

@@ -2,11 +2,10 @@
 import { criticAdvantages } from "../../algorithms/advantages/critic-advantages.ts";
 import { sequencesThatNeed } from "../../algorithms/advantages/estimate-advantages.ts";
 import type { TokenAdvantageOptions } from "../../algorithms/advantages/token-advantages.ts";
-import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
 import { type ValueLossOptions, valueLoss } from "../../algorithms/value-loss.ts";
 import type { AdamParams, Learner } from "../../backends/engine.ts";
 import { RunError } from "../../errors.ts";
-import { mean, standardDeviation } from "../../statistics.ts";
+import { addMetrics, averageMetrics, mean, standardDeviation } from "../../statistics.ts";
 import { asWhole, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type AdamOptions, type Shares, type StepsTaken, takeStep } from "./passes.ts";

@@ -1,11 +1,11 @@
 /** Takes optimizer steps. The forward and backward of a step may be divided into several passes to save memory. */
 
-import { addMetrics } from "../../algorithms/metric-sums.ts";
 import { type LearningRateOptions, learningRate } from "../../algorithms/schedules/learning-rate.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
 import { concatenate } from "../../concatenate.ts";
+import { addMetrics } from "../../statistics.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
 

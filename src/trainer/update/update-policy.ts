@@ -1,10 +1,9 @@
 /** Turns one batch into optimizer steps: minibatches, losses, and the critic's part. */
 import { type KlControllerOptions, nextKlWeight } from "../../algorithms/kl/kl-controller.ts";
-import { addMetrics, averageMetrics } from "../../algorithms/metric-sums.ts";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import { lossPart, type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import { deriveSeed } from "../../random.ts";
-import { mean } from "../../statistics.ts";
+import { addMetrics, averageMetrics, mean } from "../../statistics.ts";
 import { splitBatch } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
 import type { Models } from "../state.ts";

@@ -1,9 +1,14 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { clipSymmetric } from "./clip.ts";
-import { overlongPenalty } from "./overlong-penalty.ts";
-import { noMoments, normalizeRewards, runningDeviation, withRewards } from "./running-moments.ts";
-import { tokenRewards } from "./token-rewards.ts";
+import { tokenRewards } from "../estimators/returns.ts";
+import {
+  clipSymmetric,
+  noMoments,
+  normalizeRewards,
+  overlongPenalty,
+  runningDeviation,
+  withRewards,
+} from "./change-rewards.ts";
 
 const rewards = fc.array(fc.integer({ min: -9, max: 9 }), { maxLength: 8 });
 

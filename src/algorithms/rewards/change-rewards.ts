@@ -1,5 +1,36 @@
-/** Mean and deviation of all rewards so far, in a form that checkpoints can save. */
+/** What changes rewards before they are trained on: a penalty of long replies, bounds, and running normalization. */
 
+/** DAPO's soft penalty of replies near the length limit (arXiv 2503.14476). */
+export interface OverlongPenalty {
+  /** Length limit, in tokens. */
+  maxLength: number;
+  /** Number of tokens before the limit that are penalized. */
+  buffer: number;
+  /** Penalty at the limit. */
+  factor: number;
+}
+
+/** Added to the reward of a reply of `length` tokens: 0 before the buffer, then linear to `-factor` at the limit. */
+export function overlongPenalty(length: number, { maxLength, buffer, factor }: OverlongPenalty): number {
+  if (buffer <= 0) return 0;
+  return Math.min(0, ((maxLength - buffer - length) / buffer) * factor);
+}
+
+/** Clips values to `[-bound, bound]` and returns the share that was outside. A bound of 0 or less is ignored. */
+export function clipSymmetric<Values extends number[] | Float32Array | Float64Array>(
+  values: Values,
+  bound: number,
+): { values: Values; fraction: number } {
+  if (bound <= 0 || values.length === 0) return { values, fraction: 0 };
+  let outside = 0;
+  const clipped = values.map((value) => {
+    if (Math.abs(value) > bound) outside++;
+    return Math.min(Math.max(value, -bound), bound);
+  }) as Values;
+  return { values: clipped, fraction: outside / values.length };
+}
+
+/** Mean and deviation of all rewards so far, in a form that checkpoints can save. */
 export interface RunningMoments {
   count: number;
   mean: number;
