@@ -1,9 +1,11 @@
 import { defineConfig } from "vitest/config";
+import { LongestFirst } from "./scripts/maintain/longest-first.ts";
 
 /** Unit tests need Node alone; end-to-end tests also start the Python worker and train tiny models for real. */
 export default defineConfig({
   test: {
     reporters: ["default", "./scripts/maintain/failures.mjs"],
+    sequence: { sequencer: LongestFirst },
     projects: [
       {
         test: {

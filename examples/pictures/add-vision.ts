@@ -42,6 +42,8 @@ export async function addVision(base: string, layers: number, folder: string): P
     tie_word_embeddings: text.tie_word_embeddings,
   });
   writeJson("preprocessor_config.json", processor);
+  const tokens = (vision.image_size / vision.patch_size / scale) ** 2;
+  writeJson("processor_config.json", { processor_class: "SmolVLMProcessor", image_seq_len: tokens });
 
   const tokenizer = readJson("tokenizer.json");
   const plain = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true };

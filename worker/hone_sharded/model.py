@@ -84,10 +84,11 @@ class TokenOutputs(nn.Module):
         sources `[N]` has its position in the flat ids, and targets `[N]` the token that it scores. features `[K,D]`
         replace the embeddings of the flat ids at places `[K]`."""
         given = {"input_ids": ids} if positions is None else {"input_ids": ids, "position_ids": positions}
-        if features is not None:
+        if self.plain.vision is not None:  # with and without images, because all ranks of ZeRO-3 need the same order
             embedded = self.module.get_input_embeddings()(given.pop("input_ids"))
-            filled = embedded.flatten(0, 1).index_copy(0, places, features.to(embedded.dtype))
-            given["inputs_embeds"] = filled.view(embedded.shape)
+            if features is not None:
+                embedded = embedded.flatten(0, 1).index_copy(0, places, features.to(embedded.dtype)).view(embedded.shape)
+            given["inputs_embeds"] = embedded
         hidden = self.plain.base(**given, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1)[sources]
         of_tokens = [name for name in names if name != "values"]

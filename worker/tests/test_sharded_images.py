@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,25 @@ from hone_worker.training.trainer import Trainer
 from models import weighing
 from safetensors.torch import load_file
 from test_images import ADAPTERS, batch, conversations, folder, images, load
+from test_sharded import deepspeed_path
 from worker_client import Client
 
 ADAM = {
-    "learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0,
+    "learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.0, "max_grad_norm": 1.0,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "kind"), [("smolvlm", "lora"), ("qwen2_vl", "full")])
-def test_a_step_equals_one_process(family: str, kind: str, tmp_path: Path) -> None:
+IN_CI = [("qwen2_vl", "full", "fsdp"), ("smolvlm", "lora", "zero3")]
+ALL = [
+    (family, kind, sharding)
+    for family in ("qwen2_vl", "smolvlm")
+    for kind in ("full", "lora")
+    for sharding in ("fsdp", "zero1", "zero2", "zero3")
+]
+
+
+@pytest.mark.parametrize(("family", "kind", "sharding"), ALL if os.environ.get("HONE_SHARDINGS") == "all" else IN_CI)
+def test_a_step_equals_one_process(family: str, kind: str, sharding: str, tmp_path: Path) -> None:
     path, adapter = folder(family), ADAPTERS[kind]
     model = load(path)
     items, files = conversations(model), images(model)
@@ -41,8 +52,9 @@ def test_a_step_equals_one_process(family: str, kind: str, tmp_path: Path) -> No
     ends = np.cumsum([0, *(len(file.encoded) for file in files)]).astype(np.int32)
     bytes_ = np.frombuffer(b"".join(file.encoded for file in files), np.uint8)
 
-    with Client("hone_sharded", HONE_RANKS="2") as team:
-        common = {"device": "cpu", "dtype": "float32", "micro_batch_tokens": 16}
+    environment = {"PYTHONPATH": deepspeed_path()} if sharding.startswith("zero") else {}
+    with Client("hone_sharded", HONE_RANKS="2", **environment) as team:
+        common = {"device": "cpu", "dtype": "float32", "micro_batch_tokens": 16, "sharding": sharding}
         loaded = team.call("load", model=str(path), cache_dir=str(path.parent), **common)
         assert loaded["model"]["images"] == model.info()["images"]
         policy = team.call("create_policy", adapter=adapter)["policy"]
