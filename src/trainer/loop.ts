@@ -1,9 +1,10 @@
 /** The synchronous training loop. Read this first. */
 
-import { takeTasks } from "../data/sampler.ts";
+import { type TaskDraw, takeTasks } from "../data/sampler.ts";
 import { RunError } from "../errors.ts";
 import type { StepTrainings } from "../tracking/run-folder/token-values.ts";
 import { toBatch } from "../trajectories/to-batch.ts";
+import type { Episode } from "../trajectories/types.ts";
 import { type Clock, startClock } from "./records/record.ts";
 import { countFailingSteps, watchOutage } from "./rollouts/failing-rollouts.ts";
 import {
@@ -14,7 +15,6 @@ import {
   nothingGathered,
   selectGroups,
 } from "./rollouts/group-episodes.ts";
-import { attemptDraw } from "./rollouts/rollouts.ts";
 import type { Run } from "./run.ts";
 import { assignCredit, type Credit } from "./update/assign-credit.ts";
 import { type Update, updatePolicy } from "./update/update-policy.ts";
@@ -30,8 +30,7 @@ export async function runLoop(run: Run): Promise<void> {
     let draws = nothingGathered;
     do {
       const draw = takeTasks(run.tasks, recipe.tasks, progress.draws + draws.draws + 1);
-      const attempted = await attemptDraw(run.rollouts, recipe, draw, step, watchOutage(run.outages));
-      draws = gather(draws, groupEpisodes(attempted, recipe.grouping));
+      draws = gather(draws, groupEpisodes(await attemptDraw(run, draw, step), recipe.grouping));
     } while (needsAnotherDraw(draws, recipe.gathering, (text) => warn(run, step, text)));
     const gathered = selectGroups(draws, recipe.gathering);
     await models.sampler.sleep?.();
@@ -62,6 +61,17 @@ export async function runLoop(run: Run): Promise<void> {
     clock.lap("save");
     if (stop) return;
   }
+}
+
+/** Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage. */
+async function attemptDraw({ rollouts, recipe, outages }: Run, { draw, epoch, tasks }: TaskDraw, step: number) {
+  const { attempts, greedy } = recipe;
+  const outage = watchOutage(outages);
+  let episodes: readonly Episode[];
+  do {
+    episodes = await rollouts.collect({ ...attempts, tasks, step, draw });
+  } while (await outage.lasts({ mode: "train", step }, episodes));
+  return { epoch, episodes, greedy: greedy && (await rollouts.collect({ ...greedy, tasks, step, draw })) };
 }
 
 /** Reports each phase of the step that is being worked on, and of the one that was just completed. */

@@ -2,7 +2,6 @@
 import type { Workflow } from "../../agents/types.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import type { Chat } from "../../chat/types.ts";
-import type { TaskDraw } from "../../data/sampler.ts";
 import type { Task } from "../../data/task.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { rolloutGateway } from "../../gateway/sessions/rollout-gateway.ts";
@@ -13,7 +12,7 @@ import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
 import type { Episode, Failure } from "../../trajectories/types.ts";
-import { checkPrompts, type Outage, summarizeWarnings } from "./failing-rollouts.ts";
+import { checkPrompts, summarizeWarnings } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
 export interface RolloutOptions {
@@ -246,22 +245,3 @@ const failureNames = {
   reward: "an error of the reward",
   infrastructure: "an infrastructure failure",
 } as const;
-
-/**
- * Attempts the tasks of a draw, and repeats this while all rollouts fail because of an outage.
- *
- * @returns the episodes, and one greedy reply to each task if an estimator compares with it
- */
-export async function attemptDraw(
-  rollouts: Rollouts,
-  { attempts, greedy }: { attempts: Attempts; greedy: Attempts | undefined },
-  { draw, epoch, tasks }: TaskDraw,
-  step: number,
-  outage: Outage,
-): Promise<{ epoch: number; episodes: Episode[]; greedy: Episode[] | undefined }> {
-  let episodes: Episode[];
-  do {
-    episodes = await rollouts.collect({ ...attempts, tasks, step, draw });
-  } while (await outage.lasts({ mode: "train", step }, episodes));
-  return { epoch, episodes, greedy: greedy && (await rollouts.collect({ ...greedy, tasks, step, draw })) };
-}
