@@ -24,14 +24,14 @@ export interface GatewayOptions {
   /** Default 0: any free port. */
   port?: number;
   /** The address of a tunnel or proxy through which agents reach the gateway. Off loopback, calls then need keys. */
-  publicUrl?: string;
+  publicUrl?: string | undefined;
   /** For `/admin`. Off loopback, all keys derive from it. */
   adminToken?: string;
   /** Refuse what only constrained decoding can guarantee, or answer with what was sampled. Default "refuse". */
   unenforceable?: "refuse" | "allow";
   /** Opens a session for the first call to its name; without it such calls are refused. */
   openUnknown?: (source: { session: string; attempt: number }) => OpenSession;
-  store?: TraceStore;
+  store?: TraceStore | undefined;
   /** Of one model call. Default: until its session ends. */
   callTimeoutSeconds?: number;
   log?: (line: string) => void;

@@ -7,7 +7,13 @@ export type AttemptChange =
   /** A model call was made. `call` counts from 0 within the attempt. */
   | { state: "call"; call: number; role: string }
   /** It was answered: tokens of prompt and reply, names of called tools, and the versions of the weights that sampled. */
-  | ({ state: "answer"; prompt: number; tokens: number; tools?: string[]; versions: [number, number] } & CallEnd)
+  | ({
+      state: "answer";
+      prompt: number;
+      tokens: number;
+      tools?: string[];
+      versions: readonly [number, number];
+    } & CallEnd)
   | ({ state: "unanswered"; message: string } & CallEnd);
 
 interface CallEnd {

@@ -7,7 +7,7 @@ import type { Task } from "../data/task.ts";
 import { HoneError, RunError, UserError } from "../errors.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
-import { isMistake } from "./attempt/failures.ts";
+import { isMistake, withoutStack } from "./attempt/failures.ts";
 import type { RolloutGateway } from "./attempt/gateway-door.ts";
 import { runAttempt } from "./attempt/run-attempt.ts";
 import type { AttemptLimits } from "./attempt/time-limits.ts";
@@ -83,7 +83,8 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
   const episodes: Episode[] = new Array(rollouts.length);
   const live = new Set<AbortController>();
   const run = new AbortController();
-  let next = 0;
+  // Shared by the workers: each takes the next one.
+  const pending = rollouts.entries();
 
   run.signal.addEventListener("abort", () => {
     for (const abort of live) abort.abort(run.signal.reason);
@@ -93,9 +94,8 @@ export async function runRollouts<Row>(options: RunRolloutsOptions<Row>): Promis
   options.signal?.addEventListener("abort", onAbort, { once: true });
 
   async function work(): Promise<void> {
-    while (next < rollouts.length) {
-      const index = next++;
-      const episode = await runRollout(options, rollouts[index]!, live, run.signal);
+    for (const [index, rollout] of pending) {
+      const episode = await runRollout(options, rollout, live, run.signal);
       episodes[index] = episode;
       options.onEpisode?.(episode);
     }
@@ -170,8 +170,7 @@ async function runRollout<Row>(
     if (failure && result.termination === "error") {
       const rule = result.agentError ? onAgentError : "retry";
       if (rule === "retry" && attempt < retryLimit && failure.kind !== "reward" && !isMistake(error)) {
-        const { stack: _, ...rest } = failure;
-        retriedAfter.push(rest);
+        retriedAfter.push(withoutStack(failure));
         onRetry?.({ taskId: task.id, rollout, attempt, failure });
         continue;
       }

@@ -1,6 +1,7 @@
 /** Operations on training batches: denominators, selections of sequences and tokens, minibatches. */
 import { concatenate } from "../concatenate.ts";
 import { permutation } from "../random.ts";
+import { valuesAt } from "../values-at.ts";
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */
@@ -39,24 +40,25 @@ export function totalsOf(offsets: Int32Array): BatchTotals {
  * The batch of the chosen sequences, in the given order. Its `totals` stay those of the whole batch, so a loss over the
  * selection is that part of the loss over the batch. `asWhole` makes it a batch of its own.
  */
-export function selectSequences(batch: TrainingBatch, chosen: ArrayLike<number>): TrainingBatch {
-  const indices = Array.from(chosen);
+export function selectSequences(batch: TrainingBatch, indices: ArrayLike<number>): TrainingBatch {
+  const { offsets } = batch;
   const gather = (values: Float32Array) =>
     concatenate(
       Float32Array,
-      indices.map((index) => values.subarray(batch.offsets[index]!, batch.offsets[index + 1]!)),
+      Array.from(indices, (index) => values.subarray(offsets[index], offsets[index + 1])),
     );
-  return {
-    sequences: indices.map((index) => batch.sequences[index]!),
-    offsets: offsetsOf(indices.map((index) => batch.offsets[index + 1]! - batch.offsets[index]!)),
+  const selected: TrainingBatch = {
+    sequences: valuesAt(batch.sequences, indices),
+    offsets: offsetsOf(valuesAt(countsOf(offsets), indices)),
     advantages: gather(batch.advantages),
     samplerLogprobs: gather(batch.samplerLogprobs),
-    ...(batch.processed ? { processed: true } : {}),
     ...optionalArrays(batch, gather),
-    groups: Int32Array.from(indices, (index) => batch.groups[index]!),
-    roles: indices.map((index) => batch.roles[index]!),
+    groups: Int32Array.from(valuesAt(batch.groups, indices)),
+    roles: valuesAt(batch.roles, indices),
     totals: batch.totals,
   };
+  if (batch.processed) selected.processed = true;
+  return selected;
 }
 
 /**
@@ -110,7 +112,7 @@ export function splitBatch(batch: TrainingBatch, numMinibatches: number, seed: n
   const units = unitsOf(batch, numMinibatches);
   const shares: number[][] = Array.from({ length: Math.min(numMinibatches, units.length) }, () => []);
   // Largest first keeps the shares even; the shuffle before the stable sort decides among equals.
-  const order = permutation(units.length, seed).map((index) => units[index]!);
+  const order = valuesAt(units, permutation(units.length, seed));
   for (const unit of order.sort((a, b) => b.length - a.length)) {
     const smallest = shares.reduce((least, share) => (share.length < least.length ? share : least));
     smallest.push(...unit);

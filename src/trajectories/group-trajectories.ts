@@ -28,6 +28,8 @@ export function maskedReasons(filtering: CompactFiltering): ReadonlySet<Terminat
   return new Set(terminationReasons.filter((reason) => filtering[`mask_${reason}`]));
 }
 
+type Candidate = Omit<TrajectoryGroup["members"][number], "reward">;
+
 /** Why a trajectory cannot be compared, or undefined. Unknown rewards are handled group by group. */
 function dropCause(episode: Episode, { steps, reward }: Trajectory, masked: ReadonlySet<TerminationReason>) {
   if (masked.has(episode.termination)) return `masked_${episode.termination}`;
@@ -48,7 +50,7 @@ export function groupTrajectories(
   episodes: readonly Episode[],
   { masked = new Set() }: GroupingOptions = {},
 ): GroupedTrajectories {
-  const candidates = new Map<string, { episode: Episode; trajectory: Trajectory }[]>();
+  const candidates = new Map<string, Omit<TrajectoryGroup, "members"> & { own: Candidate[] }>();
   const incomplete = new Set<string>();
   const causes = [
     ...["failed_episode", "no_steps", "unknown_reward", "reward_not_finite"],
@@ -61,22 +63,25 @@ export function groupTrajectories(
   };
   for (const episode of episodes) {
     for (const trajectory of episode.trajectories) {
-      const id = `${episode.taskId}:${trajectory.name}`;
+      const [taskId, role] = [episode.taskId, trajectory.name];
+      const id = `${taskId}:${role}`;
       const cause = dropCause(episode, trajectory, masked);
+      const group = candidates.get(id);
       if (cause !== undefined) drop(id, cause);
-      else candidates.set(id, [...(candidates.get(id) ?? []), { episode, trajectory }]);
+      else if (group) group.own.push({ episode, trajectory });
+      else candidates.set(id, { id, taskId, role, own: [{ episode, trajectory }] });
     }
   }
-  const groups = [...candidates].flatMap(([id, own]): TrajectoryGroup[] => {
+  const groups = [...candidates.values()].flatMap(({ own, ...group }): TrajectoryGroup[] => {
     const bySteps = own.every(({ trajectory }) => trajectory.reward === null);
     const members = own.flatMap((one) => {
-      const reward = bySteps ? one.trajectory.steps.at(-1)!.reward : one.trajectory.reward;
+      const { steps, reward: whole } = one.trajectory;
+      const reward = bySteps ? (steps.at(-1)?.reward ?? null) : whole;
       if (reward !== null && Number.isFinite(reward)) return [{ ...one, reward }];
-      drop(id, reward === null ? "unknown_reward" : "reward_not_finite");
+      drop(group.id, reward === null ? "unknown_reward" : "reward_not_finite");
       return [];
     });
-    const { episode, trajectory } = own[0]!;
-    return members.length === 0 ? [] : [{ id, taskId: episode.taskId, role: trajectory.name, members }];
+    return members.length === 0 ? [] : [{ ...group, members }];
   });
   const before = episodes.reduce((total, { trajectories }) => total + trajectories.length, 0);
   return { groups, counts: { ...sizeCounts(before, groups), ...dropCounts(groups, incomplete, dropped) } };

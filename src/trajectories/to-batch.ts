@@ -1,5 +1,6 @@
 /** Turns groups and their advantages into a training batch: ragged arrays over trained tokens. */
-import { mean, spread } from "../statistics.ts";
+import { concatenate } from "../concatenate.ts";
+import { spread } from "../statistics.ts";
 import { offsetsOf, totalsOf } from "./batch.ts";
 import { isBreak, type SampledSequence, type SequenceCause, sequenceCauses, toSequences } from "./to-sequences.ts";
 import type { TerminationReason, TrainingBatch, Trajectory, TrajectoryGroup } from "./types.ts";
@@ -73,26 +74,27 @@ export function toBatch(
       stepCounts.push(trajectory.steps.length);
       for (const sequence of made.sequences) {
         const about = { termination: episode.termination, causes: made.causes };
-        const own = tokenAdvantages(sequence, advantages[group]![member]!);
-        const cause = dropCause(sequence, about, filters) ?? (own === null ? "advantage" : null);
+        const own = tokenAdvantages(sequence, advantages[group]?.[member] ?? Number.NaN);
+        const cause = dropCause(sequence, about, filters);
         if (cause !== null) dropped[cause]++;
-        else rows.push({ sequence, trajectory, group, role, advantages: own! });
+        else if (own === null) dropped.advantage++;
+        else rows.push({ sequence, trajectory, group, role, advantages: own });
       }
     });
   });
+  const metrics: Record<string, number> = {
+    ...causeMetrics(causes),
+    ...Object.fromEntries(Object.entries(dropMetrics).map(([cause, name]) => [name, dropped[cause as DropCause]])),
+    "batch/num_sequences": rows.length,
+    ...spread("batch/steps_per_traj", stepCounts),
+    ...lengthMetrics(rows.map(({ sequence }) => sequence)),
+  };
+  const steps = stepCounts.reduce((sum, count) => sum + count, 0);
+  if (sequencesMade > 0) metrics["batch/merge_compression_ratio"] = steps / sequencesMade;
   return {
     batch: packRows(rows),
     sources: rows.map(({ trajectory, sequence: { steps } }) => ({ trajectory, steps })),
-    metrics: {
-      ...causeMetrics(causes),
-      ...Object.fromEntries(Object.entries(dropMetrics).map(([cause, name]) => [name, dropped[cause as DropCause]])),
-      "batch/num_sequences": rows.length,
-      ...spread("batch/steps_per_traj", stepCounts),
-      ...lengthMetrics(rows.map(({ sequence }) => sequence)),
-      ...(sequencesMade === 0
-        ? {}
-        : { "batch/merge_compression_ratio": (mean(stepCounts) * stepCounts.length) / sequencesMade }),
-    },
+    metrics,
   };
 }
 
@@ -143,35 +145,30 @@ function tokenAdvantages({ steps, samplerLogprobs }: SampledSequence, given: Mem
 }
 
 function packRows(rows: readonly Row[]): TrainingBatch {
-  const offsets = offsetsOf(rows.map(({ sequence }) => sequence.samplerLogprobs.length));
-  const advantages = new Float32Array(offsets.at(-1)!);
-  const samplerLogprobs = new Float32Array(offsets.at(-1)!);
-  rows.forEach(({ sequence, advantages: own }, index) => {
-    advantages.set(own, offsets[index]!);
-    samplerLogprobs.set(sequence.samplerLogprobs, offsets[index]!);
-  });
-  return {
+  const logprobs = rows.map(({ sequence }) => sequence.samplerLogprobs);
+  const advantages = rows.map((row) => row.advantages);
+  const offsets = offsetsOf(logprobs.map(({ length }) => length));
+  const batch: TrainingBatch = {
     sequences: rows.map(({ sequence: { tokens, trained, media } }) =>
       media ? { tokens, trained, media } : { tokens, trained },
     ),
     offsets,
-    advantages,
-    samplerLogprobs,
-    ...(rows.some(({ sequence }) => sequence.processed) ? { processed: true } : {}),
+    advantages: concatenate(Float32Array, advantages),
+    samplerLogprobs: concatenate(Float32Array, logprobs),
     groups: Int32Array.from(rows, ({ group }) => group),
     roles: rows.map(({ role }) => role),
     totals: totalsOf(offsets),
   };
+  if (rows.some(({ sequence }) => sequence.processed)) batch.processed = true;
+  return batch;
 }
 
 /** A response reaches from the first sampled token to the end. Text of the environment in between lowers the ratio. */
 function lengthMetrics(sequences: readonly SampledSequence[]): Record<string, number> {
-  const responses = sequences.map(({ trained }) => trained.length - trained.indexOf(1));
+  const length = ({ trained }: SampledSequence) => trained.length - trained.indexOf(1);
+  const ratios = sequences.map((sequence) => sequence.samplerLogprobs.length / length(sequence));
   return {
-    ...spread("batch/step_response_length", responses),
-    ...spread(
-      "batch/action_token_ratio",
-      sequences.map(({ samplerLogprobs }, index) => samplerLogprobs.length / responses[index]!),
-    ),
+    ...spread("batch/step_response_length", sequences.map(length)),
+    ...spread("batch/action_token_ratio", ratios),
   };
 }

@@ -1,4 +1,5 @@
 /** Turns the steps of one trajectory into token sequences to train on. Masks come only from sampled spans. */
+import { concatenate } from "../concatenate.ts";
 import type { Sequence, SequenceStart, Step, Trajectory } from "./types.ts";
 
 export interface SampledSequence extends Sequence {
@@ -15,6 +16,12 @@ export interface SampledSequence extends Sequence {
 
 interface NumberedStep extends Step {
   number: number;
+}
+
+/** Steps of which each continues the one before. */
+interface StepRun {
+  steps: NumberedStep[];
+  last: NumberedStep;
 }
 
 /** Why a sequence other than a trajectory's first begins; `unexplained` if the recorder does not know. */
@@ -48,24 +55,27 @@ export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);
  * // prompts/replies ab|c, abcd|ef, xy|z -> tokens "abcdef" (c, e, f trained) and "xyz" (z trained)
  */
 export function toSequences(trajectory: Trajectory): { sequences: SampledSequence[]; causes: SequenceCause[] } {
-  const runs: NumberedStep[][] = [];
+  const runs: StepRun[] = [];
   const causes: SequenceCause[] = [];
-  trajectory.steps.forEach((step, number) => {
+  for (const [number, step] of trajectory.steps.entries()) {
+    const last = { ...step, number };
     const run = longestContinued(step, runs);
-    if (run !== undefined) run.push({ ...step, number });
-    else {
+    if (run !== undefined) {
+      run.steps.push(last);
+      run.last = last;
+    } else {
       if (runs.length > 0) causes.push(step.starts ?? "unexplained");
-      runs.push([{ ...step, number }]);
+      runs.push({ steps: [last], last });
     }
-  });
+  }
   return { sequences: runs.map(mergeSteps), causes };
 }
 
-function longestContinued(step: Step, runs: readonly NumberedStep[][]): NumberedStep[] | undefined {
-  const length = (run: NumberedStep[]) => run.at(-1)!.promptTokens.length + run.at(-1)!.tokens.length;
+function longestContinued(step: Step, runs: readonly StepRun[]): StepRun | undefined {
+  const length = ({ last }: StepRun) => last.promptTokens.length + last.tokens.length;
   return runs
-    .filter((run) => continues(step, run.at(-1)!))
-    .reduce<NumberedStep[] | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
+    .filter(({ last }) => continues(step, last))
+    .reduce<StepRun | undefined>((best, run) => (best && length(best) >= length(run) ? best : run), undefined);
 }
 
 /** Whether a prompt begins with everything that the model had seen and said in a step. Equal images have equal hashes. */
@@ -86,38 +96,27 @@ export function continues(
 }
 
 /** Each step's prompt contains all steps before it, so the last step has all tokens. The mask covers all steps. */
-function mergeSteps(steps: readonly NumberedStep[]): SampledSequence {
-  const { promptTokens, tokens: reply, stopReason, media } = steps.at(-1)!;
-  const withMedia = media ? { media } : {};
-  const truncated = stopReason === "length";
-  const tokens = new Int32Array(promptTokens.length + reply.length);
-  tokens.set(promptTokens);
-  tokens.set(reply, promptTokens.length);
-  if (!steps.every(isSound)) {
-    const trained = new Uint8Array(Math.max(0, tokens.length - 1));
-    return {
-      tokens,
-      trained,
-      ...withMedia,
-      samplerLogprobs: new Float32Array(0),
-      malformed: true,
-      steps: [],
-      truncated,
-    };
-  }
-  const trained = new Uint8Array(tokens.length - 1);
-  const sampled = steps.filter(({ policyVersion }) => policyVersion >= 0);
-  const samplerLogprobs = new Float32Array(sampled.reduce((total, step) => total + step.tokens.length, 0));
-  let position = 0;
+function mergeSteps({ steps, last }: StepRun): SampledSequence {
+  const malformed = !steps.every(isSound);
+  const sampled = malformed ? [] : steps.filter(({ policyVersion }) => policyVersion >= 0);
+  const tokens = concatenate(Int32Array, [last.promptTokens, last.tokens]);
+  const trained = new Uint8Array(Math.max(0, tokens.length - 1));
   for (const step of sampled) {
     const first = step.promptTokens.length - 1;
     trained.fill(1, first, first + step.tokens.length);
-    samplerLogprobs.set(step.logprobs, position);
-    position += step.tokens.length;
   }
-  const counts = sampled.map((step) => ({ step: step.number, tokens: step.tokens.length }));
-  const processed = sampled.some((step) => step.processed) ? { processed: true as const } : {};
-  return { tokens, trained, ...withMedia, samplerLogprobs, ...processed, malformed: false, steps: counts, truncated };
+  const logprobs = sampled.map((step) => step.logprobs);
+  const sequence: SampledSequence = {
+    tokens,
+    trained,
+    samplerLogprobs: concatenate(Float32Array, logprobs),
+    malformed,
+    steps: sampled.map((step) => ({ step: step.number, tokens: step.tokens.length })),
+    truncated: last.stopReason === "length",
+  };
+  if (last.media) sequence.media = last.media;
+  if (sampled.some((step) => step.processed)) sequence.processed = true;
+  return sequence;
 }
 
 function isSound({ promptTokens, tokens, logprobs, policyVersion }: Step): boolean {

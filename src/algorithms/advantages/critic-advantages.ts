@@ -14,7 +14,7 @@ import { type GaeOptions, generalizedAdvantages, tokenRewards } from "../estimat
 export function criticAdvantages(
   { advantages: kept, offsets }: Pick<TrainingBatch, "advantages" | "offsets">,
   judged: Int32Array,
-  { rewards, values, penalties }: { rewards: Float32Array; values: Float32Array; penalties?: Float32Array },
+  { rewards, values, penalties }: { rewards: Float32Array; values: Float32Array; penalties?: Float32Array | undefined },
   options: GaeOptions,
 ): { advantages: Float32Array; returns: Float32Array } {
   const advantages = kept.slice();

@@ -22,7 +22,7 @@ export interface ServedModelOptions {
    */
   kind?: "vllm" | "sglang";
   /** The model's name at the server; SGLang has only one. */
-  model?: string;
+  model?: string | undefined;
   /** Name of an adapter that is loaded on the servers. */
   adapter?: string;
   /**
@@ -45,7 +45,7 @@ export interface ServerSamplerOptions extends ServedModelOptions {
    * used until it answers again; its requests are sent to another one.
    */
   url: string | readonly string[];
-  apiKey?: string;
+  apiKey?: string | undefined;
   /** Called with a line when a server is excluded, and when it is used again. */
   onNote?: (text: string) => void;
   /** A request fails after this many seconds without progress (no answer, or no token of a stream). Default 1800. */

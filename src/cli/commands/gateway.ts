@@ -117,13 +117,7 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
     });
   }
   const apiKey = serverKey(config);
-  const sampler = serverSampler({
-    url: urls,
-    kind,
-    onNote: warn,
-    ...(model === undefined ? {} : { model }),
-    ...(apiKey === undefined ? {} : { apiKey }),
-  });
+  const sampler = serverSampler({ url: urls, kind, onNote: warn, model, apiKey });
   const vision = "images are not passed on to inference servers yet";
   return { sampler, chat: openChat(name, config, warn), vision, name: model ?? name, close: sampler.close };
 }

@@ -94,12 +94,7 @@ async function writeReport(run: string, output: string, { filter, limit }: ViewF
 }
 
 async function servePage(folder: string | undefined, { host, port, token, open }: ViewFlags): Promise<void> {
-  const viewer = await startViewer({
-    path: folder ?? "runs",
-    host,
-    ...(port === undefined ? {} : { port }),
-    ...(token === undefined ? {} : { token }),
-  });
+  const viewer = await startViewer({ path: folder ?? "runs", host, port, token });
   const url = new URL(viewer.url);
   const latest = join("runs", "latest");
   if (folder === undefined && existsSync(latest))

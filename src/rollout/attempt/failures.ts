@@ -92,3 +92,8 @@ const blamesReply = (error: unknown) =>
 
 /** Some libraries set `name`, others only the class's name. */
 const namesOf = (error: Error) => [error.name, error.constructor.name];
+
+/** What is kept of an attempt that is retried. */
+export function withoutStack({ stack: _, ...rest }: Failure): Omit<Failure, "stack"> {
+  return rest;
+}

@@ -225,12 +225,13 @@ function answered(
   { promptTokens, tokens, reply, policyVersion }: Generated,
   versions: Int32Array = Int32Array.of(policyVersion),
 ): AttemptChange {
-  return {
+  const tools = reply.toolCalls.map(({ name }) => name);
+  const change = {
     state: "answer",
     call,
     prompt: promptTokens.length,
     tokens: tokens.length,
-    ...(reply.toolCalls.length > 0 ? { tools: reply.toolCalls.map(({ name }) => name) } : {}),
     versions: [versions[0] ?? policyVersion, policyVersion],
-  };
+  } as const;
+  return tools.length > 0 ? { ...change, tools } : change;
 }

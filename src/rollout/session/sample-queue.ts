@@ -44,10 +44,10 @@ interface Call {
   abandoned?: () => void;
 }
 
-const byOrder = (left: Call, right: Call) => {
-  const at = left.order.findIndex((part, index) => part !== right.order[index]);
-  return at < 0 ? 0 : left.order[at]! - right.order[at]!;
-};
+function byOrder(left: Call, right: Call): number {
+  const differences = left.order.map((part, index) => part - (right.order[index] ?? part));
+  return differences.find((difference) => difference !== 0) ?? 0;
+}
 
 /** @param flushMs 0: only calls of the same turn of the event loop are batched */
 export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQueue {
@@ -152,7 +152,7 @@ async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<v
       if (waiting.size === 0) abort?.abort();
     };
   }
-  const signal = abort?.signal ?? calls[0]!.request.signal;
+  const signal = abort?.signal ?? calls[0]?.request.signal;
   const settle = (call: Call, result: Parameters<Call["settle"]>[0]) => {
     if (waiting.delete(call)) call.settle(result);
   };

@@ -100,12 +100,10 @@ export function checkSample({ tokens, logprobs }: Sample): void {
   if (logprobs.length !== tokens.length) {
     throw new Error(`the engine answered ${tokens.length} tokens with ${logprobs.length} log-probabilities`);
   }
-  for (let index = 0; index < tokens.length; index++) {
-    if (tokens[index]! < 0) throw new Error(`the engine answered the token id ${tokens[index]}`);
-    if (Number.isNaN(logprobs[index]!) || logprobs[index]! > 1e-3) {
-      throw new Error(`the engine answered the log-probability ${logprobs[index]}`);
-    }
-  }
+  const token = tokens.find((id) => id < 0);
+  if (token !== undefined) throw new Error(`the engine answered the token id ${token}`);
+  const logprob = logprobs.find((value) => Number.isNaN(value) || value > 1e-3);
+  if (logprob !== undefined) throw new Error(`the engine answered the log-probability ${logprob}`);
 }
 
 /** @param text the reply without special tokens */

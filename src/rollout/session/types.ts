@@ -58,7 +58,7 @@ export interface SamplingClientOptions {
   /** The most milliseconds for which a model call waits for those of other rollouts. Default 20. */
   flushMs?: number;
   /** Shared by clients whose rollouts run at the same time, so that their calls are batched. Default: one of its own. */
-  queue?: SampleQueue;
+  queue?: SampleQueue | undefined;
   /** Default: one trajectory per role. */
   grouping?: TrajectoryGrouping;
   /** Called for everything that happens to a session. Must be quick and must not throw. */

@@ -70,7 +70,7 @@ export async function readManifest(folder: string): Promise<Manifest> {
     if (typeof (entry as FileEntry | null)?.bytes !== "number")
       throw torn(folder, `${manifestFile} does not describe ${name}`);
   }
-  return { step, state, metrics: numbersOf(metrics), ...(typeof score === "number" ? { score } : {}), files };
+  return { step, state, metrics: numbersOf(metrics), score: typeof score === "number" ? score : undefined, files };
 }
 
 async function readManifestText(folder: string): Promise<string> {

@@ -139,7 +139,7 @@ async function repair(folder: string, mayTake: (name: string) => boolean, onDele
   for (const name of await readdir(folder)) {
     if (!(name.startsWith(temporaryPrefix) || name.startsWith(removedPrefix)) || !mayTake(name)) continue;
     const path = join(folder, name);
-    const final = join(folder, name.slice(temporaryPrefix.length).split("@")[0]!);
+    const final = join(folder, name.slice(temporaryPrefix.length).replace(/@.*/, ""));
     const whole = name.startsWith(temporaryPrefix) && (await readCheckpoint(path).catch(damaged));
     if (whole && !existsSync(final)) await rename(path, final);
     else await remove(path, onDelete);
@@ -200,11 +200,12 @@ async function prune(
 
 /** The highest score; of equal ones the newest. */
 function bestOf(checkpoints: readonly Checkpoint[]): Checkpoint | undefined {
-  const scored = checkpoints.filter(({ score }) => score !== undefined && !Number.isNaN(score));
-  return scored.reduce<Checkpoint | undefined>(
-    (best, one) => (best && best.score! > one.score! ? best : one),
-    undefined,
-  );
+  let best: { checkpoint: Checkpoint; score: number } | undefined;
+  for (const checkpoint of checkpoints) {
+    const { score = Number.NaN } = checkpoint;
+    if (!Number.isNaN(score) && !(best && best.score > score)) best = { checkpoint, score };
+  }
+  return best?.checkpoint;
 }
 
 /** Renames it first, so that a kill in between leaves no partial checkpoint under its own name. */

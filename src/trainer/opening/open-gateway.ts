@@ -56,8 +56,8 @@ export async function openRunGateway(options: OpenRunGatewayOptions): Promise<Ga
       port: gateway.port ?? (fixedPort ? proxy.port : 0),
       adminToken: proxy.admin_token,
       unenforceable: gateway.unenforceable,
-      ...(gateway.tunnel === null ? {} : { publicUrl: gateway.tunnel }),
-      ...(store === undefined ? {} : { store }),
+      publicUrl: gateway.tunnel ?? undefined,
+      store,
     });
     return {
       ...opened,

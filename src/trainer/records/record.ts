@@ -129,7 +129,6 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
       const counted: Record<string, number> = {
         "progress/epoch": epoch,
         "progress/done_frac": step / totalSteps,
-        ...(rewards.length === 0 ? {} : { "reward/mean": mean(rewards) }),
         ...rewardMetrics(groups),
         ...episodeMetrics(episodes),
         ...gathered.counts,
@@ -139,6 +138,7 @@ export function createRecorder(parts: RecorderParts, options: RecordOptions): Re
         // Counted since the run began; absent if the agents do not use the gateway.
         ...Object.fromEntries(Object.entries(gateway.counts()).filter(([, count]) => count > 0)),
       };
+      if (rewards.length > 0) counted["reward/mean"] = mean(rewards);
       if (recoveries > 0) counted["run/recoveries"] = recoveries;
       if (parts.lostEvents() > 0) counted["run/journal_events_lost"] = parts.lostEvents();
       keepEpisodes({ mode: "train", step }, episodes, { credit, training });

@@ -5,13 +5,14 @@ import type { Chat } from "../../chat/types.ts";
 import type { Task } from "../../data/task.ts";
 import type { Gateway } from "../../gateway/gateway.ts";
 import { rolloutGateway } from "../../gateway/sessions/rollout-gateway.ts";
+import { withoutStack } from "../../rollout/attempt/failures.ts";
 import { type RunRolloutsOptions, runRollouts } from "../../rollout/run-rollouts.ts";
 import type { SampleQueue } from "../../rollout/session/sample-queue.ts";
 import { createSamplingClient, rolloutSeed, type SamplingClient } from "../../rollout/session/sampling-client.ts";
 import type { SamplingClientOptions } from "../../rollout/session/types.ts";
 import type { QueuedTask, RolloutLife, RunEvent } from "../../tracking/events.ts";
 import { sampledTokens } from "../../trajectories/metrics.ts";
-import type { Episode, Failure } from "../../trajectories/types.ts";
+import type { Episode } from "../../trajectories/types.ts";
 import { checkPrompts, summarizeWarnings } from "./failing-rollouts.ts";
 import { type RewardModels, rolesWithoutTrajectories, scoreEpisodes } from "./reward-models.ts";
 
@@ -110,7 +111,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           : rolloutSeed(options.seed, "validate"),
       grouping: options.grouping,
       onLife: (life) => emit({ type: "rollout", step, purpose, ...life }),
-      ...(queue ? { queue } : {}),
+      queue,
     });
   }
 
@@ -147,8 +148,8 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
           metadata: { step },
         }),
         onRetry: ({ taskId, rollout, attempt, failure }) => {
-          const { stack: _, ...rest } = failure;
-          emit({ type: "rollout", step, purpose, task: taskId, rollout, attempt, state: "retry", failure: rest });
+          const retried = { task: taskId, rollout, attempt, state: "retry", failure: withoutStack(failure) } as const;
+          emit({ type: "rollout", step, purpose, ...retried });
           const cause = `${failureNames[failure.kind]}: ${failure.message}`;
           warnings.add(`retries after ${cause}`, `retrying rollout ${rollout} of ${taskId} after ${cause}`);
         },
@@ -227,16 +228,9 @@ function queuedTasks(tasks: readonly Task[], firstRollout: number, count: number
 }
 
 function ended({ taskId, rollout, retries, termination, trajectories, failure }: Episode): RolloutLife {
-  const { stack: _, ...rest } = failure ?? {};
-  return {
-    task: taskId,
-    rollout,
-    attempt: retries,
-    state: "end",
-    termination,
-    reward: trajectories[0]?.reward ?? null,
-    ...(failure ? { failure: rest as Omit<Failure, "stack"> } : {}),
-  };
+  const reward = trajectories[0]?.reward ?? null;
+  const life = { task: taskId, rollout, attempt: retries, state: "end", termination, reward } as const;
+  return failure ? { ...life, failure: withoutStack(failure) } : life;
 }
 
 const failureNames = {

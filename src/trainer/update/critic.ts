@@ -44,7 +44,7 @@ export async function askCritic(
       oldValues.set(values.subarray(part.offsets[index], part.offsets[index + 1]), batch.offsets[sequence]);
     });
   }
-  const given = { rewards, values: oldValues, ...(penalties ? { penalties } : {}) };
+  const given = { rewards, values: oldValues, penalties };
   const found = { ...batch, ...criticAdvantages(batch, judged, given, { gamma: advantages.gamma, lambda }), oldValues };
   const { returns = [], oldValues: values = [] } = selectSequences(found, judged);
   return { batch: found, metrics: valueMetrics([...values], [...returns]) };

@@ -6,8 +6,9 @@ import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
 import { concatenate } from "../../concatenate.ts";
 import { addMetrics } from "../../statistics.ts";
-import { offsetsOf } from "../../trajectories/batch.ts";
+import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
+import { valuesAt } from "../../values-at.ts";
 
 /** Divides the sequences of a batch into passes, in order. */
 export type Shares = (batch: TrainingBatch) => Int32Array[];
@@ -125,15 +126,11 @@ function partOf(batch: TrainingBatch, loss: Loss, share: Int32Array): { sequence
     return whole && { ...whole, inputs: Object.fromEntries(inputs) };
   };
   return {
-    sequences: Array.from(share, (at) => sequences[at]!),
+    sequences: valuesAt(sequences, share),
     loss: {
       ...loss,
       hosted,
-      evaluate: (outputs, chosen) =>
-        loss.evaluate(
-          outputs,
-          chosen.map((at) => share[at]!),
-        ),
+      evaluate: (outputs, chosen) => loss.evaluate(outputs, Int32Array.from(valuesAt(share, chosen))),
     },
   };
 }
@@ -141,9 +138,7 @@ function partOf(batch: TrainingBatch, loss: Loss, share: Int32Array): { sequence
 function join(earlier: readonly ForwardBackwardResult[], last: ForwardBackwardResult): ForwardBackwardResult {
   if (earlier.length === 0) return last;
   const results = [...earlier, last];
-  const counts = results.flatMap(({ outputs: { offsets } }) =>
-    [...offsets.subarray(1)].map((end, at) => end - offsets[at]!),
-  );
+  const counts = results.flatMap(({ outputs }) => [...countsOf(outputs.offsets)]);
   const logprobs = concatenate(
     Float32Array,
     results.map(({ outputs }) => outputs.logprobs),

@@ -20,6 +20,7 @@ import type { Learner } from "../../backends/engine.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
+import { valuesAt } from "../../values-at.ts";
 import type { Models } from "../state.ts";
 import { askCritic } from "./critic.ts";
 
@@ -194,8 +195,7 @@ const allSequences = ({ sequences }: TrainingBatch) => Int32Array.from(sequences
 /** `[N]` log-probabilities of the batch's tokens; 0 for all but these sequences. */
 async function logprobsOf(model: Learner, batch: TrainingBatch, sequences: Int32Array): Promise<Float32Array> {
   if (sequences.length === 0) return new Float32Array(batch.samplerLogprobs.length);
-  const chosen = Array.from(sequences, (index) => batch.sequences[index]!);
-  const { logprobs } = await model.forward(chosen, {});
+  const { logprobs } = await model.forward(valuesAt(batch.sequences, sequences), {});
   return spreadTokens(batch, sequences, logprobs, 0);
 }
 

@@ -15,9 +15,9 @@ export interface ViewerOptions {
   path: string;
   host: string;
   /** 0 chooses a free port. Default: 7700, or a free port if 7700 is taken. */
-  port?: number;
+  port?: number | undefined;
   /** Default: generated if other machines can connect. */
-  token?: string;
+  token?: string | undefined;
   /** The page's files. Default: those of the package. */
   page?: string;
   /** The folder of the indexes. Default: in the user's cache. */
