@@ -6,9 +6,10 @@ export function openInBrowser(url: string): void {
   const { platform, env } = process;
   const hasScreen = platform !== "linux" || env.DISPLAY !== undefined || env.WAYLAND_DISPLAY !== undefined;
   if (!hasScreen || env.SSH_CONNECTION !== undefined) return;
-  const [program, ...before] =
+  const opener: [string, ...string[]] =
     platform === "darwin" ? ["open"] : platform === "win32" ? ["cmd", "/c", "start", ""] : ["xdg-open"];
-  const child = spawn(program!, [...before, url], { stdio: "ignore", detached: true });
+  const [program, ...before] = opener;
+  const child = spawn(program, [...before, url], { stdio: "ignore", detached: true });
   child.on("error", () => {});
   child.unref();
 }

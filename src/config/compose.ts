@@ -115,12 +115,9 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
 
 /** From the lowest priority to the highest. */
 function layersOf({ presets, input, files = [], flags }: ConfigSources, mistakes: Mistake[]): MapNode[] {
-  return [
-    ...(presets === undefined ? [] : [presets]),
-    nodeFromObject(input ?? {}, { kind: "script" }),
-    ...files.flatMap((file) => readLayer(file, mistakes)),
-    ...(flags === undefined ? [] : [flags]),
-  ].filter((layer) => layer.kind === "map");
+  const script = nodeFromObject(input ?? {}, { kind: "script" });
+  const layers = [presets, script, ...files.flatMap((file) => readLayer(file, mistakes)), flags];
+  return layers.filter((layer) => layer?.kind === "map");
 }
 
 /** Wraps environment variables and records the values that are read. */

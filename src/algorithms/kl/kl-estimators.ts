@@ -26,4 +26,3 @@ export const klEstimators = {
 } as const satisfies Record<string, (logRatio: number) => KlValue>;
 
 export type KlEstimatorName = keyof typeof klEstimators;
-export const klEstimatorNames = Object.keys(klEstimators) as KlEstimatorName[];

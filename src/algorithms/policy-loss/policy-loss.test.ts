@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { offsetsOf, totalsOf } from "../../trajectories/batch.ts";
 import type { TokenOutputs, TrainingBatch } from "../../trajectories/types.ts";
-import { klEstimatorNames } from "../kl/kl-estimators.ts";
+import { type KlEstimatorName, klEstimators } from "../kl/kl-estimators.ts";
 import { policyLosses } from "../losses/policy-losses.ts";
 import type { LossValue } from "../types.ts";
 import { tokenWeights } from "./aggregation.ts";
@@ -123,7 +123,7 @@ const combinations: [string, PolicyLossOptions][] = [
   })),
   { ...base, lossFn: reinforce },
   { ...base, lossFn: wholeReply, aggMode: "seq-mean-token-sum" as const },
-  ...klEstimatorNames.map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
+  ...(Object.keys(klEstimators) as KlEstimatorName[]).map((klEstimator) => ({ ...base, klEstimator, klBeta: 0.3 })),
   { ...base, dualClip: 2, epsClipHigh: 0.28 },
   { ...base, aggMode: "seq-mean-token-sum-norm" as const, lossScale: 7, entropyCoeff: 0.05, klBeta: 0.1 },
 ].map((options: PolicyLossOptions, index) => {

@@ -1,4 +1,5 @@
 /** The content of messages: text, or text and images. */
+import { isDeepStrictEqual } from "node:util";
 import { isStored } from "../../images/load-image.ts";
 import type { StoredImage } from "../../images/types.ts";
 import type { ChatMessage, Content, ImagePart, TextPart } from "../messages.ts";
@@ -52,7 +53,7 @@ export const imagesOf = (messages: readonly ChatMessage[]): StoredImage[] =>
 /** Images are the same if their bytes are. Both contents are normalized, and their images stored. */
 export function sameContent(left: Content, right: Content): boolean {
   if (typeof left === "string" || typeof right === "string") return left === right;
-  return left.length === right.length && left.every((part, index) => keyOf(part) === keyOf(right[index]!));
+  return isDeepStrictEqual(left.map(keyOf), right.map(keyOf));
 }
 
 const keyOf = (part: TextPart | ImagePart): string => {

@@ -150,7 +150,8 @@ function cast(scalar: (value: Element) => Element): Call {
       throw new ValueMistake("a cast takes one value, or several to sweep over");
     }
     if (value !== undefined) return apply(value);
-    if (positional.length === 1) return apply(positional[0]!);
+    const [only, ...others] = positional;
+    if (only !== undefined && others.length === 0) return apply(only);
     const items = positional.map((item) => element("a cast", apply(item)));
     return { type: "choice", items, simple: true, shuffle: false };
   };

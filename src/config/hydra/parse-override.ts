@@ -32,7 +32,7 @@ export function parseOverride(text: string): Override | Mistake {
   if (text.length > longest) return { where, message: `is longer than ${longest} characters` };
   const equals = text.indexOf("=");
   const left = equals < 0 ? text : text.slice(0, equals);
-  const mark = /^(?:\+\+?|~|)/.exec(left)![0] as keyof typeof kinds;
+  const mark = (["++", "+", "~"] as const).find((each) => left.startsWith(each)) ?? "";
   const spelled = left.slice(mark.length);
   const kind = kinds[mark];
   if (equals < 0 && kind !== "delete") {

@@ -81,12 +81,12 @@ class Reader extends TextReader {
   unexpected(): never {
     const rest = this.text.slice(this.at);
     if (rest === "") throw new ValueMistake("the value ends too early: a bracket is open or an item is missing");
-    const [character] = rest;
+    const [character = ""] = rest;
     const column = `at character ${this.at + 1} of the value`;
     if (character === "'" || character === '"') {
       throw new ValueMistake(`a quote ${column} has no match, or is inside unquoted text`);
     }
-    const help = /[()[\]{}:=,\\]/.test(character!)
+    const help = /[()[\]{}:=,\\]/.test(character)
       ? `put a backslash before it or put the text in quotes`
       : "put the text in quotes";
     throw new ValueMistake(`${JSON.stringify(character)} ${column} is not understood; ${help}`);
@@ -127,7 +127,8 @@ class Reader extends TextReader {
     if (quote !== "'" && quote !== '"') return undefined;
     const match = this.skip(quotedText[quote]);
     if (match === null) this.unexpected();
-    return { type: "text", value: unescapeQuoted(match[1]!, quote), quote };
+    const [, inside = ""] = match;
+    return { type: "text", value: unescapeQuoted(inside, quote), quote };
   }
 
   private functionCall(): Value | undefined {

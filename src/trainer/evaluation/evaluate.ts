@@ -52,28 +52,32 @@ export async function evaluate(
   if (twice) throw new UserError(`${twice.name} is named twice`, { hint: "name two different checkpoints" });
   // The base model is that of the first run.
   const first = models.find(({ settings }) => settings !== undefined);
-  const prepared = models.map(({ checkpoint, settings = first?.settings }) =>
-    prepare({ ...(checkpoint === undefined ? {} : { checkpoint }), ...(settings === undefined ? {} : { settings }) }),
-  );
+  const prepared = models.map((model) => {
+    const { checkpoint, settings = first?.settings } = model;
+    const candidate: Pick<Candidate, "checkpoint" | "settings"> = {};
+    if (checkpoint !== undefined) candidate.checkpoint = checkpoint;
+    if (settings !== undefined) candidate.settings = settings;
+    return { model, ...prepare(candidate) };
+  });
   for (const text of differentSettings(prepared)) process.stderr.write(`warning: ${text}\n`);
 
   const experiment = prepared[0]!.config.rllm.trainer.experiment_name;
   const folder = output === undefined ? makeDatedFolder({ project: "eval", experiment }) : resolve(output);
-  const attempts: Attempt[][] = [];
+  const measured: MeasuredModel[] = [];
   let validation: Readonly<Record<string, number>> = {};
-  for (const [index, { name, step }] of models.entries()) {
-    const results = join(folder, name);
+  for (const { model, measure } of prepared) {
+    const results = join(folder, model.name);
     makeFolder(results);
-    const { episodes, metrics } = await prepared[index]!.measure(results, step);
+    const { episodes, metrics } = await measure(results, model.step);
     validation = metrics;
     const outcomes = episodes.map(outcomeOf);
     writeWhole(
       join(results, "tasks.jsonl"),
       outcomes.map((outcome) => `${toJson(outcome)}\n`),
     );
-    attempts.push(outcomes);
+    measured.push({ model, attempts: outcomes });
   }
-  const summary = summarize(folder, models, attempts);
+  const summary = summarize(folder, measured);
   writeWhole(join(folder, "summary.json"), [`${JSON.stringify(summary, null, 2)}\n`]);
   process.stdout.write(json ? `${JSON.stringify(summary)}\n` : `${report(summary).join("\n")}\n`);
   const unmeasured = summary.models.find(({ reward }) => reward === null);
@@ -85,18 +89,24 @@ export async function evaluate(
   return { folder, validation };
 }
 
-function summarize(folder: string, models: readonly Candidate[], attempts: readonly Attempt[][]): Evaluation {
+interface MeasuredModel {
+  model: Candidate;
+  attempts: readonly Attempt[];
+}
+
+function summarize(folder: string, measured: readonly MeasuredModel[]): Evaluation {
+  const [first, ...others] = measured;
   return {
     folder,
-    models: models.map(({ name, checkpoint = null, step }, index) => ({
+    models: measured.map(({ model: { name, checkpoint = null, step }, attempts }) => ({
       name,
       checkpoint,
       step,
-      ...summarizeAttempts(attempts[index]!),
+      ...summarizeAttempts(attempts),
     })),
-    comparisons: models.slice(1).flatMap(({ name }, index) => {
-      const comparison = compareAttempts(attempts[0]!, attempts[index + 1]!);
-      return comparison === null ? [] : [{ model: name, against: models[0]!.name, ...comparison }];
+    comparisons: others.flatMap(({ model, attempts }) => {
+      const comparison = first && compareAttempts(first.attempts, attempts);
+      return comparison ? [{ model: model.name, against: first.model.name, ...comparison }] : [];
     }),
   };
 }
@@ -119,9 +129,9 @@ const settings: Record<string, (config: Config) => unknown> = {
   "data.max_prompt_length": ({ data }) => data.max_prompt_length,
 };
 
-function differentSettings([first, ...others]: readonly Measurement[]): string[] {
+function differentSettings(prepared: readonly Pick<Measurement, "config">[]): string[] {
   return Object.entries(settings).flatMap(([key, read]) => {
-    const values = [first!, ...others].map(({ config }) => JSON.stringify(read(config)));
+    const values = prepared.map(({ config }) => JSON.stringify(read(config)));
     if (values.every((value) => value === values[0])) return [];
     return [
       `${key} differs between the models: ${values.join(", ")}; set it on the command line for a fair comparison`,
