@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
@@ -10,13 +10,15 @@ interface Room {
   imports: readonly string[];
 }
 
+const text = readFileSync(join(root, "docs/architecture.md"), "utf8");
+
 /** The rows of the table in docs/architecture.md, from the room that imports nothing to the command line. */
-const rooms: readonly Room[] = [
-  ...readFileSync(join(root, "docs/architecture.md"), "utf8").matchAll(/^\| `(src[a-z/-]*)` \| [^|]*\| ([^|]*)\|$/gm),
-].map(([, name = "", imports = ""]) => ({
-  name,
-  imports: [...imports.matchAll(/`([^`]+)`/g)].map(([, imported]) => `src/${imported}`),
-}));
+const rooms: readonly Room[] = [...text.matchAll(/^\| `(src[a-z/-]*)` \| [^|]*\| ([^|]*)\|$/gm)].map(
+  ([, name = "", imports = ""]) => ({
+    name,
+    imports: [...imports.matchAll(/`([^`]+)`/g)].map(([, imported]) => `src/${imported}`),
+  }),
+);
 
 /** A file belongs to the innermost room that it is in. */
 function roomOf(file: string): string {
@@ -58,4 +60,10 @@ describe("the rooms of docs/architecture.md", () => {
     );
     expect(imports.filter((imported) => !above.some((room) => room.name === imported))).toEqual([]);
   });
+});
+
+test("every file that docs/architecture.md names exists", () => {
+  const files = [...text.matchAll(/`(src\/[^`*{]+\.ts)`/g)].map(([, file = ""]) => file);
+  expect(files.length).toBeGreaterThan(20);
+  expect(files.filter((file) => !existsSync(join(root, file)))).toEqual([]);
 });
