@@ -5,11 +5,13 @@
  *   npm run bench -- verl [--steps 5] [--model FOLDER]
  *
  * The rest is Hone's: the batch on its way to the workers, the outputs and their gradient on their way to the loss and back.
+ * The same loss runs as one of Hone's, and as one of verl's own, which needs one pass over the batch instead of two.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
+import type { Loss } from "../../src/algorithms/types.ts";
 import {
   linearLoss,
   madeUpTokens,
@@ -43,23 +45,41 @@ try {
     trainedAfter(tokens(index, batch.prompt), tokens(1000 + index, batch.reply)),
   );
   const inVerl = async () => (await engine.stats!())["seconds/verl_actor"]!;
-  const steps: { whole: number; verl: number }[] = [];
+  const sides: [string, (weights: Float32Array) => Loss][] = [
+    ["a loss of Hone's", (logprobs) => linearLoss(sequences, { logprobs })],
+    [
+      "verl's own loss",
+      (logprobs) => {
+        const inputs = { weights: logprobs.map((weight) => -weight) };
+        return {
+          ...linearLoss(sequences, { logprobs }),
+          hosted: () => ({ name: "cross_entropy", config: {}, inputs }),
+        };
+      },
+    ],
+  ];
+  const times = sides.map(() => ({ whole: [] as number[], verl: [] as number[] }));
   for (let step = 0; step <= Number(flags.steps); step++) {
-    const before = await inVerl();
-    const begin = performance.now();
-    const loss = linearLoss(sequences, madeUpWeights(numTrained(sequences), step));
-    await learner.forwardBackward(sequences, loss);
-    await learner.optimStep(ordinary);
-    const whole = (performance.now() - begin) / 1000;
-    // The first step warms up.
-    if (step > 0) steps.push({ whole, verl: (await inVerl()) - before });
+    for (const [side, [, lossOf]] of sides.entries()) {
+      const before = await inVerl();
+      const begin = performance.now();
+      await learner.forwardBackward(sequences, lossOf(madeUpWeights(numTrained(sequences), step).logprobs));
+      await learner.optimStep(ordinary);
+      const whole = (performance.now() - begin) / 1000;
+      // The first step warms up.
+      if (step === 0) continue;
+      times[side]!.whole.push(whole);
+      times[side]!.verl.push((await inVerl()) - before);
+    }
   }
   await engine.close();
-  const [whole, verl] = [mean(steps.map((step) => step.whole)), mean(steps.map((step) => step.verl))];
   const size = `${batch.sequences} sequences of ${batch.prompt} + ${batch.reply} tokens, ${engine.model.parameters} parameters`;
-  console.log(`${size}, ${steps.length} steps`);
-  console.log(`a step takes ${whole.toFixed(3)} s, verl's own calls ${verl.toFixed(3)} s`);
-  console.log(`Hone adds ${((100 * (whole - verl)) / verl).toFixed(1)}%`);
+  console.log(`${size}, ${flags.steps} steps`);
+  for (const [side, [name]] of sides.entries()) {
+    const [whole, verl] = [mean(times[side]!.whole), mean(times[side]!.verl)];
+    const added = ((100 * (whole - verl)) / verl).toFixed(1);
+    console.log(`${name}: a step takes ${whole.toFixed(3)} s, verl's calls ${verl.toFixed(3)} s; Hone adds ${added}%`);
+  }
 } finally {
   rmSync(root, { recursive: true, force: true });
 }

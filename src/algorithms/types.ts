@@ -43,7 +43,7 @@ export interface Loss {
   hosted?(): HostedLoss | undefined;
 }
 
-/** A loss with the same gradient that an engine implements, by the engine's name for it. */
+/** A loss with the same gradient that engines may implement; `name` is one of `hostedLoss`. */
 export interface HostedLoss {
   name: string;
   config: Readonly<Record<string, number>>;

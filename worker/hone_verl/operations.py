@@ -30,6 +30,7 @@ from .group import WorkerGroup
 from .model_facts import model_facts
 from .policies import ACTOR, CRITIC, REFERENCE, Policies
 from .rollouts import Rollouts, prepare_rollouts
+from .workers import LOSS_INPUTS
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -56,6 +57,7 @@ class Operations:
         self._last = 0
         self._versions = {ACTOR: 0, CRITIC: 0}
         self._seconds: Counter[str] = Counter()
+        self._native_losses = 0
 
     def run(self, message: Message) -> Answer:
         operation = getattr(self, f"on_{message.op}", None)
@@ -165,6 +167,8 @@ class Operations:
 
     def on_forward_backward(self, message: Message) -> Answer:
         self._trained(message)
+        if "loss" in message.header:
+            return {}, self._with_batch(message, lambda number: self._native(message, number))
         try:
             self._with_batch(message, lambda number: self._exchange(message, number))
         except Cancelled:
@@ -237,6 +241,7 @@ class Operations:
 
     def on_stats(self, _: Message) -> Answer:
         stats = {f"seconds/{op}": seconds for op, seconds in self._seconds.items()}
+        stats["train/native_losses"] = self._native_losses
         for group in self._policies.groups if self._policies else []:
             stats[f"seconds/verl_{group.name}"] = max(group.call("seconds"))
             for rank, memory in enumerate(group.call("memory")):
@@ -266,6 +271,15 @@ class Operations:
             group = self._trained(message)
             self._stage_at(group, number)
             group.call_each("backward", batch.scatter(gradient), number)
+
+    def _native(self, message: Message, number: int) -> dict[str, np.ndarray]:
+        """Runs a loss that verl computes, in one pass. Returns the log-probabilities."""
+        self._native_losses += 1
+        batch, group, loss = self._batches[number], self._trained(message), message.header["loss"]
+        self._stage_at(group, number)
+        inputs = {name: message.arrays[name] for name in LOSS_INPUTS if name in message.arrays}
+        parts = group.call_each("native_backward", batch.scatter(inputs), number, loss["name"], loss["settings"])
+        return batch.gather([part for part in parts if part is not None], ["logprobs"])
 
     def _outputs(self, message: Message, number: int, with_gradient: bool = False) -> dict[str, np.ndarray]:
         """The outputs, from the cache if the weights have not changed."""

@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from verl.utils import tensordict_utils as tu
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
@@ -29,6 +30,9 @@ from .shard import Shard
 
 # verl's names of the outputs.
 _NAMES = {"logprobs": "log_probs", "entropy": "entropy", "concentration": "sum_pi_squared", "values": "values"}
+
+# The inputs of verl's own losses for each trained token.
+LOSS_INPUTS = ("advantages", "old_logprobs")
 
 # Names of the value head in models of transformers and trl.
 _HEAD = {"score", "classifier", "v_head"}
@@ -43,6 +47,28 @@ def linear_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any
         if f"gradient_{name}" in data
     ]
     return torch.stack(terms).sum() * data["dp_size"], {}
+
+
+def native_loss(
+    model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None, *, name: str, config: Any
+) -> tuple[Tensor, dict]:
+    """verl's registered loss `name` as a plain sum, because the advantages contain the weights of the tokens."""
+    offsets = data["trained"].offsets()
+
+    def rows(ragged: Tensor) -> Tensor:
+        # A nested tensor of verl's micro-batches can have the maximum length of the whole batch.
+        return torch.nested.nested_tensor_from_jagged(ragged.values(), offsets).to_padded_tensor(0.0)
+
+    config.global_batch_info.update(dp_size=data["dp_size"], global_batch_size=1)
+    loss, _ = get_policy_loss_fn(name)(
+        old_log_prob=rows(data["old_logprobs"]) if "old_logprobs" in data else None,
+        log_prob=rows(model_output["log_probs"]),
+        advantages=rows(data["advantages"]),
+        response_mask=rows(data["trained"]),
+        loss_agg_mode="token-sum",
+        config=config,
+    )
+    return loss, {}
 
 
 def _begin(logs: str, role: str, seed: int) -> None:
@@ -204,6 +230,19 @@ class PolicyWorker(_Operations, TinkerActorRolloutRefWorker):
     def _trainer(self, reference: bool = False) -> TinkerTrainingWorker:
         return self.ref if reference else self.actor
 
+    def native_backward(
+        self, inputs: dict[str, np.ndarray], batch: int, name: str, settings: dict[str, Any]
+    ) -> dict[str, np.ndarray] | None:
+        """Adds the gradient of verl's own loss `name`; `settings` replace those of `actor_rollout_ref.actor`. Returns
+        the log-probabilities like `outputs`."""
+        trainer, shard = self._trainer(), self._staged[batch]
+        trainer.set_loss_fn(partial(native_loss, name=name, config=_replaced(self._actor_loss_config, settings)))
+        trained = np.ones(len(shard.places), np.float32)
+        tensors = {key: shard.spread(values) for key, values in {**inputs, "trained": trained}.items()}
+        budget = _budget(trainer.engine_config.max_token_len_per_gpu, shard)
+        found = self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted([]), **budget))
+        return None if found is None else _collect(found, shard, ["logprobs"])
+
     def restart(self, model: dict[str, Any], seed: int) -> None:
         """Builds a new actor. `model`: changes to verl's section `model`, such as the rank of the adapter."""
         with open_dict(self.config):
@@ -295,6 +334,12 @@ def _budget(tokens: int | None, shard: Shard) -> dict[str, int]:
 def _collect(found: TensorDict, shard: Shard, names: list[str]) -> dict[str, np.ndarray]:
     places = torch.tensor(shard.places)
     return {name: found[_NAMES[name]].values().reshape(-1)[places].float().numpy() for name in names}
+
+
+def _replaced(config: Any, settings: dict[str, Any]) -> Any:
+    """A copy of verl's dataclass with other settings; those of its sections are dictionaries."""
+    sections = {key: _replaced(getattr(config, key), value) for key, value in settings.items() if isinstance(value, dict)}
+    return dataclasses.replace(config, **{**settings, **sections})
 
 
 def _contents(contents: list[str], optimizer: bool) -> list[str]:

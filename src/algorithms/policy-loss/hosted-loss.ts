@@ -1,7 +1,7 @@
 /**
- * Policy losses that Tinker implements, by Tinker's names. A hosted loss is a plain sum over tokens, so each token's
- * weight is multiplied into its advantage. This is exact for losses that are linear in the advantage, and for ppo, whose
- * clip bounds do not depend on a positive factor.
+ * Policy losses that engines implement, by Tinker's names, or by Hone's for those that Tinker does not have. A hosted loss
+ * is a plain sum over tokens, so each token's weight is multiplied into its advantage. This is exact for losses that are
+ * linear in the advantage, and for clipped losses, whose bounds do not depend on a positive factor.
  */
 import { rowsOf } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
@@ -20,7 +20,7 @@ import {
 
 /**
  * Undefined if no hosted loss has the same gradient: with a KL term, an entropy bonus, several losses by role, or a loss
- * that Tinker does not implement. Hosted losses do not limit log-ratios to 20 as Hone does.
+ * that depends on the whole batch. Tinker does not limit log-ratios to 20 as Hone does.
  *
  * Without `oldLogprobs` every ratio is 1, so the derivative by a token's log-probability is minus its weighted advantage,
  * as in cross-entropy.
@@ -39,26 +39,30 @@ export function hostedLoss(batch: TrainingBatch, options: PolicyLossOptions): Ho
       ? undefined
       : { name: "cross_entropy", config: {}, inputs: { weights: advantages.map((value) => value * factor) } };
   }
+  const name = loss === "ppo" && settings.dual !== Number.POSITIVE_INFINITY ? "ppo_dual_clip" : loss;
   const config = configOf(loss, settings, weights);
-  return config && { name: loss, config, inputs: { logprobs, advantages } };
+  return config && { name, config, inputs: { logprobs, advantages } };
 }
 
 /** The slope of a token whose ratio is 1, divided by minus its advantage. */
-function slopeAtOne(loss: PolicyLossName, { low, high }: LossSettings): number | undefined {
+function slopeAtOne(loss: PolicyLossName, { low, high, gspoGradient }: LossSettings): number | undefined {
   if (loss === "cispo") return Math.min(Math.max(1, low), high);
-  if (loss === "ppo") return low <= 1 && high >= 1 ? 1 : undefined;
-  return loss === "importance_sampling" || loss === "dro" || loss === "cross_entropy" || loss === "gpg" ? 1 : undefined;
+  if (loss === "ppo" || (loss === "gspo" && gspoGradient === "token")) return low <= 1 && high >= 1 ? 1 : undefined;
+  return slopeIsOne.has(loss) ? 1 : undefined;
 }
+
+const slopeIsOne = new Set<PolicyLossName>(["importance_sampling", "dro", "cross_entropy", "gpg", "sapo"]);
 
 function configOf(
   loss: PolicyLossName,
-  { low, high, dual, droBeta }: LossSettings,
+  { low, high, dual, droBeta, tauPositive, tauNegative, gspoGradient }: LossSettings,
   weights: Float64Array,
 ): Record<string, number> | undefined {
+  const bounds = { clip_low_threshold: low, clip_high_threshold: high };
   if (loss === "importance_sampling") return {};
-  if (loss === "cispo" || (loss === "ppo" && dual === Number.POSITIVE_INFINITY)) {
-    return { clip_low_threshold: low, clip_high_threshold: high };
-  }
+  if (loss === "ppo") return dual === Number.POSITIVE_INFINITY ? bounds : { ...bounds, dual };
+  if (loss === "cispo" || (loss === "gspo" && gspoGradient === "token")) return bounds;
+  if (loss === "sapo") return { tau_pos: tauPositive, tau_neg: tauNegative };
   // The squared distance is not multiplied by the advantage, so all tokens need the same weight.
   const [weight = 0] = weights;
   if (loss === "dro" && weights.every((other) => other === weight)) return { beta: droBeta * weight };

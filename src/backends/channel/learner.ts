@@ -5,6 +5,8 @@ import { requireFitting } from "../learner-spec.ts";
 import type { Connection } from "./connection.ts";
 import { forward, forwardBackward } from "./forward-backward.ts";
 import { type Frame, readNumber } from "./frames.ts";
+import { type FindNativeLoss, nativeForwardBackward } from "./native-loss.ts";
+import { trainedOffsets } from "./ragged.ts";
 
 export interface WorkerLearner {
   /** The worker's number for these weights. */
@@ -14,8 +16,15 @@ export interface WorkerLearner {
   call(op: string, fields?: Record<string, unknown>): Promise<Frame>;
 }
 
-/** @throws UserError when the model cannot carry this adapter */
-export async function createWorkerLearner(connection: Connection, spec: LearnerSpec): Promise<WorkerLearner> {
+/**
+ * @param native finds losses that the worker computes itself
+ * @throws UserError when the model cannot carry this adapter
+ */
+export async function createWorkerLearner(
+  connection: Connection,
+  spec: LearnerSpec,
+  native?: FindNativeLoss,
+): Promise<WorkerLearner> {
   const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec.adapter };
   const created = await connection.request("create_policy", { ...spec, adapter: { ...adapter, train_vision } }).answer;
   const policy = created.header.policy as number;
@@ -34,7 +43,10 @@ export async function createWorkerLearner(connection: Connection, spec: LearnerS
     },
     async forwardBackward(sequences, loss) {
       requireFitting(spec, loss.outputs);
-      return forwardBackward(connection, policy, sequences, loss);
+      const found = native?.(loss, trainedOffsets(sequences));
+      return found
+        ? nativeForwardBackward(connection, policy, sequences, loss, found)
+        : forwardBackward(connection, policy, sequences, loss);
     },
     async optimStep(adam) {
       const { header } = await call("optim_step", {

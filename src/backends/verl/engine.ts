@@ -12,6 +12,7 @@ import type { WeightSource } from "../servers/weights/source-sampler.ts";
 import { capabilities } from "./capabilities.ts";
 import { startDriver } from "./driver-process.ts";
 import { compareValues, type WorkerValues } from "./expected-values.ts";
+import { nativeLoss } from "./native-loss.ts";
 import { type VerlEngineOptions, withModel } from "./options.ts";
 
 export interface VerlEngine extends LearningEngine {
@@ -57,11 +58,11 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
       ...(rollouts ? { rollouts } : {}),
       imagesReason: "the verl backend does not support images yet",
       async createPolicy(spec) {
-        return { learner: (await createWorkerLearner(connection, spec)).learner };
+        return { learner: (await createWorkerLearner(connection, spec, nativeLoss)).learner };
       },
       async createLearner(spec) {
         requireCreatable(capabilities, spec);
-        return (await createWorkerLearner(connection, spec)).learner;
+        return (await createWorkerLearner(connection, spec, nativeLoss)).learner;
       },
       async examine() {
         const held = await request("readback", { paths: [...options.expected.keys()] });

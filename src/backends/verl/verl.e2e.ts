@@ -7,16 +7,20 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
+import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
+import type { Loss } from "../../algorithms/types.ts";
 import { openChat } from "../../chat/open-chat.ts";
 import { openTokenizer } from "../../chat/tokens/tokenizer.ts";
 import { composeConfig, prepareComposition } from "../../config/compose.ts";
 import { toYaml } from "../../config/yaml/to-yaml.ts";
 import { generated } from "../../data/generated.ts";
 import { makeTinyModel } from "../../python/run-python.fixture.ts";
+import { uniforms } from "../../random.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { train } from "../../trainer/train.ts";
 import { estimatorRuns, lossRuns, type NamedRun } from "../../trainer/update/every-algorithm.fixture.ts";
-import type { Sequence } from "../../trajectories/types.ts";
+import { totalsOf } from "../../trajectories/batch.ts";
+import type { Sequence, TrainingBatch } from "../../trajectories/types.ts";
 import { learnerChecks } from "../conformance/conformance.ts";
 import {
   assertClose,
@@ -32,6 +36,7 @@ import { openLocalEngine } from "../local/engine.ts";
 import { withServer } from "../servers/with-server.ts";
 import { capabilities } from "./capabilities.ts";
 import { openVerlEngine, type VerlEngine } from "./engine.ts";
+import { nativeLoss } from "./native-loss.ts";
 import { verlEngineOptions } from "./options.ts";
 
 const root = temporaryFolder("verl");
@@ -53,6 +58,8 @@ beforeAll(async () => {
     "trainer.n_gpus_per_node=2",
     "trainer.device=cpu",
     "++actor_rollout_ref.actor.fsdp_config.dtype=float32",
+    // Several micro-batches.
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=48",
     // Names of both kinds, for what the workers hold.
     "rllm.algorithm.kl_beta=0.01",
     "actor_rollout_ref.actor.clip_ratio=0.3",
@@ -82,6 +89,37 @@ afterAll(async () => {
 
 const lossOf = (sequences: readonly Sequence[], seed: number) =>
   linearLoss(sequences, madeUpWeights(numTrained(sequences), seed));
+
+const lossOptions: PolicyLossOptions = {
+  ...{ lossFn: "ppo", epsClip: 0.2, epsClipHigh: 0.28, aggMode: null, klBeta: 0, klEstimator: "k3" },
+};
+
+/** Replies with old log-probabilities at some distance, so that some tokens are clipped. */
+async function madeUpBatch(engine: Engine, learner: Learner, { weighted = true }): Promise<TrainingBatch> {
+  const sequences = madeUpSequences(engine);
+  const { logprobs, offsets } = await learner.forward(sequences, {});
+  const random = uniforms(7);
+  const made = (to: (value: number) => number) => logprobs.map(to);
+  return {
+    ...{ sequences, offsets, samplerLogprobs: logprobs, totals: totalsOf(offsets) },
+    advantages: made(() => random() * 4 - 2),
+    oldLogprobs: made((logprob) => logprob + random() - 0.5),
+    ...(weighted ? { rolloutWeights: made(() => 2 * random()) } : {}),
+    groups: Int32Array.from(sequences.keys()),
+    roles: sequences.map(() => "solver"),
+  };
+}
+
+/** The loss without its native form, and with the opposite gradient. */
+function minus({ hosted: _, ...loss }: Loss): Loss {
+  return {
+    ...loss,
+    evaluate(outputs, sequences) {
+      const value = loss.evaluate(outputs, sequences);
+      return { ...value, gradient: { logprobs: value.gradient.logprobs.map((slope) => -slope) } };
+    },
+  };
+}
 
 describe("verl's workers", () => {
   let learner: Learner;
@@ -122,6 +160,34 @@ describe("verl's workers", () => {
       const [their, our] = [await learner.optimStep(plainDescent(1e-2)), await same.optimStep(plainDescent(1e-2))];
       assertClose([their.gradNorm / our.gradNorm], [1], 1e-5, "gradient's norm");
     }
+  });
+
+  it.each([
+    ["vanilla", { lossFn: "ppo" }],
+    ["vanilla", { lossFn: "ppo", dualClip: 1.2, aggMode: "seq-mean-token-sum" }],
+    ["vanilla", { lossFn: "importance_sampling" }],
+    ["cispo", { lossFn: "cispo", aggMode: "seq-mean-token-sum-norm" }],
+    ["gpg", { lossFn: "cross_entropy" }],
+    ["gspo", { lossFn: "gspo" }],
+    ["sapo", { lossFn: "sapo" }],
+    ["dro", { lossFn: "dro" }],
+  ] as const)("compute verl's own %s with the gradient of Hone's %o", async (name, options) => {
+    // verl has one weight for the quadratic term of all tokens.
+    const batch = await madeUpBatch(local, same, { weighted: name !== "dro" });
+    const loss = policyLoss(batch, { ...lossOptions, ...options });
+    expect(nativeLoss(loss, batch.offsets)?.name).toBe(name);
+    const nativeLosses = async () => (await verl.stats())["train/native_losses"]!;
+    const before = await nativeLosses();
+    const native = await learner.forwardBackward(batch.sequences, loss);
+    expect(await nativeLosses()).toBe(before + 1);
+    const { gradNorm } = await learner.optimStep(plainDescent(0));
+    await learner.forwardBackward(batch.sequences, loss);
+    const linear = await learner.forwardBackward(batch.sequences, minus(loss));
+    const difference = (await learner.optimStep(plainDescent(0))).gradNorm;
+    expect(gradNorm).toBeGreaterThan(0.01);
+    expect(difference / gradNorm).toBeLessThan(1e-6);
+    assertClose(native.outputs.logprobs, linear.outputs.logprobs, 1e-6, "log-probabilities");
+    expect(native.loss).toBeCloseTo(linear.loss, 6);
   });
 
   it("continue from a saved state as if nothing had happened", async () => {
