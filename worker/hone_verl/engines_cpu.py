@@ -1,10 +1,11 @@
 """verl's FSDP2 engines registered for a CPU. Importing this module registers them; `import verl` must have finished."""
 
-from unittest.mock import patch
+from typing import Any
 
 import torch
 import verl.utils.model
 from torch.distributed.fsdp import CPUOffloadPolicy
+from transformers import AutoModelForTokenClassification
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
@@ -15,32 +16,30 @@ def start_gloo() -> None:
     initialize_global_process_group_ray(backend="cpu:gloo")
 
 
-def _unpinned(pin_memory: bool = False) -> CPUOffloadPolicy:
-    """Pinning memory needs an accelerator."""
+def _unpinned(pin_memory: bool) -> CPUOffloadPolicy:
     return CPUOffloadPolicy(pin_memory=False)
 
 
-class _OnCPU:
-    def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        with patch.object(transformer_impl, "CPUOffloadPolicy", _unpinned):
-            return super()._build_fsdp_module(module)
+def _load_value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> torch.nn.Module:
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        dtype=torch_dtype,
+        config=model_config,
+        attn_implementation="sdpa",
+        trust_remote_code=trust_remote_code,
+    )
+
+
+# verl's engines have no setting for these: a reference pins memory, and a value model uses flash_attention_2.
+transformer_impl.CPUOffloadPolicy = _unpinned
+verl.utils.model.load_valuehead_model = _load_value_model
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class LanguageModelEngine(_OnCPU, transformer_impl.FSDPEngineWithLMHead):
+class LanguageModelEngine(transformer_impl.FSDPEngineWithLMHead):
     pass
 
 
 @EngineRegistry.register(model_type="value_model", backend="fsdp2", device="cpu")
-class ValueModelEngine(_OnCPU, transformer_impl.FSDPEngineWithValueHead):
-    def _build_module(self) -> torch.nn.Module:
-        # verl names flash_attention_2 where it loads a value model, regardless of the configuration.
-        from transformers import AutoModelForTokenClassification as auto
-
-        load = auto.from_pretrained
-
-        def load_plain(*args: object, **kwargs: object) -> torch.nn.Module:
-            return load(*args, **{**kwargs, "attn_implementation": "sdpa"})
-
-        with patch.object(auto, "from_pretrained", load_plain):
-            return super()._build_module()
+class ValueModelEngine(transformer_impl.FSDPEngineWithValueHead):
+    pass
