@@ -1,6 +1,8 @@
 """A group of verl's workers, one per rank, and the error message if one of them dies."""
 
 import os
+import re
+import sys
 from typing import Any
 
 import ray
@@ -94,10 +96,18 @@ class WorkerGroup:
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, OSError):
             return cause
-        where = f"{self.name} worker {rank} failed in {method}"
+        print(error, file=sys.stderr, flush=True)  # with the worker's trace
+        message = f"{self.name} worker {rank} failed in {method}: {first_line(cause)}"
         if isinstance(cause, (AssertionError, ValueError, NotImplementedError, UserMistake)):
-            return UserMistake(f"{where}: {first_line(cause)}", f"{self._log(rank)} has the trace.")
-        return RunFailure(f"{where}: {first_line(cause)}; {self._log(rank)} has the trace")
+            # The folder of a run that has not begun is removed with its logs.
+            return UserMistake(message, f"The error was raised in {_place_of(error)}.")
+        return RunFailure(f"{message} (in {_place_of(error)}); worker.log in the run folder has the trace")
 
     def _log(self, rank: int) -> str:
         return f"{self._logs}/{self.name}-{rank}.log"
+
+
+def _place_of(error: RayError) -> str:
+    """The file and line that raised an error in a worker, such as `verl/utils/model.py:649`."""
+    frames = re.findall(r'File "(?:.*/site-packages/)?(.+)", line (\d+)', str(error))
+    return ":".join(frames[-1]) if frames else "an unknown place"
