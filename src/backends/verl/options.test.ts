@@ -43,6 +43,14 @@ test.each([
   expect(options.warnings).toHaveLength(warnings);
 });
 
+test.each([
+  [[], "naive"],
+  [["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"], "nccl"],
+])("asynchronous training on CPUs with %j sends weights by %s", (overrides, backend) => {
+  const { config } = optionsOf("rllm.async_training.enable=true", ...overrides);
+  expect(config).toMatchObject({ actor_rollout_ref: { rollout: { checkpoint_engine: { backend } } } });
+});
+
 test("a cluster's settings are Ray's own", () => {
   const init = ["address=host:6379", "namespace=mine", "num_cpus=null", "runtime_env={py_executable: null, a: 1}"];
   expect(optionsOf(...init.map((one) => `++ray_kwargs.ray_init.${one}`)).ray).toEqual({

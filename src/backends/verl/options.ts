@@ -48,7 +48,7 @@ export function verlEngineOptions(
     name: config.model.name,
     config: merged(own, {
       // As on the other backends: log-probabilities of the model itself, before temperature and filters.
-      actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs" } },
+      actor_rollout_ref: { rollout: { logprobs_mode: "raw_logprobs", ...(onGpu ? {} : naiveWeights(composed)) } },
       trainer: { n_gpus_per_node: perNode },
     }),
     ray: withoutNulls(sectionAt(tree, "ray_kwargs.ray_init")),
@@ -58,6 +58,12 @@ export function verlEngineOptions(
     rollouts,
     hooks,
   };
+}
+
+/** Composition chooses nccl for asynchronous training, which needs GPUs. A value that the user set is left to the driver. */
+function naiveWeights({ origins }: ComposedTree): Tree {
+  const isChosen = origins.get("actor_rollout_ref.rollout.checkpoint_engine.backend")?.kind === "synced";
+  return isChosen ? { checkpoint_engine: { backend: "naive" } } : {};
 }
 
 /** A critic starts from the run's own model. */

@@ -117,11 +117,11 @@ function coerceGreedy(tree: SyncTree, options: SyncOptions): void {
 function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
   const cause = "rllm.async_training.enable";
   const separate = tree.value(cause) === true;
-  const coerce = (path: string, value: unknown, from = cause) => {
+  const coerce = (path: string, value: unknown, { from = cause, note = "" } = {}) => {
     const before = tree.value(path);
     if (tree.node(path) === undefined || before === value) return;
     if (isExplicit(tree, path) || separate) {
-      const text = `${cause}=${separate} changes ${path} from ${String(before)} to ${String(value)}`;
+      const text = `${cause}=${separate} changes ${path} from ${String(before)} to ${String(value)}${note}`;
       warn({ category: "coerced", paths: [path, from], text });
     }
     derive(tree, path, value, from);
@@ -130,10 +130,10 @@ function coerceAsync(tree: SyncTree, { warn }: SyncOptions): void {
   const weights = `${rollout}.checkpoint_engine.backend`;
   if (!separate) coerce(weights, "naive");
   else {
-    if (tree.value(weights) === "naive") coerce(weights, "nccl");
+    if (tree.value(weights) === "naive") coerce(weights, "nccl", { note: "; on CPUs it stays naive" });
     const size = "rllm.async_training.mini_batch_size";
-    coerce(`${actor}.ppo_mini_batch_size`, tree.value(size), size);
+    coerce(`${actor}.ppo_mini_batch_size`, tree.value(size), { from: size });
     const partial = "rllm.async_training.partial_rollout";
-    coerce("async_training.partial_rollout", tree.value(partial), partial);
+    coerce("async_training.partial_rollout", tree.value(partial), { from: partial });
   }
 }
