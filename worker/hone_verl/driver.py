@@ -27,7 +27,7 @@ class Driver:
         from .operations import Operations
 
         self._cluster = Cluster()
-        operations = Operations(self._channel, self._cluster, device, self._ray_died)
+        operations = Operations(self._channel, self._cluster, device, self._died)
         while True:
             self._request = message.id
             self._answer(operations, message)
@@ -60,7 +60,7 @@ class Driver:
             print(f"hone_verl: {broken}", file=sys.stderr)
         self.end(0 if broken is None else 1)
 
-    def _ray_died(self, sentence: str) -> None:
+    def _died(self, sentence: str) -> None:
         print(f"hone_verl: {sentence}", file=sys.stderr)
         if self._request is not None:
             self._channel.send({"id": self._request, "error": {"kind": "run", "message": sentence}})

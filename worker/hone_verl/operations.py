@@ -130,7 +130,7 @@ class Operations:
     def on_open_rollouts(self, message: Message) -> Answer:
         """Starts verl's rollout servers for a driver that was loaded with `rollouts`."""
         self._status(message, f"starting verl's rollout servers ({self._configuration.get(_ROLLOUT)})")
-        self._rollouts = Rollouts(self._configuration, self._policies.actor, self._pool)
+        self._rollouts = Rollouts(self._configuration, self._policies.actor, self._pool, self._on_death)
         return {"addresses": self._rollouts.addresses}, {}
 
     def on_abort_rollouts(self, _: Message) -> Answer:

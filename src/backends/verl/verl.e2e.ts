@@ -334,3 +334,13 @@ describe("a learner of verl", () => {
     await check(verl as Engine, { path, tolerance: 1e-4 });
   });
 });
+
+// The last test, because it ends the driver.
+it("a rollout server that dies while it loads weights ends the run with an error message", async () => {
+  const { learner } = await verl.createPolicy({ adapter: { kind: "full" } });
+  const { version } = await learner.publish();
+  writeFileSync(join(model, "dies-while-loading"), "");
+  await expect(verl.rollouts!.source.update(version)).rejects.toThrow(
+    /^verl's rollout server at .* ended while it loaded version 1 of the weights; worker.log in the run folder has its output$/,
+  );
+});
