@@ -1,7 +1,8 @@
 /** Operations on training batches: denominators, selections of sequences and tokens, minibatches. */
+
+import { valuesAt } from "../arrays.ts";
 import { concatenate } from "../concatenate.ts";
 import { permutation } from "../random.ts";
-import { valuesAt } from "../values-at.ts";
 import type { BatchTotals, TrainingBatch } from "./types.ts";
 
 /** `[S + 1]` running totals of `counts`, from 0: sequence `s` owns `[offsets[s], offsets[s + 1])`. */

@@ -85,9 +85,9 @@ export interface RunSummary {
   /** Metrics of the last validation, e.g. `val/reward`. */
   validation: Record<string, JsonNumber>;
   /** Share of the episode files that is indexed, from 0 to 1; absent if all are. */
-  indexing?: number;
+  indexing?: number | undefined;
   /** Why the folder cannot be read completely. */
-  problem?: string;
+  problem?: string | undefined;
 }
 
 export interface RunDetail extends RunSummary {
@@ -141,9 +141,9 @@ export interface ConfigEntry {
   key: string;
   value: unknown;
   /** Where it was set, e.g. `train.yaml:3:5`, `command line`; absent if not recorded. */
-  origin?: string;
+  origin?: string | undefined;
   /** The key's description in the reference. */
-  about?: string;
+  about?: string | undefined;
 }
 
 // Curves
@@ -217,7 +217,7 @@ export interface Span {
   /** The attempt, from 0. */
   attempt: number;
   /** The name of another stage of the rollout's own code, e.g. `search`, or of the tools that the reply called. */
-  stage?: string;
+  stage?: string | undefined;
   /** Of a model call. */
   call?: number;
   role?: string;
@@ -295,7 +295,7 @@ export interface EpisodeRow {
 export interface TrajectoryRow {
   role: string;
   /** Distinguishes several trajectories of the same role. */
-  instance?: number;
+  instance?: number | undefined;
   reward: JsonNumber | null;
   advantage: JsonNumber | null;
   tokens: number;
@@ -328,19 +328,19 @@ export interface Turn {
   /** The earlier turn of this trajectory whose tokens this prompt continues; null if a new sequence begins. */
   continues: number | null;
   /** Why a new sequence begins, e.g. `history_rewritten`; absent for the first turn. */
-  starts?: string;
+  starts?: string | undefined;
   /** The offered tools, if they differ from those of the previous turn. */
-  tools?: { name: string; description?: string; parameters?: unknown }[];
+  tools?: { name: string; description?: string; parameters?: unknown }[] | undefined;
   reply: Reply;
   /** The number of tokens of the whole prompt, and of its part after the tokens of turn `continues`. */
   promptLength: number;
   prompt: PromptTokens;
   sampled: SampledTokens;
   stopReason: "stop" | "length" | "aborted";
-  cutOffBy?: string;
+  cutOffBy?: string | undefined;
   reward: JsonNumber | null;
   /** Whether the sampler's log-probabilities are those after temperature and filters. */
-  processed?: true;
+  processed?: true | undefined;
 }
 
 /** The file is at `/api/runs/:run/media/:hash`. */
@@ -355,13 +355,13 @@ export interface Message {
   /** The text; images are written as "[image 64x48 png]". */
   content: string;
   /** The images in the order of the content; absent if there are none. */
-  images?: MessageImage[];
+  images?: MessageImage[] | undefined;
   /** Of a tool's message. */
-  name?: string;
-  toolCallId?: string;
+  name?: string | undefined;
+  toolCallId?: string | undefined;
   /** Of an assistant. */
-  thinking?: string;
-  toolCalls?: ToolCall[];
+  thinking?: string | undefined;
+  toolCalls?: ToolCall[] | undefined;
 }
 
 export interface ToolCall {
@@ -375,7 +375,7 @@ export interface Reply {
   /** The whole reply, without special tokens. */
   text: string;
   content: string;
-  thinking?: string;
+  thinking?: string | undefined;
   toolCalls: ToolCall[];
   problems: { kind: string; message: string }[];
 }
@@ -384,14 +384,14 @@ export interface PromptTokens {
   /** `[P]` */
   ids: number[];
   /** `[P]` texts; joined they are the decoded text. Absent without a tokenizer. */
-  pieces?: string[];
+  pieces?: string[] | undefined;
 }
 
 /** Arrays of length `[T]`. Absent if not recorded; a single number if all tokens have the same value. */
 export interface SampledTokens {
   ids: number[];
   /** A character split over several tokens is in the last of them; the others are "". */
-  pieces?: string[];
+  pieces?: string[] | undefined;
   /** Log-probability under the sampler, in nats. */
   logprobs: TokenValues;
   /** Log-probability under the trainer, in the first evaluation of the token, before the step's update. */
@@ -536,7 +536,7 @@ export interface FilterField {
   type: "number" | "text" | "boolean";
   about: string;
   /** Known values, for suggestions. */
-  values?: string[];
+  values?: string[] | undefined;
 }
 
 // Live

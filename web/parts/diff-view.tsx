@@ -27,7 +27,7 @@ export function DiffView({ before, after }: { before: string; after: string }) {
 
 export interface Tokens {
   ids: readonly number[];
-  pieces?: readonly string[];
+  pieces?: readonly string[] | undefined;
 }
 
 /** Compares token ids, because the same text can have different tokens. */

@@ -2,13 +2,13 @@
 
 import { type LearningRateOptions, learningRate } from "../../algorithms/schedules/learning-rate.ts";
 import type { Loss } from "../../algorithms/types.ts";
+import { valuesAt } from "../../arrays.ts";
 import { NonFiniteLossError } from "../../backends/check-loss-value.ts";
 import type { AdamParams, ForwardBackwardResult, Learner, StepResult } from "../../backends/engine.ts";
 import { concatenate } from "../../concatenate.ts";
 import { addMetrics } from "../../statistics.ts";
 import { countsOf, offsetsOf } from "../../trajectories/batch.ts";
 import type { Sequence, TrainingBatch, TrajectoryGroup } from "../../trajectories/types.ts";
-import { valuesAt } from "../../values-at.ts";
 
 /** Divides the sequences of a batch into passes, in order. */
 export type Shares = (batch: TrainingBatch) => Int32Array[];

@@ -16,11 +16,11 @@ import {
   type PolicyLossOptions,
   readsSampler,
 } from "../../algorithms/policy-loss/policy-loss.ts";
+import { valuesAt } from "../../arrays.ts";
 import type { Learner } from "../../backends/engine.ts";
 import { RunError, UserError } from "../../errors.ts";
 import { keepTokens, selectSequences } from "../../trajectories/batch.ts";
 import type { TrainingBatch } from "../../trajectories/types.ts";
-import { valuesAt } from "../../values-at.ts";
 import type { Models } from "../state.ts";
 import { askCritic } from "./critic.ts";
 

@@ -1,5 +1,6 @@
 /** The anatomy of a step: what each rollout did and waited for, from the journal. */
 
+import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import type { RolloutLife } from "../../tracking/events.ts";
 import { journalFile } from "../../tracking/run-folder/journal.ts";
@@ -51,8 +52,8 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
   const keyOf = database.prepare(
     "SELECT key FROM trajectories WHERE part = 0 AND task = ? AND kind = ? AND rollout = ? AND step >= ? ORDER BY step LIMIT 1",
   );
-  for (const [index, lane] of lanes.entries()) {
-    const row = keyOf.get([lane.task, kind, lane.rollout, found[index]!.step]) as { key: string } | undefined;
+  for (const [lane, { step }] of zip(lanes, found)) {
+    const row = keyOf.get([lane.task, kind, lane.rollout, step]) as { key: string } | undefined;
     lane.episode = row?.key ?? null;
   }
   const phases = database
@@ -95,11 +96,9 @@ function summary(lanes: readonly Lane[], now: number): Pick<Anatomy, "slowest" |
     for (const kind of Object.keys(totals) as SpanKind[]) totals[kind] += times[kind];
     return times;
   });
-  const slowest = lanes
-    .map(({ start, end }, lane) => {
-      const { queued: _, ...times } = own[lane]!;
+  const slowest = zip(lanes, own)
+    .map(([{ start, end }, { queued, ...times }], lane) => {
       const [mostly = ["agent"]] = Object.entries(times).sort(([, left], [, right]) => right - left);
-      const queued = own[lane]!.queued;
       return { lane, ends: end ?? now, milliseconds: (end ?? now) - start - queued, mostly: mostly[0] as SpanKind };
     })
     .sort((left, right) => right.ends - left.ends || right.milliseconds - left.milliseconds);
@@ -118,9 +117,9 @@ function withSpans(
   const builders = found.map((lane) => laneBuilder(lane, origin));
   // A task may occur again in a later step. An event belongs to the lane that began last before it.
   const byName = new Map<string, { first: number; last: number; builder: LaneBuilder }[]>();
-  for (const [index, lane] of found.entries()) {
+  for (const [lane, builder] of zip(found, builders)) {
     const own = byName.get(laneName(lane)) ?? [];
-    own.push({ first: lane.first, last: lane.last ?? Number.POSITIVE_INFINITY, builder: builders[index]! });
+    own.push({ first: lane.first, last: lane.last ?? Number.POSITIVE_INFINITY, builder });
     byName.set(laneName(lane), own);
   }
   const from = Math.min(...found.map(({ first }) => first));
@@ -169,7 +168,7 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
     const kind = stageKinds[stage] ?? "agent";
     const span = { start: at, end: null, attempt };
     if (tools && (kind === "agent" || kind === "environment")) own = { kind: "tool", ...span, stage: tools.join(", ") };
-    else own = { kind, ...span, ...(kind === "agent" && stage !== "workflow" ? { stage } : {}) };
+    else own = { kind, ...span, stage: kind === "agent" && stage !== "workflow" ? stage : undefined };
   }
 
   return {
@@ -202,9 +201,9 @@ function laneBuilder(indexed: IndexedLane, origin: number): LaneBuilder {
           if (span === undefined) return;
           span.end = at;
           if (event.queued !== undefined) {
-            const waited: Span = { ...span, kind: "sample_queue", end: Math.min(at, span.start + event.queued) };
-            spans.splice(spans.indexOf(span), 0, waited);
-            span.start = waited.end!;
+            const sent = Math.min(at, span.start + event.queued);
+            spans.splice(spans.indexOf(span), 0, { ...span, kind: "sample_queue", end: sent });
+            span.start = sent;
           }
           if (event.state === "unanswered") span.failed = true;
           else {

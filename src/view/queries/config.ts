@@ -30,8 +30,8 @@ function collect(node: Node | null, key: string, entries: ConfigEntry[]): void {
   entries.push({
     key,
     value: described?.about.secret === true && !isReference(value) ? "***" : masked(value),
-    ...(origin ? { origin: maskUrls(origin) } : {}),
-    ...(described === undefined ? {} : { about: described.description }),
+    origin: origin ? maskUrls(origin) : undefined,
+    about: described?.description,
   });
 }
 

@@ -120,7 +120,7 @@ function toTrajectory({ role, instance, reward, advantage, part_tokens, part_tur
   return [
     {
       role,
-      ...(instance === null ? {} : { instance }),
+      instance: instance ?? undefined,
       reward: fromStored(reward),
       advantage: fromStored(advantage),
       tokens: part_tokens,

@@ -74,35 +74,35 @@ function turnsOf(
   const { steps } = trajectory;
   let offered = "[]";
   return steps.map((step, index) => {
-    const before = longestContinued(step, steps.slice(0, index));
-    const earlier = before === null ? undefined : steps[before]!;
+    const continued = longestContinued(step, steps.slice(0, index));
+    const earlier = continued?.step;
     const seen = earlier === undefined ? 0 : earlier.promptTokens.length + earlier.tokens.length;
     const tools = JSON.stringify(step.tools ?? []);
     const isOffered = tools !== offered;
     offered = tools;
     return {
       messages: step.messages.slice(earlier === undefined ? 0 : earlier.messages.length + 1).map(toMessage),
-      continues: before,
-      ...(index > 0 && before === null && step.starts !== undefined ? { starts: step.starts } : {}),
-      ...(isOffered ? { tools: [...(step.tools ?? [])] } : {}),
+      continues: continued?.index ?? null,
+      starts: index > 0 && continued === undefined ? step.starts : undefined,
+      tools: isOffered ? [...(step.tools ?? [])] : undefined,
       reply: toReply(step),
       promptLength: step.promptTokens.length,
       prompt: withPieces(step.promptTokens.subarray(seen), pieces),
-      sampled: sampledTokens(trajectory, index, trained, pieces),
+      sampled: sampledTokens(trajectory, step, index, trained, pieces),
       stopReason: step.stopReason,
-      ...(step.cutOffBy === undefined ? {} : { cutOffBy: step.cutOffBy }),
+      cutOffBy: step.cutOffBy,
       reward: step.reward === null ? null : toJsonNumber(step.reward),
-      ...(step.processed ? { processed: true as const } : {}),
+      processed: step.processed,
     } satisfies Turn;
   });
 }
 
-/** The index of the earlier step that has most tokens of this one's prompt. */
-function longestContinued(step: Step, earlier: readonly Step[]): number | null {
-  let best: number | null = null;
+/** The earlier step that has most tokens of this one's prompt. */
+function longestContinued(step: Step, earlier: readonly Step[]): { index: number; step: Step } | undefined {
+  let best: { index: number; step: Step } | undefined;
   for (const [index, before] of earlier.entries()) {
-    if (best !== null && earlier[best]!.promptTokens.length >= before.promptTokens.length) continue;
-    if (continues(step, before)) best = index;
+    if (best && best.step.promptTokens.length >= before.promptTokens.length) continue;
+    if (continues(step, before)) best = { index, step: before };
   }
   return best;
 }
@@ -112,16 +112,16 @@ const rounded = (value: number) => (Number.isInteger(value) ? value : Number(val
 
 const withPieces = (tokens: Int32Array, pieces: Pieces | undefined) => ({
   ids: Array.from(tokens),
-  ...(pieces === undefined ? {} : { pieces: pieces(tokens) }),
+  pieces: pieces?.(tokens),
 });
 
 function sampledTokens(
   trajectory: KeptTrajectory,
+  { tokens, logprobs, policyVersion, tokenVersions }: Step,
   index: number,
   trained: boolean,
   pieces: Pieces | undefined,
 ): SampledTokens {
-  const { tokens, logprobs, policyVersion, tokenVersions } = trajectory.steps[index]!;
   const recorded = trajectory.training?.[index];
   const values = (packed: PackedValues | undefined) => unpackValues(packed, tokens.length);
   const advantage = values(recorded?.advantage) ?? tokenAdvantages(trajectory, index, tokens.length);
@@ -169,11 +169,11 @@ function toMessage(message: ChatMessage): Message {
   return {
     role,
     content: describeContent(content),
-    ...(images.length === 0 ? {} : { images }),
-    ...(name === undefined ? {} : { name }),
-    ...(toolCallId === undefined ? {} : { toolCallId }),
-    ...(reasoning ? { thinking: reasoning } : {}),
-    ...(toolCalls.length === 0 ? {} : { toolCalls: toolCalls.map(toCall) }),
+    images: images.length === 0 ? undefined : images,
+    name,
+    toolCallId,
+    thinking: reasoning || undefined,
+    toolCalls: toolCalls.length === 0 ? undefined : toolCalls.map(toCall),
   };
 }
 
@@ -182,7 +182,7 @@ function toReply({ text, reply }: Step): Reply {
   return {
     text,
     content: reply?.content ?? text,
-    ...(reply?.reasoning ? { thinking: reply.reasoning } : {}),
+    thinking: reply?.reasoning || undefined,
     toolCalls: (reply?.toolCalls ?? []).map(toCall),
     problems,
   };

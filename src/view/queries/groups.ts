@@ -1,5 +1,6 @@
 /** Rollouts of one task that are compared with each other, in one step or in all. */
 
+import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { mean } from "../../statistics.ts";
 import type {
@@ -46,11 +47,11 @@ export function group(database: IndexDatabase, folder: string, query: Given<Grou
     .prepare("SELECT DISTINCT step FROM trajectories WHERE task = ? AND kind = ? ORDER BY step")
     .all([task, kind]) as { step: number }[];
   let row: unknown = null;
-  const members = toRows(database, rows).map((shown, index): GroupMember => {
-    const kept = readKept(folder, rows[index]!);
+  const members = zip(rows, toRows(database, rows)).map(([indexed, shown]): GroupMember => {
+    const kept = readKept(folder, indexed);
     row ??= kept.row;
     const replies = kept.trajectories.map((trajectory) => trajectory.steps.at(-1)?.text ?? "");
-    return { ...shown, explanation: rows[index]!.explanation, replies };
+    return { ...shown, explanation: indexed.explanation, replies };
   });
   return { step, kind, task, row, groups, members, steps: steps.map((each) => each.step) };
 }
@@ -65,13 +66,14 @@ export function taskHistory(database: IndexDatabase, folder: string, query: Give
   const [first] = found;
   if (first === undefined) throw new UserError(`the run has no episodes of the task ${task}`, { code: "not_found" });
   const rows = toRows(database, found);
-  const bySteps = new Map<string, EpisodeRow[]>();
+  const bySteps = new Map<string, Pick<EpisodeRow, "step" | "kind"> & { episodes: EpisodeRow[] }>();
   for (const row of rows) {
-    const name = `${row.step} ${row.kind}`;
-    bySteps.set(name, [...(bySteps.get(name) ?? []), row]);
+    const { step, kind } = row;
+    const known = bySteps.get(`${step} ${kind}`);
+    if (known) known.episodes.push(row);
+    else bySteps.set(`${step} ${kind}`, { step, kind, episodes: [row] });
   }
-  const steps = [...bySteps.values()].map((episodes) => {
-    const { step, kind } = episodes[0]!;
+  const steps = Array.from(bySteps.values(), ({ step, kind, episodes }) => {
     return { step, kind, mean: meanOf(episodes.map(({ reward }) => reward)), episodes };
   });
   return { task, row: readKept(folder, first).row ?? null, steps };

@@ -49,8 +49,8 @@ export function runSummary({ folder, database, share, problems }: RunIndex): Run
     reward: rewards.at(-1) ?? null,
     rewards: thinned(rewards),
     validation: lastValidation(database),
-    ...(share < 1 ? { indexing: share } : {}),
-    ...(problems.length > 0 ? { problem: problems[0]! } : {}),
+    indexing: share < 1 ? share : undefined,
+    problem: problems[0],
   };
 }
 

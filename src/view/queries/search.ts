@@ -1,4 +1,5 @@
 /** Full text search. */
+import { zip } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import type { SearchHit, SearchQuery, SearchResults } from "../api.ts";
 import { filterCondition, searchTerms, searchWords } from "../filter/to-sql.ts";
@@ -30,12 +31,11 @@ export function search(database: IndexDatabase, query: Given<SearchQuery>): Sear
     found.flatMap(({ row }) => row ?? []),
   );
   const textOf = database.prepare("SELECT text FROM texts WHERE rowid = ?");
-  const shown = toRows(database, rows);
-  const hits = rows.map(({ episode }, index): SearchHit => {
-    const { text } = textOf.get([episode]) as { text: string };
-    return { episode: shown[index]!, ...snippetOf(text, words) };
+  const hits = zip(rows, toRows(database, rows)).map(([indexed, episode]): SearchHit => {
+    const { text } = textOf.get([indexed.episode]) as { text: string };
+    return { episode, ...snippetOf(text, words) };
   });
-  return { total: found[0]!.total, hits };
+  return { total: found[0]?.total ?? 0, hits };
 }
 
 /** Characters before and after a match. */

@@ -61,7 +61,7 @@ export function createApp({ viewer, live, token, page }: AppOptions): Hono {
 
   app.get("/api/fields", (context) => {
     const list = Object.entries(fields).map(([name, { type, about, values }]) => {
-      return { name, type, about, ...(values ? { values } : {}) };
+      return { name, type, about, values };
     });
     return context.json({ fields: list, examples: [...examples] } satisfies FilterFields);
   });
