@@ -11,5 +11,5 @@ export const valuesAt = <Value>(values: ArrayLike<Value>, positions: Iterable<nu
   Array.from(positions, (position) => valueAt(values, position));
 
 /** The values of the first array, each with the value at the same position of the second one. */
-export const zip = <Left, Right>(left: readonly Left[], right: readonly Right[]): [Left, Right][] =>
-  left.map((value, position) => [value, valueAt(right, position)]);
+export const zip = <Left, Right>(left: ArrayLike<Left>, right: ArrayLike<Right>): [Left, Right][] =>
+  Array.from(left, (value, position) => [value, valueAt(right, position)]);

@@ -86,12 +86,13 @@ const dataUrl = /^data:([^;,]*)((?:;[^;,]*)*),/i;
 function addDataUrl(store: MediaStore, url: string): StoredImage {
   const match = dataUrl.exec(url.slice(0, 1000));
   if (match === null) throw new UserError("the data URL of an image has no comma after its type");
-  const type = match[1]!.toLowerCase();
+  const [head, mediaType = "", parameters = ""] = match;
+  const type = mediaType.toLowerCase();
   if (type !== "image/png" && type !== "image/jpeg" && type !== "image/jpg") {
     throw new UserError(`the data URL is of type ${type === "" ? "text/plain" : type}, not image/png or image/jpeg`);
   }
-  if (!/;base64$/i.test(match[2]!)) throw new UserError("the data URL of an image must be in base64");
-  const image = store.add(decodeBase64(url.slice(match[0].length)));
+  if (!/;base64$/i.test(parameters)) throw new UserError("the data URL of an image must be in base64");
+  const image = store.add(decodeBase64(url.slice(head.length)));
   const stated = type === "image/jpg" ? "image/jpeg" : type;
   if (image.type === stated) return image;
   throw new UserError(`the data URL says ${type}, but the image is ${image.type}`);

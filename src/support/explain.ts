@@ -9,6 +9,7 @@ import { shownValue } from "../config/secrets/without-secrets.ts";
 import { type Origin, originText } from "../config/tree/origin.ts";
 import { valueAt } from "../config/tree/value-at.ts";
 import { UserError } from "../errors.ts";
+import { own } from "../own.ts";
 import { type Effect, effectOf } from "./effect.ts";
 
 export interface ExplainedKey {
@@ -35,8 +36,8 @@ export function explainConfig(composed: ComposedConfig, only?: string): Explaine
   const natives = [...composed.origins.keys()].filter((path) => !configKeys.has(path));
   const asked = (key: string) => only === undefined || key === only || key.startsWith(`${only}.`);
   const keys = [...configKeys.keys(), ...natives].filter(asked);
-  if (keys.length === 0 && !configSections.has(only!)) {
-    throw new UserError(`unknown key ${only}${didYouMean(only!, { keys: true, sections: true })}`);
+  if (only !== undefined && keys.length === 0 && !configSections.has(only)) {
+    throw new UserError(`unknown key ${only}${didYouMean(only, { keys: true, sections: true })}`);
   }
   return keys.map((key) => explainKey(composed, key));
 }
@@ -59,7 +60,8 @@ function explainKey(composed: ComposedConfig, key: string): ExplainedKey {
   }
   const { config } = composed;
   const unused = reasonUnused(composed, key);
-  const native = Object.hasOwn(verlKeys, key) ? describeKey(key, verlKeys[key]!) : undefined;
+  const schema = own(verlKeys, key);
+  const native = schema && describeKey(key, schema);
   return {
     ...found,
     value: shownValue(valueAt(composed.tree, key), composed.masks, key),

@@ -1,4 +1,5 @@
 /** Log-probabilities of sampled tokens in the shapes of OpenAI's APIs. */
+import { zip } from "../../arrays.ts";
 import type { Chat } from "../../chat/types.ts";
 import type { Generated } from "../../rollout/session/types.ts";
 
@@ -22,12 +23,10 @@ export function chatLogprobs(
   chat: Chat,
   { tokens, logprobs, topLogprobs }: Pick<Generated, "tokens" | "logprobs" | "topLogprobs">,
 ): (TokenLogprob & { top_logprobs: TokenLogprob[] })[] {
-  return Array.from(tokens, (token, index) => {
+  return zip(tokens, logprobs).map(([token, logprob], index) => {
     const top = topLogprobs?.[index];
-    const alternatives = top
-      ? Array.from(top.tokens, (other, rank) => tokenLogprob(chat, other, top.logprobs[rank]!))
-      : [];
-    return { ...tokenLogprob(chat, token, logprobs[index]!), top_logprobs: alternatives };
+    const alternatives = top ? zip(top.tokens, top.logprobs).map(([other, own]) => tokenLogprob(chat, other, own)) : [];
+    return { ...tokenLogprob(chat, token, logprob), top_logprobs: alternatives };
   });
 }
 
@@ -40,9 +39,7 @@ export function completionLogprobs(chat: Chat, { tokens, logprobs, topLogprobs }
     token_logprobs: Array.from(logprobs, finite),
     top_logprobs:
       topLogprobs?.map((top) =>
-        Object.fromEntries(
-          Array.from(top.tokens, (token, rank) => [chat.decode([token]), finite(top.logprobs[rank]!)]),
-        ),
+        Object.fromEntries(zip(top.tokens, top.logprobs).map(([token, own]) => [chat.decode([token]), finite(own)])),
       ) ?? null,
     text_offset: texts.map((text) => {
       const start = offset;

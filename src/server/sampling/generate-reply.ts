@@ -1,4 +1,5 @@
 /** Replies in the form of vLLM's `/inference/v1/generate`. */
+import { zip } from "../../arrays.ts";
 import type { Sample } from "../../backends/engine.ts";
 
 const reasons = { stop: "stop", length: "length", aborted: "abort" } as const;
@@ -64,11 +65,11 @@ export function toLastEvent(head: ReplyHead, sample: Sample, streamed: number, l
 
 /** The sampled token comes first among the likely ones. */
 const contentOf = ({ tokens, logprobs, topLogprobs }: Sample) =>
-  Array.from(tokens, (token, at) => {
-    const own = { token_id: token, logprob: logprobs[at]! };
-    const top = topLogprobs?.[at];
-    const likely = Array.from(top?.tokens ?? [], (token_id, rank) => ({ token_id, logprob: top!.logprobs[rank]! }));
-    return { ...own, top_logprobs: [own, ...likely.filter(({ token_id }) => token_id !== token)] };
+  zip(tokens, logprobs).map(([token, logprob], at) => {
+    const own = { token_id: token, logprob };
+    const { tokens: likely = [], logprobs: others = [] } = topLogprobs?.[at] ?? {};
+    const listed = zip(likely, others).map(([token_id, logprob]) => ({ token_id, logprob }));
+    return { ...own, top_logprobs: [own, ...listed.filter(({ token_id }) => token_id !== token)] };
   });
 
 /** First to last and without a gap. */

@@ -5,12 +5,14 @@
  * In the formulas, of a token: p its log-probability under the model, q under the sampler (`logprobs`), A its advantage,
  * r = exp(p - q), sg = without gradient.
  */
+
 import { cispo } from "../../algorithms/losses/cispo.ts";
 import { dro } from "../../algorithms/losses/dro.ts";
 import { importanceSampling } from "../../algorithms/losses/importance-sampling.ts";
 import { ppo } from "../../algorithms/losses/ppo.ts";
 import { lossDefaults, type SequenceLoss } from "../../algorithms/losses/sequence-loss.ts";
 import type { Loss, LossValue } from "../../algorithms/types.ts";
+import { valuesAt } from "../../arrays.ts";
 import { UserError } from "../../errors.ts";
 import { nearest } from "../../nearest.ts";
 import type { TokenOutputs } from "../../trajectories/types.ts";
@@ -155,9 +157,9 @@ export function sumLoss(name: string, inputs: readonly Values[], config: Config)
     evaluate(outputs: TokenOutputs, members: Int32Array): LossValue {
       const gradient = new Float32Array(outputs.logprobs.length);
       let loss = 0;
-      for (const [row, member] of members.entries()) {
+      for (const [row, input] of valuesAt(inputs, members).entries()) {
         const [from, to] = outputs.offsets.subarray(row, row + 2);
-        loss += datum(outputs.logprobs.subarray(from, to), inputs[member]!, config, gradient.subarray(from, to));
+        loss += datum(outputs.logprobs.subarray(from, to), input, config, gradient.subarray(from, to));
       }
       return { loss, gradient: { logprobs: gradient }, metrics: {} };
     },
