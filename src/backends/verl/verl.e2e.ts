@@ -2,11 +2,12 @@
  * verl's workers on a Ray cluster of this machine: two FSDP2 ranks on the CPU, compared with the local engine. Rollout
  * servers, one for each rank, sample in verl's own way; they are the small ones of worker/tests/verl.
  */
-import { writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
+import type { CallParams } from "../../agents/types.ts";
 import { type PolicyLossOptions, policyLoss } from "../../algorithms/policy-loss/policy-loss.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import { openChat } from "../../chat/open-chat.ts";
@@ -261,6 +262,24 @@ describe("verl's rollout servers", () => {
     expect(history.map(({ metrics }) => metrics["rollout/sync_probe_difference"]! < 1e-4)).toEqual([true, true]);
     expect(history.map(({ metrics }) => metrics["rollout/servers"])).toEqual([2, 2]);
   });
+
+  it("sample while the workers train, and continue replies with new weights", async () => {
+    const toy = toyExperiment("asynchronous");
+    const async_training = { enable: true, mini_batch_size: 4, staleness_threshold: 1, partial_rollout: true };
+    const rllm = { ...toy.config.rllm, async_training, workflow: { n_parallel_tasks: 16 } };
+    // Replies of the second step are long enough to be running when the first update ends.
+    let started = 0;
+    const workflow: typeof toy.workflow = (task, context) =>
+      toySingleTurn({ maxTokens: started++ < 16 ? 8 : 256 })(task, context);
+    const training = { ...toy.config.training, ppo_epochs: 1 };
+    const config = { ...toy.config, rllm, training, data: { max_response_length: 256 } };
+    const { history } = await train({ ...toy, config, workflow }, { engine: { engine: served, chat: toyChat() } });
+    expect(history.map(({ metrics }) => metrics["async/weight_version"])).toEqual([0, 1]);
+    expect(history.map(({ metrics }) => metrics["async/staleness_max"])).toEqual([0, 1]);
+    const folder = join(root, "asynchronous", "episodes");
+    const episodes = readdirSync(folder).map((name) => readFileSync(join(folder, name), "utf8"));
+    expect(episodes.join("")).toMatch(/"tokenVersions":\[0(,0)*,1(,1)*\]/);
+  });
 });
 
 /** `learner` of an engine, with samples of the model that it started from. */
@@ -276,13 +295,17 @@ const sampledByBase = (of: LearningEngine): Engine => ({
 const named = (kind: string, runs: readonly NamedRun[]) =>
   runs.map(([name, overrides]): NamedRun => [`${kind} ${name}`, overrides]);
 
+const toySingleTurn = (params: CallParams = {}) =>
+  singleTurn({
+    prompt: ({ index }: { index: number }) => `say ${index}`,
+    reward: (_row, { text }) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8,
+    params,
+  });
+
 /** Two steps, each of two passes. */
 const toyExperiment = (name: string) => ({
   train: generated("toy", 8, (index) => ({ index })),
-  workflow: singleTurn({
-    prompt: ({ index }: { index: number }) => `say ${index}`,
-    reward: (_row, { text }) => [...text].filter((letter) => letter >= "a" && letter <= "z").length / 8,
-  }),
+  workflow: toySingleTurn(),
   config: {
     model: { name: model, lora_rank: 0 },
     rllm: {
