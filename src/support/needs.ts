@@ -110,6 +110,7 @@ const hasCritic = (config: Config) => hasEstimator(config, (name) => builtInEsti
 const startsScoringServers = ({ rllm: { reward } }: Config) => reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
 const isSharded = ({ local }: Config) => local.processes > 1;
+const localEngine = "a local engine (rllm.backend=local, or tinker without a service)";
 const isPerStep = ({ rllm: { stepwise_advantage: stepwise } }: Config) =>
   stepwise.enable && stepwise.mode === "per_step";
 
@@ -300,11 +301,8 @@ export const settingNeeds: readonly SettingNeed[] = [
     },
     refused: false,
   },
-  needs(
-    "a local engine (rllm.backend=local, or tinker without a service)",
-    [...below("local"), "model.processor"],
-    (config) => !isRemote(config),
-  ),
+  needs(localEngine, below("local"), (config) => !isRemote(config)),
+  refusing(needs(localEngine, ["model.processor"], (config) => !isRemote(config))),
 ];
 
 function needs(requires: string, keys: readonly string[], isMet: (config: Config) => boolean): SettingNeed {

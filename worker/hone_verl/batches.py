@@ -4,7 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import ray
+import torch
 from hone_worker.errors import UserMistake
+from hone_worker.images.pictures import Pictures, Piece, place
+from hone_worker.images.vision import Vision
 
 from .shard import Shard
 
@@ -36,9 +39,15 @@ class Batch:
         return [ray.put({name: array[at] for name, array in values.items()}) for at in self.at]
 
 
-def deal(arrays: dict[str, np.ndarray], ranks: int, multiple: int) -> Batch:
+def deal(
+    arrays: dict[str, np.ndarray],
+    ranks: int,
+    multiple: int,
+    vision: Vision | None = None,
+    pictures: list[Pictures] | None = None,
+) -> Batch:
     """Deals the sequences by length, so that every rank has about the same number of tokens. Each rank gets a
-    multiple of `multiple` sequences."""
+    multiple of `multiple` sequences. `pictures`: the images of each sequence, for a model with `vision`."""
     if "targets" in arrays:
         raise UserMistake("verl computes outputs only for a sequence's own tokens", "Request them without targets.")
     tokens, offsets, trained = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64), arrays["trained"]
@@ -55,16 +64,24 @@ def deal(arrays: dict[str, np.ndarray], ranks: int, multiple: int) -> Batch:
     each = -(-max(map(len, members)) // multiple) * multiple
     shards, at = [], []
     for mine in members:
-        places, where, begin = [], [], 0
+        places, where, pieces, begin = [], [], [], 0
         for sequence in mine:
             flags = np.flatnonzero(trained[entries[sequence] : entries[sequence + 1]])
             places.append(begin + flags)
             where.append(before[entries[sequence]] + np.arange(len(flags)))
-            begin += lengths[sequence]
-        pieces = [tokens[offsets[sequence] : offsets[sequence + 1]] for sequence in mine]
-        pieces += [_FILLER] * (each - len(mine))
-        sizes = np.array([len(piece) for piece in pieces], np.int64)
-        shards.append(Shard(np.concatenate(pieces), sizes, _joined(places), int(lengths.max())))
+            ids = tokens[offsets[sequence] : offsets[sequence + 1]]
+            pieces.append(Piece(ids, pictures[sequence] if pictures else (), 0, len(ids), begin))
+            begin += len(ids)
+        rows = [piece.ids for piece in pieces] + [_FILLER] * (each - len(mine))
+        sizes = np.array([len(row) for row in rows], np.int64)
+        positions = None
+        if vision is not None:
+            plain = torch.cat([torch.arange(size) for size in sizes])
+            positions = vision.row_positions([piece for piece in pieces if piece.pictures], plain)
+        placed = place(pieces, torch.device("cpu"))
+        shards.append(
+            Shard(np.concatenate(rows), sizes, _joined(places), int(lengths.max()), positions, placed)
+        )
         at.append(_joined(where))
     return Batch([ray.put(shard) for shard in shards], at, len(lengths), int(before[-1]))
 

@@ -67,6 +67,13 @@ def read_configuration(given: dict[str, Any], device: str) -> Configuration:
     return configuration
 
 
+def adapt_to_images(configuration: Configuration) -> None:
+    """For a model that reads images."""
+    if configuration.get("actor_rollout_ref.model.override_config.attn_implementation") == "sdpa":
+        path = "actor_rollout_ref.model.use_remove_padding"
+        configuration.set(path, False, "verl's packed rows of models that read images need flash-attn")
+
+
 def as_dataclass(configuration: Configuration, path: str) -> Any:
     """A section of the configuration as verl's own dataclass."""
     try:

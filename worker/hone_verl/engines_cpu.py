@@ -10,6 +10,8 @@ from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 
+from .engine_images import ReadsImages
+
 
 def start_gloo() -> None:
     """Starts the process group. verl's own default names the backend of the CPU twice, which torch refuses."""
@@ -36,7 +38,7 @@ verl.utils.model.load_valuehead_model = _load_value_model
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class LanguageModelEngine(transformer_impl.FSDPEngineWithLMHead):
+class LanguageModelEngine(ReadsImages, transformer_impl.FSDPEngineWithLMHead):
     pass
 
 

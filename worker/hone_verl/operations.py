@@ -17,6 +17,8 @@ import verl
 from hone_worker.channel import Channel, Message
 from hone_worker.errors import UserMistake
 from hone_worker.folders import write_folder, write_json
+from hone_worker.images.media import Media
+from hone_worker.images.vision import Vision
 from hone_worker.messages import Cancelled, ProtocolError, ask_gradient, outputs_of
 from omegaconf import OmegaConf
 from verl.single_controller.ray import RayResourcePool
@@ -25,8 +27,9 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from .batches import Batch, deal
 from .checkpoints import require_loadable, version_of
 from .cluster import Cluster
-from .configuration import Configuration, as_dataclass, ranks, read_configuration
+from .configuration import Configuration, adapt_to_images, as_dataclass, ranks, read_configuration
 from .group import WorkerGroup
+from .images import open_vision
 from .model_facts import model_facts
 from .policies import ACTOR, CRITIC, REFERENCE, Policies
 from .rollouts import Rollouts, prepare_rollouts
@@ -53,6 +56,8 @@ class Operations:
         self._policies: Policies | None = None
         self._pool: RayResourcePool | None = None
         self._rollouts: Rollouts | None = None
+        self._vision: Vision | None = None
+        self._media = Media()
         self._batches: dict[int, Batch] = {}
         self._last = 0
         self._versions = {ACTOR: 0, CRITIC: 0}
@@ -89,6 +94,9 @@ class Operations:
             prepare_rollouts(configuration)
         nodes, each = ranks(configuration)
         facts = model_facts(Path(header["model"]), header.get("name", header["model"]), self._device)
+        self._vision, images_reason = open_vision(Path(header["model"]))
+        if self._vision is not None:
+            adapt_to_images(configuration)
         self._status(message, "starting Ray" if (header.get("ray") or {}).get("address") is None else "joining Ray")
         logs = header["logs"]
         # Each worker writes its own log file; rollout servers write to the driver's log.
@@ -106,7 +114,14 @@ class Operations:
         )
         self._status(message, f"starting {nodes * each} of verl's workers (actor)")
         role = "actor_rollout" if rollouts and configuration.get("actor_rollout_ref.hybrid_engine") else "actor"
-        self._policies = Policies(configuration, self._pool, logs, role, lambda text: self._status(message, text))
+        self._policies = Policies(
+            configuration,
+            self._pool,
+            logs,
+            role,
+            reads_images=self._vision is not None,
+            status=lambda text: self._status(message, text),
+        )
         self._configuration = configuration
         found = self._policies.actor.call("facts")
         versions = {
@@ -116,8 +131,9 @@ class Operations:
             "verl": verl.__version__,
             "ray": ray.__version__,
         }
+        images = {"images": self._vision and self._vision.info(), "images_reason": images_reason}
         return {
-            "model": {**facts, "parameters": found[0]["parameters"], "dtype": found[0]["dtype"]},
+            "model": {**facts, "parameters": found[0]["parameters"], "dtype": found[0]["dtype"], **images},
             "versions": versions,
             "device": self._device,
             "ranks": len(found),
@@ -155,8 +171,11 @@ class Operations:
         self._policies.close(message.header["policy"])
         return {}, {}
 
+    def on_put_media(self, message: Message) -> Answer:
+        return self._media.put(message, self._seeing())
+
     def on_stage(self, message: Message) -> Answer:
-        return {"batch": self._stage(message.arrays)}, {}
+        return {"batch": self._stage(message)}, {}
 
     def on_unstage(self, message: Message) -> Answer:
         self._unstage(message.header["batch"])
@@ -304,16 +323,26 @@ class Operations:
             if number not in self._batches:
                 raise ProtocolError(f"batch {number} is not staged")
             return use(number)
-        number = self._stage(message.arrays)
+        number = self._stage(message)
         try:
             return use(number)
         finally:
             self._unstage(number)
 
-    def _stage(self, arrays: dict[str, np.ndarray]) -> int:
+    def _stage(self, message: Message) -> int:
+        if message.header.get("media"):
+            self._seeing()
+        pictures = self._media.pictures(message)
         self._last += 1
-        self._batches[self._last] = deal(arrays, self._policies.data_ranks, self._multiple())
+        self._batches[self._last] = deal(
+            message.arrays, self._policies.data_ranks, self._multiple(), self._vision, pictures
+        )
         return self._last
+
+    def _seeing(self) -> Vision:
+        if self._vision is None:
+            raise UserMistake("this model reads only text", "Use a model with a vision part.")
+        return self._vision
 
     def _unstage(self, number: int) -> None:
         batch = self._batches.pop(number, None)

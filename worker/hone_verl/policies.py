@@ -21,9 +21,16 @@ class Policies:
     workers start immediately, the critic's workers when it is first opened."""
 
     def __init__(
-        self, configuration: Configuration, pool: RayResourcePool, logs: str, role: str, status: Callable[[str], None]
+        self,
+        configuration: Configuration,
+        pool: RayResourcePool,
+        logs: str,
+        role: str,
+        reads_images: bool,
+        status: Callable[[str], None],
     ):
         self._configuration = configuration
+        self._reads_images = reads_images
         self._pool = pool
         self._logs = logs
         self._open: set[int] = set()
@@ -66,6 +73,8 @@ class Policies:
     def open(self, spec: dict[str, Any], status: Callable[[str], None]) -> tuple[int, int]:
         """Returns the number of the policy and the number of its trainable parameters."""
         kind, head = spec["adapter"]["kind"], spec.get("head")
+        if spec["adapter"].get("train_vision"):
+            raise UserMistake("verl's workers do not train the vision part", "Set model.train_vision=false.")
         if head == "value":
             policy, opened = CRITIC, lambda: self._open_critic(kind, status)
         elif kind == "none":
@@ -106,6 +115,8 @@ class Policies:
         """verl's section `critic.model` determines whether the critic trains an adapter."""
         if kind == "none":
             raise UserMistake("a policy with a value head must be trained", "Use an adapter or full weights.")
+        if self._reads_images:
+            raise UserMistake("verl has no critic for a model that reads images", "Use an estimator without a critic.")
         if self.critic is None:
             status(f"starting {self.actor.size} of verl's workers (critic)")
             self.critic = self._start("critic", CriticWorker, config=self._critic_config())

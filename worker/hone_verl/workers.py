@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers.core_model_loading import revert_weight_conversion
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
 from verl.utils.device import get_device_name, get_torch_device
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
@@ -110,7 +112,7 @@ class _Operations:
         trainer = self._trainer(reference == "model")
         budget = _budget(trainer.engine_config.infer_max_token_len_per_gpu, shard)
         settings = {"compute_loss": False, **_wanted(names), **budget, "no_lora_adapter": reference == "adapter"}
-        found = self._timed(trainer.infer_batch, shard.batch({}, **settings))
+        found = self._timed(trainer.infer_batch, _batch(trainer, shard, {}, settings))
         return None if found is None else _collect(found, shard, names)
 
     def backward(self, gradient: dict[str, np.ndarray], batch: int) -> None:
@@ -119,7 +121,7 @@ class _Operations:
         trainer.set_loss_fn(linear_loss)
         tensors = {f"gradient_{name}": shard.spread(values) for name, values in gradient.items()}
         budget = _budget(trainer.engine_config.max_token_len_per_gpu, shard)
-        self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted(list(gradient)), **budget))
+        self._timed(trainer.forward_backward, _batch(trainer, shard, tensors, {**_wanted(list(gradient)), **budget}))
 
     def zero_grad(self) -> None:
         self._trainer().optimizer_zero_grad()
@@ -182,7 +184,9 @@ class _Operations:
         if keep and kind == "adapter":
             _write_adapter(Path(folder), tensors, peft)
         elif keep:
-            _write_model(Path(folder), tensors, peft, self._trainer().model_config)
+            module = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
+            of_files = module if peft is None else module.get_base_model()
+            _write_model(Path(folder), revert_weight_conversion(of_files, _merged(tensors, peft)), self._trainer().model_config)
 
     def process(self) -> dict[str, Any]:
         """Process id and node of this rank."""
@@ -240,7 +244,7 @@ class PolicyWorker(_Operations, TinkerActorRolloutRefWorker):
         trained = np.ones(len(shard.places), np.float32)
         tensors = {key: shard.spread(values) for key, values in {**inputs, "trained": trained}.items()}
         budget = _budget(trainer.engine_config.max_token_len_per_gpu, shard)
-        found = self._timed(trainer.forward_backward, shard.batch(tensors, **_wanted([]), **budget))
+        found = self._timed(trainer.forward_backward, _batch(trainer, shard, tensors, {**_wanted([]), **budget}))
         return None if found is None else _collect(found, shard, ["logprobs"])
 
     def restart(self, model: dict[str, Any], seed: int) -> None:
@@ -319,6 +323,13 @@ class CriticWorker(_Operations, TinkerTrainingWorker):
         return {"critic": critic}
 
 
+def _batch(
+    trainer: TinkerTrainingWorker, shard: Shard, tensors: dict[str, Tensor], settings: dict[str, Any]
+) -> TensorDict:
+    trainer.engine.images = shard.images
+    return shard.batch(tensors, **settings)
+
+
 def _wanted(names: list[str]) -> dict[str, bool]:
     return {
         "calculate_entropy": "entropy" in names,
@@ -369,8 +380,8 @@ def _write_adapter(folder: Path, tensors: dict[str, Tensor], peft: Any) -> None:
     write_json(path, {**settings, "inference_mode": True})
 
 
-def _write_model(folder: Path, tensors: dict[str, Tensor], peft: Any, model_config: Any) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _merged(tensors: dict[str, Tensor], peft: Any) -> dict[str, Tensor]:
+    """The weights with the adapter merged into them."""
     merged = {}
     for name, value in tensors.items():
         if "lora_" in name:
@@ -381,12 +392,20 @@ def _write_model(folder: Path, tensors: dict[str, Tensor], peft: Any, model_conf
             down, up = (tensors[f"{module}.lora_{part}.default.weight"] for part in "AB")
             value = value + scale * (up.to(value.dtype) @ down.to(value.dtype))
         merged[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = value
+    return merged
+
+
+def _write_model(folder: Path, tensors: dict[str, Tensor], model_config: Any) -> None:
+    """`tensors`: by their names in files."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = model_config.hf_config
     if config.tie_word_embeddings:
-        merged.pop("lm_head.weight", None)
+        tensors.pop("lm_head.weight", None)
     dtype = config.dtype or torch.float32
-    write_tensors(folder / "model.safetensors", {name: value.to(dtype) for name, value in merged.items()})
+    write_tensors(folder / "model.safetensors", {name: value.to(dtype) for name, value in tensors.items()})
     config.save_pretrained(folder)
     if model_config.generation_config is not None:
         model_config.generation_config.save_pretrained(folder)
     model_config.get_processor().save_pretrained(folder)
+    for path in Path(model_config.local_path).glob("*processor_config.json"):
+        shutil.copyfile(path, folder / path.name)

@@ -1,5 +1,6 @@
 /** A learner whose tensors are in a worker: the interface of ../engine.ts spoken over the worker's protocol. */
 import { resolve } from "node:path";
+import type { MediaStore } from "../../images/media-store.ts";
 import type { Learner, LearnerSpec, Published } from "../engine.ts";
 import { requireFitting } from "../learner-spec.ts";
 import type { Connection } from "./connection.ts";
@@ -7,6 +8,7 @@ import { forward, forwardBackward } from "./forward-backward.ts";
 import { type Frame, readNumber } from "./frames.ts";
 import { type FindNativeLoss, nativeForwardBackward } from "./native-loss.ts";
 import { trainedOffsets } from "./ragged.ts";
+import { withMedia } from "./media.ts";
 
 export interface WorkerLearner {
   /** The worker's number for these weights. */
@@ -17,11 +19,13 @@ export interface WorkerLearner {
 }
 
 /**
+ * @param store has the images of sequences
  * @param native finds losses that the worker computes itself
  * @throws UserError when the model cannot carry this adapter
  */
 export async function createWorkerLearner(
   connection: Connection,
+  store: MediaStore,
   spec: LearnerSpec,
   native?: FindNativeLoss,
 ): Promise<WorkerLearner> {
@@ -39,14 +43,16 @@ export async function createWorkerLearner(
   const learner: Learner = {
     async forward(sequences, outputs) {
       requireFitting(spec, outputs);
-      return forward(connection, policy, sequences, outputs);
+      return withMedia(connection, store, () => forward(connection, policy, sequences, outputs));
     },
     async forwardBackward(sequences, loss) {
       requireFitting(spec, loss.outputs);
       const found = native?.(loss, trainedOffsets(sequences));
-      return found
-        ? nativeForwardBackward(connection, policy, sequences, loss, found)
-        : forwardBackward(connection, policy, sequences, loss);
+      return withMedia(connection, store, () =>
+        found
+          ? nativeForwardBackward(connection, policy, sequences, loss, found)
+          : forwardBackward(connection, policy, sequences, loss),
+      );
     },
     async optimStep(adam) {
       const { header } = await call("optim_step", {

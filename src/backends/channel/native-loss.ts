@@ -4,6 +4,7 @@ import type { Sequence } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
 import type { Connection } from "./connection.ts";
+import { mediaFields } from "./media.ts";
 import { readOutputs, sequenceArrays, trainedOffsets } from "./ragged.ts";
 
 /** The worker's name for a loss, its settings there, and `[N]` inputs over the trained tokens. */
@@ -27,8 +28,9 @@ export async function nativeForwardBackward(
   loss: Loss,
   { name, settings, inputs }: NativeLoss,
 ): Promise<ForwardBackwardResult> {
-  const fields = { policy, outputs: ["logprobs"], loss: { name, settings } };
-  const arrays = { ...sequenceArrays(sequences), ...inputs };
+  const media = mediaFields(sequences);
+  const fields = { policy, outputs: ["logprobs"], loss: { name, settings }, ...media.fields };
+  const arrays = { ...sequenceArrays(sequences), ...media.arrays, ...inputs };
   const frame = await connection.request("forward_backward", fields, arrays).answer;
   const outputs = readOutputs(frame, trainedOffsets(sequences), ["logprobs"]);
   const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));

@@ -23,6 +23,12 @@ export function modelInfo(name: string, info: WorkerModel): ModelInfo {
   return attentionReason ? { ...model, attentionReason } : model;
 }
 
+/** What the model reports about images; the placeholder is absent if it does not support them. */
+export const imagesOf = ({ images, images_reason: reason }: WorkerModel) => ({
+  placeholder: images ? { text: images.placeholder, id: images.placeholder_id } : undefined,
+  reason: reason ?? undefined,
+});
+
 export async function workerStats(connection: Connection): Promise<Record<string, number>> {
   const { header } = await connection.request("stats").answer;
   const entries = Object.entries(header.stats as Record<string, unknown>);

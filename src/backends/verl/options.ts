@@ -21,7 +21,7 @@ export interface VerlEngineOptions {
   usesGpu: boolean;
   /** The kind of verl's rollout servers, if they sample. */
   rollouts: "vllm" | "sglang" | undefined;
-  hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn">;
+  hooks: Pick<EngineHooks, "logFile" | "onStatus" | "warn" | "media">;
 }
 
 /** @throws UserError when verl's rollout servers cannot be used as they are set */

@@ -64,7 +64,7 @@ class Piece:
 class Placed:
     """The images of one row."""
 
-    images: list[Image]
+    images: tuple[Image, ...]
     """The images, each once."""
     places: Tensor
     """`[K]`, the positions in the row that are replaced."""
@@ -95,7 +95,7 @@ def place(pieces: Sequence[Piece], device: torch.device) -> Placed | None:
     if not images:
         return None
     both = (torch.from_numpy(np.concatenate(part)).to(device) for part in (places, features))
-    return Placed(images, *both)
+    return Placed(tuple(images), *both)
 
 
 def find_pictures(

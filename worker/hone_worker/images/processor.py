@@ -1,5 +1,6 @@
 """A model's image processor: converts an image to the inputs of the vision tower and to tokens."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from ..errors import UserMistake, first_line
 from ..memory import is_out_of_memory
 from ..models.checkpoint_files import read_json
+from . import older_transformers
 from .pictures import UnusableImage
 
 _CONFIGURATIONS = ("preprocessor_config.json", "processor_config.json")
@@ -31,13 +33,11 @@ class ImageProcessor:
                 f"{folder} has no {' or '.join(_CONFIGURATIONS)}", "name the image processor's folder with processor"
             )
         try:
-            self._pixels = AutoImageProcessor.from_pretrained(
-                folder, backend="pil", trust_remote_code=False, local_files_only=True
-            )
-            whole = PROCESSOR_MAPPING[type(config)]
+            self._pixels, self._write, self._options = _open(folder, config)
+        except UserMistake:
+            raise
         except Exception as error:  # noqa: BLE001 - transformers raises errors of many classes
             raise UserMistake(f"the image processor of {folder} cannot be used: {first_line(error)}") from error
-        self._write, self._options = whole.replace_image_token, getattr(whole, "images_kwargs", {})
         tokenizer = model_folder / "tokenizer.json"
         if not tokenizer.exists():
             raise UserMistake(f"images need {tokenizer}, which does not exist", "use a complete copy of the model")
@@ -72,6 +72,15 @@ class ImageProcessor:
             ) from error
         inputs = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         return inputs, np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+
+def _open(folder: Path, config: PreTrainedConfig) -> tuple[Any, Callable[..., str], dict[str, Any]]:
+    """The image processor, the function that writes the text of an image, and the processor's options."""
+    whole = PROCESSOR_MAPPING[type(config)]
+    if not hasattr(whole, "replace_image_token"):
+        return older_transformers.open_processor(folder, config)
+    pixels = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False, local_files_only=True)
+    return pixels, whole.replace_image_token, getattr(whole, "images_kwargs", {})
 
 
 def _image_token(config: PreTrainedConfig) -> int:

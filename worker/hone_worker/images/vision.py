@@ -117,8 +117,10 @@ class Vision:
         device = next(self._base.parameters()).device
         for batch in batches:
             joined = {name: torch.cat([one[name] for _, one in batch]).to(device) for name in batch[0][1]}
-            output = self._base.get_image_features(**joined, return_dict=True)
-            for (i, _), value in zip(batch, output.pooler_output, strict=True):
+            values = self._base.get_image_features(**joined, return_dict=True).pooler_output
+            if isinstance(values, Tensor):  # older versions of transformers do not divide tiles by image
+                values = values.flatten(0, -2).split([len(images[i].places) for i, _ in batch])
+            for (i, _), value in zip(batch, values, strict=True):
                 found[i] = value
         return found
 
