@@ -1,5 +1,4 @@
 import { spawn } from "node:child_process";
-import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { expect, it } from "vitest";
@@ -8,10 +7,10 @@ import { prepareEnvironment, preparePython } from "./prepare.ts";
 const tests = fileURLToPath(new URL("../../worker/tests/verl", import.meta.url));
 
 /** The driver runs in verl's environment, and the transformers that it is compared with in the local engine's. */
-it("verl's driver: test_driver.py", async () => {
+it("verl's driver: test_driver.py and test_driver_images.py", async () => {
   const { python } = await preparePython();
   const flags = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"];
-  const child = spawn(python, [...flags, join(tests, "test_driver.py")], {
+  const child = spawn(python, [...flags, tests], {
     cwd: tests,
     stdio: ["ignore", "pipe", "pipe"],
     env: { ...process.env, HONE_VERL_PYTHON: await prepareEnvironment("verl"), OMP_NUM_THREADS: "1" },

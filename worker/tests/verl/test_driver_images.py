@@ -105,8 +105,15 @@ def test_images_are_those_of_one_process(family: str, tmp_path: Path) -> None:
             assert header.get("ok"), header
             return found["logprobs"]
 
-        def step(items: list[Sequence_], weights: torch.Tensor) -> dict:
+        def step(items: list[Sequence_], weights: torch.Tensor, native: bool = False) -> dict:
+            """`native`: with a loss that verl computes."""
             arrays, media = message(items, batch(items))
+            if native:
+                loss = {"name": "gpg", "settings": {}}
+                arrays["advantages"] = -weights.numpy()
+                number = driver.send("forward_backward", arrays, policy=1, outputs=["logprobs"], loss=loss, **media)
+                assert driver.answer(number)[0].get("ok")
+                return driver.call("optim_step", policy=1, **STEP)
             number = driver.send("forward_backward", arrays, policy=1, outputs=["logprobs"], **media)
             assert driver.receive()[0]["event"] == "outputs"
             driver.send("gradient", {"logprobs": weights.numpy()}, id=number)
@@ -119,7 +126,7 @@ def test_images_are_those_of_one_process(family: str, tmp_path: Path) -> None:
             expected = trainer.forward(one, sequences, ["logprobs"])["logprobs"]
             np.testing.assert_allclose(forward(items), expected, atol=1e-5, rtol=1e-5)
             trainer.forward_backward(one, sequences, ["logprobs"], weighing(sequences, {"logprobs": weights}))
-            assert step(items, weights)["grad_norm"] == pytest.approx(one.optim_step(AdamSettings(**STEP)).grad_norm, rel=1e-5)
+            assert step(items, weights, native=seed == 1)["grad_norm"] == pytest.approx(one.optim_step(AdamSettings(**STEP)).grad_norm, rel=1e-5)
         assert driver.call("create_policy", adapter={"kind": "none"})["policy"] == 2
         np.testing.assert_allclose(forward(mixed, policy=2), start, atol=1e-5, rtol=1e-5)
         refused = driver.call("create_policy", adapter=FULL, head="value")["error"]
