@@ -6,9 +6,9 @@ import { requireFitting } from "../learner-spec.ts";
 import type { Connection } from "./connection.ts";
 import { forward, forwardBackward } from "./forward-backward.ts";
 import { type Frame, readNumber } from "./frames.ts";
+import { withMedia } from "./media.ts";
 import { type FindNativeLoss, nativeForwardBackward } from "./native-loss.ts";
 import { trainedOffsets } from "./ragged.ts";
-import { withMedia } from "./media.ts";
 
 export interface WorkerLearner {
   /** The worker's number for these weights. */

@@ -139,6 +139,12 @@ def test_images_are_those_of_one_process(family: str, tmp_path: Path) -> None:
         for name, weight in ours.items():
             torch.testing.assert_close(weight, theirs[name], atol=1e-5, rtol=1e-5)
 
+        before = forward(mixed)
+        assert driver.call("save_state", policy=1, dir=str(tmp_path / "state")).get("ok")
+        step(mixed, torch.ones(len(mixed) * 3))
+        assert driver.call("load_state", policy=1, dir=str(tmp_path / "state"), optimizer=True).get("ok")
+        np.testing.assert_array_equal(forward(mixed), before)
+
         assert driver.call("close_policy", policy=1)["ok"]
         assert driver.call("create_policy", adapter=LORA)["policy"] == 1
         step(mixed, torch.ones(len(mixed) * 3))
