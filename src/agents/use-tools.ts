@@ -23,7 +23,7 @@ export interface ToolBox {
 }
 
 /**
- * Calls of one reply run side by side. Errors of tools, calls of unknown tools and calls that cannot be read are
+ * Calls of one reply run side by side. Errors of tools, calls of unknown tools and malformed calls are
  * shown to the model and counted: `tool_calls`, `tool_errors`, `malformed_tool_calls`.
  *
  * @example

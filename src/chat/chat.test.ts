@@ -66,7 +66,7 @@ describe("the source of the template", () => {
 
 describe("bad folders", () => {
   test.each<[string, () => void, string]>([
-    ["no tokenizer", () => rmSync(join(folder, "tokenizer.json")), "no tokenizer.json in"],
+    ["no tokenizer", () => rmSync(join(folder, "tokenizer.json")), "does not contain tokenizer.json"],
     ["a cut file", () => writeFileSync(join(folder, "tokenizer.json"), '{"mod'), "cannot read"],
     ["not a tokenizer", () => writeFileSync(join(folder, "tokenizer.json"), "{}"), "cannot be used"],
     ["a list", () => writeFileSync(join(folder, "tokenizer.json"), "null"), "cannot be used"],
@@ -209,6 +209,6 @@ describe("a long text", () => {
     rmSync(join(folder, "tokenizer.json"));
     const encoded = chat.encodeLater(long(6000));
     await expect(encoded).rejects.toThrow(UserError);
-    await expect(encoded).rejects.toThrow(/no tokenizer.json in/);
+    await expect(encoded).rejects.toThrow(/does not contain tokenizer.json/);
   });
 });

@@ -17,7 +17,7 @@ export async function runScript(script: string, launch: Launch): Promise<void> {
   // The script called train(), which took the launch.
   if (!pending) return;
   if (!isExperiment(loaded.default)) {
-    throw new UserError(`${script} neither exports an experiment by default nor calls train()`, {
+    throw new UserError(`${script} neither has an experiment as its default export nor calls train()`, {
       hint: "write: export default defineExperiment({ train, workflow })",
     });
   }

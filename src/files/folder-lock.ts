@@ -51,7 +51,7 @@ export function lockFolder(folder: string): () => void {
   };
 }
 
-/** Whether a process holds the folder: one that runs, or one of another machine, of which nothing is known. */
+/** Whether the folder is locked by a running process, or by one on another machine, where this cannot be checked. */
 export function isLocked(folder: string): boolean {
   const holder = holderOf(readLock(join(folder, ".lock")) ?? "");
   return holder !== undefined && !isGone(holder);

@@ -46,7 +46,7 @@ export async function postJson(
       signal.throwIfAborted();
       if (error instanceof UserError) throw error;
       if (attempt >= retries) {
-        throw new RunError(`no answer from ${url} in ${attempt + 1} attempts: ${describe(error)}`, { cause: error });
+        throw new RunError(`${url} did not answer in ${attempt + 1} attempts: ${describe(error)}`, { cause: error });
       }
     }
     await sleep(pauseSeconds * 2 ** attempt * 1000, undefined, { signal });

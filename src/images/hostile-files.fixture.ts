@@ -38,7 +38,7 @@ export const hostileFiles: readonly [name: string, bytes: () => Uint8Array, sent
   [
     "a line",
     () => png(1, 1, [0, 0, 0], { width: 30_000, height: 1 }),
-    "the image has 30000 x 1 pixels; its sides may differ by a factor of 200",
+    "the image has 30000 x 1 pixels; the longer side may be at most 200 times the shorter side",
   ],
   ["a JPEG cut in its headers", () => jpeg().subarray(0, 14), "the image is broken: it is cut off"],
   ["a JPEG without its end", () => jpeg().subarray(0, -2), "the image is broken: it is cut off"],

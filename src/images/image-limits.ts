@@ -26,7 +26,9 @@ export function checkImage(bytes: Uint8Array): { type: ImageType; width: number;
     throw new UserError(`the image has ${width} x ${height} pixels; the limit is ${pixels / 1e6} million`);
   }
   if (Math.max(width / height, height / width) > ratio) {
-    throw new UserError(`the image has ${width} x ${height} pixels; its sides may differ by a factor of ${ratio}`);
+    throw new UserError(
+      `the image has ${width} x ${height} pixels; the longer side may be at most ${ratio} times the shorter side`,
+    );
   }
   return header;
 }

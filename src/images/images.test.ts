@@ -111,10 +111,10 @@ describe("a hostile image", () => {
     ["a number", () => 7 as never, "the image is number"],
     ["null", () => null as never, "the image is null"],
     ["a large file", () => join(folder, "large.png"), "large.png: the image has 21.0 MB; the limit is 21.0 MB"],
-    ["a missing file", () => join(folder, "b.png"), `no image file ${folder}/b.png`],
+    ["a missing file", () => join(folder, "b.png"), `the image file ${folder}/b.png does not exist`],
     ["a file of text", () => join(folder, "text.png"), "text.png: the image is in an unknown format"],
     ["a folder", () => folder, "cannot be read as an image file: EISDIR"],
-    ["a file in a file", () => join(folder, "a.png", "b.png"), "no image file"],
+    ["a file in a file", () => join(folder, "a.png", "b.png"), "b.png does not exist"],
     [
       "a data URL of SVG",
       () => "data:image/svg+xml,<svg/>",
@@ -189,7 +189,7 @@ describe("a store keeps each image once", () => {
     store.add(blue);
     expect(await store.read(first.hash)).toEqual(new Uint8Array(red));
     store.add(green);
-    await expect(store.read(first.hash)).rejects.toThrow("is not in memory");
+    await expect(store.read(first.hash)).rejects.toThrow("is no longer in memory");
   });
 
   test("in memory, as it was when it was added", async () => {

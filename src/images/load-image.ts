@@ -121,7 +121,7 @@ async function readImageFile(path: string): Promise<Uint8Array> {
   } catch (error) {
     if (error instanceof UserError) throw error;
     const { code } = error as NodeJS.ErrnoException;
-    if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`no image file ${shorten(path)}`);
+    if (code === "ENOENT" || code === "ENOTDIR") throw new UserError(`the image file ${shorten(path)} does not exist`);
     throw new UserError(`${shorten(path)} cannot be read as an image file: ${code ?? (error as Error).message}`);
   }
 }

@@ -41,7 +41,7 @@ export function memoryStore(most = mostMemory): MediaStore {
     async read(hash) {
       const bytes = kept.get(hash);
       if (bytes !== undefined) return bytes;
-      throw new RunError(`the image ${hash} is not in memory (any more)`);
+      throw new RunError(`the image ${hash} is no longer in memory`);
     },
   };
 }

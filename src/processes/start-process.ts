@@ -103,7 +103,7 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
       clearInterval(watch);
       running.delete(child);
       if (running.size === 0) process.off("exit", killAll);
-      // Whoever learns of the end may read the log, whole.
+      // The log must be complete before the end is reported.
       void written.then(() => resolve({ code, signal, residentBytes: resident, lastLines, logFile }));
     });
     // "close" waits for the pipes, which a grandchild may hold open, so the rest of the group is killed too.
@@ -126,7 +126,7 @@ export async function startProcess(options: ProcessOptions): Promise<RunningProc
 
 interface Log {
   lastLines: readonly string[];
-  /** Resolves when the streams have ended and the file holds all that it will. */
+  /** Resolves when the streams have ended and the log file is complete. */
   written: Promise<void>;
 }
 

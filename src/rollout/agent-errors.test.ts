@@ -220,7 +220,7 @@ describe("an unanswered call is not a mistake of the model, even if the agent th
   });
 });
 
-test("mistakes of the user stop the run at once, whatever on_agent_error says", async () => {
+test("mistakes of the user stop the run at once, regardless of on_agent_error", async () => {
   let attempts = 0;
   const workflow: Workflow<Row> = async (_, { model }) => {
     attempts++;

@@ -21,7 +21,7 @@ import type { Service } from "./service.ts";
 /** Well above what a client sends in one request: 5 MB of estimated tensors, or a long prompt as JSON. */
 const mostBytes = 256 * 1024 * 1024;
 
-/** Whether the server works needs no key. */
+/** Health checks do not need a key. */
 const openPaths = new Set(["/api/v1/healthz", "/health"]);
 
 /** @param apiKey null: requests need no key */

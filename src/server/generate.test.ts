@@ -88,10 +88,10 @@ describe("the routes", () => {
     [{ token_ids: [3], sampling_params: { repetition_penalty: 1.1 } }, 400, /only 1 is supported.*repetition_penalty/s],
     [{ token_ids: [3], sampling_params: { guided_json: {} } }, 400, /Unrecognized key: "guided_json"/],
     [{ token_ids: [3], sampling_params: { temperature: 0.001 } }, 400, /must be 0 \(greedy\) or at least/],
-    [{ token_ids: [3], sampling_params: { max_tokens: 2 ** 20 } }, 400, /this model takes \d+ together/],
+    [{ token_ids: [3], sampling_params: { max_tokens: 2 ** 20 } }, 400, /the model's limit is \d+ together/],
     [{ token_ids: [3], sampling_params: { stop: "" } }, 400, /would end every sequence/],
     [{ token_ids: [99_999] }, 400, /token_ids has 99999, but the vocabulary has/],
-    [{ token_ids: [3], model: "other" }, 400, /no base model "other"/],
+    [{ token_ids: [3], model: "other" }, 400, /does not serve the base model "other"/],
     [{ token_ids: [3], model: "tinker://a:train:0/weights/b" }, 400, /no checkpoint/],
   ])("refuse %j", async (request, status, message) => {
     const answered = await generate(request);

@@ -1,4 +1,4 @@
-/** The server without HTTP: takes requests as plain values and answers at once; results come through futures. */
+/** The server without HTTP: accepts requests as plain values and answers immediately; results come through futures. */
 import { decodeForwardBackwardRequest } from "../tinker-protocol/training.ts";
 import type { ServerContext } from "./context.ts";
 import { HttpError } from "./http-error.ts";

@@ -31,7 +31,7 @@ export function createRecovery(): Recovery {
     overrides() {
       if (folder === undefined) return [];
       const checkpoints = join(folder, "checkpoints");
-      // Without a checkpoint of its own the run begins where it first did.
+      // A run without a checkpoint starts again from its beginning.
       const saved = existsSync(checkpoints) && readdirSync(checkpoints).length > 0;
       const resume = saved ? ["training.resume_mode=auto", "training.resume_from_path=null"] : [];
       return [`rllm.trainer.run_dir=${JSON.stringify(folder)}`, ...resume];

@@ -196,7 +196,7 @@ interface Opening extends Checked {
 }
 
 /**
- * Opens a run, works with it, and closes it whatever happens.
+ * Opens a run, works with it, and closes it, also after an error.
  * @returns undefined if it failed and can recover
  */
 async function withRun<T>(

@@ -18,7 +18,7 @@ interface NumberedStep extends Step {
   number: number;
 }
 
-/** Steps of which each continues the one before. */
+/** Steps that each continue the previous one. */
 interface StepRun {
   steps: NumberedStep[];
   last: NumberedStep;

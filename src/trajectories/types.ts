@@ -89,7 +89,7 @@ export interface Step {
 export interface Trajectory {
   /** The agent's role; trajectories are compared within a role. */
   name: string;
-  /** Tells several trajectories of one role within an episode apart. */
+  /** Distinguishes several trajectories of one role within an episode. */
   instance?: number;
   steps: Step[];
   /** `null`: unknown (the rollout failed or the grader does not know). Never replaced by 0. */

@@ -41,7 +41,7 @@ export function Runs() {
       {runs.length === 0 && (
         <Empty>
           {data.runs.length === 0
-            ? "No run has begun in this folder so far. The first one appears here when it begins."
+            ? "This folder has no runs so far. The first run appears here when it starts."
             : "No run matches."}
         </Empty>
       )}

@@ -51,7 +51,7 @@ function TurnHead({ of: { promptLength, starts, continues }, turn }: { of: Turn;
       <span class="muted">
         {count(promptLength, "token")} of prompt
         {continues !== null && `, continues turn ${continues + 1}`}
-        {starts && turn > 0 && `, starts anew: ${starts.replaceAll("_", " ")}`}
+        {starts && turn > 0 && `, starts a new sequence: ${starts.replaceAll("_", " ")}`}
       </span>
     </h3>
   );

@@ -43,7 +43,7 @@ export const isTrained = (tokens: SampledTokens, index: number): boolean => numb
 export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   advantage: {
     label: "advantage",
-    about: "How much better than its group: blue is made more likely, orange less.",
+    about: "How much better the reply is than its group: blue tokens are made more likely, orange tokens less likely.",
     value: ({ advantage }, index) => numberAt(advantage, index),
     show: signed,
     scale: "both",
@@ -60,7 +60,8 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   },
   ratio: {
     label: "ratio",
-    about: "Probability at the end of the update over that at its start: blue has become more likely, orange less.",
+    about:
+      "Probability at the end of the update divided by that at its start: blue tokens became more likely, orange tokens less likely.",
     value: ({ ratio }, index) => {
       const value = numberAt(ratio, index);
       return value === null ? null : Math.log(value);
@@ -89,7 +90,8 @@ export const colorings: Readonly<Record<ColoringName, Coloring>> = {
   },
   reference: {
     label: "reference KL",
-    about: "Log-probability under the trainer minus that under the reference model: blue has moved up, orange down.",
+    about:
+      "Log-probability under the trainer minus that under the reference model: blue tokens became more likely, orange tokens less likely.",
     value: ({ trainerLogprobs, logprobs, referenceLogprobs }, index) =>
       difference(numberAt(trainerLogprobs ?? logprobs, index), numberAt(referenceLogprobs, index)),
     show: signed,

@@ -213,7 +213,7 @@ def parse(fields: dict, prompt: Sequence[int] = (5, 6)):
 @pytest.mark.parametrize(
     "fields, prompt, words",
     [
-        ({"max_tokens": 31}, [5, 6], "2 tokens and max_tokens 31 make 33; this model takes 32"),
+        ({"max_tokens": 31}, [5, 6], "2 tokens and max_tokens 31 make 33; the model's limit is 32"),
         ({"max_tokens": 0}, [5], "max_tokens is 0"),
         ({"max_tokens": 1}, [], "no tokens"),
         ({"max_tokens": 1}, [100], "token 100; this model's vocabulary has 100"),

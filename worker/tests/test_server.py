@@ -240,7 +240,7 @@ def test_bad_sample_requests_answer_theirs(client: Client, policy: int) -> None:
     assert header["error"]["kind"] == "user" and "token 1000" in header["error"]["message"]
     header, _, _ = client.answer(client.sample(policy, [[5] * 200], [{"max_tokens": 100}]))
     assert (
-        "sample request 0: a prompt of 200 tokens and max_tokens 100 make 300; this model takes 256"
+        "sample request 0: a prompt of 200 tokens and max_tokens 100 make 300; the model's limit is 256"
         in header["error"]["message"]
     )
     header, _, events = client.answer(client.sample(policy, [], []))

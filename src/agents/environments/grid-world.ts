@@ -68,7 +68,7 @@ function wayLength(cells: readonly (readonly string[])[], start: Position): numb
   return undefined;
 }
 
-/** Tasks of random maps, all of which can be solved. */
+/** Tasks with random maps that can all be solved. */
 export function gridWorlds(name: string, size: number, options: Omit<GridWorldRow, "seed">): Dataset<GridWorldRow> {
   return generated(name, size, (_index, random) => ({ ...options, seed: Math.floor(random() * 2 ** 32) }));
 }

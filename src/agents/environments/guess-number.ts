@@ -3,18 +3,18 @@ import { numbersIn } from "../../rewards/text/numbers.ts";
 import type { Environment, Reply } from "../types.ts";
 
 export interface GuessNumberRow {
-  /** The number to be found, from `low` to `high`. */
+  /** The number to find, from `low` to `high`. */
   secret: number;
   low: number;
   high: number;
 }
 
 /**
- * 1 when the number is found within the guesses, less what they cost: `1 - 0.5 * (used - 1) / (guesses - 1)`.
- * @param guesses default: as many as halving needs at most
+ * 1 when the number is found, minus a penalty for the guesses: `1 - 0.5 * (used - 1) / (guesses - 1)`.
+ * @param guesses default: as many as a binary search needs at most
  */
 export function guessNumber({ secret, low, high }: GuessNumberRow, guesses = needed(low, high)): Environment<Reply> {
-  if (!(low <= secret && secret <= high)) throw new Error(`the secret ${secret} does not lie from ${low} to ${high}`);
+  if (!(low <= secret && secret <= high)) throw new Error(`the secret ${secret} is not between ${low} and ${high}`);
   let used = 0;
   return {
     reset: () =>

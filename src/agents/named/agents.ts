@@ -1,4 +1,4 @@
-/** Agents by rLLM's names. They only keep the conversation: what else they do in rLLM is done by environments here. */
+/** Agents by rLLM's names. They only keep the conversation; environments do the rest of what rLLM's agents do. */
 import { UserError } from "../../errors.ts";
 import { chatAgent } from "../chat-agent.ts";
 import { checkArguments } from "./arguments.ts";
@@ -7,10 +7,10 @@ import type { AgentFactory } from "./parts.ts";
 const names = ["math_agent", "code_agent", "tool_agent", "frozenlakeagent"];
 
 export const builtInAgents: Readonly<Record<string, AgentFactory>> = Object.fromEntries(
-  names.map((name) => [name, talking(name)]),
+  names.map((name) => [name, conversationAgent(name)]),
 );
 
-function talking(name: string): AgentFactory {
+function conversationAgent(name: string): AgentFactory {
   return (args) => {
     checkArguments(name, args, ["system_prompt"]);
     const { system_prompt: system = null } = args;

@@ -1,6 +1,6 @@
 /**
  * `./my-agent.ts#MyAgent`: what a module of the user's exports. On the command line `./my-agent.ts:MyAgent` says the same:
- * an override's value takes no `#` without quotes.
+ * an override's value cannot contain `#` without quotes.
  */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";

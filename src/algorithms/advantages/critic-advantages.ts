@@ -3,8 +3,8 @@ import type { TrainingBatch } from "../../trajectories/types.ts";
 import { type GaeOptions, generalizedAdvantages, tokenRewards } from "../estimators/returns.ts";
 
 /**
- * Generalized advantages of the sequences in `judged`; the others keep theirs. The reward of a sequence is paid at
- * its last trained token, and each token pays its own penalty. Tokens of the environment are skipped.
+ * Generalized advantages of the sequences in `judged`; the others keep their advantages. The reward of a sequence
+ * is at its last trained token, and the penalty of each token is subtracted. Tokens of the environment are skipped.
  *
  * @param rewards `[N]` the reward of each sequence, repeated at all of its tokens
  * @param values `[N]` the critic's values of the states before the tokens
@@ -22,8 +22,8 @@ export function criticAdvantages(
   for (const sequence of judged) {
     const [from, to] = [offsets[sequence], offsets[sequence + 1]];
     const own = rewards.subarray(from, to);
-    const paid = tokenRewards(own.length, own.at(-1) ?? 0, penalties?.subarray(from, to), 1);
-    const found = generalizedAdvantages(paid, values.subarray(from, to), options);
+    const rewarded = tokenRewards(own.length, own.at(-1) ?? 0, penalties?.subarray(from, to), 1);
+    const found = generalizedAdvantages(rewarded, values.subarray(from, to), options);
     advantages.set(found.advantages, from);
     returns.set(found.returns, from);
   }

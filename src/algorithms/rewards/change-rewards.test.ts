@@ -49,7 +49,7 @@ test("the overlong penalty grows over the buffer, from 0 to its factor at the li
   expect(overlongPenalty(10, { ...penalty, buffer: 0 })).toBe(0);
 });
 
-test("a reply's reward is paid at its last token; each token pays for its KL, and never gains from it", () => {
+test("a reply's reward is at its last token; the KL of each token is subtracted, and never added", () => {
   expect([...tokenRewards(3, 1, [0.5, 0, 2], 0.1)]).toEqual([-0.05, 0, 0.8]);
   expect([...tokenRewards(2, 1, [1, 1], -1)]).toEqual([0, 1]);
   expect([...tokenRewards(0, 1)]).toEqual([]);

@@ -83,7 +83,7 @@ export function connect(worker: WorkerProcess) {
       send({ ...fields, id, op }, arrays);
       return { id, answer, reply: (replyOp, replyArrays) => send({ id, op: replyOp }, replyArrays) };
     },
-    /** Requests without an answer; first the one without news for the longest time. */
+    /** Requests without an answer; first the one whose last message is the oldest. */
     waitingFor(): { what: string; seconds: number }[] {
       const now = performance.now();
       return [...pending.values()]
@@ -98,7 +98,7 @@ export function connect(worker: WorkerProcess) {
   };
 }
 
-/** The worker does not have these images (any more). */
+/** The worker does not have these images: they were never sent, or were dropped. */
 export class UnknownMediaError extends Error {
   override name = "UnknownMediaError";
   readonly hashes: readonly string[];

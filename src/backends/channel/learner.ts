@@ -21,7 +21,7 @@ export interface WorkerLearner {
 /**
  * @param store has the images of sequences
  * @param native finds losses that the worker computes itself
- * @throws UserError when the model cannot carry this adapter
+ * @throws UserError when the model does not support this adapter
  */
 export async function createWorkerLearner(
   connection: Connection,

@@ -50,7 +50,7 @@ export interface SamplerCheck {
 
 export const lora = (seed = 1): AdapterSpec => ({ kind: "lora", rank: 4, alpha: 8, targets: ["attn", "mlp"], seed });
 
-/** Runs `use` with a new policy and closes it, whatever happens. */
+/** Runs `use` with a new policy and closes it, also after an error. */
 export async function withPolicy<T>(
   engine: Engine,
   adapter: AdapterSpec,
@@ -64,7 +64,7 @@ export async function withPolicy<T>(
   }
 }
 
-/** Runs `use` with a new learner and closes it, whatever happens. */
+/** Runs `use` with a new learner and closes it, also after an error. */
 export async function withLearner<T>(
   engine: Engine,
   spec: LearnerSpec,

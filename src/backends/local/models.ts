@@ -42,7 +42,7 @@ export function modelSource(name: string, key = "model.name"): ModelSource {
   const path = resolve(name.startsWith("~/") ? join(homedir(), name.slice(2)) : name);
   if (existsSync(path)) return { kind: "path", path: checkModelPath(path, name, key) };
   if (/^[./~]|\.gguf$/i.test(name)) {
-    throw new UserError(`${key}: no file or folder ${path}`, {
+    throw new UserError(`${key}: ${path} does not exist`, {
       hint: "Check the path. Relative paths start from the current folder.",
     });
   }

@@ -10,7 +10,7 @@ import { openWorker } from "./engine.ts";
 import type { LocalEngineOptions } from "./options.ts";
 import { sample } from "./sample.ts";
 
-/** @param folder for published weights, removed in the end */
+/** @param folder for published weights, removed on close */
 export async function withOwnSampler(
   trainer: Engine,
   { folder, ...options }: LocalEngineOptions & { folder: string },

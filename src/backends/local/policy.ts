@@ -11,7 +11,7 @@ import { sample } from "./sample.ts";
 /** Joining waits for the inference server's processes, broadcasting for all weights. */
 const groupSeconds = 300;
 
-/** @throws UserError when the model cannot carry this adapter */
+/** @throws UserError when the model does not support this adapter */
 export async function createPolicy(connection: Connection, store: MediaStore, spec: LearnerSpec): Promise<Policy> {
   const { policy, learner: common, call } = await createWorkerLearner(connection, store, spec);
   const again = <T>(run: () => Promise<T>) => withMedia(connection, store, run);

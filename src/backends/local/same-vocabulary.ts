@@ -13,7 +13,7 @@ export function requireSameVocabulary(model: TokenizerModel, other: TokenizerMod
     const [here, there] = [own.get(id), others.get(id)];
     if (here === there) continue;
     throw new UserError(
-      `${other.name} has another vocabulary than ${model.name}: token ${id} is ${shown(there)} instead of ${shown(here)}`,
+      `${other.name} has a different vocabulary from ${model.name}: token ${id} is ${shown(there)} instead of ${shown(here)}`,
       { hint: "a critic or reference reads the tokens of the run's own model, so it needs the same tokenizer" },
     );
   }

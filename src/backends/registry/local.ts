@@ -32,7 +32,7 @@ export const local: BackendDescriptor = {
     const { images, ...rest } = own;
     const engine = {
       ...rest,
-      ...(kind === "vllm" ? images && { images } : { imagesReason: "images are not passed on to SGLang yet" }),
+      ...(kind === "vllm" ? images && { images } : { imagesReason: "Hone does not send images to SGLang so far" }),
       capabilities: capabilitiesWith(kind, own.capabilities),
     };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([

@@ -13,7 +13,7 @@ it.each([
     [onVerl, "model.lora_rank=4", "model.train_attn=false"],
     /attention and MLP layers/,
   ],
-  ["a model that does not exist on verl", [onVerl, "model.name=./nowhere"], /no file or folder .*nowhere/],
+  ["a model that does not exist on verl", [onVerl, "model.name=./nowhere"], /nowhere does not exist/],
   ["weights that the backend cannot train", ["rllm/backend=tinker", "model.lora_rank=0"], /LoRA adapters, not all/],
   ["a service that is not a URL", ["rllm/backend=tinker", "tinker_base_url=nowhere"], /nowhere is not a URL/],
   ["a service without its key", ["rllm/backend=tinker", "tinker_base_url=https://a.example"], /requires an API key/],

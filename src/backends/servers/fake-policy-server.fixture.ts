@@ -39,7 +39,7 @@ export const encode = (text: string) => Array.from(text, (_, index) => index % 2
 interface Fault {
   /** Acknowledges weights without using them. */
   ignores?: boolean;
-  /** The label of the weights, whatever they are. */
+  /** The label of the weights, regardless of their values. */
   label?: string;
   refuses?: boolean;
   tokens?: number[];

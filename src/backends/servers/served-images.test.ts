@@ -125,9 +125,9 @@ test.each<[string, SampleRequest, typeof fault, string]>([
     "a server without the route for tokens",
     request([...own], at(0)),
     { generates: false },
-    "does not take images through /v1/completions",
+    "does not accept images through /v1/completions",
   ],
-  ["a transparent image", request([...own], at(0, glass)), {}, `the image ${glass} is transparent`],
+  ["a transparent image", request([...own], at(0, glass)), {}, `the image ${glass} has transparent pixels`],
   [
     "a placeholder that the model sampled before an image",
     request([9, ...own], at(1)),

@@ -114,7 +114,7 @@ export function sampleFrom(
     const request = continuedRequest(call.request, parts);
     if (request.params.maxTokens === 0) return { ...nothing, stopReason: "length" };
     if (request.media?.length && !dialect.images) {
-      throw new UserError(`the inference server at ${url} does not take images through ${dialect.path}`, {
+      throw new UserError(`the inference server at ${url} does not accept images through ${dialect.path}`, {
         hint: "use vLLM 0.32 or newer with --enable-scale-out",
       });
     }

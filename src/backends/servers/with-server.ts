@@ -24,7 +24,7 @@ import { weightsSampler } from "./weights/weights-sampler.ts";
 export interface ServerOptions extends GroupOptions {
   /** Default "vllm". */
   kind?: "vllm" | "sglang";
-  /** For published weights, removed in the end; the server can read it by the same path. */
+  /** For published weights, removed on close; the server can read it by the same path. */
   folder: string;
   /** Gives the servers their weights, in place of the folder. */
   source?: WeightSource | undefined;
@@ -58,9 +58,12 @@ export function withServer(engine: LearningEngine, options: ServerOptions): Engi
     group.requireAll();
     const theirs = await control.tokenize(served.name, tokenizerProbe);
     if (probeTokens.join() !== theirs.join()) {
-      throw new UserError(`the inference server at ${urls} has another tokenizer than ${engine.model.name}`, {
-        hint: `serve the model of this run: ${engine.model.directory}`,
-      });
+      throw new UserError(
+        `the tokenizer of the inference server at ${urls} differs from that of ${engine.model.name}`,
+        {
+          hint: `serve the model of this run: ${engine.model.directory}`,
+        },
+      );
     }
     model = {
       ...engine.model,

@@ -41,7 +41,7 @@ async function tokenizerFolder(model: string): Promise<string> {
     } catch (cause) {
       if (path !== "tokenizer.json") continue;
       throw new UserError(`the tokenizer of ${model} cannot be fetched from the hub: ${cause}`, {
-        hint: "Name the model by a folder that holds its tokenizer.json, or make the hub reachable.",
+        hint: "Name the model by a folder that contains its tokenizer.json, or make the hub reachable.",
         cause,
       });
     }

@@ -19,7 +19,7 @@ export interface StateKeeper {
   give(folder: string, path: string, adapter: AdapterSpec & { kind: "lora" }): Promise<() => Promise<void>>;
 }
 
-/** Undefined where the folder has no such file. */
+/** Undefined if the folder does not have this file. */
 export function findState(folder: string): SavedState | undefined {
   const file = join(folder, stateFile);
   if (!existsSync(file)) return undefined;
@@ -28,7 +28,7 @@ export function findState(folder: string): SavedState | undefined {
   return parsed.data;
 }
 
-/** What a folder of `saveState` says, or a path of the service itself: `tinker://{run}/weights/{name}`. */
+/** Reads a folder of `saveState`, or a path of the service itself: `tinker://{run}/weights/{name}`. */
 export function readState(folder: string, model: string): SavedState {
   if (isTinkerPath(folder)) return { path: folder, version: 0, model };
   const saved = findState(folder);

@@ -108,7 +108,7 @@ describe("a prompt", () => {
     expect([...next.prompt.subarray(next.media![0]!.at)].slice(0, 4)).toEqual([...own]);
   });
 
-  test("starts anew if an image of the same size was replaced", async () => {
+  test("starts a new sequence if an image of the same size was replaced", async () => {
     const conversation = openConversation(chat);
     (await turn(conversation, user(image(red)))).record(sample("red"));
     const next = await turn(conversation, user(image(blue)), { role: "assistant", content: "red" }, user("sure?"));

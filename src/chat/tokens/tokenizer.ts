@@ -37,7 +37,7 @@ export interface Tokenizer {
 export function openTokenizer(directory: string): Tokenizer {
   const tokenizerFile = join(directory, "tokenizer.json");
   if (!existsSync(tokenizerFile)) {
-    throw new UserError(`no tokenizer.json in ${directory}`, {
+    throw new UserError(`${directory} does not contain tokenizer.json`, {
       hint: "point model.name at a model folder with a fast tokenizer; transformers writes one with AutoTokenizer.from_pretrained(...).save_pretrained(folder)",
     });
   }

@@ -39,7 +39,7 @@ const help = `
 A reply has at most ${defaultReplyTokens.toLocaleString("en-US")} tokens, regardless of the run's own limit; to change that, add
 rllm.rollout.val.max_tokens=64, for example.
 
-/image FILE attaches a PNG or JPEG image to the next message, if the model sees images.
+/image FILE attaches a PNG or JPEG image to the next message, if the model accepts images.
 
 Examples:
   hone chat

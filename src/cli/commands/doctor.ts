@@ -56,12 +56,12 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   report("sandbox", isolation);
   report("vllm", describeVllm());
   const isShared = config.local.processes > 1 && !isRemote(config);
-  const tell = ({ name, detail, fix }: Finding) => report(name, detail, fix === undefined, fix);
-  if (isShared) for (const finding of await describeRanks(config)) tell(finding);
+  const reportFinding = ({ name, detail, fix }: Finding) => report(name, detail, fix === undefined, fix);
+  if (isShared) for (const finding of await describeRanks(config)) reportFinding(finding);
   const needed = isShared ? await describeNeeded(config, modelFolder(config)) : undefined;
-  if (needed !== undefined) tell(needed);
+  if (needed !== undefined) reportFinding(needed);
   const found = await examineBackend(composed);
-  for (const finding of found) tell(finding);
+  for (const finding of found) reportFinding(finding);
   // A model that does not fit would end other programs; without what the backend needs, it cannot be opened.
   if ((failed > 0 && isShared) || found.some(({ fix }) => fix !== undefined)) return summarize(failed);
 
@@ -79,8 +79,8 @@ async function doctorCommand(overrides: string[]): Promise<void> {
       packed ? "packed sequences, shared prompts computed once" : `padded, slower: ${attentionReason}`,
     );
     const fits = isShared && needed === undefined ? await describeNeeded(config, engine.model.directory) : undefined;
-    if (fits !== undefined) tell(fits);
-    for (const finding of (await engine.examine?.()) ?? []) tell(finding);
+    if (fits !== undefined) reportFinding(fits);
+    for (const finding of (await engine.examine?.()) ?? []) reportFinding(finding);
     await trainOnce(engine, config, report);
   } finally {
     await engine.close();

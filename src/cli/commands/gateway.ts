@@ -30,7 +30,7 @@ export function register(command: Command): void {
     .addOption(checkpoint())
     .option(
       "--upstream <url>",
-      "sample on this inference server; model.name is then a folder with the tokenizer; repeat it for several servers of one model; VLLM_API_KEY is their key",
+      "sample on this inference server; model.name is then a folder with the tokenizer; repeat it for several servers of one model; the environment variable VLLM_API_KEY sets their key",
       (url: string, others: string[] = []) => [...others, url],
     )
     .addOption(
@@ -42,8 +42,8 @@ export function register(command: Command): void {
 }
 
 const help = `
-The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent adds /s/NAME/a/0/v1 with a NAME of its
-own to the address.
+The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent appends /s/NAME/a/0/v1 to the
+address, with its own NAME.
 
 Examples:
   hone gateway
@@ -118,6 +118,6 @@ function openUpstream(config: Config, flags: GatewayFlags): Omit<OpenModel, "max
   }
   const apiKey = serverKey(config);
   const sampler = serverSampler({ url: urls, kind, onNote: warn, model, apiKey });
-  const vision = "images are not passed on to inference servers yet";
+  const vision = "hone gateway does not send images to inference servers so far";
   return { sampler, chat: openChat(name, config, warn), vision, name: model ?? name, close: sampler.close };
 }

@@ -50,7 +50,12 @@ export function register(command: Command): void {
     .option("--micro-batch-tokens <number>", "tokens per forward-backward; 0 chooses by memory", wholeNumber(0), 0)
     .option("--gradient-checkpointing", "recompute activations in the backward pass: less memory, more time")
     .option("--max-idle-models <number>", "idle models to keep in memory; others wait on disk", wholeNumber(0), 8)
-    .option("--session-minutes <number>", "close the models of a client silent for this long", wholeNumber(1), 60)
+    .option(
+      "--session-minutes <number>",
+      "close the models of a client that sends no request for this long",
+      wholeNumber(1),
+      60,
+    )
     .option("--gap-seconds <number>", "wait this long for a missing training request, then skip it", wholeNumber(1), 30)
     .addHelpText("after", help)
     .action(serveCommand);

@@ -25,7 +25,7 @@ interface TrainFlags {
 
 export function register(command: Command): void {
   command
-    .argument("<script>", "a file that calls train(), or else exports an experiment by default")
+    .argument("<script>", "a file that calls train(), or has an experiment as its default export")
     .argument(...overrides)
     .addOption(configFiles())
     .option("--resume <folder>", "continue the run in this folder, e.g. runs/latest")

@@ -28,7 +28,7 @@ export function register(command: Command): void {
     .argument("[folder]", "a run folder, or a folder of runs; default: runs, with the newest run opened")
     .option("--port <number>", "the port to listen on; 0 takes a free one (default: 7700 if it is free)", port)
     .option("--host <address>", "the address to listen on; other machines need the token", "127.0.0.1")
-    .addOption(new Option("--token <text>", "the token that the page needs off this machine").env("HONE_VIEW_TOKEN"))
+    .addOption(new Option("--token <text>", "the token that other machines need").env("HONE_VIEW_TOKEN"))
     .option("--no-open", "do not open a browser")
     .option(
       "--export <file>",
@@ -36,9 +36,14 @@ export function register(command: Command): void {
     )
     .option(
       "--filter <filter>",
-      "of --text, --step and --export: the episodes that match, e.g. reward<0.2 (default: all)",
+      "with --text, --step or --export: show only episodes that match, e.g. reward<0.2 (default: all)",
     )
-    .option("--limit <number>", "of --export: at most this many episodes, the newest", wholeNumber(1, 1000), 40)
+    .option(
+      "--limit <number>",
+      "with --export: include at most this many episodes, the newest",
+      wholeNumber(1, 1000),
+      40,
+    )
     .option("--text", "browse one run in the terminal")
     .option("--step <number>", "print the episodes of this step", wholeNumber(0))
     .option("--validation", "show validation episodes instead of training episodes")

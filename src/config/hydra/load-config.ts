@@ -143,7 +143,7 @@ function configEntry(text: string, origin: Origin, complain: Complain): DefaultE
   const [path, place] = splitPackage(text);
   const self = path === "_self_";
   if (self && place !== undefined) {
-    complain(origin, "_self_ takes no package");
+    complain(origin, "_self_ cannot have a package");
     return undefined;
   }
   const parts = path.replace(/^\//, "").split("/");

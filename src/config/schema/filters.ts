@@ -48,9 +48,7 @@ export const rejectionSample = section({
   max_rounds: positive
     .default(10)
     .describe("episode: stop drawing after this many rounds and train on what was collected."),
-  filter_uniform_groups: off.describe(
-    "Drop groups whose rewards are all equal, because they carry no training signal.",
-  ),
+  filter_uniform_groups: off.describe("Drop groups whose rewards are all equal, because they have no training signal."),
 });
 
 export const dynamicSampling = section({

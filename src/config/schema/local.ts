@@ -29,13 +29,13 @@ export const local = section({
     .enum(["zero1", "zero2", "zero3", "fsdp"])
     .default("fsdp")
     .describe(
-      "How several processes share a model's memory: FSDP2 of torch, or a ZeRO stage of DeepSpeed, which is installed on first use. Sharded are the optimizer's state (zero1), also the gradients (zero2), also the weights (zero3, fsdp).",
+      "How several processes share a model's memory: FSDP2 of torch, or a ZeRO stage of DeepSpeed, which is installed on first use. zero1 shards the optimizer's state; zero2 also the gradients; zero3 and fsdp also the weights.",
     ),
   offload_parameters: off.describe("Keep the weights that a process trains in CPU memory between uses."),
   offload_optimizer: off.describe("Keep Adam's moments in CPU memory, and run optimizer steps on the CPU."),
   mixed_precision_optimizer: off
     .describe(
-      "Keep float32 master weights in the optimizer next to the model's bfloat16 weights. The local engine always does.",
+      "Keep float32 master weights in the optimizer next to the model's bfloat16 weights. The local engine always does this.",
     )
     .meta({ neutral: [true] }),
   sequence_parallel: positive
@@ -87,7 +87,7 @@ export const local = section({
       .describe("GPUs of the inference server, such as [1, 2]; null is the trainer's.")
       .meta({ backends: ["local"] }),
     sleep: on
-      .describe("Free the inference server's memory during training, where Hone starts it on the trainer's GPU.")
+      .describe("Free the inference server's memory during training, if Hone starts it on the trainer's GPU.")
       .meta({ backends: ["local"] }),
   }),
 });

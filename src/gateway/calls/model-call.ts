@@ -1,4 +1,4 @@
-/** Carries out a model call, whichever API it came from: sampled, recorded and traced. */
+/** Executes a model call of any API: samples, records and traces it. */
 import { RolloutEnded } from "../../agents/control-flow.ts";
 import type { Blind, Vision } from "../../chat/images/prepare-images.ts";
 import { type ChatMessage, toMessage } from "../../chat/messages.ts";
@@ -26,7 +26,7 @@ export interface CallContext {
   unenforceable: "refuse" | "allow";
   /** From the request's header, in addition to the metadata in its body. */
   metadata: Readonly<Record<string, unknown>>;
-  /** Called for every call, answered or not. The trace is made only if it is stored. */
+  /** Called for every call, answered or not. The trace is created only if it is stored. */
   onTrace: (status: Trace["status"], trace: () => Trace) => void;
 }
 

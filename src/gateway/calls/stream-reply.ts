@@ -1,4 +1,4 @@
-/** A reply while it is being sampled: the text of its content and thinking that cannot change any more. */
+/** A reply while it is being sampled: the text of its content and thinking that can no longer change. */
 import type { CallOptions } from "../../chat/conversations/conversation.ts";
 import type { ParsedReply } from "../../chat/messages.ts";
 import { thinkEnd, thinkStart } from "../../chat/parse-reply.ts";

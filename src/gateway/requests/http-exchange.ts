@@ -61,7 +61,7 @@ export class HttpExchange {
     this.#stop?.abort(reason);
   }
 
-  /** Call it when nothing uses `signal` any more. */
+  /** Call it when `signal` is no longer used. */
   release(): void {
     if (this.#stop) giveBackAbortController(this.#stop);
     this.#stop = undefined;

@@ -129,7 +129,7 @@ describe("the trace store", () => {
 
   test("refuses a file that is not a trace store, and a missing file", () => {
     const path = join(folder, "notes.txt");
-    writeFileSync(path, "these are no traces, but they are mine and must stay as they are");
+    writeFileSync(path, "this file is not a trace store and must not change");
     expect(() => openTraceStore({ path })).toThrow(UserError);
     expect(() => openTraceStore({ path: join(folder, "none.db"), create: false })).toThrow(UserError);
   });

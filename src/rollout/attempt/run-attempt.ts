@@ -1,4 +1,4 @@
-/** Runs one attempt at one task: a fresh session, time limits, and a result as data, whatever happened. */
+/** Runs one attempt at one task: a new session, time limits, and a result as data, also after an error. */
 import { setMaxListeners } from "node:events";
 import { ModelCallError, RolloutEnded } from "../../agents/control-flow.ts";
 import type { Workflow } from "../../agents/types.ts";

@@ -24,7 +24,7 @@ interface SampleListeners {
 export interface Participant {
   /** @throws the signal's reason when aborted, else what the engine threw */
   sample(request: SampleRequest, turn: number, signal: AbortSignal, listeners?: SampleListeners): Promise<Sample>;
-  /** The rollout has ended: the others do not wait for it any more. */
+  /** The rollout has ended: the others no longer wait for it. */
   leave(): void;
 }
 
@@ -139,7 +139,7 @@ export function createSampleQueue(sampler: SampleSource, flushMs = 20): SampleQu
   };
 }
 
-/** Gives each caller its sample as it finishes. Stops the engine's work when no caller waits any more. */
+/** Gives each caller its sample as it finishes. Stops the engine's work when no caller is waiting. */
 async function runCall(sampler: SampleSource, calls: readonly Call[]): Promise<void> {
   const waiting = new Set(calls);
   // One call alone ends with its own signal.

@@ -1,4 +1,4 @@
-/** Training uses exactly the tokens that the model saw and sampled, whatever clients do to the history. */
+/** Training uses exactly the tokens that the model saw and sampled, even if clients change the history. */
 
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";

@@ -49,7 +49,7 @@ test("several base models are served side by side, each with its own models and 
     /400: .*belongs to the base model first, not to alias/,
   );
   await expect(client.post("create_sampling_session", { ...sampler, base_model: "frist" })).rejects.toThrow(
-    /400: .*no base model .*frist.* Served: first, second/,
+    /400: .*does not serve the base model .*frist.* Served: first, second/,
   );
 });
 

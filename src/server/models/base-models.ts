@@ -86,5 +86,5 @@ export function findBaseModel(models: readonly BaseModel[], name: string): BaseM
     models.flatMap(({ names }) => names),
   );
   const meant = near.length > 0 ? `. Did you mean ${near.join(" or ")}?` : "";
-  throw new UserError(`no base model "${name}" is served here${meant} Served: ${listed.join(", ")}`);
+  throw new UserError(`this server does not serve the base model "${name}"${meant} Served: ${listed.join(", ")}`);
 }

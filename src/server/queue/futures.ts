@@ -1,4 +1,4 @@
-/** Long operations and their results: each has an id at once, and its result is collected later by long polls. */
+/** Long operations and their results: each gets an id immediately, and clients poll for its result. */
 import { Notifier } from "../../concurrency/notifier.ts";
 import { HoneError, UserError } from "../../errors.ts";
 import { type Failure, NonFiniteGradientError } from "../../tinker-protocol/failure.ts";
@@ -84,7 +84,7 @@ export function createFutureStore(options: FutureStoreOptions = {}) {
         );
     },
     has: (id: string) => futures.has(id),
-    /** The result; "pending" if `waitMs` or the signal ended first; "unknown" for an id that is not kept (any more). */
+    /** The result; "pending" if `waitMs` or the signal ended first; "unknown" for an id that is not stored. */
     async collect(id: string, waitMs: number, signal?: AbortSignal): Promise<FutureResult | "pending" | "unknown"> {
       const future = futures.get(id);
       if (!future) return "unknown";

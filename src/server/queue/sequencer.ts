@@ -57,7 +57,7 @@ export function createSequencer({ first, gapMs, onGap, onSkip, capacity }: Seque
      * @throws UserError when the id's turn has been skipped, or has been taken
      */
     async run<T>(seq: number, work: () => Promise<T>): Promise<T> {
-      const hint = "The requests of one training client carry consecutive ids.";
+      const hint = "The requests of one training client have consecutive ids.";
       if (seq < next) throw new UserError(`request ${seq} comes too late: the model is at request ${next}`, { hint });
       if (waiting.has(seq)) throw new UserError(`another request with the id ${seq} is already waiting`, { hint });
       return new Promise<T>((resolve, reject) => {

@@ -1,4 +1,4 @@
-/** Reading what a request carries. */
+/** Reads the bodies of requests. */
 import type { Context } from "hono";
 import { parseObject } from "../../http/parse-object.ts";
 import { isJsonType } from "../../http/web-guard.ts";

@@ -72,7 +72,7 @@ export function readGenerateCall(body: unknown): GenerateCall {
       const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
       if (room < 1 || maxTokens > room) {
         throw new UserError(
-          `a prompt of ${tokens.length} tokens and max_tokens=${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
+          `a prompt of ${tokens.length} tokens and max_tokens=${Math.max(1, maxTokens)}: the model's limit is ${model.maxLength} together`,
         );
       }
       const request: SampleRequest = {

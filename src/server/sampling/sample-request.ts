@@ -88,7 +88,7 @@ export async function readSampleCall(body: unknown, base: Pick<BaseModel, "engin
   const maxTokens = params.max_tokens ?? Math.min(room, 2 ** 31 - 1);
   refuse(
     maxTokens > room || room < 1,
-    `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: this model takes ${model.maxLength} together`,
+    `a prompt of ${prompt.length} tokens and max_tokens ${Math.max(1, maxTokens)}: the model's limit is ${model.maxLength} together`,
   );
   const drawn = request.prompt_alt_tokens_k;
   const { engine, outputs } = capabilities;

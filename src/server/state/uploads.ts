@@ -26,7 +26,7 @@ const startSchema = z.looseObject({
 });
 const configSchema = z.looseObject({ r: z.int(), lora_alpha: z.number().gt(0) });
 
-/** Above any adapter; a signed address takes no more. */
+/** Larger than any adapter; a signed address does not accept more. */
 const mostBytes = 16 * 2 ** 30;
 /** What is not finished by then is dropped. */
 const lifeMs = 2 * 3_600_000;

@@ -79,7 +79,7 @@ function readDatum(
 ): ReadDatum {
   if (input.length === 0) throw new UserError("model_input has no tokens");
   if (input.length > model.maxLength) {
-    throw new UserError(`model_input has ${input.length} tokens; this model takes ${model.maxLength}`);
+    throw new UserError(`model_input has ${input.length} tokens; the model's limit is ${model.maxLength}`);
   }
   const { targets, trailingShape } = readTargets(datum, lossFn, input.length, model.vocabularySize);
   const { mask, ...inputs } = readInputs(datum, lossFn, [input.length, ...trailingShape], masked);

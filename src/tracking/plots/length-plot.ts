@@ -4,7 +4,7 @@ import { plotArea, svg, svgLabel, svgRule } from "./svg.ts";
 const maxBars = 32;
 
 /**
- * How many replies have how many tokens.
+ * The distribution of reply lengths in tokens.
  *
  * @param lengths tokens of each reply
  * @param limit the longest reply allowed; replies of that length are drawn in red

@@ -26,7 +26,7 @@ export interface Journal extends Subscriber {
 /** Longer buffers are written at once. */
 const mostBuffered = 1 << 16;
 
-/** Never throws: a run goes on without its journal. Lines are written in batches, at most `flushMs` late. */
+/** Never throws: a run continues without its journal. Lines are written in batches, at most `flushMs` late. */
 export function openJournal(runFolder: string, { onProblem, now = Date.now, flushMs = 100 }: JournalOptions): Journal {
   const file = journalFile(runFolder);
   let handle: number | undefined;
@@ -123,7 +123,7 @@ function journalEntry(event: RunEvent): Record<string, unknown> | undefined {
   }
 }
 
-/** How the run ended, as the last line says; undefined if the process was killed, or the run goes on. */
+/** How the run ended, as the last line says; undefined if the process was killed, or the run continues. */
 export function lastEnd(runFolder: string): "done" | "stopped" | "failed" | undefined {
   const { last } = lastLine(journalFile(runFolder));
   return last?.kind === "run-end" ? last.reason : undefined;

@@ -219,7 +219,7 @@ function stamp(date: Date): string {
   return `${day}-${two(date.getHours())}${two(date.getMinutes())}${two(date.getSeconds())}`;
 }
 
-/** Never fails: a run goes on without the link, with a line in the log. */
+/** Never fails: a run continues without the link and logs a line. */
 function linkLatest(root: string, name: string, folder: RunFolder): void {
   const link = join(root, "latest");
   const temporary = temporaryName(link);

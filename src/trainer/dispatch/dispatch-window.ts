@@ -85,7 +85,7 @@ export const dropUninformative = (window: DispatchWindow): DispatchWindow => ({
   needed: window.needed + 1,
 });
 
-/** A task that was taken is too old. It is dispatched again, and its rollouts are drawn anew. */
+/** A task that was taken is too old. It is dispatched again, and its rollouts are sampled again. */
 export const dropStale = (window: DispatchWindow, { number, again }: Ticket): DispatchWindow => ({
   ...window,
   stale: window.stale + 1,

@@ -1,4 +1,4 @@
-/** Opens everything a run needs, in order, and closes it in the opposite order whatever happens. */
+/** Opens everything a run needs, in order, and closes it in reverse order, also after an error. */
 import { join, relative, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
@@ -44,7 +44,7 @@ export interface OpenRunOptions extends TrainOptions {
 /** @param cause why the run did not open */
 type Closer = (cause?: unknown) => Promise<void> | void;
 
-/** Runs all closers, the last one first, and throws the first error in the end. */
+/** Runs all closers, the last one first, and then throws the first error. */
 async function closeAll(closers: Closer[], cause?: unknown): Promise<void> {
   const failures: unknown[] = [];
   for (const closer of closers.splice(0).reverse()) {
@@ -110,7 +110,7 @@ async function open(
     },
     async () => {
       abort.abort(new Error("stopped"));
-      // Removes a folder that holds nothing; resources that do not close in time stay open.
+      // Removes an empty folder; resources that do not close in time stay open.
       if (!begun) await Promise.race([closeAll(closers), sleep(1000)]).catch(() => {});
     },
   );

@@ -75,7 +75,7 @@ export function correctionOptions({ rllm: { algorithm } }: Config): CorrectionOp
 }
 
 /**
- * Checks what relies on the sampler's log-probabilities, if sampling changes the model's distribution.
+ * Checks the settings that rely on the sampler's log-probabilities, if sampling changes the model's distribution.
  *
  * @returns what the user should know, a sentence each
  * @throws UserError if off-policy correction would rely on them

@@ -16,7 +16,7 @@ export interface Plan {
   validateAfter(step: number): boolean;
   /** Whether to save after this step; the last step always does. */
   saveAfter(step: number): boolean;
-  /** One line of arithmetic: what a step is made of. */
+  /** One line with the size of a step: tasks, rollouts, sequences. */
   arithmetic: string;
 }
 
@@ -60,7 +60,7 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
 }
 
 /**
- * What a training step is made of, in one line. An episode gives one sequence for each conversation that was only
+ * The size of a training step in one line. An episode gives one sequence for each conversation that was only
  * continued, and more where agents rewrite history or several agents act.
  *
  * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 a step -> about

@@ -15,7 +15,7 @@ export interface EpisodeSource {
 const outageSeconds = 60;
 /** Doubled after each attempt. */
 const firstPauseSeconds = 5;
-/** Steps in a row, in each of which more than half of the rollouts failed, that end a run. */
+/** A run ends after this many steps in a row in which more than half of the rollouts failed. */
 const mostFailingSteps = 3;
 
 export interface OutageContext {

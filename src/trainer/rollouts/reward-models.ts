@@ -160,7 +160,7 @@ export function rolesWithoutTrajectories(
   return present.size === 0 ? [] : [...named].filter((role) => !present.has(role));
 }
 
-/** As if a reward of the workflow had failed, so that an outage is waited for. */
+/** The same failure as for a reward of the workflow, so that the run waits during an outage. */
 function fail(episode: Episode, message: string): void {
   episode.failure ??= { kind: "infrastructure", boundary: "reward", message };
   episode.termination = "error";

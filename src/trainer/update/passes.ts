@@ -92,7 +92,7 @@ export async function takeStep(
   }
 }
 
-/** The gradient of the whole loss adds up over passes, each of which evaluates a part of it. */
+/** The gradient of the loss is the sum over passes; each pass evaluates a part of the loss. */
 async function stepInPasses(
   learner: Learner,
   batch: TrainingBatch,

@@ -82,7 +82,7 @@ function searchPhrase(text: string): string | undefined {
 
 const termsOf = (text: string) => [...text.matchAll(/"([^"]*)"?|[^\s"]+/g)].map(([word, quoted]) => quoted ?? word);
 
-/** A search for several words, all of which must occur; words in double quotes must be adjacent. Undefined if empty. */
+/** A search for several words, which must all occur; words in double quotes must be adjacent. Undefined if empty. */
 export function searchTerms(text: string): string | undefined {
   const terms = termsOf(text).flatMap((term) => searchPhrase(term) ?? []);
   return terms.length === 0 ? undefined : terms.join(" AND ");

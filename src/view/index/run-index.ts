@@ -97,7 +97,7 @@ export function openRunIndex(folder: string, cache: string): RunIndex {
       await nextTurn();
     }
     if (closed) return false;
-    throw new UserError(`${folder} does not exist any more`, { code: "not_found" });
+    throw new UserError(`${folder} no longer exists`, { code: "not_found" });
   }
 
   return {

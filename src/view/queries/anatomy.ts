@@ -39,7 +39,7 @@ export function anatomy(database: IndexDatabase, folder: string, query: Given<An
   if (window === undefined) {
     throw new UserError(`the journal has no ${kind === "train" ? "step" : "validation after step"} ${step}`, {
       code: "not_found",
-      hint: "events.jsonl of the run folder is the journal; runs of older versions have none",
+      hint: "events.jsonl of the run folder is the journal; runs of older versions do not have it",
     });
   }
   const { seq: _, ...state } = readJournalState(database);

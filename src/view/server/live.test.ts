@@ -118,7 +118,7 @@ test("an empty folder is viewed, and its first run appears", async () => {
 });
 
 test.each([
-  [join(root, "missing"), "is not a run folder"],
+  [join(root, "missing"), "is neither a run folder nor a folder of runs"],
   [import.meta.dirname, "contains none"],
 ])("%s is refused", (path, text) => {
   expect(() => openViewer(path, join(root, "cache"))).toThrow(text);

@@ -35,7 +35,7 @@ const isRun = (folder: string) =>
  */
 export function openViewer(path: string, cache: string = defaultCache()): Viewer {
   if (!existsSync(path) || !statSync(path).isDirectory()) {
-    throw new UserError(`${path} is not a run folder, nor a folder of runs`, {
+    throw new UserError(`${path} is neither a run folder nor a folder of runs`, {
       hint: "hone train creates one; runs/latest is the newest run",
     });
   }

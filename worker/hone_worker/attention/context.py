@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "hone"
-"""The name of the attention implementation. No mask function has it, so transformers builds no mask."""
+"""The name of the attention implementation. No mask function has this name, so transformers does not build a mask."""
 
 MASKED = -1e30
 """The score of a hidden key. Finite, so that a row of padding does not become NaN."""

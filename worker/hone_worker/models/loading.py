@@ -72,7 +72,7 @@ def choose_device(device: str) -> torch.device:
     }
     if not present.get(kind, False):
         raise UserMistake(
-            f"this machine has no device {device}", "use cpu, cuda, cuda:N or mps; auto chooses one"
+            f"the device {device} is not available on this machine", "use cpu, cuda, cuda:N or mps; auto chooses one"
         )
     return torch.device(device)
 

@@ -1,5 +1,5 @@
-"""What the files of reward models and critics hold besides a language model's body: the linear layer from a hidden
-state to one value, and the moments of the scores."""
+"""Reads the parts of reward models and critics that language models do not have: the linear layer from a hidden state to
+one value, and the moments of the scores."""
 
 from dataclasses import dataclass
 from math import isfinite

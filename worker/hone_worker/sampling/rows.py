@@ -128,7 +128,7 @@ def _parse(
     if len(prompt) + max_tokens > max_length:
         raise UserMistake(
             f"a prompt of {len(prompt)} tokens and max_tokens {max_tokens} make {len(prompt) + max_tokens}; "
-            f"this model takes {max_length}",
+            f"the model's limit is {max_length}",
             "Shorten the prompt, or lower max_tokens.",
         )
     stop_ids = frozenset(fields.get("stop_ids") or ())

@@ -77,7 +77,7 @@ def test_models(service: tinker.ServiceClient):
         service.create_lora_training_client("tyny").result()
     with pytest.raises(tinker.BadRequestError, match="AdamW"):
         service.create_lora_training_client("tiny", optimizer=types.DimuonOptimizerConfig()).result()
-    with pytest.raises(tinker.BadRequestError, match="no base model"):
+    with pytest.raises(tinker.BadRequestError, match="does not serve the base model"):
         service.create_sampling_client(base_model="none").result()
     with pytest.raises(tinker.BadRequestError, match="no checkpoint"):
         service.create_sampling_client(model_path="tinker://nobody:train:0/weights/x").result()

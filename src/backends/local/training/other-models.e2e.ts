@@ -76,5 +76,5 @@ it("a critic from a reward model starts with its scores, and is trained and rest
 
 it("a model with another vocabulary is refused", async () => {
   const spec = { adapter: lora(), head: "value", model: stranger } as const;
-  await expect(engine.createLearner(spec)).rejects.toThrow(/has another vocabulary than .*: token \d+ is/);
+  await expect(engine.createLearner(spec)).rejects.toThrow(/has a different vocabulary from .*: token \d+ is/);
 });

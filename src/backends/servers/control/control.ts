@@ -59,7 +59,7 @@ export function commonControl({ url, ask, read }: Ask, unloadPath: string) {
   async function model(): Promise<ServedModel> {
     const { data } = await read(modelList, "/v1/models");
     const base = data.find(({ parent }) => !parent);
-    if (base === undefined) throw new RunError(`the inference server at ${url} serves no base model`);
+    if (base === undefined) throw new RunError(`the inference server at ${url} does not serve a base model`);
     const adapters = data.filter(({ parent }) => parent).map(({ id, root }) => ({ name: id, path: root ?? "" }));
     return { name: base.id, maxLength: base.max_model_len ?? undefined, adapters };
   }

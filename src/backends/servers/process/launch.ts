@@ -69,7 +69,7 @@ export function vllmLaunch(options: LaunchOptions, machine: Machine): Launch {
   args.push("--dtype", model.dtype, "--max-model-len", "auto", "--seed", `${seed}`);
   args.push("--tensor-parallel-size", `${tensorParallel}`);
   args.push("--logprobs-mode", "raw_logprobs", "--enable-scale-out", "--disable-uvicorn-access-log");
-  // Its environment has torchvision, and the trainer's has not: both resize with Pillow.
+  // Its environment has torchvision, the trainer's does not. With Pillow, both resize in the same way.
   if (readsImages) args.push("--mm-processor-kwargs", JSON.stringify({ use_fast: false }));
   if (loraRank !== undefined) {
     const rank = vllmRanks.find((one) => one >= loraRank) ?? loraRank;

@@ -24,7 +24,7 @@ export async function toServed(request: SampleRequest, images: ServedImages | un
   const pieces: Int32Array[] = [];
   let read = 0;
   for (const { at, length, hash } of media) {
-    if (transparent?.has(hash)) throw new UserError(`the image ${hash} is transparent`, { hint: opaque });
+    if (transparent?.has(hash)) throw new UserError(`the image ${hash} has transparent pixels`, { hint: opaque });
     const before = prompt.subarray(read, at);
     if (before.includes(placeholder.id)) {
       throw new Error(

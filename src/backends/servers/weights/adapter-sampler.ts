@@ -1,6 +1,6 @@
 /**
- * Samples from a server's LoRA adapters, the newest of which it loads. Running requests continue with a new version where the
- * server can end them early, else they keep the version that they began with.
+ * Loads new LoRA adapters on a server, and samples from them. Running requests continue with a new version if the server can
+ * end them early; otherwise they keep the version that they began with.
  */
 import { rmSync } from "node:fs";
 import { UserError } from "../../../errors.ts";

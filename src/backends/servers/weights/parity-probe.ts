@@ -55,7 +55,7 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
   let anchor: Anchor | undefined;
   let precision: keyof typeof limits | undefined;
 
-  // Alone, so that equal weights give equal numbers, whatever else is computed.
+  // A separate request, so that equal weights give equal numbers regardless of other requests.
   const ownLogprobs = async (sequence: Sequence) =>
     (await learner.forward([sequence], { entropy: false })).logprobs.slice();
 
