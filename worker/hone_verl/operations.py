@@ -203,7 +203,7 @@ class Operations:
         settings = {name: float(message.header[name]) for name in names}
         norm = self._trained(message).call("step", settings)[0]
         self._forget(message.header["policy"])
-        return {"grad_norm": norm, "applied": bool(np.isfinite(norm)), "lost_to_rounding": float("nan")}, {}
+        return {"grad_norm": norm, "applied": bool(np.isfinite(norm))}, {}
 
     def on_publish(self, message: Message) -> Answer:
         policy = message.header["policy"]
