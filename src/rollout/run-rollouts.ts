@@ -29,8 +29,8 @@ export interface RunRolloutsOptions<Row> {
   /** Rollouts that run at the same time. */
   nParallelTasks: number;
   /**
-   * Attempts after a failed one. Not after a timeout, which would take as long again; nor after a `UserError`, which would
-   * happen again; nor after an error of a reward or an agent (see `onAgentError`), which would favor other replies.
+   * Maximum number of retries of a rollout. A timeout is not retried, because it would take as long again. A `UserError`
+   * would happen again, and retrying errors of rewards or agents (see `onAgentError`) would favor other replies.
    */
   retryLimit: number;
   /** How a rollout ends whose agent throws after the model has answered. Default: with a reward of 0. */

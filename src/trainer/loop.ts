@@ -114,7 +114,7 @@ export async function completeStep(run: Run, completed: CompletedStep): Promise<
 /**
  * @param before steps in a row without a finite update, before this one
  * @returns the same count with this step
- * @throws RunError if there are `most`
+ * @throws RunError if the count reaches `most`
  */
 function countBadSteps(before: number, failure: string | undefined, most: number): number {
   if (failure === undefined) return 0;

@@ -48,7 +48,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 def sequences_of(message: Message, pictures: list[Pictures] | None = None) -> Sequences:
     """The sequences of a message with their images. Raises UserMistake if it has images that were not found."""
     if pictures is None and message.header.get("media"):
-        raise UserMistake("this learner does not support images yet", "train in one process")
+        raise UserMistake("this learner does not support images", "train in one process")
     arrays = message.arrays
     return Sequences(arrays["tokens"], arrays["offsets"], arrays["trained"], arrays.get("targets"), pictures)
 

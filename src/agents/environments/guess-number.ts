@@ -1,4 +1,4 @@
-/** A number game of several turns: guess a number, hear whether it is higher or lower. */
+/** A number game of several turns: guess a number, and learn whether the secret is higher or lower. */
 import { numbersIn } from "../../rewards/text/numbers.ts";
 import type { Environment, Reply } from "../types.ts";
 

@@ -1,4 +1,4 @@
-/** The tools of a Model Context Protocol server. The protocol is the official client's; it is loaded when it is used. */
+/** The tools of a Model Context Protocol server. Uses the official client, which is loaded on first use. */
 import { UserError } from "../../errors.ts";
 import type { Tool } from "../types.ts";
 import type { ToolBox } from "../use-tools.ts";
@@ -6,7 +6,7 @@ import type { ToolBox } from "../use-tools.ts";
 export type McpServer =
   /** A program that Hone starts and calls over its standard input and output. */
   | { command: string; args?: readonly string[]; env?: Readonly<Record<string, string>>; cwd?: string }
-  /** A server that runs (streamable HTTP). */
+  /** A running server (streamable HTTP). */
   | { url: string; headers?: Readonly<Record<string, string>> };
 
 export interface McpOptions {
@@ -18,7 +18,7 @@ export interface McpOptions {
 
 /**
  * Connects to a server. Close the returned tool box: `useTools({ tools: () => openMcpTools(server), ... })` does so after each
- * attempt; to share one server among all rollouts open it once, give `box.tools`, and close it when the run has ended.
+ * attempt; to share one server among all rollouts open it once, pass `box.tools`, and close it when the run has ended.
  *
  * @throws UserError when the official client is not installed, the server cannot be reached, or lacks a requested tool
  * @example

@@ -18,7 +18,7 @@ function containerQuota(): number | null {
 
 /**
  * Threads that always spin between two operations are slightly faster on an idle machine and up to twenty times slower on
- * a busy one; threads that sleep at once are 20% slower. These spin briefly and then sleep, which is within 2% of the
+ * a busy one; threads that sleep immediately are 20% slower. These spin briefly and then sleep, which is within 2% of the
  * fastest. The user's environment takes precedence.
  */
 export function threadEnvironment(

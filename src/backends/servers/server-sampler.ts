@@ -140,7 +140,7 @@ export function sampleFrom(
       const reply = events?.end() ?? dialect.read(JSON.parse(answer) as Record<string, unknown>, request);
       if (!events) report(reply);
       if (options.isLabelled && reply.versions === undefined && reply.tokens.length > 0)
-        throw new RunError(`the inference server at ${url} sampled with other weights than the run's`);
+        throw new RunError(`the inference server at ${url} sampled with weights that are not the run's`);
       return stamp(reply);
     } catch (error) {
       const sent = events && stamp(events.soFar());

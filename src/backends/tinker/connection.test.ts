@@ -137,7 +137,7 @@ describe("a future", () => {
     );
     expect(await result).toEqual({ metrics: {} });
     expect(of("retrieve_future")).toHaveLength(6);
-    expect(statuses).toContain("the Tinker service makes this run wait: slow down");
+    expect(statuses).toContain("waiting at the request of the Tinker service: slow down");
   });
 
   it.each([

@@ -41,7 +41,7 @@ export function createConnection(options: ConnectionOptions) {
     const answer = JSON.parse(text) as Record<string, unknown>;
     if (answer.type === "try_again") {
       const { queue_state: state, queue_state_reason: why } = answer;
-      if (state !== "active") onStatus(`the Tinker service makes this run wait: ${why ?? state}`);
+      if (state !== "active") onStatus(`waiting at the request of the Tinker service: ${why ?? state}`);
       return "again";
     }
     if (typeof answer.error === "string") throw futureFailure(answer);

@@ -1,4 +1,4 @@
-/** One model call: its prompt in tokens, within the limits; its sample, checked, answered and recorded. */
+/** One model call: encodes its prompt within the limits, and checks, answers and records its sample. */
 
 import { RolloutEnded } from "../../agents/control-flow.ts";
 import type { Sample, SamplingParams } from "../../backends/engine.ts";
@@ -58,7 +58,7 @@ export async function beginTurn(
 /**
  * The most tokens of a reply to a prompt of this length; at least 1.
  * @param spent tokens of the response so far, in earlier turns
- * @throws RolloutEnded when the limits leave none
+ * @throws RolloutEnded when no token is left within the limits
  */
 export function responseRoom(promptLength: number, limits: SamplingLimits, spent = 0): number {
   const { maxPromptLength, maxResponseLength } = limits;

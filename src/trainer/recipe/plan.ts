@@ -63,8 +63,8 @@ export function planOf({ train, validation }: Experiment<unknown>, config: Confi
  * The size of a training step in one line. An episode gives one sequence for each conversation that was only
  * continued, and more where agents rewrite history or several agents act.
  *
- * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 a step -> about
- * 32 for each of 2 processes, in micro-batches of up to 4096 tokens; ..."
+ * @example "16 tasks x 8 rollouts = 128 episodes -> 128 sequences or more -> 2 optimizer steps of about 64 per training step
+ * -> about 32 for each of 2 processes, in micro-batches of up to 4096 tokens; ..."
  */
 function arithmetic(config: Config, total: number, perEpoch: number): string {
   const { num_minibatches: parts, ppo_epochs: passes } = config.training;
@@ -75,8 +75,8 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
   const size = Math.ceil(episodes / parts);
   return (
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
-    `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} a step${perProcess(config, size)}; ` +
-    `${formatCount(total)} steps (${formatCount(perEpoch)} an epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
+    `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} per training step${perProcess(config, size)}; ` +
+    `${formatCount(total)} steps (${formatCount(perEpoch)} per epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
   );
 }
 

@@ -83,7 +83,7 @@ export async function startServer(options: ServerProcessOptions): Promise<Server
     if (seconds < reportAfter) continue;
     reportAfter *= 2;
     const message = lastMessage(server.lastLines);
-    onStatus(`starting ${name} for ${Math.round(seconds)} s${message === "" ? "" : `: ${message}`}`);
+    onStatus(`starting ${name}, ${Math.round(seconds)} s so far${message === "" ? "" : `: ${message}`}`);
   }
   return { pid: server.pid, url, apiKey, answers, died, stop: server.stop };
 }

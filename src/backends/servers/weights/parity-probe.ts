@@ -130,7 +130,7 @@ function mismatch(url: string, version: number, difference: number, limit: numbe
     code: "sampler_mismatch",
     hint: isFirst
       ? "serve the same model, without quantization, and with --logprobs-mode raw_logprobs"
-      : "the server samples with other weights than those it was sent: restart it, then continue the run with --resume",
+      : "the server does not sample with the weights that it was sent: restart it, then continue the run with --resume",
   });
 }
 
