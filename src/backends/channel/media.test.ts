@@ -134,5 +134,5 @@ test("places of images travel by sequence; messages without images are unchanged
 test("an image that is nowhere any more ends the request", async () => {
   const { connection } = openForgetful();
   const { learner } = await createPolicy(connection, memoryStore(), { adapter: { kind: "none" } });
-  await expect(learner.forward([sequence], {})).rejects.toThrow("is not in memory");
+  await expect(learner.forward([sequence], {})).rejects.toThrow("is no longer in memory");
 });
