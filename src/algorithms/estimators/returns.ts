@@ -8,7 +8,7 @@ export interface GaeOptions {
 }
 
 /**
- * The reward is at the last token; from every token its KL to the reference policy is subtracted.
+ * The reward is at the last token; the KL to the reference policy is subtracted at every token.
  *
  * @param kl `[T]` estimate of the KL at each sampled token
  * @param coefficient weight of the KL; negative values count as 0
