@@ -28,6 +28,7 @@ _DEVICE = SimpleNamespace(
     is_available=lambda: False,
     device_count=_zero,
     current_device=lambda: torch.device("cpu"),
+    get_device_name=lambda *_: "CPU",
     get_rng_state=torch.get_rng_state,
     set_rng_state=torch.set_rng_state,
 )
