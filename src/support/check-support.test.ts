@@ -39,7 +39,7 @@ test.each([
   [[onVerl, "data.gen_batch_size=3"], "data.gen_batch_size=3 has no effect: the experiment's script reads the data"],
   [
     [onVerl, "trainer.device=cpu", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3"],
-    "gpu_memory_utilization=0.3 has no effect: it is not read, because a vLLM server that Hone starts samples",
+    "gpu_memory_utilization=0.3 has no effect: it is not used, because Hone's own vLLM server samples",
   ],
   [[onVerl, "actor_rollout_ref.actor.shuffle=true"], "it belongs to verl's own trainer, which Hone's trainer replaces"],
   [[onVerl, "actor_rollout_ref.actor.optim.betas=[0.5,0.9]"], "set training.beta1 and training.beta2"],

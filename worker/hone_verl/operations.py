@@ -67,7 +67,7 @@ class Operations:
     def run(self, message: Message) -> Answer:
         operation = getattr(self, f"on_{message.op}", None)
         if operation is None:
-            raise UserMistake(f"verl's backend has no operation {message.op!r}")
+            raise UserMistake(f"verl's backend does not support the operation {message.op!r}")
         if self._configuration is None and message.op not in ("load", "stats"):
             raise ProtocolError(f"{message.op} before load")
         begin = time.perf_counter()

@@ -82,7 +82,8 @@ class Policies:
         else:
             policy, opened = ACTOR, lambda: self._open_actor(spec["adapter"])
         if policy != REFERENCE and policy in self._open:
-            raise UserMistake(f"verl's backend has one {'critic' if head else 'trained policy'}", "Close the other first.")
+            kind = "critic" if head else "trained policy"
+            raise UserMistake(f"verl's backend supports one {kind} at a time", "Close the other first.")
         trainable = opened()
         self._open.add(policy)
         return policy, trainable
@@ -123,7 +124,7 @@ class Policies:
         self.critic.call("restart", self._seed)
         found = self.critic.call("facts")[0]
         if found["data_ranks"] != self.data_ranks:
-            raise UserMistake("actor and critic have different ulysses_sequence_parallel_size", "Set both the same.")
+            raise UserMistake("actor and critic have different values of ulysses_sequence_parallel_size", "Set both to the same value.")
         return found["trainable"]
 
     def _critic_config(self) -> TrainingWorkerConfig:

@@ -156,7 +156,7 @@ class _Operations:
             manager.checkpoint_save_contents = contents
 
     def load(self, folder: str, optimizer: bool) -> None:
-        """Loads verl's own checkpoint. Without `optimizer`, the optimizer starts fresh."""
+        """Loads verl's own checkpoint. Without `optimizer`, the optimizer starts with a new state."""
         engine = self._trainer().engine
         manager = engine.checkpoint_manager
         contents = manager.checkpoint_load_contents
@@ -338,7 +338,7 @@ def _wanted(names: list[str]) -> dict[str, bool]:
 
 
 def _budget(tokens: int | None, shard: Shard) -> dict[str, int]:
-    """verl refuses sequences that exceed the token budget of a micro-batch. Here the longest one raises it."""
+    """verl refuses sequences that exceed the token budget of a micro-batch, so the budget is at least the longest one."""
     return {"max_token_len_per_gpu": max(tokens or 0, shard.longest)}
 
 

@@ -91,7 +91,7 @@ export function reasonUnused(key: string, tree: Readonly<Record<string, unknown>
   if (samplesWithVerl(tree)) {
     if (usedByServers.some((section) => isIn(key, section))) return undefined;
   } else if (isIn(key, "actor_rollout_ref.rollout")) {
-    return "it is not read, because a vLLM server that Hone starts samples";
+    return "it is not used, because Hone's own vLLM server samples";
   }
   if (isIn(key, "data")) return "the experiment's script reads the data";
   return "it belongs to verl's own trainer, which Hone's trainer replaces";
