@@ -5,6 +5,7 @@ import { NonFiniteLossError } from "../check-loss-value.ts";
 import type { Connection } from "./connection.ts";
 import { forwardBackward } from "./forward-backward.ts";
 import type { Frame, OutgoingArrays } from "./frames.ts";
+import { sendWithCall } from "./send-batch.ts";
 
 /** Three sequences with 2, 0 and 3 trained tokens; a token's log-probability is minus its place in the batch. */
 const sequences: Sequence[] = [
@@ -75,7 +76,7 @@ describe("forwardBackward", () => {
     ["the same twice over", [[0, 1, 2], [0, 1], [2], [2]]],
   ])("adds up %s", async (_what, microBatches) => {
     const { connection, replies } = scripted(microBatches);
-    const result = await forwardBackward(connection, 1, sequences, squares());
+    const result = await forwardBackward(connection, 1, sendWithCall, sequences, squares());
     expect(result.loss).toBe(30);
     expect(result.metrics.tokens?.sum).toBe(5);
     expect(Array.from(result.outputs.logprobs)).toEqual([-0, -1, -2, -3, -4]);
@@ -87,7 +88,7 @@ describe("forwardBackward", () => {
   it("passes the whole batch to a coupled loss first, once", async () => {
     const seen: number[][] = [];
     const { connection, replies, operations } = scripted([[2], [0, 1]]);
-    const result = await forwardBackward(connection, 1, sequences, squares(seen, true));
+    const result = await forwardBackward(connection, 1, sendWithCall, sequences, squares(seen, true));
     expect([seen, operations]).toEqual([[[0, 1, 2]], ["forward", "forward_backward"]]);
     expect([result.loss, replies]).toEqual([
       30,
@@ -120,7 +121,9 @@ describe("forwardBackward", () => {
     ],
   ])("cancels once when the loss %s", async (_what, part, error) => {
     const { connection, replies } = scripted([[0], [1], [2]]);
-    await expect(forwardBackward(connection, 1, sequences, { ...squares(), ...part })).rejects.toThrow(error);
+    await expect(forwardBackward(connection, 1, sendWithCall, sequences, { ...squares(), ...part })).rejects.toThrow(
+      error,
+    );
     expect(replies).toEqual(["cancel"]);
   });
 });

@@ -12,16 +12,8 @@ import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult, TokenRows } from "../engine.ts";
 import type { Connection } from "./connection.ts";
 import type { Frame } from "./frames.ts";
-import { mediaFields } from "./media.ts";
-import {
-  emptyOutputs,
-  gather,
-  type OutputName,
-  readOutputs,
-  scatter,
-  sequenceArrays,
-  trainedOffsets,
-} from "./ragged.ts";
+import { emptyOutputs, gather, type OutputName, readOutputs, scatter, trainedOffsets } from "./ragged.ts";
+import { type SendBatch, sendWithCall } from "./send-batch.ts";
 
 /** The loss of one micro-batch. */
 interface Part {
@@ -41,13 +33,13 @@ function outputNames({ entropy, values, concentration }: Outputs): OutputName[] 
 export async function forward(
   connection: Connection,
   policy: number,
+  send: SendBatch,
   sequences: readonly Sequence[],
   outputs: Outputs,
 ): Promise<TokenOutputs> {
   const names = outputNames(outputs);
-  const media = mediaFields(sequences);
-  const arrays = { ...sequenceArrays(sequences), ...media.arrays };
-  const frame = await connection.request("forward", { policy, outputs: names, ...media.fields }, arrays).answer;
+  const { fields, arrays } = await send(sequences);
+  const frame = await connection.request("forward", { policy, outputs: names, ...fields }, arrays).answer;
   return readOutputs(frame, trainedOffsets(sequences), names);
 }
 
@@ -58,9 +50,8 @@ export async function tokensAtEach(
   fields: Record<string, number>,
   sequences: readonly Sequence[],
 ): Promise<TokenRows> {
-  const media = mediaFields(sequences);
-  const sent = { ...sequenceArrays(sequences), ...media.arrays };
-  const { arrays } = await connection.request(op, { ...fields, ...media.fields }, sent).answer;
+  const sent = await sendWithCall(sequences);
+  const { arrays } = await connection.request(op, { ...fields, ...sent.fields }, sent.arrays).answer;
   const [tokens, logprobs] = [arrays.tokens, arrays.logprobs];
   if (!(tokens?.data instanceof Int32Array) || !(logprobs?.data instanceof Float32Array)) {
     throw new RunError(`the worker's answer to ${op} has no tokens`);
@@ -75,13 +66,14 @@ export async function tokensAtEach(
 export async function forwardBackward(
   connection: Connection,
   policy: number,
+  send: SendBatch,
   sequences: readonly Sequence[],
   loss: Loss,
 ): Promise<ForwardBackwardResult> {
   const offsets = trainedOffsets(sequences);
   const names = outputNames(loss.outputs);
   const outputs = emptyOutputs(offsets, names);
-  const whole = loss.coupled ? await evaluateWhole(connection, policy, sequences, loss) : null;
+  const whole = loss.coupled ? await evaluateWhole(connection, policy, send, sequences, loss) : null;
   let parts: Part[] = [];
   let failure: { error: unknown } | null = null;
 
@@ -99,10 +91,8 @@ export async function forwardBackward(
     return gradient;
   }
 
-  const media = mediaFields(sequences);
-  const fields = { policy, outputs: names, ...media.fields };
-  const arrays = { ...sequenceArrays(sequences), ...media.arrays };
-  const request = connection.request("forward_backward", fields, arrays, (frame) => {
+  const { fields, arrays } = await send(sequences);
+  const request = connection.request("forward_backward", { policy, outputs: names, ...fields }, arrays, (frame) => {
     if (failure !== null) return;
     try {
       const gradient = pullBack(frame);
@@ -129,10 +119,11 @@ export async function forwardBackward(
 async function evaluateWhole(
   connection: Connection,
   policy: number,
+  send: SendBatch,
   sequences: readonly Sequence[],
   loss: Loss,
 ): Promise<LossValue> {
-  const outputs = await forward(connection, policy, sequences, loss.outputs);
+  const outputs = await forward(connection, policy, send, sequences, loss.outputs);
   return evaluate(loss, outputs, Int32Array.from(sequences.keys()));
 }
 

@@ -9,6 +9,7 @@ import { type Frame, readNumber } from "./frames.ts";
 import { withMedia } from "./media.ts";
 import { type FindNativeLoss, nativeForwardBackward } from "./native-loss.ts";
 import { trainedOffsets } from "./ragged.ts";
+import { type SendBatch, sendWithCall } from "./send-batch.ts";
 
 export interface WorkerLearner {
   /** The worker's number for these weights. */
@@ -18,16 +19,22 @@ export interface WorkerLearner {
   call(op: string, fields?: Record<string, unknown>): Promise<Frame>;
 }
 
+export interface WorkerLearnerOptions {
+  /** Finds losses that the worker computes itself. */
+  native?: FindNativeLoss;
+  /** Default: each call sends its sequences. */
+  send?: SendBatch;
+}
+
 /**
  * @param store has the images of sequences
- * @param native finds losses that the worker computes itself
  * @throws UserError when the model does not support this adapter
  */
 export async function createWorkerLearner(
   connection: Connection,
   store: MediaStore,
   spec: LearnerSpec,
-  native?: FindNativeLoss,
+  { native, send = sendWithCall }: WorkerLearnerOptions = {},
 ): Promise<WorkerLearner> {
   const { trainVision: train_vision, ...adapter } = { trainVision: undefined, ...spec.adapter };
   const created = await connection.request("create_policy", { ...spec, adapter: { ...adapter, train_vision } }).answer;
@@ -43,15 +50,15 @@ export async function createWorkerLearner(
   const learner: Learner = {
     async forward(sequences, outputs) {
       requireFitting(spec, outputs);
-      return withMedia(connection, store, () => forward(connection, policy, sequences, outputs));
+      return withMedia(connection, store, () => forward(connection, policy, send, sequences, outputs));
     },
     async forwardBackward(sequences, loss) {
       requireFitting(spec, loss.outputs);
       const found = native?.(loss, trainedOffsets(sequences));
       return withMedia(connection, store, () =>
         found
-          ? nativeForwardBackward(connection, policy, sequences, loss, found)
-          : forwardBackward(connection, policy, sequences, loss),
+          ? nativeForwardBackward(connection, policy, send, sequences, loss, found)
+          : forwardBackward(connection, policy, send, sequences, loss),
       );
     },
     async optimStep(adam) {

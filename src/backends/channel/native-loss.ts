@@ -4,8 +4,8 @@ import type { Sequence } from "../../trajectories/types.ts";
 import { checkLossValue } from "../check-loss-value.ts";
 import type { ForwardBackwardResult } from "../engine.ts";
 import type { Connection } from "./connection.ts";
-import { mediaFields } from "./media.ts";
-import { readOutputs, sequenceArrays, trainedOffsets } from "./ragged.ts";
+import { readOutputs, trainedOffsets } from "./ragged.ts";
+import type { SendBatch } from "./send-batch.ts";
 
 /** The worker's name for a loss, its settings there, and `[N]` inputs over the trained tokens. */
 export interface NativeLoss {
@@ -24,14 +24,14 @@ export type FindNativeLoss = (loss: Loss, offsets: Int32Array) => NativeLoss | u
 export async function nativeForwardBackward(
   connection: Connection,
   policy: number,
+  send: SendBatch,
   sequences: readonly Sequence[],
   loss: Loss,
   { name, settings, inputs }: NativeLoss,
 ): Promise<ForwardBackwardResult> {
-  const media = mediaFields(sequences);
-  const fields = { policy, outputs: ["logprobs"], loss: { name, settings }, ...media.fields };
-  const arrays = { ...sequenceArrays(sequences), ...media.arrays, ...inputs };
-  const frame = await connection.request("forward_backward", fields, arrays).answer;
+  const sent = await send(sequences);
+  const fields = { policy, outputs: ["logprobs"], loss: { name, settings }, ...sent.fields };
+  const frame = await connection.request("forward_backward", fields, { ...sent.arrays, ...inputs }).answer;
   const outputs = readOutputs(frame, trainedOffsets(sequences), ["logprobs"]);
   const value = loss.evaluate(outputs, Int32Array.from(sequences.keys()));
   checkLossValue(loss.name, value, outputs);

@@ -7,6 +7,7 @@ import { connect } from "../channel/connection.ts";
 import { createWorkerLearner } from "../channel/learner.ts";
 import { workerImages } from "../channel/media.ts";
 import { imagesOf, modelInfo, type WorkerModel, workerStats } from "../channel/reports.ts";
+import { sendOnce } from "../channel/send-batch.ts";
 import type { LearningEngine } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { modelFolder } from "../local/model-folder.ts";
@@ -54,6 +55,8 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
     for (const text of adaptations(header.adapted as Adapted[])) warn(text);
     const rollouts = options.rollouts && (await openRollouts(request));
     const found = header.model as WorkerModel;
+    // The policy, its reference and the critic compute on the same sequences.
+    const computing = { native: nativeLoss, send: sendOnce(connection) };
     const { placeholder, reason } = imagesOf(found);
     // The route for token ids of verl's vLLM (0.24) ignores images.
     const imagesReason = placeholder && rollouts ? "verl's rollout servers do not support images" : reason;
@@ -65,11 +68,11 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
       ...(placeholder && !rollouts ? { images: workerImages(connection, store, placeholder) } : {}),
       ...(imagesReason === undefined ? {} : { imagesReason }),
       async createPolicy(spec) {
-        return { learner: (await createWorkerLearner(connection, store, spec, nativeLoss)).learner };
+        return { learner: (await createWorkerLearner(connection, store, spec, computing)).learner };
       },
       async createLearner(spec) {
         requireCreatable(capabilities, spec);
-        return (await createWorkerLearner(connection, store, spec, nativeLoss)).learner;
+        return (await createWorkerLearner(connection, store, spec, computing)).learner;
       },
       async examine() {
         const held = await request("readback", { paths: [...options.expected.keys()] });
