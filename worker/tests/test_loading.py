@@ -110,7 +110,7 @@ def test_a_missing_model_is_named(name, message, tmp_path):
 
 def test_devices_and_dtypes(folder, monkeypatch):
     for bad in ("cuda:99", "tpu", "cpu:0x"):
-        with pytest.raises(UserMistake, match="no device"):
+        with pytest.raises(UserMistake, match="not available"):
             loading.choose_device(bad)
     with pytest.raises(UserMistake, match="float8"):
         load(folder, dtype="float8")

@@ -101,7 +101,7 @@ test("a worker with another value is reported", () => {
 test.each([
   ["actor_rollout_ref.actor.fsdp_config.param_offload", undefined],
   ["actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu", undefined],
-  ["actor_rollout_ref.rollout.gpu_memory_utilization", "a vLLM server that Hone starts samples"],
+  ["actor_rollout_ref.rollout.gpu_memory_utilization", "Hone's own vLLM server samples"],
   ["ray_kwargs.ray_init.num_cpus", undefined],
   ["critic.model.enable_gradient_checkpointing", undefined],
   ["critic.model.path", "the critic starts from model.name"],
