@@ -85,5 +85,5 @@ test.each([
 test("a folder without a run", async () => {
   const { output, ended } = hone(join(root, "nothing"), "--no-open");
   expect(await ended).toBe(2);
-  expect(output()).toContain("not a run folder");
+  expect(output()).toContain("neither a run folder nor a folder of runs");
 });
