@@ -46,10 +46,12 @@ function installedBrowser() {
 export async function findBrowser(home = homeOf()) {
   // Chromium's own sandbox does not start as root or in most containers; it opens only pages of this machine.
   const args = ["--no-sandbox", "--disable-gpu"];
+  // Without it, the language is "en-US@posix", which Intl refuses.
+  const env = { LANG: "en_US.UTF-8" };
   const installed = installedBrowser();
-  if (installed !== undefined) return { executablePath: installed, args, env: {} };
+  if (installed !== undefined) return { executablePath: installed, args, env };
   const { executablePath, libraries, fonts } = await packagedBrowser(home);
-  return { executablePath, args, env: { LD_LIBRARY_PATH: libraries, FONTCONFIG_PATH: fonts } };
+  return { executablePath, args, env: { ...env, LD_LIBRARY_PATH: libraries, FONTCONFIG_PATH: fonts } };
 }
 
 /** @param {string} home */
@@ -58,7 +60,10 @@ async function packagedBrowser(home) {
     throw new SetupError("no Chromium was found", { hint: "Install Chrome, or set CHROMIUM_PATH.", exitCode: 2 });
   }
   const folder = join(home, "packages", "chromium");
-  const ready = () => readStamp(join(folder, ".stamp.json"))?.integrity === packaged.integrity;
+  const ready = () => {
+    const stamp = readStamp(join(folder, ".stamp.json"));
+    return stamp?.integrity === packaged.integrity && stamp.fonts === "own";
+  };
   if (!ready()) {
     mkdirSync(join(home, "packages"), { recursive: true });
     await withLock(join(home, "setup.lock"), async () => {
@@ -92,5 +97,10 @@ async function unpack(partial) {
   }
   rmSync(archive);
   rmSync(join(partial, "package", "bin"), { recursive: true });
-  writeStamp(join(partial, ".stamp.json"), { integrity: packaged.integrity });
+  // The package's own file names folders that exist only where it is usually deployed.
+  writeFileSync(
+    join(partial, "fonts", "fonts.conf"),
+    '<fontconfig><dir prefix="relative">fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>\n',
+  );
+  writeStamp(join(partial, ".stamp.json"), { integrity: packaged.integrity, fonts: "own" });
 }

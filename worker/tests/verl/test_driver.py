@@ -304,7 +304,7 @@ def test_verls_own_merger_reads_an_adapter(driver: Driver, folder: Path) -> None
         ("forward", {"policy": 1, "outputs": ["values"], "batch": 0}, "not staged"),
         ("load_state", {"policy": 1, "dir": "nowhere", "optimizer": True}, "not a checkpoint of verl"),
         ("optim_step", {"policy": 2, **STEP}, "not trained"),
-        ("sample", {"policy": 1}, "no operation 'sample'"),
+        ("sample", {"policy": 1}, "does not support the operation 'sample'"),
     ],
 )
 def test_refuses_with_a_sentence(driver: Driver, op: str, fields: dict, words: str) -> None:
