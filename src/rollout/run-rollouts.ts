@@ -8,7 +8,7 @@ import { HoneError, RunError, UserError } from "../errors.ts";
 import { userFrames } from "../stack-frames.ts";
 import type { Episode, Failure } from "../trajectories/types.ts";
 import { isMistake, withoutStack } from "./attempt/failures.ts";
-import type { RolloutGateway } from "./attempt/gateway-door.ts";
+import type { RolloutGateway } from "./attempt/lazy-gateway.ts";
 import { runAttempt } from "./attempt/run-attempt.ts";
 import type { AttemptLimits } from "./attempt/time-limits.ts";
 import { defaultOnAgentError, type OnAgentError } from "./on-agent-error.ts";

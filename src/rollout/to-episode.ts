@@ -2,7 +2,7 @@
 import type { Task } from "../data/task.ts";
 import { own } from "../own.ts";
 import type { Episode, Step, Trajectory } from "../trajectories/types.ts";
-import type { EndedAttempt } from "./attempt/gateway-door.ts";
+import type { EndedAttempt } from "./attempt/lazy-gateway.ts";
 import { defaultRole, type TrajectoryGrouping } from "./session/types.ts";
 
 /** The name of a trajectory in outcomes: its role, with `#instance` if the role has several. */

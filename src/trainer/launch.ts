@@ -17,8 +17,8 @@ export interface EvaluationRequest {
 }
 
 export interface Launch {
-  /** Settings in the flags of another system, such as LightRFT's. */
-  frontDoor?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
+  /** Settings translated from the flags of another system, such as LightRFT. */
+  translated?: Pick<ConfigSources, "presets" | "flags"> & { warnings: readonly ConfigWarning[] };
   /** `a.b=value`, strongest. */
   overrides?: readonly string[];
   /** YAML files, weaker than the overrides and stronger than the script's own config. */

@@ -230,7 +230,7 @@ async function withRun<T>(
 
 function compose(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ComposedConfig {
   const composed = composeConfig(sourcesOf(experiment, options));
-  return { ...composed, warnings: [...(options.frontDoor?.warnings ?? []), ...composed.warnings] };
+  return { ...composed, warnings: [...(options.translated?.warnings ?? []), ...composed.warnings] };
 }
 
 function sourcesOf(experiment: Experiment<unknown>, options: TrainOptions & { settings?: string }): ConfigSources {
@@ -247,7 +247,7 @@ function sourcesOf(experiment: Experiment<unknown>, options: TrainOptions & { se
     overrides.push("training.resume_mode=off", "rllm.trainer.run_dir=null");
   }
   if (options.evaluate) overrides.push("rllm.trainer.val_only=true");
-  const { warnings: _, ...layers } = options.frontDoor ?? {};
+  const { warnings: _, ...layers } = options.translated ?? {};
   const input = experiment.config ? { input: experiment.config } : {};
   return { ...options.search, ...layers, ...input, files, overrides };
 }

@@ -39,7 +39,7 @@ async function lightRftCommand(words: readonly string[], { dryRun = false, stric
   const command = readLightRft(words, { strict });
   const { settings, script, overrides } = command;
   if (script !== undefined) {
-    await runScript(script, { frontDoor: settings, overrides, dryRun });
+    await runScript(script, { translated: settings, overrides, dryRun });
     return;
   }
   if (!dryRun) {

@@ -10,7 +10,7 @@ import type { RolloutSession, SessionOptions } from "../session/types.ts";
 import { ambientCalls } from "./ambient-calls.ts";
 import { checkOutcome } from "./check-outcome.ts";
 import { causes, isMistake, toFailure } from "./failures.ts";
-import { type EndedAttempt, type GatewayDoor, openDoor, type RolloutGateway } from "./gateway-door.ts";
+import { createLazyGateway, type EndedAttempt, type LazyGateway, type RolloutGateway } from "./lazy-gateway.ts";
 import { type AttemptLimits, createTearDown, startPhases } from "./time-limits.ts";
 
 export interface Attempt extends EndedAttempt {
@@ -44,14 +44,14 @@ class TimeIsUp extends Error {
 export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Attempt> {
   const tearDown = createTearDown(options.limits);
   const { task, rollout, attempt, purpose, abort } = options;
-  const door = openDoor(options.gateway, { taskId: task.id, rollout, attempt, purpose }, abort.signal);
+  const lazyGateway = createLazyGateway(options.gateway, { taskId: task.id, rollout, attempt, purpose }, abort.signal);
   let ended: EndedAttempt;
   let tearDownProblems: string[] = [];
   try {
-    ended = await untilOutcome(options, door, tearDown.register);
-    door.close(ended);
+    ended = await untilOutcome(options, lazyGateway, tearDown.register);
+    lazyGateway.close(ended);
   } finally {
-    door.close(undefined);
+    lazyGateway.close(undefined);
     tearDownProblems = await tearDown.run();
   }
   return { ...ended, tearDownProblems };
@@ -59,7 +59,7 @@ export async function runAttempt<Row>(options: AttemptOptions<Row>): Promise<Att
 
 async function untilOutcome<Row>(
   options: AttemptOptions<Row>,
-  door: GatewayDoor,
+  lazyGateway: LazyGateway,
   tearDown: (clean: () => void | Promise<void>) => void,
 ): Promise<EndedAttempt> {
   const { task, workflow, client, purpose, order, rollout, attempt, maxSteps, timeoutSeconds, limits, abort } = options;
@@ -89,7 +89,7 @@ async function untilOutcome<Row>(
       phases.enter(name);
     };
     const random = uniforms(deriveSeed(options.seed ?? 0, "rollout", task.id, rollout, attempt));
-    const gateway = door.access(session);
+    const gateway = lazyGateway.access(session);
     const context = {
       model: session.model,
       gateway,

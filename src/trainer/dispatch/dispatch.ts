@@ -14,7 +14,7 @@ import type { Attempts } from "../rollouts/rollouts.ts";
 import type { Run } from "../run.ts";
 import type { DispatchState, DispatchWindow, Ticket } from "./dispatch-window.ts";
 import * as windows from "./dispatch-window.ts";
-import { openShelf, type Shelved } from "./shelf.ts";
+import { openEpisodeStore, type StoredEpisodes } from "./episode-store.ts";
 
 /** All rollouts of one dispatched task. */
 export interface TaskResult {
@@ -44,7 +44,7 @@ export interface Dispatch {
   close(): Promise<void>;
 }
 
-type Ready = Omit<TaskResult, "episodes"> & { shelved: Shelved };
+type Ready = Omit<TaskResult, "episodes"> & { stored: StoredEpisodes };
 
 /** @param state of an earlier process */
 export async function startDispatch(
@@ -55,8 +55,8 @@ export async function startDispatch(
   const { attempts, greedy } = recipe;
   const { batch, offload } = options;
   const runName = folder?.path ?? "run";
-  const episodeShelf = await openShelf(offload.episodes, runName, "episodes");
-  const groupShelf = await openShelf(offload.groups, runName, "groups");
+  const episodeStore = await openEpisodeStore(offload.episodes, runName, "episodes");
+  const groupStore = await openEpisodeStore(offload.groups, runName, "groups");
   const queue = createSampleQueue(models.sampler);
   const places = new Semaphore(recipe.rollouts.atOnce);
   const changed = new Notifier();
@@ -113,19 +113,19 @@ export async function startDispatch(
           signal,
         )
         .finally(fill);
-    const shelved = await Promise.all(
+    const attempted = await Promise.all(
       Array.from({ length: attempts.rollouts }, async (_, index) => {
         const firstRollout = earlier * attempts.rollouts + index;
         const episodes = await attempt(attempts, firstRollout);
         progress.endedRollouts++;
         report();
-        return episodeShelf.put(`dispatch-${ticket.number}-rollout-${firstRollout}`, episodes);
+        return episodeStore.put(`dispatch-${ticket.number}-rollout-${firstRollout}`, episodes);
       }),
     );
     const baseline = greedy && (await attempt(greedy, earlier));
-    const episodes = (await Promise.all(shelved.map((get) => get()))).flat();
-    const lot = await groupShelf.put(`dispatch-${ticket.number}`, episodes);
-    return { ticket, draw, epoch, greedy: baseline, shelved: lot };
+    const episodes = (await Promise.all(attempted.map((read) => read()))).flat();
+    const stored = await groupStore.put(`dispatch-${ticket.number}`, episodes);
+    return { ticket, draw, epoch, greedy: baseline, stored };
   }
 
   /** Reports the progress of the step while the trainer waits for it. */
@@ -165,9 +165,9 @@ export async function startDispatch(
       }
       progress.waiting = false;
       window = taken.window;
-      const { shelved, ...result } = ready.get(taken.ticket.number)!;
+      const { stored, ...result } = ready.get(taken.ticket.number)!;
       ready.delete(taken.ticket.number);
-      return { ...result, episodes: await shelved() };
+      return { ...result, episodes: await stored() };
     },
     during: (work) => Promise.race([work, failed]),
     async drained() {
@@ -183,8 +183,8 @@ export async function startDispatch(
     async close() {
       stop.abort(new Error("the run has ended"));
       await Promise.allSettled(running);
-      await episodeShelf.clear();
-      await groupShelf.clear();
+      await episodeStore.clear();
+      await groupStore.clear();
     },
   };
 }

@@ -111,7 +111,7 @@ it("LightRFT's flags: the same rewards by a worker, by an inference server and b
     const line = `--pretrain ${model} ${sizes} ${rest} ${more} --save_path ${newFolder()} ${given}`;
     const { settings, overrides } = readLightRft(line.split(" "), { environment: {} });
     const experiment: Experiment<Row> = { train: generated("toy", 8, (index) => ({ index })), prompt };
-    const { history } = await train(experiment, { frontDoor: settings, overrides });
+    const { history } = await train(experiment, { translated: settings, overrides });
     rewards.push(["mean", "min", "max"].map((name) => history[0]?.metrics[`reward/agent/${name}`] ?? Number.NaN));
   }
   const [own = [], ...others] = rewards;

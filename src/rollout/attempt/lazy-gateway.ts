@@ -38,17 +38,17 @@ export interface OpenedGateway {
   close(attempt: EndedAttempt | undefined): void;
 }
 
-export interface GatewayDoor {
+export interface LazyGateway {
   access(session: RolloutSession): GatewayAccess;
   /** Only the first call counts. */
   close(attempt: EndedAttempt | undefined): void;
 }
 
-export function openDoor(
+export function createLazyGateway(
   gateway: RolloutGateway | undefined,
   identity: AttemptIdentity,
   signal: AbortSignal,
-): GatewayDoor {
+): LazyGateway {
   let opened: OpenedGateway | undefined;
   let closed = false;
 

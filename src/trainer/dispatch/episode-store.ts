@@ -6,24 +6,24 @@ import { toJson } from "../../tracking/run-folder/json-lines.ts";
 import { readEpisode } from "../../tracking/run-folder/read-episode.ts";
 import type { Episode } from "../../trajectories/types.ts";
 
-export interface Shelf {
+export interface EpisodeStore {
   /** @param name of the file */
-  put(name: string, episodes: Episode[]): Promise<Shelved>;
+  put(name: string, episodes: Episode[]): Promise<StoredEpisodes>;
   /** Removes what is left. */
   clear(): Promise<void>;
 }
 
 /** Returns the episodes and removes their file. Call it once. */
-export type Shelved = () => Promise<Episode[]>;
+export type StoredEpisodes = () => Promise<Episode[]>;
 
-const memory: Shelf = { put: async (_name, episodes) => async () => episodes, clear: async () => {} };
+const memory: EpisodeStore = { put: async (_name, episodes) => async () => episodes, clear: async () => {} };
 
 /**
  * @param directory null: memory; else the run gets a folder in it, with one line of JSON per episode
  * @param run the run folder, which distinguishes runs that share the directory. What an earlier process left is removed
  * @param kind of the content, e.g. "episodes"
  */
-export async function openShelf(directory: string | null, run: string, kind: string): Promise<Shelf> {
+export async function openEpisodeStore(directory: string | null, run: string, kind: string): Promise<EpisodeStore> {
   if (directory === null) return memory;
   const mark = createHash("sha256").update(run).digest("hex").slice(0, 8);
   const folder = join(directory, `${basename(run)}-${mark}-${kind}`);
