@@ -56,7 +56,7 @@ test.each([
   [[onTinker, "rllm.algorithm.high_entropy_token_ratio=0.2"], "it requires entropies"],
   [[onTinker, "rllm.algorithm.adv_estimator=gae"], "it requires a critic (gae); only the local and verl backend"],
   [[onTinker, "rllm.algorithm.estimator_map={judge:gae}"], "it requires a critic (gae)"],
-  [[onTinker, "model.lora_rank=0"], "it requires training of all weights (lora_rank=0)"],
+  [[onTinker, "model.lora_rank=0"], "it requires training of all weights"],
   [["rllm.algorithm.lam=0.9"], "it requires an estimator with a critic"],
   [["rllm.critic.model=./other"], "it requires an estimator with a critic"],
   [["rllm.algorithm.reference_model=./other"], "it requires rllm.algorithm.kl_beta above 0"],

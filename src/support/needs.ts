@@ -81,7 +81,7 @@ export const engineNeeds: readonly EngineNeed[] = [
   },
   {
     keys: ["model.lora_rank"],
-    requires: "training of all weights (lora_rank=0)",
+    requires: "training of all weights",
     isMet: ({ adapters }, value) => value !== 0 || adapters.includes("full"),
   },
   ...(["top_p", "top_k", "min_p"] as const).map(
