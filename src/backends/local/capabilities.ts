@@ -44,7 +44,6 @@ export const capabilitiesWith = (kind: "vllm" | "sglang", trainer = capabilities
   sampleLogprobs: kind === "vllm" ? "raw" : "processed",
   sampling: trainer.sampling.filter((name) => name !== "tempered_logprobs"),
   frozenSampler: { lora: true, full: true },
-  images: kind === "vllm" && trainer.images,
-  // vLLM keeps the features of images when weights change.
+  // Servers keep the features of images when weights change.
   trainsVision: false,
 });

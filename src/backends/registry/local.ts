@@ -4,7 +4,14 @@ import { temporaryFolder } from "../../files/temporary-names.ts";
 import type { BackendDescriptor } from "../descriptor.ts";
 import { capabilities, capabilitiesWith, shardedCapabilities } from "../local/capabilities.ts";
 import { localEngineOptions, serverKey, serversOf } from "../local/options.ts";
-import { broadcasts, checkOwnServer, sleepsWhileTraining, startOwnServer, startsServer } from "./own-server.ts";
+import {
+  broadcasts,
+  checkOwnServer,
+  refusalOfImages,
+  sleepsWhileTraining,
+  startOwnServer,
+  startsServer,
+} from "./own-server.ts";
 
 export const local: BackendDescriptor = {
   capabilities({ local: { sampler, processes } }) {
@@ -30,9 +37,10 @@ export const local: BackendDescriptor = {
       });
     }
     const { images, ...rest } = own;
+    const refusal = images && kind === "sglang" ? refusalOfImages(own.model.directory) : undefined;
     const engine = {
       ...rest,
-      ...(kind === "vllm" ? images && { images } : { imagesReason: "Hone does not send images to SGLang so far" }),
+      ...(refusal === undefined ? images && { images } : { imagesReason: refusal }),
       capabilities: capabilitiesWith(kind, own.capabilities),
     };
     const [{ withServer }, { ownServer }, { openTokenizer }] = await Promise.all([

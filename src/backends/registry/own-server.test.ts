@@ -1,6 +1,9 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { composeConfig } from "../../config/compose.ts";
-import { alternates, broadcasts, checkOwnServer, gpuOptions, launchOptions } from "./own-server.ts";
+import { temporaryFolder } from "../../files/temporary-names.ts";
+import { alternates, broadcasts, checkOwnServer, gpuOptions, launchOptions, refusalOfImages } from "./own-server.ts";
 
 const configOf = (...overrides: string[]) =>
   composeConfig({ overrides: ["local.sampler.type=vllm", ...overrides] }).config;
@@ -32,6 +35,16 @@ test.each([
   [["local.sampler.type=sglang", "local.device=cpu"], /SGLang needs an NVIDIA GPU/],
 ])("%j is refused before anything is loaded", (overrides, message) => {
   expect(() => checkOwnServer(configOf(...overrides))).toThrow(message);
+});
+
+test.each([
+  ["qwen2_vl", undefined],
+  ["qwen2_5_vl", undefined],
+  ["smolvlm", /SGLang accepts tokens with images only for .*, not for smolvlm \(local.sampler.type=vllm does\)/],
+])("images of %s through SGLang", (type, refusal) => {
+  const folder = temporaryFolder("hone-sglang-");
+  writeFileSync(join(folder, "config.json"), JSON.stringify({ model_type: type }));
+  expect(refusalOfImages(folder)).toEqual(refusal ? expect.stringMatching(refusal) : undefined);
 });
 
 test.each([

@@ -101,9 +101,19 @@ export const thisMachine = ({ local }: Config): Machine => ({
 
 /** SmolVLM's processor needs a package that vLLM does not install. */
 export async function serverPackages(folder: string): Promise<string | undefined> {
-  const { model_type: type } = JSON.parse(readFileSync(join(folder, "config.json"), "utf8"));
-  return type === "smolvlm" ? preparePackage("num2words") : undefined;
+  return readModelType(folder) === "smolvlm" ? preparePackage("num2words") : undefined;
 }
+
+/** @returns why SGLang cannot read images of the model, as a clause; undefined if it can */
+export function refusalOfImages(folder: string): string | undefined {
+  const type = readModelType(folder);
+  return type === "qwen2_vl" || type === "qwen2_5_vl"
+    ? undefined
+    : `SGLang accepts tokens with images only for Qwen2-VL and Qwen2.5-VL, not for ${type} (local.sampler.type=vllm does)`;
+}
+
+const readModelType = (folder: string): string =>
+  JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type;
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;

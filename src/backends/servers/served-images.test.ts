@@ -1,6 +1,7 @@
 /**
- * Images on their way to vLLM: what is sent, what vLLM answered (recorded by scripts/proofs/upstream-contract/images.py with
- * vLLM 0.32.0 on a processor), and prompts that the server would read otherwise.
+ * Images on their way to servers: what is sent, what the servers answered, and prompts that they would read otherwise. The
+ * answers were recorded by scripts/proofs/upstream-contract/images.py with vLLM 0.32.0 on a processor, and by sglang_images.py
+ * with SGLang 0.5.23's own reading of requests, since SGLang needs an accelerator.
  */
 import { readFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
@@ -33,12 +34,12 @@ let server: Server;
 let sampler: Sampler;
 let asked: Record<string, unknown>[];
 let fault: { tokens?: number[]; generates?: boolean };
-/** What vLLM answered. */
+/** What a server answered. */
 let recordedAnswer: string | undefined;
 
-function open(seen: typeof images): void {
+function open(seen: typeof images, kind: "vllm" | "sglang" = "vllm"): void {
   const group = openServers({ urls: [`http://127.0.0.1:${(server.address() as AddressInfo).port}`] });
-  sampler = { ...sampleFrom(group, { images: seen, model: "policy", version: 1 }), close: group.close };
+  sampler = { ...sampleFrom(group, { kind, images: seen, model: "policy", version: 1 }), close: group.close };
 }
 
 beforeEach(async () => {
@@ -140,15 +141,56 @@ test.each<[string, SampleRequest, typeof fault, string]>([
   if (fault.generates !== false) await expect(sample(one, { onToken: () => {} })).rejects.toThrow(sentence);
 });
 
-const { recorded } = JSON.parse(
-  readFileSync(new URL("./fixtures/vllm-images.json", import.meta.url), "utf8"),
-) as Recording;
+const sglangAnswer = (prompt?: number[]) =>
+  JSON.stringify({
+    prompt_token_ids: prompt,
+    meta_info: { output_token_logprobs: [[-1, 4, null]], finish_reason: { type: "stop" } },
+  });
 
-test.each(recorded)("$name: vLLM samples with the log-probabilities of transformers", async (one) => {
+test.each<[string, SampleRequest, string, string]>([
+  [
+    "a placeholder that the model sampled after the last image",
+    request([...own, 9, 1], at(0)),
+    sglangAnswer(),
+    "the model sampled <image> after the last image",
+  ],
+  [
+    "an image of one token",
+    request([1, 9, 2], { at: 1, length: 1, hash: red }),
+    sglangAnswer([1, 9, 2]),
+    `the image ${red} has only one token`,
+  ],
+  [
+    "an answer without the prompt",
+    request([1, ...own], at(1)),
+    sglangAnswer(),
+    "answer to a prompt with images has no prompt_token_ids",
+  ],
+  [
+    "a text that was encoded again",
+    request([1, 2, ...own], at(2)),
+    sglangAnswer([5, ...own]),
+    "has 4 tokens for a prompt with images, the trainer 5. They differ from token 0 on",
+  ],
+])("SGLang: %s is refused", async (_, one, answer, sentence) => {
   await sampler.close();
-  open({ ...images, placeholder: { text: "<image>", id: 3 } });
-  for (const { url } of one.body.content_parts as { url: string }[])
-    store.add(Buffer.from(url.split(",")[1]!, "base64"));
+  open(images, "sglang");
+  recordedAnswer = answer;
+  await expect(sample(one)).rejects.toThrow(sentence);
+  recordedAnswer = `data: ${answer}\n\ndata: [DONE]\n\n`;
+  await expect(sample(one, { onToken: () => {} })).rejects.toThrow(sentence);
+});
+
+const recorded = (["vllm", "sglang"] as const).flatMap((kind) => {
+  const text = readFileSync(new URL(`./fixtures/${kind}-images.json`, import.meta.url), "utf8");
+  return (JSON.parse(text) as Recording).recorded.map((one) => ({ ...one, kind }));
+});
+
+test.each(recorded)("$kind, $name: samples with the log-probabilities of transformers", async (one) => {
+  await sampler.close();
+  open({ ...images, placeholder: { text: "<image>", id: 3 } }, one.kind);
+  const urls = (one.body.image_data ?? (one.body.content_parts as { url: string }[]).map(({ url }) => url)) as string[];
+  for (const url of urls) store.add(Buffer.from(url.split(",")[1]!, "base64"));
   recordedAnswer = one.answer;
   const found = await sample(
     { ...one.asked, prompt: Int32Array.from(one.asked.prompt) },
@@ -158,6 +200,10 @@ test.each(recorded)("$name: vLLM samples with the log-probabilities of transform
   expect(body).toEqual(one.body);
   expect([[...found.tokens], found.stopReason]).toEqual([one.tokens, one.stopReason]);
   for (const [index, logprob] of one.logprobs!.entries()) expect(found.logprobs[index]).toBeCloseTo(logprob, 3);
-  for (const [index, logprob] of (one.promptLogprobs ?? []).entries())
-    expect(found.promptLogprobs![index + 1]).toBeCloseTo(logprob, 3);
+  const isImage = (place: number) => one.asked.media!.some(({ at, length }) => place >= at && place < at + length);
+  for (const [index, logprob] of (one.promptLogprobs ?? []).entries()) {
+    const own = found.promptLogprobs![index + 1];
+    if (one.kind === "sglang" && isImage(index + 1)) expect(own).toBeNaN();
+    else expect(own).toBeCloseTo(logprob, 3);
+  }
 });

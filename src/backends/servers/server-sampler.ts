@@ -118,7 +118,7 @@ export function sampleFrom(
         hint: "use vLLM 0.32 or newer with --enable-scale-out",
       });
     }
-    const served = await toServed(request, options.images);
+    const served = await toServed(request, options.images, dialect.images);
     lastPrompt = call.request;
     const { model, adapter, version: known, giveBack } = await borrow();
     /** A known version applies to the whole part. */

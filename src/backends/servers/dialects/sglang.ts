@@ -1,6 +1,8 @@
 /** SGLang's own `/generate`: `input_ids` in, `meta_info.output_token_logprobs` out. */
+import { UserError } from "../../../errors.ts";
 import { isObject } from "../../../is-object.ts";
 import type { SampleRequest } from "../../engine.ts";
+import { requireSamePrompt, type ServedRequest } from "../requests/served-images.ts";
 import {
   type Dialect,
   MissingTokens,
@@ -16,12 +18,22 @@ type Entry = [number, number, string | null];
 
 export const sglang: Dialect = {
   path: "/generate",
+  images: "all",
   // After the temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
   logprobs: "processed",
-  write({ prompt, params, promptLogprobs, topLogprobs = 0 }: SampleRequest, adapter, stream) {
+  write({ prompt, media = [], images, params, promptLogprobs, topLogprobs = 0 }: ServedRequest, adapter, stream) {
+    const single = media.find(({ length }) => length === 1);
+    // SGLang answers with the same tokens if it ignores such an image.
+    if (single) {
+      throw new UserError(`the image ${single.hash} has only one token, which SGLang does not support`, {
+        hint: "use a larger image",
+      });
+    }
     // JSON.stringify omits undefined values.
     return {
       input_ids: Array.from(prompt),
+      image_data: images,
+      return_prompt_token_ids: images && true,
       sampling_params: {
         max_new_tokens: params.maxTokens,
         temperature: params.temperature,
@@ -46,21 +58,26 @@ export const sglang: Dialect = {
       stream: stream || undefined,
     };
   },
-  read(body) {
+  read(body, request) {
+    if (request.media?.length) requireSamePrompt(request, body.prompt_token_ids, sameTokens);
     const reply = readReply(body, 0);
     const { input_token_logprobs: given } = isObject(body.meta_info) ? body.meta_info : {};
-    if (Array.isArray(given)) reply.promptLogprobs = readPrompt(given as Entry[]);
+    if (Array.isArray(given)) reply.promptLogprobs = readPrompt(given as Entry[], request);
     return reply;
   },
-  openStream() {
+  openStream(request) {
     let seen = 0;
     return (event) => {
+      if (seen === 0 && request.media?.length) requireSamePrompt(request, event.prompt_token_ids, sameTokens);
       const reply = readReply(event, seen);
       seen += reply.tokens.length;
       return reply;
     };
   },
 };
+
+const sameTokens =
+  "serve the run's model folder, without --mm-process-config and SGLANG_MM_AVOID_RETOKENIZE=0; for Qwen2-VL, SGLang requires size.shortest_edge=3136 and size.longest_edge=1003520 in its preprocessor_config.json";
 
 /**
  * @param seen number of tokens in earlier events. An event contains the whole reply so far or, with
@@ -87,9 +104,12 @@ function readReply(body: Record<string, unknown>, seen: number): ServerReply {
   return reply;
 }
 
-function readPrompt([, ...rest]: Entry[]): Float32Array {
+/** NaN for the tokens of images: SGLang replaces these by hashes, and reports the log-probabilities of another token. */
+function readPrompt([, ...rest]: Entry[], { media = [] }: SampleRequest): Float32Array {
   const logprobs = rest.map(([logprob]) => logprob);
-  return Float32Array.of(Number.NaN, ...toLogprobs(logprobs, "meta_info.input_token_logprobs"));
+  const all = Float32Array.of(Number.NaN, ...toLogprobs(logprobs, "meta_info.input_token_logprobs"));
+  for (const { at, length } of media) all.fill(Number.NaN, at, at + length);
+  return all;
 }
 
 function readStop(reason: unknown): ServerReply["stopReason"] {

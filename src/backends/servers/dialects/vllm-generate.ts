@@ -7,7 +7,7 @@ import { readPromptLogprobs, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
-  images: true,
+  images: "first",
   logprobs: "raw",
   write(request, model, stream, id) {
     return {
@@ -26,14 +26,14 @@ export const vllmGenerate: Dialect = {
     };
   },
   read(body, request) {
-    if (request.media?.length) requireSamePrompt(request, body.prompt_token_ids);
+    if (request.media?.length) requireSamePrompt(request, body.prompt_token_ids, sameProcessor);
     return readChoice(body, request);
   },
   openStream(request) {
     // The first event contains the prompt.
     let isFirst = true;
     return (event) => {
-      if (isFirst && request.media?.length) requireSamePrompt(request, event.prompt_token_ids);
+      if (isFirst && request.media?.length) requireSamePrompt(request, event.prompt_token_ids, sameProcessor);
       isFirst = false;
       return readChoice(event, request);
     };
@@ -43,6 +43,9 @@ export const vllmGenerate: Dialect = {
     body: { request_ids: ids.map((id) => `generate-tokens-${id}`) },
   }),
 };
+
+const sameProcessor =
+  "serve the run's model folder with its own preprocessor_config.json, without --mm-processor-kwargs";
 
 function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCount = 0 }: SampleRequest): ServerReply {
   const [choice] = Array.isArray(body.choices) ? body.choices : [];

@@ -107,6 +107,7 @@ test("SGLang on GPUs", () => {
     "--api-key": "secret",
     "--mem-fraction-static": "0.4",
     "--tp-size": "2",
+    "--disable-fast-image-processor": true,
     "--enable-memory-saver": true,
     "--enable-weights-cpu-backup": true,
     "--enable-lora": true,

@@ -118,11 +118,13 @@ export function cpuVariables({ freeBytes, environment, threads }: Machine): Reco
 
 /** Only on a GPU. */
 export function sglangLaunch(options: LaunchOptions & { gpu: GpuOptions }): Launch {
-  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, gpu } = options;
+  const { model, servedName, port, apiKey, seed, loraRank, adapters, tensorParallel, readsImages, gpu } = options;
   const args = ["-m", "sglang.launch_server"];
   args.push("--model-path", model.directory, "--served-model-name", servedName, "--host", "127.0.0.1");
   args.push("--port", `${port}`, "--dtype", model.dtype, "--random-seed", `${seed}`, "--api-key", apiKey);
   args.push("--mem-fraction-static", `${gpu.memoryShare}`, "--tp-size", `${tensorParallel}`);
+  // With Pillow, as the trainer. SGLang 0.5.13 does not have the newer --image-processor-backend.
+  if (readsImages) args.push("--disable-fast-image-processor");
   // Without the backup, the base model's weights would be lost.
   if (gpu.sleep) args.push("--enable-memory-saver", "--enable-weights-cpu-backup");
   if (loraRank !== undefined) {

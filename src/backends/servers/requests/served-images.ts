@@ -6,6 +6,9 @@ import type { EngineImages, SampleRequest } from "../../engine.ts";
 /** The image tokens of the trainer's model, which the servers also have. */
 export type ServedImages = Omit<EngineImages, "tokensOf">;
 
+/** Which placeholders of a prompt a server reads as images: the first ones, as many as there are images, or all. */
+export type ReadPlaceholders = "first" | "all";
+
 /** A prompt with images in the form for servers. */
 export interface ServedRequest extends SampleRequest {
   /** Data URLs, one for each placeholder of the prompt; absent if there are none. */
@@ -14,9 +17,13 @@ export interface ServedRequest extends SampleRequest {
 
 /**
  * @throws UserError if the server would read an image differently from the trainer
- * @throws Error if the model itself sampled a placeholder before an image, because the server would use it for the image
+ * @throws Error if the model itself sampled a placeholder that the server would use for an image
  */
-export async function toServed(request: SampleRequest, images: ServedImages | undefined): Promise<ServedRequest> {
+export async function toServed(
+  request: SampleRequest,
+  images: ServedImages | undefined,
+  placeholders: ReadPlaceholders | undefined,
+): Promise<ServedRequest> {
   const { prompt, media = [] } = request;
   if (media.length === 0) return request;
   if (images === undefined) throw new UserError("this sampler does not send images to its inference server");
@@ -34,10 +41,16 @@ export async function toServed(request: SampleRequest, images: ServedImages | un
     pieces.push(before, Int32Array.of(placeholder.id));
     read = at + length;
   }
+  const rest = prompt.subarray(read);
+  if (placeholders === "all" && rest.includes(placeholder.id)) {
+    throw new Error(
+      `the model sampled ${placeholder.text} after the last image, and the inference server would look for a further image`,
+    );
+  }
   const urls = media.map(async ({ hash }) => toDataUrl(await store.read(hash)));
   return {
     ...request,
-    prompt: concatenate(Int32Array, [...pieces, prompt.subarray(read)]),
+    prompt: concatenate(Int32Array, [...pieces, rest]),
     images: await Promise.all(urls),
   };
 }
@@ -50,14 +63,19 @@ const toDataUrl = (bytes: Uint8Array) =>
 
 /**
  * @param given the prompt that the server returned
+ * @param hint how to start the server
  * @throws UserError if it differs from the trainer's, because then the images' features would be at other places
  */
-export function requireSamePrompt({ prompt }: SampleRequest, given: unknown): void {
-  if (!Array.isArray(given)) throw new Error("the inference server's answer has no prompt_token_ids");
+export function requireSamePrompt({ prompt }: SampleRequest, given: unknown, hint: string): void {
+  if (!Array.isArray(given)) {
+    throw new UserError("the inference server's answer to a prompt with images has no prompt_token_ids", {
+      hint: "use vLLM 0.32 or newer, or SGLang 0.5.13 or newer",
+    });
+  }
   const at = prompt.findIndex((token, index) => token !== given[index]);
   if (at === -1 && given.length === prompt.length) return;
   throw new UserError(
     `the inference server has ${given.length} tokens for a prompt with images, the trainer ${prompt.length}. They differ from token ${at === -1 ? prompt.length : at} on, because the image processors differ`,
-    { hint: "serve the run's model folder with its own preprocessor_config.json, without --mm-processor-kwargs" },
+    { hint },
   );
 }

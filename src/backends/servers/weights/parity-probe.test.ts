@@ -14,7 +14,14 @@ function side(seed: number, rounding: number, change: number) {
   };
 }
 
-async function checkVersions(versions: number, applied: (version: number) => number, rounding: number, change: number) {
+/** @param unknown number of tokens whose log-probabilities the server does not know */
+async function checkVersions(
+  versions: number,
+  applied: (version: number) => number,
+  rounding: number,
+  change: number,
+  unknown = 0,
+) {
   let version = 0;
   const [trainer, server] = [side(1, rounding, change), side(2, rounding, change)];
   const forward: Learner["forward"] = async ([sequence]) => ({
@@ -29,6 +36,7 @@ async function checkVersions(versions: number, applied: (version: number) => num
       const tokens = Int32Array.from({ length: params.maxTokens }, (_, index) => (index * 5 + params.seed) % 11);
       const logprobs = server(applied(version), Int32Array.of(...prompt, ...tokens));
       const promptLogprobs = Float32Array.of(0, ...logprobs.slice(0, prompt.length - 1));
+      promptLogprobs.fill(Number.NaN, 10, 10 + unknown);
       const reply = logprobs.slice(prompt.length - 1);
       yield { request: 0, tokens, logprobs: reply, stopReason: "length", policyVersion: version, promptLogprobs };
     },
@@ -54,5 +62,8 @@ test.each([
   ["with the first update, if nothing is rounded", 1, 0, 1e-3],
   ["after some updates, if each is small", 60, 0.02, 2e-3],
 ])("an update that is not applied is found %s", async (_, versions, rounding, change) => {
-  await expect(checkVersions(versions, isStale, rounding, change)).rejects.toThrow(/does not sample with it/);
+  for (const unknown of [0, 100])
+    await expect(checkVersions(versions, isStale, rounding, change, unknown)).rejects.toThrow(
+      /does not sample with it/,
+    );
 });

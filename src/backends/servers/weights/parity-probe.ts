@@ -76,10 +76,11 @@ export function parityProbe(learner: Pick<Learner, "forward">, url: string, prom
       const { parity, change } = limits[start.media ? "half" : precision];
       if (!(difference <= parity)) throw mismatch(url, version, difference, parity, anchor === undefined);
       if (anchor) {
-        const moved = minus(await ownLogprobs(anchor.sequence), anchor.learner);
-        const followed = minus(await score(sampler, anchor.sequence), anchor.server);
+        const { server } = anchor;
+        const moved = known(minus(await ownLogprobs(anchor.sequence), anchor.learner), server);
+        const followed = known(minus(await score(sampler, anchor.sequence), server), server);
         // Rounding moves each side on its own, about as far as they are apart.
-        const rounding = rootMeanSquare(minus(anchor.server, anchor.learner));
+        const rounding = rootMeanSquare(known(minus(server, anchor.learner), server));
         const evidence = changeEvidence(moved, followed, Math.max(change, 3 * rounding));
         if (evidence < -conclusive) throw stale(url, version, followed, moved);
         // Too small a change is measured together with the next ones.
@@ -111,6 +112,9 @@ async function score(sampler: Sampler, { tokens, media }: Sequence): Promise<Flo
     throw new RunError("the inference server does not return log-probabilities of prompts");
   return promptLogprobs.slice(1);
 }
+
+/** Without the tokens whose log-probabilities the server does not know, such as those of images in SGLang. */
+const known = (values: Float32Array, server: Float32Array) => values.filter((_, index) => !Number.isNaN(server[index]));
 
 /** At most `mostPrompt` tokens, or as many as end an image that begins within them. */
 function beginning({ prompt, media = [] }: ProbePrompt): ProbePrompt {
