@@ -32,7 +32,7 @@ from .group import WorkerGroup
 from .images import open_vision
 from .model_facts import model_facts
 from .policies import ACTOR, CRITIC, REFERENCE, Policies
-from .rollouts import Rollouts, prepare_rollouts
+from .rollouts import Rollouts, prepare_images, prepare_rollouts
 from .workers import LOSS_INPUTS
 
 Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -97,6 +97,8 @@ class Operations:
         self._vision, images_reason = open_vision(Path(header["model"]))
         if self._vision is not None:
             adapt_to_images(configuration)
+            if rollouts:
+                prepare_images(configuration)
         self._status(message, "starting Ray" if (header.get("ray") or {}).get("address") is None else "joining Ray")
         logs = header["logs"]
         # Each worker writes its own log file; rollout servers write to the driver's log.

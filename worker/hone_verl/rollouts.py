@@ -141,3 +141,10 @@ def prepare_rollouts(configuration: Configuration) -> None:
         configuration.set(merge, True, reason)
     if name == "sglang":
         configuration.set(f"{_SECTION}.skip_tokenizer_init", False, "stop strings need the server's tokenizer")
+
+
+def prepare_images(configuration: Configuration) -> None:
+    """For a model that reads images. TypeScript refuses images for SGLang."""
+    if configuration.get(f"{_SECTION}.name") != "sglang":
+        route, reason = "hone_verl.image_route.ImageRoute", "vLLM 0.24 does not read images in requests with token ids"
+        configuration.set(f"{_SECTION}.engine_kwargs.vllm.middleware", route, reason)

@@ -1,14 +1,14 @@
 /** The inference server that Hone starts: for `local.sampler.type` without `local.sampler.url`. */
-import { readFileSync } from "node:fs";
 import { freemem } from "node:os";
 import { dirname, join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
 import { hasNvidiaGpu } from "../../has-nvidia-gpu.ts";
-import { prepareEnvironment, preparePackage } from "../../python/prepare.ts";
+import { prepareEnvironment } from "../../python/prepare.ts";
 import type { EngineHooks } from "../descriptor.ts";
 import type { Engine, ModelInfo } from "../engine.ts";
 import { threadEnvironment, usableCores } from "../local/cores.ts";
+import { readModelType, serverPackages } from "../local/server-packages.ts";
 import type { GpuOptions, LaunchOptions, Machine, Place } from "../servers/process/launch.ts";
 import type { ServerProcess } from "../servers/process/server-process.ts";
 
@@ -99,11 +99,6 @@ export const thisMachine = ({ local }: Config): Machine => ({
   threads: threadEnvironment(local.threads, usableCores(), process.env),
 });
 
-/** SmolVLM's processor needs a package that vLLM does not install. */
-export async function serverPackages(folder: string): Promise<string | undefined> {
-  return readModelType(folder) === "smolvlm" ? preparePackage("num2words") : undefined;
-}
-
 /** @returns why SGLang cannot read images of the model, as a clause; undefined if it can */
 export function refusalOfImages(folder: string): string | undefined {
   const type = readModelType(folder);
@@ -111,9 +106,6 @@ export function refusalOfImages(folder: string): string | undefined {
     ? undefined
     : `SGLang accepts tokens with images only for Qwen2-VL and Qwen2.5-VL, not for ${type} (local.sampler.type=vllm does)`;
 }
-
-const readModelType = (folder: string): string =>
-  JSON.parse(readFileSync(join(folder, "config.json"), "utf8")).model_type;
 
 function sglangPython(): string {
   const python = process.env.HONE_SGLANG_PYTHON;

@@ -7,10 +7,11 @@ import type { BackendDescriptor, EngineHooks } from "../descriptor.ts";
 import type { Engine } from "../engine.ts";
 import { usableCores } from "../local/cores.ts";
 import { modelSource } from "../local/models.ts";
+import { serverPackages } from "../local/server-packages.ts";
 import type { Place } from "../servers/process/launch.ts";
 import { capabilities } from "../verl/capabilities.ts";
 import { reasonUnused } from "../verl/used-keys.ts";
-import { launchOptions, serverPackages, thisMachine } from "./own-server.ts";
+import { launchOptions, thisMachine } from "./own-server.ts";
 
 export const verl: BackendDescriptor = {
   capabilities: () => capabilities,

