@@ -13,6 +13,7 @@ export const samplerChecks: SamplerCheck[] = [
       assert.equal(greedy.topLogprobs?.length, greedy.tokens.length);
       greedy.topLogprobs!.forEach(({ tokens, logprobs }, index) => {
         assert.equal(tokens.length, 4);
+        assert.ok(tokens.includes(greedy.tokens[index]!), "the greedy choice is one of them");
         assert.deepEqual(
           [...logprobs].sort((a, b) => b - a),
           [...logprobs],

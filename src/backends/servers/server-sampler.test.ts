@@ -4,6 +4,7 @@ import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createSampleQueue } from "../../rollout/session/sample-queue.ts";
 import type { Sample, SampleRequest, Sampler } from "../engine.ts";
+import { vllmGenerate } from "./dialects/vllm-generate.ts";
 import { type ServerSamplerOptions, serverSampler } from "./server-sampler.ts";
 
 let server: Server;
@@ -113,6 +114,14 @@ describe("vLLM", () => {
       { tokens: Int32Array.of(42, 7), logprobs: Float32Array.of(-0.5, -1) },
       { tokens: Int32Array.of(9), logprobs: Float32Array.of(-0.25) },
     ]);
+  });
+
+  test("0.24 names alternatives on its route for tokens without token_id", () => {
+    const given = (token: number, logprob: number) => ({ token: `token_id:${token}`, logprob, bytes: null });
+    const content = [{ ...given(42, -0.5), top_logprobs: [given(42, -0.5), given(7, -1)] }];
+    const answered = { choices: [{ token_ids: [42], logprobs: { content }, finish_reason: "length" }] };
+    const { topLogprobs } = vllmGenerate.read(answered, request({ topLogprobs: 2 }));
+    expect(topLogprobs).toEqual([{ tokens: Int32Array.of(42, 7), logprobs: Float32Array.of(-0.5, -1) }]);
   });
 
   const chunk = (more: object) =>

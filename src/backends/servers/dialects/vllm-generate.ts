@@ -69,13 +69,13 @@ function readChoice(body: Record<string, unknown>, { prompt, topLogprobs: topCou
   return reply;
 }
 
-/** @param given the most likely tokens, and the sampled one if it is not among them */
+/** @param given the most likely tokens, and the sampled one if it is not among them; vLLM 0.24 has the id only in `token` */
 function readTop(given: unknown, count: number) {
   const ranked = (Array.isArray(given) ? given.filter(isObject) : [])
     .sort((left, right) => Number(right.logprob) - Number(left.logprob))
     .slice(0, count);
   return {
-    tokens: Int32Array.from(ranked, ({ token_id: token }) => Number(token)),
+    tokens: Int32Array.from(ranked, ({ token_id: id, token }) => Number(id ?? String(token).replace("token_id:", ""))),
     logprobs: Float32Array.from(ranked, ({ logprob }) => Number(logprob)),
   };
 }
