@@ -1,16 +1,16 @@
 /** A small model that reads pictures: SmolLM2 with a new vision part, in SmolVLM's architecture, warmed up on captions. */
-import { existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { type ChatMessage, fineTune, generated } from "hone";
 import { addVision } from "./add-vision.ts";
 import { draw, type Picture, pictures } from "./pictures.ts";
 
-/** The model that gets a vision part, how many of its layers are kept, the pictures of the warm-up, and where it is kept. */
+/** The model that gets a vision part, how many of its layers it keeps, the most pictures of the warm-up, and the result. */
 const {
   BASE_MODEL = "smollm2-135m-instruct",
   LAYERS = "6",
-  WARM_UP = "1600",
+  WARM_UP = "3200",
   PICTURE_MODEL = join(".hone", "models", `pictures-${LAYERS}-${WARM_UP}-${basename(BASE_MODEL)}`),
 } = process.env;
 
@@ -19,9 +19,13 @@ export const prompt = (picture: Picture): ChatMessage[] => [
 ];
 export const caption = ({ color, shape }: Picture) => `${color} ${shape}`;
 
-/** Trains the model in `from` on pictures with captions, and writes the result to `to`. */
-async function warmUp(from: string, to: string, name: string, size: number, learningRate: number): Promise<void> {
-  const { task } = pictures(name, size);
+/**
+ * Trains the model in `from` on pictures with captions until it can name the color, but not always the shape, and writes
+ * the result to `to`.
+ */
+async function warmUp(from: string, to: string, size: number): Promise<void> {
+  const { task } = pictures("captions", size);
+  const losses: number[] = [];
   await fineTune({
     model: from,
     folder: to,
@@ -30,10 +34,16 @@ async function warmUp(from: string, to: string, name: string, size: number, lear
       return [...prompt(row), { role: "assistant", content: caption(row) }];
     }),
     batchSize: 16,
-    learningRate,
+    learningRate: 3e-4,
+    loraRank: 0,
     trainVision: true,
     onStep({ step, steps, loss }) {
-      if (step % 10 === 0) console.error(`${name}: step ${step}/${steps}, cross-entropy ${loss.toFixed(2)}`);
+      losses.push(loss);
+      const recent = losses.slice(-10).reduce((sum, one) => sum + one / 10, 0);
+      if (step % 10 === 0) {
+        console.error(`warm-up: step ${step} of at most ${steps}, cross-entropy ${recent.toFixed(2)}`);
+      }
+      return step < 10 || recent > 0.35;
     },
   });
 }
@@ -44,12 +54,9 @@ export async function pictureModel(): Promise<string> {
   if (existsSync(folder)) return folder;
   console.error(`making a model that reads pictures, once: ${PICTURE_MODEL}`);
   const work = mkdtempSync(join(tmpdir(), "hone-pictures-"));
-  const [untrained, begun] = [join(work, "untrained"), join(work, "begun")];
   try {
-    mkdirSync(untrained);
-    await addVision(BASE_MODEL, Number(LAYERS), untrained);
-    await warmUp(untrained, begun, "warm-up", Number(WARM_UP), 2e-3);
-    await warmUp(begun, folder, "warm-up at a lower rate", Math.ceil(0.4 * Number(WARM_UP)), 1e-3);
+    await addVision(BASE_MODEL, Number(LAYERS), work);
+    await warmUp(work, folder, Number(WARM_UP));
   } finally {
     rmSync(work, { recursive: true, force: true });
   }

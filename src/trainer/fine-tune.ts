@@ -30,8 +30,8 @@ export interface FineTuneOptions {
   trainVision?: boolean;
   /** Threads of the tensor library; default: one for each core. */
   threads?: number;
-  /** `loss`: the mean cross-entropy of the step's reply tokens, in nats. */
-  onStep?: (progress: { step: number; steps: number; loss: number }) => void;
+  /** `loss`: the mean cross-entropy of the step's reply tokens, in nats. Return false to stop training early. */
+  onStep?: (progress: { step: number; steps: number; loss: number }) => unknown;
 }
 
 /**
@@ -67,7 +67,7 @@ export async function fineTune(options: FineTuneOptions): Promise<void> {
       const { loss } = await learner.forwardBackward(batch, crossEntropy(batch));
       const rate = learningRate(step, steps, { schedule: "constant", warmupRatio: 0.1, base: options.learningRate });
       await learner.optimStep({ ...adam, learningRate: rate });
-      onStep?.({ step, steps, loss });
+      if (onStep?.({ step, steps, loss }) === false) break;
     }
     await learner.export(folder, "merged");
   } finally {
