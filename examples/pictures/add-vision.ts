@@ -68,7 +68,7 @@ interface Tensor {
   bytes: Buffer;
 }
 
-/** SmolVLM's name, and for embeddings also rows for the image tokens: copies of those of rare tokens. */
+/** Renames a tensor as in SmolVLM. Embeddings also get rows for the image tokens: copies of the rows of rare tokens. */
 function extended({ name, dtype, shape, bytes }: Tensor): Tensor {
   const renamed = name.replace(/^model\./, "model.text_model.");
   if (!/embed_tokens|lm_head/.test(name)) return { name: renamed, dtype, shape, bytes };
@@ -108,7 +108,7 @@ function visionPart(textSize: number): Tensor[] {
 
 const random = uniforms(0);
 
-/** A new tensor: biases 0, norms 1, and weights such that outputs have about the size of inputs, of embeddings at the end. */
+/** A new tensor: biases are 0, norms 1. Weights keep the scale of activations; the last one gives the scale of embeddings. */
 function tensor(name: string, shape: number[]): Tensor {
   const count = shape.reduce((product, one) => product * one);
   const inputs = count / shape[0]!;

@@ -26,7 +26,7 @@ const rllm = section({
     .enum(["error", "warn"])
     .default("error")
     .describe(
-      "How to treat settings that the backend does not support: error stops before the run starts, warn ignores them.",
+      "How to treat settings that the backend does not support: error stops before the run starts; warn ignores those that a run can ignore.",
     ),
   data: rllmData,
   agent,

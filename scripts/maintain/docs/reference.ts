@@ -43,9 +43,10 @@ applied in this order; later layers override earlier ones.
 | [verl.md](verl.md) | verl's names for shared keys, and the keys of verl's own tree that Hone knows |
 | [lightrft.md](lightrft.md) | the flags of \`hone lightrft\` |
 
-A setting that the chosen backend does not support, or that has no effect in Hone yet, stops a run before it starts with
-an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without it. A setting that has no effect
-because of another setting prints \`warning[no_effect]\`.
+A setting that the chosen backend does not support, or that has no effect in Hone so far, stops a run before it starts with
+an error that explains why. With \`rllm.on_unsupported=warn\`, the run continues without the setting if it can; for example,
+a \`min_p\` that a backend cannot sample with still stops it. A setting that has no effect because of another setting prints
+\`warning[no_effect]\` or, like \`rllm.critic.warmup_steps\` without a critic, stops the run.
 
 In the column "supported by", *all* means ${new Intl.ListFormat("en").format(backends.map(code))}.
 

@@ -84,7 +84,7 @@ function warningDifferences({ warnings, backend }: ConfigCase, composed: Compose
   const wanted = warnings.map((warning) => `${warning.category} ${warning.paths.join(" ")}`);
   const found = composed.warnings.map(({ category, paths }) => `${category} ${paths.join(" ")}`);
   const missing = wanted.filter((line) => !found.includes(line)).map((line) => `does not warn: ${line}`);
-  // Hone says what is coerced, and warns on Tinker as it does on verl (docs/decisions/verl-sync.md).
+  // Hone reports coerced values, and warns about conflicts on Tinker, too (docs/decisions/verl-sync.md).
   const more = found.filter((line) => !wanted.includes(line) && !/^coerced /.test(line) && backend === "verl");
   return [...missing, ...more.map((line) => `warns: ${line}`)];
 }

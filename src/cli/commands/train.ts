@@ -34,7 +34,7 @@ export function register(command: Command): void {
     .option("--view", "show the run as a page while it trains, as hone view does")
     .option("-m, --multirun", "start a run for each combination of values: a=1,2 b=range(1,4)")
     .addOption(new Option("--cfg <what>", "job: print the configuration as YAML, then stop").choices(["job"]))
-    .option("--resolve", "with --cfg: replace references by their values")
+    .option("--resolve", "with --cfg: replace references with their values")
     .option("--config-path <folder>", "search this folder first for named configurations (-cp); relative to the script")
     .option("--config-name <name>", "start from this named configuration instead of unified (-cn)")
     .option("--config-dir <folder>", "also search this folder for named configurations (-cd)")

@@ -52,6 +52,6 @@ export const rejectionSample = section({
 });
 
 export const dynamicSampling = section({
-  enable: off.describe("Replace tasks whose rollouts are all right or all wrong with newly drawn ones (DAPO)."),
+  enable: off.describe("Replace tasks whose rewards do not differ with newly drawn ones (DAPO)."),
   max_rounds: positive.default(10).describe("Stop drawing after this many rounds and train on what was collected."),
 });
