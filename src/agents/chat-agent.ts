@@ -28,7 +28,7 @@ export function chatAgent({ system, shown = [] }: ChatAgentOptions = {}): Agent<
 /** @throws BadOutcome when there is nothing to see: a model must not be asked about the word "undefined" */
 function checkObservation(observation: Observation): readonly ChatMessage[] {
   if (typeof observation !== "string" && !Array.isArray(observation))
-    throw new BadOutcome(`gave the observation ${String(observation)}; it is a text or a list of messages`);
+    throw new BadOutcome(`gave the observation ${String(observation)}; it must be a text or a list of messages`);
   const messages = toMessages(observation) as readonly ChatMessage[];
   for (const message of messages) {
     if (!isContent(message?.content))

@@ -7,14 +7,14 @@ const form = "a step is { observation, reward, done }";
 /** @throws BadOutcome naming the invalid part */
 export function checkStep(step: unknown): EnvironmentStep {
   if (typeof step !== "object" || step === null) {
-    const missing = step === undefined ? " (a missing return, or await?)" : "";
-    throw new BadOutcome(`answered ${String(step)}${missing}; ${form}`);
+    const missing = step === undefined ? " (is a return or an await missing?)" : "";
+    throw new BadOutcome(`returned ${String(step)}${missing}; ${form}`);
   }
   const { reward, done } = step as Partial<EnvironmentStep>;
   if (reward !== null && (typeof reward !== "number" || !Number.isFinite(reward))) {
-    throw new BadOutcome(`answered the reward ${String(reward)}; it is a finite number, or null if it is not known`);
+    throw new BadOutcome(`returned the reward ${String(reward)}; it must be a finite number, or null if unknown`);
   }
   if (typeof done !== "boolean")
-    throw new BadOutcome(`answered done: ${String(done)}, which is true or false; ${form}`);
+    throw new BadOutcome(`returned done: ${String(done)}; it must be true or false; ${form}`);
   return step as EnvironmentStep;
 }

@@ -31,13 +31,13 @@ const mostOutput = 4 * 2 ** 20;
 
 /** Lines of standard error that a failure quotes. */
 const quotedLines = 20;
-/** Lines of standard error that go to the log, of one attempt. */
+/** Lines of standard error that an attempt writes to the log. */
 const mostLogged = 1000;
 
 /**
  * Runs a program for each rollout. It finds the model through OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL
  * and ANTHROPIC_API_KEY, which the official clients read, and its task in HONE_TASK. Its standard error goes to the run's
- * log. Its whole process group is killed when the rollout ends before it, and when the training process ends.
+ * log. If the rollout or the training process ends first, the program's whole process group is killed.
  *
  * @example
  * commandAgent<{ question: string; answer: string }>({

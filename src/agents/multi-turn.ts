@@ -1,4 +1,4 @@
-/** Agent and environment take turns until the environment is done or a limit is met. */
+/** Agent and environment take turns until the environment is done or a limit is reached. */
 
 import type { Task } from "../data/task.ts";
 import { chatAgent } from "./chat-agent.ts";
@@ -20,7 +20,7 @@ export interface MultiTurnOptions<Row, Action = Reply> {
   environment: (task: Task<Row>) => Environment<Action> | Promise<Environment<Action>>;
   /** Creates one for each attempt. Default: `chatAgent()`, whose actions are replies. */
   agent?: (task: Task<Row>) => Agent<Action> | Promise<Agent<Action>>;
-  /** Turns, where fewer than `rllm.agent.max_steps`. */
+  /** Maximum number of turns, if it is less than `rllm.agent.max_steps`. */
   maxSteps?: number | undefined;
   /** Of each model call, e.g. `{ maxTokens: 64 }`. */
   params?: CallParams | undefined;

@@ -46,9 +46,9 @@ export interface ModelClient {
    */
   chat(messages: readonly ChatMessage[], params?: CallParams): Promise<Reply>;
   /**
-   * The same model recorded under another role, e.g. `model.as("judge")`. Rewards are compared only within a role. Several
-   * attempts of one role within a rollout have a number, `model.as("solver", 2)`: trajectories of their own,
-   * compared with all others of the role, rewarded through `rewards["solver#2"]`.
+   * The same model recorded under another role, e.g. `model.as("judge")`. Rewards are compared only within a role.
+   * `model.as("solver", 2)` is a second instance of a role in the same rollout, with a trajectory of its own. It is compared
+   * with all trajectories of the role; `rewards["solver#2"]` sets its reward.
    */
   as(role: string, instance?: number): ModelClient;
 }

@@ -12,7 +12,7 @@ export interface UseToolsOptions<Row> extends PromptOptions<Row> {
   tools: readonly Tool[] | ((task: Task<Row>) => ToolBox | Promise<ToolBox>);
   /** Grades the answer: the reply without tool calls, or else the last reply. */
   reward: Reward<Row>;
-  /** Turns, where fewer than `rllm.agent.max_steps`. */
+  /** Maximum number of turns, if it is less than `rllm.agent.max_steps`. */
   maxSteps?: number | undefined;
   params?: CallParams | undefined;
 }

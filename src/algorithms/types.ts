@@ -1,4 +1,4 @@
-/** A loss is a pure function of token outputs. This room uses no engine, no model and no I/O. */
+/** A loss is a pure function of token outputs. This folder does not use engines, models or I/O. */
 
 import type { MetricSums } from "../statistics.ts";
 import type { TokenOutputs } from "../trajectories/types.ts";

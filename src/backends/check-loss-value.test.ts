@@ -16,7 +16,7 @@ describe("checkLossValue", () => {
     [
       "an infinite gradient",
       value(1, [0, Number.NEGATIVE_INFINITY]),
-      /-Infinity by logprobs\[1\], where logprobs is -2/,
+      /logprobs\[1\] is -Infinity \(logprobs\[1\] is -2/,
     ],
   ])("names %s", (_what, bad, message) => {
     expect(() => checkLossValue("ppo", bad, outputs)).toThrow(NonFiniteLossError);
@@ -26,9 +26,9 @@ describe("checkLossValue", () => {
   it.each([
     ["too short", value(1, [0]), /gradient of 1 entries for 2 logprobs/],
     [
-      "by an output not asked for",
+      "by an output that was not requested",
       { ...value(1, [0, 0]), gradient: { logprobs: new Float32Array(2), entropy: new Float32Array(2) } },
-      /did not ask for/,
+      /did not request/,
     ],
   ])("refuses a gradient %s", (_what, bad, message) =>
     expect(() => checkLossValue("ppo", bad, outputs)).toThrow(message),

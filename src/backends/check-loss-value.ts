@@ -22,13 +22,13 @@ export function checkLossValue(name: string, { loss, gradient }: LossValue, outp
     if (part === undefined) continue;
     const expected = outputs[key]?.length;
     if (part.length !== expected) {
-      const against = expected === undefined ? "an output it did not ask for" : `${expected} ${key}`;
+      const against = expected === undefined ? "an output that it did not request" : `${expected} ${key}`;
       throw new RunError(`the loss "${name}" returned a gradient of ${part.length} entries for ${against}`);
     }
     const bad = part.findIndex((entry) => !Number.isFinite(entry));
     if (bad >= 0) {
       throw new NonFiniteLossError(
-        `the loss "${name}" has the gradient ${part[bad]} by ${key}[${bad}], where ${key} is ${outputs[key]![bad]}`,
+        `the gradient of the loss "${name}" with respect to ${key}[${bad}] is ${part[bad]} (${key}[${bad}] is ${outputs[key]![bad]})`,
         { hint: nonFiniteHint },
       );
     }

@@ -71,7 +71,7 @@ export interface Chat {
   encode(text: string, options?: EncodeOptions): Int32Array;
   /** `encode`, with long texts encoded on another thread. */
   encodeLater(text: string, options?: EncodeOptions & LaterOptions): Promise<Int32Array>;
-  /** Unknown ids, e.g. of a padded vocabulary, decode to nothing. */
+  /** Unknown ids, e.g. of a padded vocabulary, decode to an empty text. */
   decode(tokens: ArrayLike<number>, options?: DecodeOptions): string;
   incrementalDecoder(options?: DecodeOptions): IncrementalDecoder;
   readonly bosId: number | null;

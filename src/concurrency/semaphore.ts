@@ -41,7 +41,7 @@ export class Semaphore {
     else this.places++;
   }
 
-  /** Runs `work` with a place. It never starts when the signal aborts before its turn. */
+  /** Runs `work` with a place. `work` does not start if the signal aborts before its turn. */
   async run<Value>(work: () => Promise<Value>, signal?: AbortSignal): Promise<Value> {
     await this.take(signal);
     try {

@@ -23,9 +23,9 @@ export interface GatewayOptions {
   host?: string;
   /** Default 0: any free port. */
   port?: number;
-  /** The address of a tunnel or proxy through which agents reach the gateway. Off loopback, calls then need keys. */
+  /** The address of a tunnel or proxy through which agents reach the gateway. Calls need keys unless it is a loopback address. */
   publicUrl?: string | undefined;
-  /** For `/admin`. Off loopback, all keys derive from it. */
+  /** The token for `/admin`. If other machines can reach the gateway, the keys of sessions derive from it. */
   adminToken?: string;
   /** Refuse what only constrained decoding can guarantee, or answer with what was sampled. Default "refuse". */
   unenforceable?: "refuse" | "allow";
@@ -59,7 +59,7 @@ export interface GatewaySession {
   readonly apiKey: string;
   /** The same session in another role. */
   as(role: string): Pick<GatewaySession, "baseURL" | "anthropicBaseURL" | "apiKey">;
-  /** What an agent on another server posts to `result`, next to its `/v1`. Rejects with the signal's reason. */
+  /** The result that an agent on another server posts to `{anthropicBaseURL}/result`. Rejects with the signal's reason. */
   result(signal: AbortSignal): Promise<unknown>;
   /** Later calls get the error `session_ended`. */
   close(): void;

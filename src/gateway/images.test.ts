@@ -166,7 +166,7 @@ describe("refused:", () => {
     [
       "the placeholder as text",
       chat({ type: "text", text: `is ${imageCharacter} an image?` }),
-      "the prompt has 0 images, but its text has 1 times",
+      "the prompt has 0 images, but its text contains",
     ],
   ])("%s", async (_, { path, body }, sentence) => {
     const { baseURL } = await open();

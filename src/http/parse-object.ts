@@ -1,6 +1,6 @@
 /** Request bodies: a JSON object that is not nested too deeply. */
 
-/** Recursive code (templates, schemas, `JSON.stringify`) ends in a stack overflow at some thousands. */
+/** Recursive code (templates, schemas, `JSON.stringify`) overflows the stack at a few thousand levels. */
 const deepest = 200;
 
 /** @throws Error with a sentence for the client */

@@ -11,9 +11,9 @@ export interface WebHeaders {
 /**
  * Returns why a request is refused, or undefined.
  *
- * Browsers send `Origin` with requests of web pages, and the page's own name as `Host` where that name was made to point
- * at this machine. A page has no key, so servers that require one need no check of `Host`. The port is not compared: it
- * may be forwarded.
+ * Browsers send `Origin` with requests of web pages. With DNS rebinding, a page's own host name points to this machine, and
+ * `Host` is that name. A page does not have a key, so a server that requires one does not need to check `Host`. The port is
+ * not compared, because it may be forwarded.
  */
 export function webRefusal(
   { host, origin }: WebHeaders,

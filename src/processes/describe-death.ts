@@ -1,4 +1,4 @@
-/** Explains why a program ended that should have gone on. */
+/** Explains why a program that should still be running has ended. */
 
 export interface Death {
   code: number | null;
@@ -10,7 +10,7 @@ export interface Death {
   logFile: string | undefined;
 }
 
-export interface Mortal {
+export interface ProgramDescription {
   /** Such as "the local engine's worker". */
   name: string;
   /** What to do after an end by one of these signals. */
@@ -52,7 +52,7 @@ const signalNumbers: Record<number, NodeJS.Signals> = {
 const shownLines = 12;
 
 /** How the program ended, what that means, the log's last lines, and what to do. */
-export function describeDeath(death: Death, { name, hints }: Mortal): { message: string; hint: string } {
+export function describeDeath(death: Death, { name, hints }: ProgramDescription): { message: string; hint: string } {
   // A shell or container that ran the program reports a signal as 128 + its number.
   const signal =
     death.signal ?? (death.code !== null && death.code > 128 ? (signalNumbers[death.code - 128] ?? null) : null);
@@ -60,7 +60,7 @@ export function describeDeath(death: Death, { name, hints }: Mortal): { message:
   const how = death.signal === null ? `with exit code ${death.code}` : `by ${death.signal}`;
   const memory =
     signal === "SIGKILL" && death.residentBytes !== null
-      ? ` It held ${(death.residentBytes / 2 ** 30).toFixed(1)} GiB when last seen.`
+      ? ` It used ${(death.residentBytes / 2 ** 30).toFixed(1)} GiB of memory when last measured.`
       : "";
   const lines = death.lastLines.slice(-shownLines).map((line) => `    ${line}`);
   const said = lines.length > 0 ? `\n  Its last output:\n${lines.join("\n")}` : "";

@@ -1,4 +1,4 @@
-/** Kills the process groups of other programs when this process ends, even by `kill -9`, which runs no handler. */
+/** Kills the process groups of started programs when this process ends, even by `kill -9`, which does not run handlers. */
 import { spawn } from "node:child_process";
 import type { Writable } from "node:stream";
 
@@ -15,7 +15,7 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 
 let guard: Writable | undefined;
 
-/** @returns releases the group, which has ended */
+/** @returns a function to call when the group has ended */
 export function guardGroup(group: number): () => void {
   guard ??= startGuard();
   guard.write(`+ ${group}\n`);
@@ -25,7 +25,7 @@ export function guardGroup(group: number): () => void {
 function startGuard(): Writable {
   // A group of its own: Ctrl-C in the terminal does not reach it.
   const child = spawn("sh", ["-c", script], { stdio: ["pipe", "ignore", "ignore"], detached: true });
-  // Without sh, programs are only killed while this process can do it.
+  // Without sh, only this process itself kills programs.
   child.on("error", () => {});
   child.stdin.on("error", () => {});
   child.unref();

@@ -1,4 +1,4 @@
-/** A program that runs for a while: its own process group, its log, its memory, why it ended. It is always ended. */
+/** Starts a long-running program in its own process group, keeps its log, and reports why it ended. It ends with Hone. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, readFileSync } from "node:fs";
 import { dirname } from "node:path";

@@ -27,7 +27,9 @@ export function combine<Row>(
     if (!Number.isFinite(weight)) throw new Error(`combine: the weight of ${name} is ${weight}`);
   }
   if (options.correct !== undefined && !Object.hasOwn(parts, options.correct)) {
-    throw new Error(`combine: there is no reward "${options.correct}" among ${Object.keys(parts).join(", ")}`);
+    throw new Error(
+      `combine: correct is "${options.correct}", which is not one of the rewards ${Object.keys(parts).join(", ")}`,
+    );
   }
   return async (row, reply, context) => {
     const graded = await Promise.all(
@@ -57,7 +59,7 @@ function toOutcome(name: string, given: number | Outcome): Outcome {
   const outcome = typeof given === "object" && given !== null ? given : { reward: given };
   if (outcome.reward === null || Number.isFinite(outcome.reward)) return outcome;
   const shown = typeof outcome.reward === "number" ? outcome.reward : `a value of type ${typeof outcome.reward}`;
-  throw new Error(`combine: the reward "${name}" returned ${shown}; a reward is a finite number or null`);
+  throw new Error(`combine: the reward "${name}" returned ${shown}; a reward must be a finite number or null`);
 }
 
 function explain({ name, weight, outcome }: { name: string; weight: number; outcome: Outcome }): string {

@@ -104,7 +104,7 @@ describe("tear-down", () => {
     });
     expect(problems).toEqual([
       "threw TypeError: not open",
-      "took longer than 0.02 s and was not waited for any longer",
+      "took longer than 0.02 s; the run did not wait for its end",
     ]);
     expect(episode).toMatchObject({ metrics: { tear_down_problems: 2 }, trajectories: [{ reward: 1 }] });
   });
@@ -140,7 +140,7 @@ describe("turns", () => {
     const [episode] = await setUp({ workflow: endless("reply") }).run({ ...one, maxSteps: 3 });
     expect(episode).toMatchObject({
       termination: "max_turns_exceeded",
-      explanation: '3 model calls of "agent"; rllm.agent.max_steps allows no more',
+      explanation: '"agent" has made 3 model calls, the limit of rllm.agent.max_steps',
     });
     expect(episode!.failure).toBeUndefined();
     expect(episode!.trajectories).toMatchObject([{ steps: [{}, {}, {}], reward: null }]);

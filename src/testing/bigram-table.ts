@@ -105,7 +105,7 @@ export function tableOutputs(
 }
 
 /**
- * Adds to `into` the gradient by the table of a loss whose gradient by the outputs is given:
+ * Adds to `into` a loss's gradient with respect to the table, from its gradient with respect to the outputs:
  * d logprob(y) / d logit(k) = [k = y] - p(k), and d entropy / d logit(k) = -p(k) (log p(k) + entropy).
  */
 export function pullBack(

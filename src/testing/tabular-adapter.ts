@@ -7,7 +7,7 @@ export interface TabularAdapter {
   /** The parameters before training; empty if nothing is trained. */
   initial: Float64Array;
   toTable(parameters: Float64Array): Table;
-  /** The gradient by the parameters, given that by the table. */
+  /** The gradient with respect to the parameters, from the gradient with respect to the table. */
   pullBack(parameters: Float64Array, byTable: Table): Float64Array;
 }
 

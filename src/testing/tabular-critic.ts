@@ -1,4 +1,4 @@
-/** The tabular engine's critic: one value for each previous token, trained alone. */
+/** The tabular engine's critic: one value for each previous token, with parameters and an optimizer of its own. */
 
 import { checkLossValue } from "../backends/check-loss-value.ts";
 import type { Learner } from "../backends/engine.ts";

@@ -150,7 +150,7 @@ describe("learning", () => {
   test("a gradient that is not finite and a reference are refused", async () => {
     const policy = await full();
     const before = await policy.learner.forward(batch, {});
-    await expect(policy.learner.forwardBackward(batch, linear([Number.NaN, 1]))).rejects.toThrow("gradient NaN");
+    await expect(policy.learner.forwardBackward(batch, linear([Number.NaN, 1]))).rejects.toThrow("logprobs[0] is NaN");
     await policy.learner.forwardBackward(batch, loss);
     await policy.learner.zeroGrad();
     expect(await policy.learner.optimStep(adam)).toEqual({ gradNorm: 0, applied: true });

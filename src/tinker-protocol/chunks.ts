@@ -9,7 +9,7 @@ interface ImageFacts {
   expectedTokens?: number | null | undefined;
 }
 
-/** Sound and unknown parts are only named. */
+/** Of audio and unknown parts only the name is kept. */
 export type InputChunk =
   | { kind: "text"; tokens: Int32Array }
   | (ImageFacts & { kind: "image"; data: Uint8Array })

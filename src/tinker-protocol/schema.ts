@@ -67,7 +67,7 @@ message SampleResponse {
 
 const { root } = protobuf.parse(definitions, { keepCase: true });
 
-/** The version of the official client whose messages these are; a service chooses its answers by it. */
+/** The version of the official client that has these messages. A service may choose its answers by this version. */
 export const sdkVersion = "0.38.0";
 
 /** A message by its name in the definitions above. */

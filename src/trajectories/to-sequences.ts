@@ -45,9 +45,8 @@ const onPurpose: ReadonlySet<SequenceCause> = new Set(["new_conversation", "bran
 export const isBreak = (cause: SequenceCause) => !onPurpose.has(cause);
 
 /**
- * A step whose prompt begins with exactly what the model had seen and said in an earlier sequence, to its end,
- * continues that sequence (the longest such); any other step starts a new one. Tokens of a model that is not trained
- * (`policyVersion < 0`) are context.
+ * A step continues an earlier sequence if its prompt begins with all tokens of that sequence (the longest one, if there are
+ * several). Any other step starts a new sequence. Tokens of a model that is not trained (`policyVersion < 0`) are context.
  *
  * @returns the sequences in the order in which they began, and why each but the first did
  *

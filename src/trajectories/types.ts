@@ -94,7 +94,7 @@ export interface Trajectory {
   steps: Step[];
   /** `null`: unknown (the rollout failed or the grader does not know). Never replaced by 0. */
   reward: number | null;
-  /** What `reward` is the weighted sum of, if reward models score: each score by its model's name, `own` the workflow's. */
+  /** If reward models score: the terms of the weighted sum `reward`, by the model's name; `own` is the workflow's reward. */
   scores?: Readonly<Record<string, number>>;
 }
 

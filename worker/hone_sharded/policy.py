@@ -88,7 +88,7 @@ class ShardedPolicy:
         """Writes PEFT's files (`adapter`) or a Hugging Face folder (`merged`), which samplers load."""
         _require_new(directory)
         if self.is_critic:
-            raise UserMistake("this policy has a value head: it has no export", "export the policy without the value head")
+            raise UserMistake("a policy with a value head cannot be exported", "export the policy without the value head")
         kind = self.adapter["kind"]
         if form == "adapter":
             if kind != "lora":

@@ -8,7 +8,7 @@ from hone_worker.errors import UserMistake
 
 
 def require_loadable(folder: Path, ranks: int, role: str) -> None:
-    """Raises UserMistake for what verl would fail to load in the middle."""
+    """Raises UserMistake for a checkpoint with which verl would fail during loading."""
     path = folder / "fsdp_config.json"
     saved = json.loads(path.read_text())["world_size"] if path.exists() else None
     if saved is None and not list(folder.glob(f"model_world_size_{ranks}_rank_*.pt")):

@@ -10,8 +10,8 @@ _PLUGIN = "hone_verl.platform_cpu"
 
 
 def prepare(load: dict[str, Any]) -> str:
-    """Returns the device, `cuda` or `cpu`. `load`: the request. A CPU needs Hone's platform for verl; a cluster of
-    Hone's own gets a token that no other process has."""
+    """Returns the device, `cuda` or `cpu`. `load`: the request. A CPU needs Hone's platform for verl; a cluster
+    that Hone starts gets a token that no other process has."""
     if (load.get("ray") or {}).get("address") is None:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     platform = os.environ.get("VERL_PLATFORM") or ("nvidia" if torch.cuda.is_available() else "cpu")

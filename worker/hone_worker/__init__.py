@@ -1,1 +1,1 @@
-"""The local engine's tensor arithmetic: loads a model, samples, trains, saves. It knows no algorithm."""
+"""The local engine's tensor arithmetic: loads a model, samples, trains, saves. It does not know algorithms."""

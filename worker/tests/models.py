@@ -129,7 +129,7 @@ def sample_sequences(seed: int = 0) -> Sequences:
 
 
 def weighing(sequences: Sequences, weights: dict[str, Tensor]):
-    """An exchange that answers with given dL/doutput `[N]`, sequence by sequence, whatever the micro-batches
+    """An exchange that answers with given dL/doutput `[N]`, sequence by sequence, regardless of the micro-batches
     are."""
 
     def exchange(indices: list[int], outputs: dict[str, Tensor]) -> dict[str, Tensor]:

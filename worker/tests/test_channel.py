@@ -1,4 +1,4 @@
-"""Frames: round trips, broken streams, and replies that find whoever asked."""
+"""Frames: round trips, broken streams, and replies that reach the caller that asked."""
 
 from __future__ import annotations
 

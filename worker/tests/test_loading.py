@@ -1,4 +1,4 @@
-"""What a person may name as a model, and what they are told when it is not one."""
+"""The names that a model can have, and the errors for names that are not a model."""
 
 import errno
 import json

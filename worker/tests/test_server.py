@@ -289,7 +289,7 @@ def test_a_bad_model_is_told_and_the_end_of_input_ends_it_even_while_it_works(tm
 
 
 def test_signals_and_prints_do_not_break_it() -> None:
-    """Ctrl-C is for whoever started the worker, SIGTERM ends it; what is printed goes to the log."""
+    """Ctrl-C is left to the process that started the worker, SIGTERM ends the worker; prints go to the log."""
     with Client() as other:
         assert other.call("stats")["ok"]
         other.process.send_signal(signal.SIGINT)

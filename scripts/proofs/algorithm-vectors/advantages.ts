@@ -62,7 +62,7 @@ function compareRows(
   const members = rowsByGroup(index);
   const pick = (values: readonly number[] | undefined, rows: readonly number[]) =>
     values && rows.map((row) => values[row]!);
-  const figures = compare(
+  const estimates = compare(
     members.map((rows) => {
       const [lengths, baselines] = [pick(more.lengths, rows), pick(more.baselines, rows)];
       return { rewards: pick(scores, rows)!, ...(lengths ? { lengths } : {}), ...(baselines ? { baselines } : {}) };
@@ -71,7 +71,7 @@ function compareRows(
   const byRow = scores.map(() => 0);
   members.forEach((rows, group) => {
     rows.forEach((row, member) => {
-      byRow[row] = figures[group]![member]!;
+      byRow[row] = estimates[group]![member]!;
     });
   });
   return byRow;
@@ -79,7 +79,7 @@ function compareRows(
 
 /** Recorded from verl and SkyRL: rewards by token; each token has the advantage of its row. */
 const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets.verl): Family => {
-  const figuresOf = ({ inputs, params }: VectorCase<Rows & { reward_baselines?: number[] }, StdParams>) =>
+  const estimatesOf = ({ inputs, params }: VectorCase<Rows & { reward_baselines?: number[] }, StdParams>) =>
     compareRows(
       inputs.index,
       (groups) => estimators[name].compare(groups, { ...options, std: params.norm_adv_by_std_in_grpo ?? true }),
@@ -93,9 +93,9 @@ const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets
   return family<Rows & { reward_baselines?: number[] }, StdParams>(
     (vector) => {
       const { token_level_rewards: rewards, response_mask: mask } = vector.inputs;
-      const figures = figuresOf(vector);
+      const estimates = estimatesOf(vector);
       const spread = masked(
-        mask.map((row, index) => row.map(() => figures[index]!)),
+        mask.map((row, index) => row.map(() => estimates[index]!)),
         mask,
       );
       const advantages = whitens ? masked(whitenWhere(spread, mask), mask) : spread;
@@ -110,7 +110,8 @@ const byRow = (name: EstimatorName, options: EstimatorOptions = estimatorPresets
         returns,
       };
     },
-    (vector) => (whitens && allEqual(figuresOf(vector)) ? equalWhitened(vector) : undefined) ?? raises(vector.outputs),
+    (vector) =>
+      (whitens && allEqual(estimatesOf(vector)) ? equalWhitened(vector) : undefined) ?? raises(vector.outputs),
   );
 };
 
@@ -255,14 +256,14 @@ const trl = family<{ rewards_per_func: Matrix }, TrlParams>(({ inputs, params })
   const known = [...scores.keys()].filter((row) => scores[row] !== null);
   const comparison: Comparison = { baseline: "group", scale: params.scale_rewards };
   const groupOf = (row: number) => String(Math.floor(row / params.num_generations));
-  const figures = compareRows(
+  const estimates = compareRows(
     known.map(groupOf),
     (groups) => compareRewards(groups, comparison, estimatorPresets.trl),
     known.map((row) => scores[row]!),
   );
   const advantages = scores.map(() => 0);
   known.forEach((row, position) => {
-    advantages[row] = figures[position]!;
+    advantages[row] = estimates[position]!;
   });
   const equal = (values: readonly number[]) => values.every((value) => Math.abs(value - values[0]!) < 1e-8);
   const peers = (row: number) =>

@@ -83,20 +83,20 @@ export function evaluateLoss(
   const rowValue = (row: number): Record<string, number> => {
     const [from, to] = [batch.offsets[row]!, batch.offsets[row + 1]!];
     const own = { offsets: Int32Array.of(0, to - from), logprobs: outputs.logprobs.slice(from, to) };
-    return figures(loss.evaluate(own, Int32Array.of(row)));
+    return metricValues(loss.evaluate(own, Int32Array.of(row)));
   };
   const { gradient } = value;
   return {
     loss: value.loss,
     grad_logprob: spread(gradient.logprobs, inputs.mask),
     grad_entropy: spread(gradient.entropy ?? new Float64Array(gradient.logprobs.length), inputs.mask),
-    metrics: figures(value),
+    metrics: metricValues(value),
     rows: loss.coupled || outputs.entropy ? [] : inputs.mask.map((_, row) => rowValue(row)),
     tokens: batch.offsets.at(-1)!,
   };
 }
 
-const figures = ({ metrics }: LossValue): Record<string, number> =>
+const metricValues = ({ metrics }: LossValue): Record<string, number> =>
   Object.fromEntries(Object.entries(metrics).map(([name, { sum, count }]) => [name, sum / count]));
 
 /** Multiplies all values by a factor, e.g. the number of data-parallel ranks. */

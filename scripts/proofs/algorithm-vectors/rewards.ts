@@ -125,8 +125,8 @@ const cpgd = family<CpgdInputs, { weight_factor: string; epsilon: number }>(
     const scores = reward.map((row) => (Array.isArray(row) ? sum(row) : row));
     const scale = params.weight_factor === "STD_weight" ? "batch" : "none";
     const constants = { ...estimatorPresets.rllm, eps: params.epsilon };
-    const [figures] = compareRewards([{ rewards: scores }], { baseline: "batch", scale }, constants);
-    const advantages = mask.map((row, index) => row.map((on) => on * figures![index]!));
+    const [estimates] = compareRewards([{ rewards: scores }], { baseline: "batch", scale }, constants);
+    const advantages = mask.map((row, index) => row.map((on) => on * estimates![index]!));
     return { advantages, returns: advantages };
   },
   ({ inputs: { reward } }) =>

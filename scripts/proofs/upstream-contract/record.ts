@@ -1,5 +1,5 @@
 /**
- * Records what a real inference server answers to what Hone asks of it, for recorded-answers.test.ts to replay.
+ * Records the answers of a real inference server to Hone's requests. recorded-answers.test.ts replays them.
  *
  *   python scripts/proofs/upstream-contract/tiny.py make MODEL
  *   vllm serve MODEL --served-model-name policy --dtype float32 --max-model-len 1024 --port 8000 --enable-scale-out
@@ -83,13 +83,13 @@ async function ask(name: string, more: Partial<Asked>, stream = false): Promise<
 }
 
 const whole = await ask("whole", {});
-// What the model says on its own, so that it stops there.
+// A piece of text that the model writes anyway becomes the stop string.
 const { tokens: long = [] } = await ask("longer, not recorded", { params: { ...params, maxTokens: 40 } });
 const stop = long
   .slice(1)
   .map((token) => decode([token]))
   .find((text) => /^[!-~]$/.test(text));
-if (stop === undefined) throw new Error("the model says nothing that it could stop at");
+if (stop === undefined) throw new Error("no token of the reply can be a stop string");
 const stopping = { ...params, maxTokens: 40, stopStrings: [stop] };
 const repeating = { ...params, temperature: 0, maxTokens: 40, ignoreEos: true };
 const recorded = [

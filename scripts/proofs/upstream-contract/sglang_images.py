@@ -189,7 +189,7 @@ def kind(file: bytes) -> str:
 
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
-    # SGLang uses these limits for Qwen2-VL, whatever its folder says.
+    # SGLang uses these limits for Qwen2-VL, regardless of the model's folder.
     tiny.FAMILIES["qwen2_vl"][1].size = {"shortest_edge": 3136, "longest_edge": 1003520}
     every: list = []
     record("qwen2_vl", Path(sys.argv[1]), every)

@@ -1,19 +1,19 @@
-/** A frozen lake as text: find the way to the goal and do not fall into a hole. */
+/** A frozen lake as text: the agent walks to the goal and must not step into a hole. */
 import { generated } from "../../data/generated.ts";
 import type { Dataset } from "../../data/types.ts";
 import { uniforms } from "../../random.ts";
 import type { Environment, Reply } from "../types.ts";
 
 export interface GridWorldRow {
-  /** Cells a side. */
+  /** Number of cells per side. */
   size: number;
   /** The same seed gives the same map. */
   seed: number;
-  /** Chance of each cell to be a hole. Default 0.2; maps without a way are drawn again. */
+  /** Probability that a cell is a hole. Default 0.2. Maps without a path to the goal are drawn again. */
   holes?: number;
-  /** Moves that may be made. Default 2 * size * size. */
+  /** Maximum number of moves. Default 2 * size * size. */
   moves?: number;
-  /** A move goes to one of its sides with a chance of 1/3 each. Default false. */
+  /** A move goes to its left or its right with a probability of 1/3 each. Default false. */
   slippery?: boolean;
   /** Also say in words where the goal lies, for models too small to read a map. Default false. */
   compass?: boolean;
@@ -23,7 +23,7 @@ export interface GridWorldRow {
 export interface GridMap {
   cells: readonly (readonly string[])[];
   start: Position;
-  /** Moves of a shortest way from start to goal. */
+  /** Number of moves of a shortest path from start to goal. */
   shortest: number;
 }
 
@@ -32,9 +32,9 @@ const moves = { up: [0, -1], right: [1, 0], down: [0, 1], left: [-1, 0] } as con
 type Move = keyof typeof moves;
 const directions = Object.keys(moves) as Move[];
 
-/** @throws Error for a size below 2, or when hardly any map of so many holes has a way */
+/** @throws Error for a size below 2, or if 1000 random maps have no path to the goal */
 export function gridMap({ size, seed, holes = 0.2 }: GridWorldRow): GridMap {
-  if (!Number.isInteger(size) || size < 2) throw new Error(`a grid of ${size} cells a side: it takes at least 2`);
+  if (!Number.isInteger(size) || size < 2) throw new Error(`the grid has ${size} cells per side; it needs at least 2`);
   const random = uniforms(seed);
   const pick = () => Math.floor(random() * size);
   for (let attempt = 0; attempt < 1000; attempt++) {
@@ -49,7 +49,7 @@ export function gridMap({ size, seed, holes = 0.2 }: GridWorldRow): GridMap {
     const shortest = wayLength(cells, start);
     if (shortest !== undefined) return { cells, start, shortest };
   }
-  throw new Error(`no map of ${size} cells a side with a share of ${holes} holes has a way from start to goal`);
+  throw new Error(`no map with ${size} cells per side and a share of ${holes} holes has a path from start to goal`);
 }
 
 function wayLength(cells: readonly (readonly string[])[], start: Position): number | undefined {
@@ -78,8 +78,8 @@ const rules =
   "Answer with one move: up, down, left or right.";
 
 /**
- * Reward 1 for reaching the goal, else 0. A reply's last direction is the move; a reply without one is a move wasted
- * (`metrics.invalid_moves`), and so is one against the edge.
+ * Reward 1 for reaching the goal, else 0. A reply's last direction is the move. A reply without a direction wastes a move
+ * (`metrics.invalid_moves` counts these); so does a move against the edge, which is not counted.
  */
 export function gridWorld(row: GridWorldRow): Environment<Reply> {
   const { cells, start, shortest } = gridMap(row);

@@ -17,7 +17,7 @@ import type { EnvironmentFactory, NamedParts } from "./parts.ts";
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** Environments that grade by the experiment's `reward`, where it has one. */
+/** Environments that grade with the experiment's `reward`, if it has one. */
 export const gradedByReward: readonly string[] = [
   "single_turn_env",
   "math",
@@ -57,7 +57,7 @@ export function builtInEnvironments<Row>(parts: NamedParts<Row>): Readonly<Recor
     }),
     tool: withFields("tool", [], (task, fields) => {
       if (parts.tools === undefined) {
-        throw new UserError("the environment tool has no tools", { hint: "give the experiment `tools`" });
+        throw new UserError("rllm.env.name=tool: the experiment has no tools", { hint: "give the experiment `tools`" });
       }
       const reward: Reward<Row> = parts.reward ?? ((_row, reply) => mathAnswer(reply.text, truthOf(fields, task)));
       return toolEnvironment(task, {
@@ -107,7 +107,9 @@ function numbersOf(fields: Fields, { origin }: Task, names: readonly string[]): 
 function gameOf(fields: Fields, task: Task): { numbers: number[]; target: number } {
   const numbers = fields.numbers ?? fields.nums;
   if (Array.isArray(numbers)) return { numbers, target: numbersOf(fields, task, ["target"]).target as number };
-  throw new UserError(`${task.origin}: the row has no list of numbers`);
+  throw new UserError(`${task.origin}: the row has no field numbers or nums with a list`, {
+    hint: "add it to the rows, or give it for all of them in rllm.env.env_args",
+  });
 }
 
 let sandbox: Promise<Sandbox> | undefined;
@@ -116,7 +118,7 @@ function programReward<Row>(fields: Fields, { origin }: Task): Reward<Row> {
   const tests = (fields.tests ?? fields.ground_truth) as CodeTest[] | undefined;
   if (!Array.isArray(tests)) {
     throw new UserError(`${origin}: the row has no tests`, {
-      hint: 'a list such as [{"stdin": "2 3", "stdout": "5"}]',
+      hint: 'add a field tests with a list such as [{"stdin": "2 3", "stdout": "5"}]',
     });
   }
   return async (_row, reply, { signal }) => {

@@ -57,11 +57,11 @@ const withinGroup: ReadonlySet<Baseline> = new Set(["group", "others", "tokens"]
 
 const baselines: Record<Baseline, (group: RewardGroup, all: readonly number[]) => readonly number[]> = {
   none: ({ rewards }) => rewards,
-  group: ({ rewards }) => less(rewards, rewards),
-  batch: ({ rewards }, all) => less(rewards, all),
+  group: ({ rewards }) => centered(rewards, rewards),
+  batch: ({ rewards }, all) => centered(rewards, all),
   others: ({ rewards }) => {
     const factor = rewards.length / (rewards.length - 1);
-    return less(rewards, rewards).map((difference) => difference * factor);
+    return centered(rewards, rewards).map((difference) => difference * factor);
   },
   tokens: ({ rewards, lengths }) => {
     if (lengths === undefined) throw new TypeError("a baseline by tokens needs the lengths of the trajectories");
@@ -96,7 +96,7 @@ const scales: Record<Scale, (rewards: readonly number[], context: ScaleContext) 
   nonzero: (_rewards, { all }) => all.length / Math.max(1, all.filter((reward) => reward !== 0).length),
 };
 
-function less(rewards: readonly number[], of: readonly number[]): number[] {
+function centered(rewards: readonly number[], of: readonly number[]): number[] {
   if (allEqual(of)) return rewards.map(() => 0);
   const center = mean(of);
   return rewards.map((reward) => reward - center);

@@ -1,4 +1,4 @@
-/** GMPO (arXiv 2507.20673): a sequence's loss is its mean advantage by the geometric mean of its clipped ratios. */
+/** GMPO (arXiv 2507.20673): a sequence's loss is its mean advantage times the geometric mean of its clipped ratios. */
 import { rowsOf } from "../../trajectories/batch.ts";
 import { clamp, eachToken, emptyValues, type SequenceLoss } from "./sequence-loss.ts";
 

@@ -57,10 +57,10 @@ export function describe(
   const unitCount = sequences === null ? tokens.length + countEps : sequences.length;
   const isHigh = (value: number) => value > high;
   const isLow = (value: number) => value < low;
-  const held = tokens.map((value) => Math.min(Math.max(value, low), high));
-  const heldMean = smoothedMean(held);
-  const squares = smoothedMean(held.map((value) => value * value));
-  const scaled = smoothedMean(held.map((value) => (value / (heldMean + countEps)) ** 2));
+  const clamped = tokens.map((value) => Math.min(Math.max(value, low), high));
+  const clampedMean = smoothedMean(clamped);
+  const squares = smoothedMean(clamped.map((value) => value * value));
+  const scaled = smoothedMean(clamped.map((value) => (value / (clampedMean + countEps)) ** 2));
   const center = mean(means);
   return {
     mean: smoothedMean(tokens),
@@ -68,7 +68,7 @@ export function describe(
     min: smallest(units),
     fraction_high: units.filter(isHigh).length / unitCount,
     fraction_low: units.filter(isLow).length / unitCount,
-    std: tokens.length > 1 ? Math.sqrt(Math.max(squares - heldMean * heldMean, 0)) : 0,
+    std: tokens.length > 1 ? Math.sqrt(Math.max(squares - clampedMean * clampedMean, 0)) : 0,
     eff_sample_size: 1 / scaled,
     seq_mean: center,
     seq_std: means.length > 1 ? Math.sqrt(sum(means.map((value) => (value - center) ** 2)) / (means.length - 1)) : 0,

@@ -14,7 +14,7 @@ export function sequenceArrays(sequences: readonly Sequence[]): OutgoingArrays {
     if (sequence.tokens.length === 0) throw new UserError(`sequence ${index} has no tokens`);
     if (sequence.trained.length !== sequence.tokens.length - 1) {
       throw new UserError(
-        `sequence ${index} has ${sequence.tokens.length} tokens, so its mask must have one entry less, not ${sequence.trained.length}`,
+        `sequence ${index} has ${sequence.tokens.length} tokens, so its mask must have ${sequence.tokens.length - 1} entries, not ${sequence.trained.length}`,
       );
     }
   }

@@ -110,7 +110,7 @@ export function trainedAfter(prompt: Int32Array, reply: Int32Array): Sequence {
   };
 }
 
-/** Two groups that share a prompt each, a sequence of its own, one with gaps in its mask, and two odd ones. */
+/** Two groups with a shared prompt each, a sequence without a group, one with gaps in its mask, and two edge cases. */
 export function madeUpSequences(engine: Engine, seed = 1): Sequence[] {
   const tokens = (offset: number, length: number) => madeUpTokens(engine, seed * 100 + offset, length);
   const [first, second] = [tokens(0, 7), tokens(1, 3)];

@@ -8,7 +8,7 @@ describe("workerDied", () => {
     [
       "SIGKILL is memory",
       { signal: "SIGKILL", residentBytes: 3.5 * 2 ** 30 },
-      [/by SIGKILL: .*memory ran out/, /held 3\.5 GiB/],
+      [/by SIGKILL: .*memory ran out/, /used 3\.5 GiB of memory/],
       /micro_batch_tokens/,
     ],
     ["137 is SIGKILL seen through a shell", { code: 137 }, [/exit code 137: .*memory ran out/], /micro_batch_tokens/],

@@ -32,7 +32,7 @@ export function alternates({ local: { device, sampler }, rllm }: Config): boolea
 const gpuOf = (device: string) => (device === "cpu" ? undefined : Number(/^cuda:(\d+)$/.exec(device)?.[1] ?? 0));
 
 /**
- * Whether all weights are sent from the trainer's GPU to a server that Hone starts by NCCL. This requires vLLM on other
+ * Whether all weights are sent by NCCL, from the trainer's GPU to a server that Hone starts. This requires vLLM on other
  * GPUs than the trainer's. Otherwise they are sent through files.
  */
 export function broadcasts(

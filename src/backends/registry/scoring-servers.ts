@@ -30,9 +30,12 @@ export function scoringServers(engine: Engine, config: Config, hooks: EngineHook
 async function directoryOf(model: string): Promise<string> {
   const source = modelSource(model, "rllm.reward.model");
   if (source.kind === "path" && !source.path.endsWith(".gguf")) return source.path;
-  throw new UserError(`rllm.reward.model=${model}: its tokenizer and chat template are read from a folder`, {
-    hint: "download the model and name its folder; config.json and the tokenizer's files are enough for use_engine",
-  });
+  throw new UserError(
+    `rllm.reward.model=${model} is not a folder; use_engine reads the tokenizer and the chat template from a folder`,
+    {
+      hint: "download the model and name its folder; config.json and the tokenizer's files are enough",
+    },
+  );
 }
 
 async function startScoringServer(

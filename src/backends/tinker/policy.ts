@@ -20,7 +20,7 @@ const tinkerAlpha = 32;
 
 function refuseOutputs(outputs: Outputs): void {
   if (!outputs.entropy && !outputs.values) return;
-  throw new UserError("Tinker returns only log-probabilities, no entropies and no values", {
+  throw new UserError("Tinker returns only log-probabilities; it does not return entropies or values", {
     hint: "Turn off the entropy bonus and critics, or train with rllm/backend=local.",
   });
 }

@@ -193,21 +193,21 @@ function nextPrompt(
   const same = matches.find(({ call }) => call.tools === tools && call.options === thinking);
   if (same === undefined) {
     if (matches[0]) return whole(matches[0].call.tools === tools ? "options_changed" : "tools_changed");
-    return whole(takesUp(recorded, messages) ? "history_rewritten" : "new_conversation");
+    return whole(usesRecordedReply(recorded, messages) ? "history_rewritten" : "new_conversation");
   }
 
   const { call, callIds } = same;
   const next = messages.slice(call.messages.length).map((message) => withId(message, callIds));
   const all = [...call.messages, ...next];
   const between = bridge(chat, call.messages, call.hidden, next, options);
-  const otherWay = call.continued ? wayOf(next) : undefined;
+  const branch = call.continued ? branchCause(next) : undefined;
   call.continued = true;
   if (between === null) return whole("not_continuable");
   if (between.dropsReasoning && !chat.accumulateReasoning) {
-    return whole(otherWay === "history_rewritten" ? otherWay : "reasoning_dropped", all);
+    return whole(branch === "history_rewritten" ? branch : "reasoning_dropped", all);
   }
   const { text, hasTurnEnd, hidden } = between;
-  return { continues: { call, text, hasTurnEnd }, starts: otherWay, history: all, added: next, hidden };
+  return { continues: { call, text, hasTurnEnd }, starts: branch, history: all, added: next, hidden };
 }
 
 /** @param added the text's tokens */
@@ -256,12 +256,12 @@ function longestMatches(recorded: readonly Recorded[], messages: readonly ChatMe
   );
 }
 
-/** How the messages continue an already continued call: with another question, or with another reply. */
-const wayOf = (next: readonly ChatMessage[]): SequenceStart =>
+/** Why a second continuation of a call starts a new sequence: it asks another question, or changes a later reply. */
+const branchCause = (next: readonly ChatMessage[]): SequenceStart =>
   next.some(({ role }) => role === "assistant") ? "history_rewritten" : "branched";
 
 /** Whether the messages contain a recorded reply, or replace one. */
-function takesUp(recorded: readonly Recorded[], messages: readonly ChatMessage[]): boolean {
+function usesRecordedReply(recorded: readonly Recorded[], messages: readonly ChatMessage[]): boolean {
   return recorded.some((call) => {
     const reply = call.messages.at(-1);
     if (reply && messages.some((message) => sameMessage(reply, message, new Map()))) return true;

@@ -175,12 +175,12 @@ describe("refused with a sentence that names the message:", () => {
     [
       "the placeholder as text",
       { role: "user", content: `what is ${imageCharacter}?` },
-      `the prompt has 0 images, but its text has 1 times ${imageCharacter}`,
+      `the prompt has 0 images, but its text contains ${imageCharacter} 1 times`,
     ],
     [
       "the placeholder beside an image",
       user(image(red), imageCharacter),
-      `the prompt has 1 images, but its text has 2 times ${imageCharacter}`,
+      `the prompt has 1 images, but its text contains ${imageCharacter} 2 times`,
     ],
   ])("%s", async (_, message, sentence, sees = vision) => {
     await expect(renderWithImages(chat, sees, [message])).rejects.toThrow(sentence);

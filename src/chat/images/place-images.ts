@@ -1,4 +1,4 @@
-/** Replaces the placeholders that a chat template writes by the tokens of the images. */
+/** Replaces the placeholders that a chat template writes with the tokens of the images. */
 import { concatenate } from "../../concatenate.ts";
 import { UserError } from "../../errors.ts";
 import type { Media, StoredImage } from "../../images/types.ts";
@@ -28,7 +28,7 @@ export function placeImages(
   const places = [...tokens.keys()].filter((index) => tokens[index] === placeholder.id);
   if (places.length !== images.length) {
     throw new UserError(
-      `the prompt has ${images.length} images, but its text has ${places.length} times ${placeholder.text}`,
+      `the prompt has ${images.length} images, but its text contains ${placeholder.text} ${places.length} times`,
       { hint: `pass images as parts of messages; text must not contain ${placeholder.text}` },
     );
   }

@@ -41,7 +41,7 @@ export function expandSweep(texts: readonly string[], options: SweepOptions = {}
     }
   }
   const runs = [...choices.values()].reduce((product, values) => product * values.length, 1);
-  if (runs > mostRuns) mistakes.push({ where: "multirun", message: `${runs} runs are more than ${mostRuns}` });
+  if (runs > mostRuns) mistakes.push({ where: "multirun", message: `${runs} runs; the limit is ${mostRuns}` });
   if (mistakes.length > 0) throw mistakesError(mistakes);
   return [...choices.values()].reduce<string[][]>(
     (sets, values) => sets.flatMap((set) => values.map((value) => [...set, value])),

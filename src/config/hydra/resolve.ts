@@ -99,7 +99,7 @@ class Resolution {
       throw mistakesError([
         {
           where: positionText(located.node.origin),
-          message: `references repeat values until there are more than ${mostNodes}`,
+          message: `references expand to more than ${mostNodes} values`,
         },
       ]);
     const { node, path } = located;

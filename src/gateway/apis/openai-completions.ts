@@ -86,7 +86,7 @@ export async function openaiCompletions(exchange: HttpExchange, body: Body, cont
   exchange.end();
 }
 
-/** One string, several, one list of token ids, or several. */
+/** A string, a list of token ids, or a list of either. */
 function readPrompts(body: Body): ModelCall["prompt"][] {
   const { prompt } = body;
   const addSpecial = readBoolean(body, "add_special_tokens") ?? true;

@@ -28,7 +28,7 @@ const callStarts = ["<", "[", "{"];
 
 /**
  * Holds back white space, the beginning of a mark or stop string and, where tools are offered, everything from the first
- * sign of a call, until it is clear what they are. Every character is looked at once.
+ * sign of a call, until it is clear what they are. Each character is examined once.
  */
 export function replyStream(chat: Chat, { options, stops = [] }: ReplyStreamOptions): ReplyStream {
   const decoder = chat.incrementalDecoder(options ? {} : { skipSpecial: true });

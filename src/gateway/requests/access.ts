@@ -49,12 +49,12 @@ export function createAccess(host: string, adminToken: string, publicUrl?: strin
       if (open) return;
       const key = keyFrom(exchange);
       if (key !== undefined && (equal(key, keyOf(source)) || equal(key, adminToken))) return;
-      throw new GatewayError("authentication", "this session requires its API key; send it as bearer token");
+      throw new GatewayError("authentication", "this session requires its API key; send it as a bearer token");
     },
     checkAdmin(exchange) {
       const key = keyFrom(exchange);
       if (key !== undefined && equal(key, adminToken)) return;
-      throw new GatewayError("authentication", "this requires the admin token as bearer token");
+      throw new GatewayError("authentication", "this route requires the admin token as a bearer token");
     },
   };
 }

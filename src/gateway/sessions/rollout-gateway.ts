@@ -5,7 +5,7 @@ import type { Gateway } from "../gateway.ts";
 import { patchFetch } from "./ambient.ts";
 
 export interface RolloutGatewayOptions {
-  /** Before a session's name, because `"{task}:{rollout}"` repeats in every epoch. E.g. `"train-17/"`. */
+  /** Prefix of session names, e.g. `"train-17/"`, because `"{task}:{rollout}"` repeats in every epoch. */
   prefix: string;
   /** The run's own sampling parameters replace the agents'. */
   enforceSampling: boolean;
@@ -14,7 +14,7 @@ export interface RolloutGatewayOptions {
 
 export function rolloutGateway(gateway: Gateway, options: RolloutGatewayOptions): RolloutGateway {
   const { prefix, enforceSampling, metadata = {} } = options;
-  // Before a workflow reads the ambient address.
+  // Must run before a workflow creates a client with `gatewayBaseURL()`, because clients keep the `fetch` that they find.
   patchFetch();
   return {
     open({ taskId, rollout, attempt, purpose }, session, signal): OpenedGateway {

@@ -78,7 +78,7 @@ function makeFile(file: string): void {
 function prepare(database: TraceDatabase, file: string): void {
   database.exec("PRAGMA busy_timeout = 20000");
   database.exec("PRAGMA journal_mode = WAL");
-  // Commits do not wait for the disk: a killed process loses nothing, a power failure the last moments.
+  // Commits do not wait for the disk: a killed process does not lose them, but a power failure may lose the last ones.
   database.exec("PRAGMA synchronous = NORMAL");
   // checkpointer.ts copies the log back on another thread. This is the fallback if it falls far behind.
   database.exec("PRAGMA wal_autocheckpoint = 16000");

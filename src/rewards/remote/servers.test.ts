@@ -203,7 +203,9 @@ describe("combine", () => {
     const [unknown] = await run(combine<Row>({ answer, broken: { weight: 0, reward: () => ({ reward: null }) } }));
     expect(unknown!.trajectories[0]!.reward).toBeNull();
     expect(() => combine({})).toThrow("at least one");
-    expect(() => combine<Row>({ answer }, { correct: "format" })).toThrow('no reward "format" among answer');
+    expect(() => combine<Row>({ answer }, { correct: "format" })).toThrow(
+      'correct is "format", which is not one of the rewards answer',
+    );
     // @ts-expect-error: rows have no `ansver`
     combine<Row>({ answer: { weight: 1, reward: (row) => row.ansver.length } });
   });

@@ -8,9 +8,9 @@ const recorded = [
 ];
 
 test.each<[unknown, string]>([
-  [Number.NaN, "returned NaN; a reward is a finite number, or { reward: null } if unknown"],
+  [Number.NaN, "returned NaN; a reward must be a finite number, or { reward: null } if unknown"],
   [Number.POSITIVE_INFINITY, "returned Infinity"],
-  [undefined, "returned undefined; a reward is"],
+  [undefined, "returned undefined; a reward must be"],
   [null, "returned null"],
   [true, "returned true"],
   ["1", 'returned "1"'],
@@ -19,22 +19,22 @@ test.each<[unknown, string]>([
   [{ score: 1 }, 'without `reward`: {"score":1}'],
   [{ reward: undefined }, "returned reward undefined"],
   [{ reward: Number.NaN }, "returned reward NaN"],
-  [{ reward: 1, correct: 1 }, "returned correct 1; it is a boolean"],
-  [{ reward: 1, explanation: 2 }, "returned explanation 2; it is a string"],
+  [{ reward: 1, correct: 1 }, "returned correct 1; it must be a boolean"],
+  [{ reward: 1, explanation: 2 }, "returned explanation 2; it must be a string"],
   [{ reward: 1, metrics: { length: Number.NaN } }, "returned metrics.length NaN"],
-  [{ reward: 1, metrics: 3 }, "returned metrics 3; it is an object"],
+  [{ reward: 1, metrics: 3 }, "returned metrics 3; it must be an object"],
   [{ reward: 1, rewards: { judge: "x" } }, 'returned rewards.judge "x"'],
   [{ reward: 1, rewards: { jugde: 1 } }, 'the role "jugde", but the model was called as solver#1, judge only'],
   [{ reward: 1, stepRewards: { judge: [1, 2] } }, 'returned 2 stepRewards for "judge", which called the model 1 times'],
   [{ reward: 1, stepRewards: { judge: [Number.NaN] } }, "returned stepRewards.judge NaN"],
-  [{ reward: 1, stepRewards: { judge: 1 } }, "it is a list"],
+  [{ reward: 1, stepRewards: { judge: 1 } }, "it must be a list"],
   [{ reward: 1, advantages: { judge: [1, 2] } }, 'returned 2 advantages for "judge", which called the model 1 times'],
   [
     { reward: 1, advantages: { judge: [Number.NaN] } },
-    "returned advantages.judge NaN; it is a finite number, or one for",
+    "returned advantages.judge NaN; it must be a finite number, or one for",
   ],
   [{ reward: 1, advantages: { judge: [[1, 2, 3, 4, 5, 6, 7]] } }, "one for each of the reply's"],
-  [{ reward: 1, termination: "timeout" }, 'returned termination "timeout"; it is one of env_done'],
+  [{ reward: 1, termination: "timeout" }, 'returned termination "timeout"; it must be one of env_done'],
 ])("refuses %j", (value, message) => {
   expect(() => checkOutcome(value, recorded)).toThrow(message);
 });

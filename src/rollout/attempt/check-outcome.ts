@@ -5,7 +5,7 @@ import type { Outcome } from "../../agents/types.ts";
 import type { Step, Trajectory } from "../../trajectories/types.ts";
 import { labelOf } from "../to-episode.ts";
 
-const numberHint = "a reward is a finite number, or { reward: null } if unknown";
+const numberHint = "a reward must be a finite number, or { reward: null } if unknown";
 
 function badReward(what: string, value: unknown): BadOutcome {
   return new BadOutcome(`${what} ${show(value)}; ${numberHint}`, { hint: fixFor(value) });
@@ -21,7 +21,7 @@ function fixFor(value: unknown): string {
     case "string":
       return "return Number(text) where the text is a number";
     case "number":
-      return "return 0, or { reward: null } if unknown, where a division by 0 or a text without a number is not finite";
+      return "a division by 0, or Number(text) of a text that is not a number, is not finite: return 0 instead, or { reward: null } if unknown";
     default:
       return "return a number, { reward: 1, correct: true }, or { reward: null } if unknown";
   }
@@ -42,7 +42,7 @@ export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): O
   checkType("explanation", outcome.explanation, "string");
   for (const [name, metric] of entries(outcome.metrics, "metrics")) {
     if (typeof metric !== "number" || !Number.isFinite(metric)) {
-      throw new BadOutcome(`returned metrics.${name} ${show(metric)}; a metric is a finite number`);
+      throw new BadOutcome(`returned metrics.${name} ${show(metric)}; a metric must be a finite number`);
     }
   }
   for (const [role, reward] of entries(outcome.rewards, "rewards")) {
@@ -56,7 +56,7 @@ export function checkOutcome(value: unknown, recorded: readonly Trajectory[]): O
     checkSteps("advantages", role, advantages, recorded, checkAdvantage);
   }
   if (outcome.termination !== undefined && !endings.includes(outcome.termination as string)) {
-    throw new BadOutcome(`returned termination ${show(outcome.termination)}; it is one of ${endings.join(", ")}`);
+    throw new BadOutcome(`returned termination ${show(outcome.termination)}; it must be one of ${endings.join(", ")}`);
   }
   return value as Outcome;
 }
@@ -69,7 +69,7 @@ function checkSteps(
   recorded: readonly Trajectory[],
   check: (value: unknown, what: string, step: Step) => void,
 ): void {
-  if (!Array.isArray(given)) throw new BadOutcome(`returned ${name}.${role} ${show(given)}; it is a list`);
+  if (!Array.isArray(given)) throw new BadOutcome(`returned ${name}.${role} ${show(given)}; it must be a list`);
   checkRole(role, recorded);
   const { steps } = recorded.find((trajectory) => labelOf(trajectory) === role) ?? { steps: [] };
   if (steps.length !== given.length) {
@@ -86,7 +86,7 @@ function checkAdvantage(advantage: unknown, what: string, { tokens }: Step): voi
   if (typeof advantage === "number" && Number.isFinite(advantage)) return;
   if (Array.isArray(advantage) && advantage.length === tokens.length && advantage.every(Number.isFinite)) return;
   throw new BadOutcome(
-    `${what} ${show(advantage)}; it is a finite number, or one for each of the reply's ${tokens.length} tokens`,
+    `${what} ${show(advantage)}; it must be a finite number, or one for each of the reply's ${tokens.length} tokens`,
   );
 }
 
@@ -99,7 +99,7 @@ const endings = [
   "unknown",
 ];
 
-/** A reward of a role holds for each of its instances. */
+/** A role's reward applies to each of its instances. */
 function checkRole(role: string, recorded: readonly Trajectory[]): void {
   const labels = recorded.map(labelOf);
   if (labels.includes(role) || recorded.some(({ name }) => name === role)) return;
@@ -115,13 +115,13 @@ function checkReward(reward: unknown, what: string): number | null {
 
 function checkType(name: string, value: unknown, type: "boolean" | "string"): void {
   if (value !== undefined && typeof value !== type)
-    throw new BadOutcome(`returned ${name} ${show(value)}; it is a ${type}`);
+    throw new BadOutcome(`returned ${name} ${show(value)}; it must be a ${type}`);
 }
 
 function entries(value: unknown, name: string): [string, unknown][] {
   if (value === undefined) return [];
   if (typeof value !== "object" || value === null)
-    throw new BadOutcome(`returned ${name} ${show(value)}; it is an object`);
+    throw new BadOutcome(`returned ${name} ${show(value)}; it must be an object`);
   return Object.entries(value);
 }
 

@@ -96,7 +96,7 @@ async function attempt(clean: () => void | Promise<void>, seconds: number): Prom
   let timer: NodeJS.Timeout | undefined;
   const timeIsUp = new Promise<string>((resolve) => {
     timer = setTimeout(
-      () => resolve(`took longer than ${seconds} s and was not waited for any longer`),
+      () => resolve(`took longer than ${seconds} s; the run did not wait for its end`),
       seconds * 1000,
     );
   });

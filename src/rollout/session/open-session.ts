@@ -162,7 +162,7 @@ export function openSession(
     const history = histories.get(label) ?? { conversation: openConversation(chat), calls: 0 };
     histories.set(label, history);
     if (history.calls < maxSteps) return history;
-    const text = `${maxSteps} model calls of "${label}"; rllm.agent.max_steps allows no more`;
+    const text = `"${label}" has made ${maxSteps} model calls, the limit of rllm.agent.max_steps`;
     throw new RolloutEnded("max_turns_exceeded", text);
   }
 

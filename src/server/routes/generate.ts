@@ -47,7 +47,7 @@ export function generateRoutes({ context, generator, adapters }: Service): Hono 
         const write = (event: object | string) =>
           writer.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`).catch(() => {});
         let streamed = 0;
-        // The engine streams no alternatives: these come with the last event.
+        // The engine does not stream alternatives: they come with the last event.
         const onToken = request.topLogprobs
           ? undefined
           : (_: number, token: number, logprob: number) => {

@@ -1,4 +1,4 @@
-/** Accepts requests to sample: each waits for its turn behind a future. */
+/** Accepts requests to sample: each is answered at once with a future, and samples when it is its turn. */
 import { EngineDied } from "../../backends/engine-died.ts";
 import type { ServerContext } from "../context.ts";
 import { HttpError } from "../http-error.ts";

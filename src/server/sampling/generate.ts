@@ -1,4 +1,4 @@
-/** Samples for `/inference/v1/generate`: one sequence a request, without a session. */
+/** Samples for `/inference/v1/generate`: one sequence per request, without a session. */
 import { setMaxListeners } from "node:events";
 import type { Policy, Sample, SampleOptions, SampleRequest } from "../../backends/engine.ts";
 import type { ServerContext } from "../context.ts";

@@ -175,7 +175,7 @@ function readTargets(given: z.output<typeof tensor>, promptLength: number, vocab
   if (wrong !== undefined) throw new UserError(`target_prompt_logprobs: ${wrong} is neither a token nor -1`);
   const tokens = Int32Array.from(data);
   if (!rows || !columns) {
-    if (data.length !== length * width) throw new UserError("target_prompt_logprobs: the data do not fit the shape");
+    if (data.length !== length * width) throw new UserError("target_prompt_logprobs: the data does not fit the shape");
     return { places: tokens.map((_, index) => Math.floor(index / width)), tokens, shape };
   }
   const widths = rows.slice(1).map((end, row) => end - (rows[row] ?? 0));

@@ -31,9 +31,9 @@ export const modelRecord = z.strictObject({
   nextSeq: z.int().min(0).default(1),
   /** The weights have changed since: after a restart they are lost. */
   dirty: z.boolean().default(false),
-  /** A gradient has been added up since the last step: after a restart it is lost, though the weights may not be. */
+  /** The model has a gradient that no step has used so far. A restart loses it, even if the weights are saved. */
   unstepped: z.boolean().default(false),
-  /** The last training checkpoint, for a person who lost what came after. */
+  /** The last training checkpoint, which the message about lost weights names. */
   lastSaved: z.string().nullable().default(null),
   /** Holds copied checkpoints only. */
   untrainable: z.boolean().default(false),

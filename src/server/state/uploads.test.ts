@@ -79,7 +79,7 @@ test("an upload that is incomplete or does not fit is refused, and may be correc
   for (const [text, words] of [
     ["{", /not valid JSON/],
     ["{}", /lora_alpha/],
-    [config(8), /rank 8, lora_config 4/],
+    [config(8), /rank 8, but lora_config has rank 4/],
   ] as const) {
     await put(urls["adapter_config.json"]!, text);
     expect(await finish(upload_id)).toMatchObject([400, { detail: expect.stringMatching(words) }]);

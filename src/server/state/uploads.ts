@@ -57,7 +57,8 @@ export function createUploads(context: ServerContext, sessions: Sessions) {
     if (missing.length > 0)
       throw new UserError(`the upload is missing ${missing.join(" and ")}: PUT every file to its address first`);
     const { r, lora_alpha: alpha } = readBody(configSchema, readConfig(folder));
-    if (r !== adapter.rank) throw new UserError(`adapter_config.json has rank ${r}, lora_config ${adapter.rank}`);
+    if (r !== adapter.rank)
+      throw new UserError(`adapter_config.json has rank ${r}, but lora_config has rank ${adapter.rank}`);
     const base = findBaseModel(context.models, baseModel);
     const own = { ...adapter, alpha };
     await base.scheduler.train(`upload ${data}`, async () => {

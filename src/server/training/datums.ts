@@ -18,7 +18,7 @@ export interface TrainingCall {
   loss(from: number, to: number): Loss;
 }
 
-/** At most so many targets a position: the engines count them in a byte. */
+/** The most targets per position, because engines store their number in one byte. */
 const mostTargets = 255;
 
 /**

@@ -1,9 +1,9 @@
 /**
- * Tinker's losses, by the names that its clients send. Every one is a plain sum over tokens and datums, without a mean
+ * Tinker's losses, by the names that its clients send. Each is a plain sum over tokens and datums, without a mean
  * and without a mask; clip thresholds are bounds of the ratio itself, not distances from 1.
  *
- * In the formulas, of a token: p its log-probability under the model, q under the sampler (`logprobs`), A its advantage,
- * r = exp(p - q), sg = without gradient.
+ * In the formulas, p is a token's log-probability under the model, q that under the sampler (`logprobs`), A its advantage,
+ * r = exp(p - q), and sg stops the gradient.
  */
 
 import { cispo } from "../../algorithms/losses/cispo.ts";
@@ -25,7 +25,7 @@ type Config = Readonly<Record<string, number>>;
 type DatumLoss = (p: Float32Array, inputs: Values, config: Config, slopes: Float32Array) => number;
 
 interface TinkerLoss {
-  /** The inputs that a datum must have besides `target_tokens`, each one float32 to an output. */
+  /** The inputs that a datum must have besides `target_tokens`: one float32 per output. */
   inputs: readonly string[];
   /** Inputs that may be left out, with the value they then have everywhere. */
   defaults?: Readonly<Record<string, number>>;
@@ -36,7 +36,7 @@ interface TinkerLoss {
   datum: DatumLoss;
 }
 
-/** One of Hone's own losses, without a limit on log-ratios; `average` of them, where a sequence has one ratio. */
+/** One of Hone's own losses, without a limit on log-ratios. `average` returns the log-ratio of a sequence with a single ratio. */
 const ownLoss =
   (loss: SequenceLoss, average?: (logRatios: Float64Array, inputs: Values) => number): DatumLoss =>
   (
@@ -89,8 +89,8 @@ const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
   /** `-(p A - beta/2 (p - q)^2)` */
   dro: { inputs: policyInputs, config: { beta: null }, datum: ownLoss(dro) },
   /**
-   * PPO's form with one ratio a sequence, `exp(mean of p - q where the mask is not 0)`, whose gradient each token has
-   * as if the ratio were its own (GSPO-token, arXiv 2507.18071).
+   * PPO with one ratio per sequence, `exp(mean of p - q where the mask is not 0)`. The gradient of each token is that of a
+   * ratio of its own (GSPO-token, arXiv 2507.18071).
    */
   gspo: {
     inputs: [...policyInputs, "sequence_ratio_mask"],
@@ -105,7 +105,7 @@ const tinkerLosses: Readonly<Record<string, TinkerLoss>> = {
 
 const notOffered: Readonly<Record<string, string>> = {
   stable_reinforce: "its formula is not published",
-  custom: "custom losses run in the client here, which forward_backward_custom does by itself",
+  custom: "use forward_backward_custom, which computes a custom loss in the client",
 };
 
 /** @throws UserError when there is no such loss */

@@ -9,7 +9,7 @@ import type { ToPng } from "./png.ts";
 
 export interface PlotOptions {
   directory: string;
-  /** The curves are drawn every so many steps and at the end. */
+  /** Number of steps from one drawing of the curves to the next; they are also drawn at the end. */
   every: number;
   /** Undefined: only SVG files are written. */
   toPng: ToPng | undefined;

@@ -90,7 +90,7 @@ async function chosenCheckpoint(parts: RestoreParts, options: ResumeOptions): Pr
   return findCheckpoint(options.path, warn);
 }
 
-/** A run with a critic may continue from a checkpoint without one, and the other way round. */
+/** A run with a critic may continue from a checkpoint without one, and vice versa. */
 async function restoreCritic({ models: { critic }, trains, emit }: RestoreParts, path: string, optimizer: boolean) {
   if (!trains) return;
   const saved = join(path, "critic");

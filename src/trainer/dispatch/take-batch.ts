@@ -48,7 +48,9 @@ export async function takeBatch(
     }
     dispatch.update(dropUninformative);
     if (taken.length < gathering.maxDraws * batch) continue;
-    warn(`${lags.length} of ${batch} tasks with differing rewards after ${taken.length}; training on these`);
+    warn(
+      `only ${lags.length} of ${batch} tasks have rewards that differ, out of ${taken.length} sampled; training on these`,
+    );
     dispatch.update((window) => skip(window, batch - lags.length));
     break;
   }

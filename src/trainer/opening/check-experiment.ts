@@ -40,7 +40,10 @@ export function checkExperiment(experiment: object): void {
         : name === "workflow"
           ? "a workflow is a function (task, { model }) => reward, or the result of singleTurn, multiTurn or useTools"
           : undefined;
-    throw new UserError(`the experiment's ${name} is ${article(kind)}, not ${describe(value)}`, hint ? { hint } : {});
+    throw new UserError(
+      `the experiment's ${name} must be ${article(kind)}, not ${describe(value)}`,
+      hint ? { hint } : {},
+    );
   }
   if (!("train" in experiment) || experiment.train === undefined) {
     throw new UserError("the experiment has no train dataset", { hint: 'e.g. train: fromRows("my-tasks", rows)' });

@@ -1,4 +1,4 @@
-/** Ctrl-C: the first one finishes the step and saves, the second one stops at once. Before the first step every one does. */
+/** Ctrl-C: the first one finishes the step and saves, the second one stops at once. Before the first step, the first one stops at once. */
 
 export interface Interrupt {
   /** Set by the first Ctrl-C (or SIGTERM): finish the current step, save, stop. */

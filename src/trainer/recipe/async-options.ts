@@ -62,7 +62,7 @@ export function checkAsync(
   const warnings: string[] = [];
   if (runsAhead(options) && !bypass_mode && tis_mode === null) {
     warnings.push(
-      "tokens that older weights have sampled are trained on as if the current weights had sampled them; rllm.algorithm.rollout_correction.bypass_mode=true compares with the sampler's log-probabilities, rllm.algorithm.rollout_correction.tis_mode weighs the difference",
+      "tokens sampled by older weights are trained on as if the current weights had sampled them; to correct this, set rllm.algorithm.rollout_correction.tis_mode=token (weights each token's loss) or bypass_mode=true (ratios start from the sampler's log-probabilities)",
     );
   }
   return warnings;

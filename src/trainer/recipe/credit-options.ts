@@ -97,7 +97,7 @@ function contradictions({ rllm }: Config, judged: string | undefined): [string, 
     [
       `rllm.reward.running_norm, rllm.reward.clip and rllm.algorithm.gamma need one advantage per trajectory, which ${precomputed ? "use_precomputed_advantage" : "stepwise_advantage.mode=per_step"} does not give`,
       (perStep || precomputed) && (reward.running_norm || reward.clip > 0 || algorithm.gamma < 1),
-      "rewards of steps are discounted by rllm.workflow.workflow_args.gamma",
+      "remove them; rllm.workflow.workflow_args.gamma discounts the rewards of steps",
     ],
     [
       `rllm.reward.model gives one reward per trajectory, which ${precomputed ? "use_precomputed_advantage" : "stepwise_advantage.mode=per_step"} does not read`,

@@ -113,7 +113,7 @@ export function requireFeasible(config: Config): void {
   const tokens = rollouts * config.data.max_response_length;
   if (tokens <= mostTokensPerStep) return;
   throw new UserError(
-    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; at most ${mostTokensPerStep} are possible`,
+    `a step would hold up to ${tokens.toPrecision(3)} sampled tokens in memory: ${rollouts} rollouts of ${config.data.max_response_length} tokens; the limit is ${mostTokensPerStep}`,
     { hint: `lower ${batchKey(config)}, rllm.rollout.n (now ${n}) or data.max_response_length` },
   );
 }

@@ -50,7 +50,7 @@ export function startClock(onLap: (name: string, seconds: number) => void = () =
 
 export interface RecordOptions {
   plan: Plan;
-  /** Plot and show episodes of every so many steps; 0: never. */
+  /** Number of steps from one plot and sample of episodes to the next; 0: never. */
   plotEvery: number;
   /** Folder of readable episodes; undefined: none are written. */
   episodeLog: string | undefined;

@@ -144,10 +144,10 @@ export function needsAnotherDraw(gathered: Gathered, options: GatheringOptions, 
 
 function describeMissing({ groups, solved }: Gathered, { partial = 0, dynamic, tasks }: GatheringOptions) {
   if (solved.partial < partial) {
-    return `${solved.partial} of ${partial} tasks solved by some of their rollouts and not by others`;
+    return `only ${solved.partial} of ${partial} tasks are solved by some, but not all, of their rollouts`;
   }
   const informative = tasksOf(groupsWithSignal(groups)).length;
-  return dynamic && informative < tasks ? `${informative} of ${tasks} tasks with differing rewards` : undefined;
+  return dynamic && informative < tasks ? `only ${informative} of ${tasks} tasks have rewards that differ` : undefined;
 }
 
 /** All groups; with dynamic sampling those whose rewards differ, of as many tasks as a step trains on. */

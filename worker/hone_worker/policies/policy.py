@@ -60,7 +60,7 @@ class Policy(ABC):
         """Raises UserMistake for a critic."""
         if self.value_head is not None:
             raise UserMistake(
-                "this policy has a value head: it cannot sample and has no export",
+                "a policy with a value head cannot sample or be exported",
                 "use a policy without a value head",
             )
 

@@ -8,9 +8,9 @@ from ..models.value_layer import read_value_layer
 
 
 class ValueHead:
-    """A linear layer from a hidden state to one value, in fp32. It starts as the model's files have it, such as
-    those of a reward model. Without one it starts at zero, so that all first values are 0 and the first step trains
-    only the head."""
+    """A linear layer from a hidden state to one value, in fp32. If the model's files have such a layer (those of a reward
+    model do), it starts with their values. Otherwise it starts at zero: all first values are 0, and the first step
+    trains only the head."""
 
     def __init__(self, model: LanguageModel):
         layer = read_value_layer(model.directory)

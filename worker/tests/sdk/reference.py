@@ -1,4 +1,4 @@
-"""The same arithmetic in plain transformers, PEFT and torch: what the server's figures are compared with."""
+"""The same arithmetic in plain transformers, PEFT and torch, for comparison with the server's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users get wrong is told to them in words, at once, and to nobody else."""
+"""Mistakes of a user are reported at once, as a sentence, and only to this user."""
 
 from __future__ import annotations
 

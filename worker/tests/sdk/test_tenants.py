@@ -20,9 +20,9 @@ ADAM = types.AdamParams(learning_rate=5e-3, eps=1e-8)
 
 
 def tenant(service: tinker.ServiceClient, seed: int, steps: int = 4) -> list[float]:
-    """A small loop of reinforcement learning; gives every figure that it saw."""
+    """A small loop of reinforcement learning. Returns every value that it saw."""
     trainer = service.create_lora_training_client("tiny", rank=4, seed=seed).result()
-    figures: list[float] = []
+    values: list[float] = []
     for step in range(steps):
         sampler = trainer.save_weights_and_get_sampling_client().result()
         params = types.SamplingParams(max_tokens=8, seed=100 * seed + step, stop=[])
@@ -37,11 +37,11 @@ def tenant(service: tinker.ServiceClient, seed: int, steps: int = 4) -> list[flo
                 "advantages": [0.0] * prompt + [reward] * len(sequence.tokens),
             }
             data.append(types.Datum(model_input=text(tokens[:-1]), loss_fn_inputs=inputs))
-            figures += [*map(float, sequence.tokens), *sequence.logprobs]
+            values += [*map(float, sequence.tokens), *sequence.logprobs]
         future = trainer.forward_backward(data, "importance_sampling")
         stepped = trainer.optim_step(ADAM)
-        figures += [future.result().metrics["loss:sum"], stepped.result().metrics["grad_norm"]]
-    return figures
+        values += [future.result().metrics["loss:sum"], stepped.result().metrics["grad_norm"]]
+    return values
 
 
 def test_two_tenants_get_the_numbers_that_each_gets_alone(server: Server):
@@ -75,7 +75,7 @@ def test_a_client_goes_on_after_the_server_was_killed(own_server: Server):
     own_server.kill()
     own_server.start()
 
-    # The session goes on, with new models from what was saved, and with samplers as they were.
+    # The session continues with new models from the saved states, and with the same samplers.
     resumed = service.create_training_client_from_state_with_optimizer(path).result()
     assert [step(resumed) for _ in range(3)] == expected
     assert sampler.compute_logprobs(text(TEXT)).result() == logprobs
@@ -113,7 +113,7 @@ def test_clients_go_on_after_the_worker_was_killed(own_server: Server):
     time.sleep(0.3)
     own_server.kill_worker()
 
-    # A model that is as it was saved goes on by itself, and the SDK asks again for a sample that was under way.
+    # A model that has not changed since it was saved continues, and the SDK repeats the request for a running sample.
     assert [step(saved) for _ in range(2)] == expected
     assert future.result().sequences[0].tokens == sampled
     # What was trained and not saved is lost, which is said.
@@ -124,14 +124,14 @@ def test_clients_go_on_after_the_worker_was_killed(own_server: Server):
 # The SDK waits up to 30 s between its attempts to reach a server that is gone, so each takes a while.
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HONE_KILLS", "1"))))
 def test_killed_during_requests(own_server: Server, seed: int):
-    """At a random instant of training and saving: whatever save was answered is there whole, and nothing else."""
+    """A kill at a random instant of training and saving: every answered save is complete, and there is nothing else."""
     service = own_server.service()
     trainer = service.create_lora_training_client("tiny", rank=4, seed=4).result()
     saved: list[tuple[str, float]] = []
     restarted = threading.Event()
 
     def train() -> None:
-        """Trains until an operation fails; goes on through a kill that came between a save and the next step."""
+        """Trains until an operation fails. Continues after a kill between a save and the next step."""
         with contextlib.suppress(tinker.TinkerError):
             while not restarted.is_set():
                 step(trainer)

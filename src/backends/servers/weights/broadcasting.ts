@@ -13,7 +13,8 @@ export async function broadcasting(
   processes: number,
 ): Promise<{ learner: Learner; first(): Promise<Published> }> {
   const group = await learner.openGroup?.(1 + processes);
-  if (group === undefined || control.joinGroup === undefined) throw new RunError("weights cannot be broadcast");
+  if (group === undefined || control.joinGroup === undefined)
+    throw new RunError("the trainer or the inference server does not support sending weights by NCCL");
   try {
     await Promise.all([control.joinGroup(group), group.join()]);
   } catch (error) {
