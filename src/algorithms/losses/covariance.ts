@@ -43,7 +43,7 @@ export const klCov: SequenceLoss = (tokens, { klCovCoef, logRatioLimit }) => {
   return values;
 };
 
-/** Marks a random share of the tokens whose covariance is between the bounds and that PPO does not clip. */
+/** Marks the given share of all tokens, drawn from those whose covariance is between the bounds and that PPO does not clip. */
 export function markForClipCov(tokens: BatchTokens, settings: LossSettings): Uint8Array {
   const { clipCovRatio, clipCovLow, clipCovHigh, low, high, seed } = settings;
   const [least, most] = [Math.log(low), Math.log(high)];
