@@ -57,7 +57,9 @@ export function builtInEnvironments<Row>(parts: NamedParts<Row>): Readonly<Recor
     }),
     tool: withFields("tool", [], (task, fields) => {
       if (parts.tools === undefined) {
-        throw new UserError("rllm.env.name=tool: the experiment has no tools", { hint: "give the experiment `tools`" });
+        throw new UserError("the environment tool cannot be used: the experiment has no tools", {
+          hint: "give the experiment `tools`",
+        });
       }
       const reward: Reward<Row> = parts.reward ?? ((_row, reply) => mathAnswer(reply.text, truthOf(fields, task)));
       return toolEnvironment(task, {
