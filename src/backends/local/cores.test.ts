@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { threadEnvironment, usableCores } from "./cores.ts";
 
 describe("threadEnvironment", () => {
-  const waiting = { OMP_WAIT_POLICY: "passive", GOMP_SPINCOUNT: "100000" };
+  const waiting = { OMP_WAIT_POLICY: "passive", GOMP_SPINCOUNT: "3000" };
   it.each([
     ["one thread a core", 0, {}, { OMP_NUM_THREADS: "4", ...waiting }],
     ["the user's policy", 0, { OMP_WAIT_POLICY: "active" }, { OMP_NUM_THREADS: "4" }],
