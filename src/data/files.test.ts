@@ -199,6 +199,16 @@ describe("Parquet", () => {
     expect(dataset.task(2).origin).toMatch(/types-snappy\.parquet row 3$/);
   });
 
+  test("bytes, such as those of images", async () => {
+    const dataset = await openDataset(fixture("images.parquet"));
+    const [red, blue] = [Uint8Array.of(0x89, 0x50, 0xff), Uint8Array.of(0xff, 0xd8, 0xff)];
+    expect(rowsOf(dataset)).toEqual([
+      { image: { bytes: red, path: "red.png" }, images: [{ bytes: blue, path: null }], file: red },
+      { image: { bytes: null, path: "blue.png" }, images: [], file: null },
+      { image: null, images: null, file: blue },
+    ]);
+  });
+
   test("several row groups", async () => {
     const dataset = await openDataset(fixture("groups-zstd.parquet"));
     expect(rowsOf(dataset)).toEqual(

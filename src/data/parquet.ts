@@ -41,7 +41,8 @@ async function readRows(path: string, label: string): Promise<FileRow[]> {
         },
       );
     }
-    const rows = await parquetReadObjects({ file, metadata, compressors });
+    // By default, the library reads binary columns, such as those of images, as text.
+    const rows = await parquetReadObjects({ file, metadata, compressors, utf8: false });
     return rows.map((row) => plainValue(row) as FileRow);
   } catch (error) {
     if (error instanceof HoneError || (error as NodeJS.ErrnoException).code !== undefined)

@@ -12,6 +12,11 @@ it.each<[string, unknown, unknown]>([
     { big: "9007199254740993", none: "NaN" },
   ],
   ["a date", { day: new Date(0) }, { day: "1970-01-01T00:00:00.000Z" }],
+  [
+    "long bytes",
+    { image: { bytes: new Uint8Array(1025) }, file: Buffer.alloc(2000) },
+    { image: { bytes: "[1025 bytes]" }, file: "[2000 bytes]" },
+  ],
   ["nothing", undefined, "[not kept: undefined]"],
   ["a circle", circular, "[not kept: Converting circular structure to JSON]"],
   ["a large one", "x".repeat(70_000), `[not kept: 70002 characters] "${"x".repeat(199)}`],

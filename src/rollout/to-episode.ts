@@ -103,8 +103,10 @@ const maxCharacters = 1 << 16;
 /** @returns the row as plain JSON without long bytes, or a sentence when it is not serializable or is over 64 KiB */
 export function keptRow(row: unknown): unknown {
   try {
-    const json = JSON.stringify(row, (_key, value: unknown) => {
-      if (value instanceof Uint8Array && value.length > 1024) return `[${value.length} bytes]`;
+    const json = JSON.stringify(row, function (this: Record<string, unknown>, key, value: unknown) {
+      // `value` of a Buffer is already a list of numbers.
+      const own = this[key];
+      if (own instanceof Uint8Array && own.length > 1024) return `[${own.length} bytes]`;
       return typeof value === "bigint" || (typeof value === "number" && !Number.isFinite(value))
         ? String(value)
         : value;
