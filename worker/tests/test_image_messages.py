@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hone_worker.errors import UserMistake
+from hone_worker.images.decode import open_image
 from hone_worker.images.pictures import UnusableImage
 from hone_worker.policies.registry import Policies
 from models import load
@@ -19,6 +20,7 @@ from sampling_helpers import folder as text_folder
 from test_server import ADAM, LORA, SETTINGS, samples_of
 from tiny_vision_models import build, picture, text
 from transformers import AutoImageProcessor, AutoTokenizer, Idefics3Processor
+from transformers.image_transforms import convert_to_rgb
 from worker_client import Client, ragged
 
 
@@ -120,13 +122,29 @@ def test_pictures_of_all_usual_forms_are_read(client: Client) -> None:
         "gray JPEG": saved("L", "JPEG"),
         "CMYK": saved("CMYK", "JPEG"),
         "progressive": saved("RGB", "JPEG", progressive=True),
+        "with a preview": saved("RGB", "MPO", save_all=True, append_images=[Pillow.new("RGB", (10, 14))]),
         "turned": saved("RGB", "JPEG", exif=turned),
     }
     described, tokens = put(client, forms)
     sizes = [(found["width"], found["height"]) for found in described]
-    assert sizes == [(20, 28)] * 9 + [(28, 20)] and all(tokens)
+    assert sizes == [(20, 28)] * 10 + [(28, 20)] and all(tokens)
     transparent = [name for name, found in zip(forms, described) if found["transparent"]]
     assert transparent == ["transparent", "transparent color"]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        saved("RGBA", "PNG", (9, 90, 200, 100)),
+        saved("LA", "PNG", (9, 100)),
+        saved("P", "PNG", transparency=0),
+        saved("L", "PNG", transparency=0),
+        saved("RGBA", "PNG", (9, 90, 200, 255)),
+    ],
+)
+def test_transparent_pixels_are_blended_as_by_transformers_processors(file: bytes) -> None:
+    expected = convert_to_rgb(Pillow.open(BytesIO(file)), return_numpy=True)
+    np.testing.assert_array_equal(np.array(open_image(file)), expected)
 
 
 def test_samples_and_training_with_images(client: Client, folder: Path) -> None:

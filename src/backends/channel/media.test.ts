@@ -63,10 +63,10 @@ test("each image is sent once, with its bytes", async () => {
 });
 
 test("an image that the worker cannot decode is a mistake of the request", async () => {
-  const sentence = "the image cannot be decoded: broken data stream";
-  const { connection } = openFake(() => ({ header: { ok: true, media: [{ error: sentence }] } }));
-  await expect(workerImages(connection, store, placeholder).tokensOf([red])).rejects.toMatchObject({
-    message: sentence,
+  const error = "it cannot be decoded: broken data stream";
+  const { connection } = openFake(() => ({ header: { ok: true, media: [{}, { error }] } }));
+  await expect(workerImages(connection, store, placeholder).tokensOf([red, blue])).rejects.toMatchObject({
+    message: `the image ${blue.hash.slice(0, 12)} cannot be used: ${error}`,
     exitCode: 2,
   });
 });

@@ -59,9 +59,11 @@ async function putImages(
     { bytes: concatenate(Uint8Array, files), offsets: offsetsOf(files.map(({ length }) => length)) },
   ).answer;
   const answers = header.media as readonly { error?: string; transparent?: boolean }[];
-  const failed = answers.find(({ error }) => error !== undefined);
-  if (failed?.error !== undefined) throw new UserError(failed.error);
-  for (const [index, { hash }] of images.entries()) if (answers[index]?.transparent) transparent?.add(hash);
+  for (const [index, { hash }] of images.entries()) {
+    const { error, transparent: isTransparent } = answers[index] ?? {};
+    if (error !== undefined) throw new UserError(`the image ${hash.slice(0, 12)} cannot be used: ${error}`);
+    if (isTransparent) transparent?.add(hash);
+  }
   const [tokens, offsets] = [arrays.tokens?.data, arrays.offsets?.data];
   if (!(tokens instanceof Int32Array) || !(offsets instanceof Int32Array)) {
     throw new RunError("the worker's answer to put_media has no tokens");

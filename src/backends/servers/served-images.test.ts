@@ -100,6 +100,7 @@ test.each<[string, SampleRequest, number[], object[] | undefined]>([
     [9, 9, 1],
     [url(png(3, 5))],
   ],
+  ["a transparent image", request([...own], at(0, glass)), [9], [url(png(7, 7))]],
   ["no image", request([1, 9, 2]), [1, 9, 2], undefined],
 ])("%s", async (_, one, tokens, parts) => {
   for (const streamed of [false, true]) {
@@ -128,7 +129,6 @@ test.each<[string, SampleRequest, typeof fault, string]>([
     { generates: false },
     "does not accept images through /v1/completions",
   ],
-  ["a transparent image", request([...own], at(0, glass)), {}, `the image ${glass} has transparent pixels`],
   [
     "a placeholder that the model sampled before an image",
     request([9, ...own], at(1)),
@@ -148,6 +148,12 @@ const sglangAnswer = (prompt?: number[]) =>
   });
 
 test.each<[string, SampleRequest, string, string]>([
+  [
+    "a transparent image",
+    request([...own], at(0, glass)),
+    sglangAnswer([...own]),
+    `the image ${glass} has transparent pixels`,
+  ],
   [
     "a placeholder that the model sampled after the last image",
     request([...own, 9, 1], at(0)),

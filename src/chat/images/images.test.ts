@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { UserError } from "../../errors.ts";
 import { imageLoader } from "../../images/load-image.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { dataUrl, jpeg, png } from "../../images/pictures.fixture.ts";
@@ -155,6 +156,12 @@ describe("refused with a sentence that names the message:", () => {
       "message 1 (assistant) has an image; only user and tool messages may have images",
     ],
     ["an image of the system", { role: "system", content: [image(red)] }, "message 1 (system) has an image; only"],
+    [
+      "an image that the worker refuses",
+      user(image(red)),
+      "message 1 (user): the image 123 cannot be used: it is animated",
+      { ...vision, tokensOf: () => Promise.reject(new UserError("the image 123 cannot be used: it is animated")) },
+    ],
     ["a broken image", user(image(Buffer.from("GIF89a"))), "message 1 (user): the image is a GIF, not PNG or JPEG"],
     [
       "a part of another type",

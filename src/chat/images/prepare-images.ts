@@ -48,15 +48,14 @@ export async function prepareImages(
     stored.push(await storeImages(message, where(index), vision, signal));
   }
   if (typeof vision === "string") return { messages: stored };
-  const unique = [...new Map(imagesOf(stored).map((image) => [image.hash, image])).values()];
-  const tokens = await vision.tokensOf(unique);
-  return {
-    messages: stored,
-    images: {
-      placeholder: vision.placeholder,
-      tokens: new Map(unique.map(({ hash }, index) => [hash, tokens[index]!])),
-    },
-  };
+  const tokens = new Map<string, Int32Array>();
+  for (const [index, message] of stored.entries()) {
+    const unique = [...new Map(imagesOf([message]).map((image) => [image.hash, image])).values()];
+    if (unique.length === 0) continue;
+    const found = await located(where(index), vision.tokensOf(unique));
+    for (const [place, { hash }] of unique.entries()) tokens.set(hash, found[place]!);
+  }
+  return { messages: stored, images: { placeholder: vision.placeholder, tokens } };
 }
 
 const emptyImages = ({ placeholder }: Vision): PromptImages => ({ placeholder, tokens: new Map() });

@@ -12,8 +12,8 @@ Image.MAX_IMAGE_PIXELS = None  # open_image has its own limit
 
 
 def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
-    """The image in RGB, rotated as its EXIF data says, as transformers reads it. `info["transparent"]`: transparency was
-    dropped. The size is checked before pixels are decoded."""
+    """The image in RGB, rotated as its EXIF data says, on white. `info["transparent"]`: white is visible through it. The
+    size is checked before pixels are decoded."""
     try:
         image = Image.open(BytesIO(encoded), formats=["PNG", "JPEG"])
     except Exception:  # noqa: BLE001 - damaged files raise errors of many classes
@@ -22,18 +22,27 @@ def open_image(encoded: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
         raise UnusableImage(reason) from None
     if image.width * image.height > most_pixels:
         raise UnusableImage(f"it has {image.width} x {image.height} pixels; the limit is {most_pixels} in all")
-    if getattr(image, "n_frames", 1) > 1:
+    # The further pictures of a camera's JPEG (MPO) are previews and maps of depth or brightness.
+    if image.format == "PNG" and image.n_frames > 1:
         raise UnusableImage(f"it is animated, with {image.n_frames} frames; only still images are supported")
     if image.mode.startswith("I") or image.mode == "F":
         raise UnusableImage("it has 16 bits per channel; convert it to 8")
     try:
         upright = ImageOps.exif_transpose(image)
-        picture = upright.convert("RGB")
-        picture.info["transparent"] = _is_transparent(upright)
+        transparent = _is_transparent(upright)
+        picture = _on_white(upright) if transparent else upright.convert("RGB")
+        picture.info["transparent"] = transparent
         return picture
     except Exception as error:  # noqa: BLE001
         raise UnusableImage(f"it cannot be decoded: {error or type(error).__name__}") from None
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    return image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255
+    """A transparent color of an RGB image does not count, as in vLLM."""
+    return image.mode != "RGB" and image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """As transformers' image processors and vLLM do."""
+    layer = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")

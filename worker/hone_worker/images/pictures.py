@@ -29,7 +29,7 @@ class Image:
     size: tuple[int, int]
     """Width and height of the picture."""
     transparent: bool
-    """Whether the file has transparent pixels, which are read as opaque."""
+    """Whether the file has transparent pixels, which are blended with white."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 /** The differences between inference servers: paths, request bodies, replies. */
 import { isObject } from "../../../is-object.ts";
 import type { Sample, SampleRequest, Sampler } from "../../engine.ts";
-import type { ReadPlaceholders, ServedRequest } from "../requests/served-images.ts";
+import type { ImageReading, ServedRequest } from "../requests/served-images.ts";
 
 export interface Dialect {
   path: string;
   /** Absent if requests cannot contain images. */
-  images?: ReadPlaceholders;
+  images?: ImageReading;
   /** The kind of log-probabilities by default. */
   logprobs: Sampler["logprobs"];
   /**

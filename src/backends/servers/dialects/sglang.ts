@@ -18,7 +18,7 @@ type Entry = [number, number, string | null];
 
 export const sglang: Dialect = {
   path: "/generate",
-  images: "all",
+  images: { placeholders: "all", transparency: false },
   // After the temperature, unless the server was started with SGLANG_RETURN_ORIGINAL_LOGPROB=1.
   logprobs: "processed",
   write({ prompt, media = [], images, params, promptLogprobs, topLogprobs = 0 }: ServedRequest, adapter, stream) {

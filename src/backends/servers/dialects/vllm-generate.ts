@@ -7,7 +7,7 @@ import { readPromptLogprobs, samplingFields } from "./vllm-completions.ts";
 
 export const vllmGenerate: Dialect = {
   path: "/inference/v1/generate",
-  images: "first",
+  images: { placeholders: "first", transparency: true },
   logprobs: "raw",
   write(request, model, stream, id) {
     return {

@@ -6,8 +6,13 @@ import type { EngineImages, SampleRequest } from "../../engine.ts";
 /** The image tokens of the trainer's model, which the servers also have. */
 export type ServedImages = Omit<EngineImages, "tokensOf">;
 
-/** Which placeholders of a prompt a server reads as images: the first ones, as many as there are images, or all. */
-export type ReadPlaceholders = "first" | "all";
+/** How a kind of server reads the images of a prompt. */
+export interface ImageReading {
+  /** Which placeholders it reads as images: the first ones, as many as there are images, or all. */
+  placeholders: "first" | "all";
+  /** Whether it blends transparent pixels with white, as the trainer does. */
+  transparency: boolean;
+}
 
 /** A prompt with images in the form for servers. */
 export interface ServedRequest extends SampleRequest {
@@ -22,7 +27,7 @@ export interface ServedRequest extends SampleRequest {
 export async function toServed(
   request: SampleRequest,
   images: ServedImages | undefined,
-  placeholders: ReadPlaceholders | undefined,
+  reading: ImageReading | undefined,
 ): Promise<ServedRequest> {
   const { prompt, media = [] } = request;
   if (media.length === 0) return request;
@@ -31,7 +36,8 @@ export async function toServed(
   const pieces: Int32Array[] = [];
   let read = 0;
   for (const { at, length, hash } of media) {
-    if (transparent?.has(hash)) throw new UserError(`the image ${hash} has transparent pixels`, { hint: opaque });
+    if (!reading?.transparency && transparent?.has(hash))
+      throw new UserError(`the image ${hash} has transparent pixels`, { hint: opaque });
     const before = prompt.subarray(read, at);
     if (before.includes(placeholder.id)) {
       throw new Error(
@@ -42,7 +48,7 @@ export async function toServed(
     read = at + length;
   }
   const rest = prompt.subarray(read);
-  if (placeholders === "all" && rest.includes(placeholder.id)) {
+  if (reading?.placeholders === "all" && rest.includes(placeholder.id)) {
     throw new Error(
       `the model sampled ${placeholder.text} after the last image, and the inference server would look for a further image`,
     );
@@ -55,7 +61,7 @@ export async function toServed(
   };
 }
 
-const opaque = "save it without transparency: inference servers blend it with white, and the trainer does not";
+const opaque = "save it without transparency: the trainer blends it with white, and this inference server does not";
 
 /** Only PNG files begin with the byte 0x89. */
 const toDataUrl = (bytes: Uint8Array) =>
