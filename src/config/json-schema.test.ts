@@ -89,6 +89,6 @@ test("hover text has the meaning, the reason if a key has no effect, and differe
       (section, name) => section.properties![name]!,
       schema,
     ).description;
-  expect(at("rllm", "trainer", "test_freq")).toContain("The document says epochs");
+  expect(at("rllm", "trainer", "test_freq")).toContain("rLLM's documentation says epochs");
   expect(at("rllm", "remote_runtime", "enabled")).toContain("Has no effect: agents in remote runtimes");
 });

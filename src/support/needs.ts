@@ -110,7 +110,7 @@ const hasCritic = (config: Config) => hasEstimator(config, (name) => builtInEsti
 const startsScoringServers = ({ rllm: { reward } }: Config) => reward.use_engine && reward.engine_url.length === 0;
 const hasKl = ({ rllm }: Config) => (rllm.algorithm.kl_beta ?? 0) > 0;
 const isSharded = ({ local }: Config) => local.processes > 1;
-const localEngine = "a local engine (rllm.backend=local, or tinker without a service)";
+export const localEngine = "a local engine (rllm.backend=local, or tinker without a service)";
 const isPerStep = ({ rllm: { stepwise_advantage: stepwise } }: Config) =>
   stepwise.enable && stepwise.mode === "per_step";
 

@@ -11,7 +11,7 @@ import type { Config } from "../../../src/config/schema.ts";
 import { shippedFolder } from "../../../src/config/tree/shipped.ts";
 import { valueAt } from "../../../src/config/tree/value-at.ts";
 import { supportingBackends } from "../../../src/support/effect.ts";
-import { settingNeeds } from "../../../src/support/needs.ts";
+import { localEngine, settingNeeds } from "../../../src/support/needs.ts";
 import { flagEffect } from "./flag-effect.ts";
 
 const generated = "<!-- Generated from the schema by `npm run docs`: do not edit. -->";
@@ -20,7 +20,7 @@ const generated = "<!-- Generated from the schema by `npm run docs`: do not edit
 export const referencePages = {
   "docs/reference/README.md": overview,
   "docs/reference/rllm.md": () => keyPage("`rllm`: settings shared by all backends", true),
-  "docs/reference/blocks.md": () => keyPage("Settings of the local and Tinker backends", false),
+  "docs/reference/blocks.md": () => keyPage("Model, optimizer, sampling, data and the local engine", false),
   "docs/reference/verl.md": verlPage,
   "docs/reference/lightrft.md": lightRftPage,
 };
@@ -39,7 +39,7 @@ applied in this order; later layers override earlier ones.
 | page | contents |
 |---|---|
 | [rllm.md](rllm.md) | \`rllm.*\`: agents, rollouts, algorithms, filters, rewards, the trainer |
-| [blocks.md](blocks.md) | \`model\`, \`training\`, \`data\`, \`sampling\`, ...: settings of the local and Tinker backends |
+| [blocks.md](blocks.md) | \`model\`, \`training\`, \`data\`, \`sampling\`, \`local\`, ...: model, optimizer, checkpoints, sampling, the local engine |
 | [verl.md](verl.md) | verl's names for shared keys, and the keys of verl's own tree that Hone knows |
 | [lightrft.md](lightrft.md) | the flags of \`hone lightrft\` |
 
@@ -68,7 +68,8 @@ function keyPage(title: string, ofRllm: boolean): string {
   const parts = [...new Set(keys.map(({ key }) => sectionOf(key)))].map((section) => {
     const members = keys.filter(({ key }) => sectionOf(key) === section);
     const heading = section === "" ? "At the root" : code(section);
-    return `## ${heading}\n\n${table(
+    const intro = /^local\b/.test(section) ? `These keys require ${localEngine}.\n\n` : "";
+    return `## ${heading}\n\n${intro}${table(
       ["key", "type", "default", "meaning", "supported by"],
       members.map((known) => keyRow(known, config)),
     )}`;
@@ -80,11 +81,12 @@ const sectionOf = (key: string) => key.slice(0, Math.max(0, key.lastIndexOf(".")
 
 function keyRow(known: KeyDescription, config: Config): string[] {
   const { key, type, description, about } = known;
-  const meaning = [description, ...requirementsOf(key), about.note && `*${about.note}*`, laterText(about.later)]
+  const requirements = requirementsOf(key).filter((one) => !(key.startsWith("local.") && isLocal(one)));
+  const meaning = [description, ...requirements, about.note && `*${about.note}*`, laterText(about.later)]
     .filter(Boolean)
     .join(" ");
   const fallback = about.written ?? JSON.stringify(known.default);
-  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, supportedBy(known, config)];
+  return [code(key.slice(key.lastIndexOf(".") + 1)), type, code(fallback), meaning, namesOf(supporting(known, config))];
 }
 
 function laterText(later: KeyDescription["about"]["later"]): string | undefined {
@@ -93,14 +95,18 @@ function laterText(later: KeyDescription["about"]["later"]): string | undefined 
   return names.length === 0 ? undefined : `**Not supported yet:** ${names.map(code).join(", ")}.`;
 }
 
-function supportedBy(known: KeyDescription, config: Config): string {
-  return namesOf(supportingBackends(known, config));
+/** verl has no local engine. */
+function supporting(known: KeyDescription, config: Config): readonly string[] {
+  const isOfLocalEngine = requirementsOf(known.key).some(isLocal);
+  return supportingBackends(known, config).filter((backend) => !(isOfLocalEngine && backend === "verl"));
 }
 
 function namesOf(supporting: readonly string[]): string {
   if (supporting.length === backends.length) return "all";
   return supporting.length === 0 ? "none so far" : supporting.join(", ");
 }
+
+const isLocal = (requirement: string) => requirement.includes(localEngine);
 
 /** What the key requires of other settings, a sentence each. */
 function requirementsOf(key: string): string[] {
@@ -157,14 +163,13 @@ function lightRftPage(): string {
         noEffect && `No effect: ${noEffect}.`,
       ];
       // LightRFT's runs are local, and a flag meets the conditions that name its own keys.
-      const isMet = (condition: string) =>
-        condition.includes("a local engine") || keys.some((key) => condition.includes(key));
+      const isMet = (condition: string) => isLocal(condition) || keys.some((key) => condition.includes(key));
       const conditions = settings.flatMap(({ key, about }) => [
         ...requirementsOf(key).filter((one) => !isMet(one)),
         laterText(about.later),
       ]);
-      const supporting = backends.filter((backend) =>
-        settings.every((setting) => supportingBackends(setting, config).includes(backend)),
+      const able = backends.filter((backend) =>
+        settings.every((setting) => supporting(setting, config).includes(backend)),
       );
       return [
         code(`--${name}`),
@@ -172,7 +177,7 @@ function lightRftPage(): string {
         code(fallback),
         [...meaning, ...new Set(conditions)].filter(Boolean).join(" "),
         keys.map(code).join(", "),
-        keys.length === 0 ? "" : namesOf(supporting),
+        keys.length === 0 ? "" : namesOf(able),
       ];
     });
     const heads = ["flag", "type", "default", "meaning", "becomes", "supported by"];

@@ -107,7 +107,7 @@ export const flagSections = {
       .min(0)
       .default(10)
       .describe(
-        "Draw plots as SVG and PNG, and log them, histograms and sampled episodes, every this many steps; 0 is off.",
+        "Every this many steps, draw plots as SVG and PNG, and log them with histograms and sampled episodes; 0 is off.",
       ),
     use_tensorboard: optionalText.describe("Write TensorBoard files to this folder."),
     use_wandb: optionalText.describe("Log to this project in Weights & Biases."),
@@ -120,7 +120,11 @@ export const flagSections = {
     }),
     ckpt_path: optionalText.describe("Checkpoint to load with --load_checkpoint."),
     load_checkpoint: off.describe("Resume from --ckpt_path, or from the last checkpoint in --save_path."),
-    save_interval: count.default(1).describe("Save a checkpoint every this many episodes; 0 or less: only at the end."),
+    save_interval: count
+      .default(1)
+      .describe(
+        "Save a checkpoint after every this many passes over the prompts (--num_episodes); 0 or less: only at the end.",
+      ),
     max_ckpt_num: positive
       .default(3)
       .describe("Number of checkpoints to keep (the best and the newest are always kept)."),

@@ -5,7 +5,7 @@ import { aboveZero, count, freeArguments, off, on, optionalText, positive, secti
 export const agent = section({
   name: text
     .default("math_agent")
-    .describe("Agent used in agent mode: a registered name, or the path of your own module."),
+    .describe("Agent for a script without a workflow: a registered name, or the path of your own module."),
   max_steps: positive
     .default(20)
     .describe("Maximum number of model calls per trajectory; one more call ends the rollout."),
@@ -30,7 +30,7 @@ export const agent = section({
 export const env = section({
   name: text
     .default("custom")
-    .describe("Environment used in agent mode: a registered name, or the path of your own module."),
+    .describe("Environment for a script without a workflow: a registered name, or the path of your own module."),
   env_args: freeArguments.default({}).describe("Arguments passed to the environment; they override the task's fields."),
 });
 
@@ -44,7 +44,7 @@ const workflow_args = z
       .default(3600)
       .describe("Time limit in seconds for one attempt at a rollout, all phases except tear-down.")
       .meta({
-        note: "The document's default is 1e6 seconds (over eleven days), so a hanging agent would practically never stop.",
+        note: "rLLM's documentation has 1e6 seconds (over eleven days), so a hanging agent would practically never stop.",
       }),
     gamma: share
       .default(0)
@@ -66,7 +66,7 @@ export const workflow = section({
   ),
   name: text
     .default("single_turn_workflow")
-    .describe("Workflow used in workflow mode: a registered name, or the path of your own module."),
+    .describe("Workflow for a script without one: a registered name, or the path of your own module."),
   workflow_args,
   n_parallel_tasks: positive.default(256).describe("Number of rollouts that run concurrently."),
   retry_limit: count

@@ -101,9 +101,14 @@ const policyLoss = section({
   tau_pos: aboveZero.default(1).describe("sapo: temperature for advantages above 0."),
   tau_neg: aboveZero.default(1.05).describe("sapo: temperature for advantages of 0 and below."),
   clip_cov_ratio: share.default(0.0002).describe("clip_cov: fraction of tokens excluded from the loss."),
-  clip_cov_lb: z.number().default(1).describe("clip_cov: lower bound of the covariance."),
-  clip_cov_ub: z.number().default(5).describe("clip_cov: upper bound of the covariance."),
-  kl_cov_ratio: share.default(0.0002).describe("kl_cov: fraction of tokens that receive the KL term."),
+  clip_cov_lb: z
+    .number()
+    .default(1)
+    .describe("clip_cov: only tokens whose log-probability and advantage have a larger covariance can be excluded."),
+  clip_cov_ub: z.number().default(5).describe("clip_cov: only tokens with a smaller covariance can be excluded."),
+  kl_cov_ratio: share
+    .default(0.0002)
+    .describe("kl_cov: fraction of tokens that receive the KL term: those with the largest covariance."),
   ppo_kl_coef: notNegative.default(0.1).describe("kl_cov: weight of the KL term."),
   cpgd_drift_coef: notNegative
     .default(0.1)
@@ -117,7 +122,7 @@ export const algorithm = section({
     .describe("Advantage estimator: a built-in name, or the name of your own registered estimator.")
     .meta({
       options: estimatorNames,
-      note: "The document lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
+      note: "rLLM's documentation lists grpo, reinforce, reinforce_plus_plus_baseline and rloo; rLLM's code also has prpo.",
     }),
   estimator_preset: z
     .enum(["rllm", "lightrft", "verl", "trl"])
@@ -153,7 +158,7 @@ export const algorithm = section({
     )
     .meta({
       options: lossNames,
-      note: "The document lists it for Tinker only; verl calls it actor.policy_loss.loss_mode. Hone accepts it for every backend.",
+      note: "rLLM's documentation lists it for Tinker only; verl calls it actor.policy_loss.loss_mode. Hone accepts it for every backend.",
     }),
   loss_fn_map: z.record(z.string(), text).default({}).describe("Policy loss per role."),
   policy_loss: policyLoss,
@@ -200,13 +205,17 @@ export const algorithm = section({
   kl_estimator: z
     .enum(["k1", "k2", "k3", "abs"])
     .default("k3")
-    .describe("Estimator of the KL divergence from the reference policy."),
+    .describe(
+      "Estimator of the KL divergence from the reference policy, from r, the log of the probability ratio policy / reference of a sampled token: k1 is r, k2 is r^2 / 2, k3 is exp(-r) - 1 + r, abs is |r|.",
+    ),
   use_kl_in_reward: off.describe("Subtract the KL from token rewards instead of adding it to the loss."),
   kl_target: aboveZero
     .nullable()
     .default(null)
     .describe("Adapt kl_beta to keep the KL near this value; null keeps kl_beta fixed."),
-  kl_horizon: positive.default(10_000).describe("Number of samples over which kl_beta adapts."),
+  kl_horizon: positive
+    .default(10_000)
+    .describe("Speed of the adaptation: kl_beta changes by at most about 20% per this many rollouts."),
   lr_schedule: z
     .enum(["constant", "linear", "cosine"])
     .default("constant")

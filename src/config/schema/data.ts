@@ -6,15 +6,15 @@ const sizes = {
   max_prompt_length: positive
     .default(2048)
     .describe("Maximum prompt length in tokens; a longer prompt ends the rollout.")
-    .meta({ note: "rLLM's tinker.yaml has 30720; Hone follows the document (2048)." }),
+    .meta({ note: "rLLM's tinker.yaml has 30720; Hone follows rLLM's documentation (2048)." }),
   max_response_length: positive
     .default(2048)
     .describe("Maximum reply length in tokens.")
-    .meta({ note: "rLLM's base.yaml has 30720; Hone follows the document (2048)." }),
+    .meta({ note: "rLLM's base.yaml has 30720; Hone follows rLLM's documentation (2048)." }),
   train_batch_size: positive
     .default(64)
     .describe("Number of tasks per training step.")
-    .meta({ note: "rLLM's tinker.yaml has 32; Hone follows the document (64)." }),
+    .meta({ note: "rLLM's tinker.yaml has 32; Hone follows rLLM's documentation (64)." }),
   val_batch_size: count
     .min(-1)
     .refine((size) => size !== 0, "must be -1 or at least 1")

@@ -38,7 +38,7 @@ export const rejectionSample = section({
       "episode: draw until the batch has enough partially solved tasks; group, none: draw once; null: episode if enabled, else none.",
     ),
   multiplier: z.number().min(1).default(1).describe("Draw this many times the tasks of a batch.").meta({
-    note: "The document says rollouts; rLLM's code multiplies tasks, and so does Hone.",
+    note: "rLLM's documentation says rollouts; its code multiplies tasks, and so does Hone.",
   }),
   min_partial_solve_tasks: positive.default(1).describe("Minimum number of partially solved tasks in a batch."),
   min_trajs_per_group: positive

@@ -5,12 +5,18 @@ import { aboveZero, count, notNegative, off, positive, section, text } from "./a
 const roleWeights = z.union([z.number(), z.record(z.string(), z.number())]);
 
 export const reward = section({
-  clip: notNegative.default(0).describe("Clip the estimator's output for each reward to +/- this; 0 is off."),
-  running_norm: off.describe("Divide the estimator's output for each reward by its running standard deviation."),
-  running_norm_minus_mean: off.describe("With running_norm: subtract the running mean first."),
+  clip: notNegative
+    .default(0)
+    .describe(
+      "Clip the estimator's result for each trajectory to +/- this, before rllm.algorithm.advantages_norm; 0 is off.",
+    ),
+  running_norm: off.describe("Divide the estimator's result for each trajectory by its running standard deviation."),
+  running_norm_minus_mean: off.describe("With running_norm: also subtract the running mean."),
   overlong: section({
     enable: off.describe("Penalize the reward of replies near the length limit (DAPO)."),
-    buffer_len: positive.default(512).describe("Number of tokens before the limit over which the penalty grows."),
+    buffer_len: positive
+      .default(512)
+      .describe("Number of tokens before the limit (rllm.data.max_response_length) over which the penalty grows."),
     penalty_factor: notNegative.default(1).describe("Penalty at the length limit."),
   }),
   remote_url: z

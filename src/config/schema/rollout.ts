@@ -22,10 +22,9 @@ const rolloutSampling = z
   .prefault({});
 
 export const rollout = section({
-  n: positive
-    .default(8)
-    .describe("Number of rollouts per task during training.")
-    .meta({ note: "The document says it is only logged; in rLLM's code and in Hone it sets how many rollouts run." }),
+  n: positive.default(8).describe("Number of rollouts per task during training.").meta({
+    note: "rLLM's documentation says it is only logged; in its code and in Hone it sets how many rollouts run.",
+  }),
   n_val: positive.default(1).describe("Number of rollouts per task during validation."),
   train: rolloutSampling,
   val: rolloutSampling,

@@ -6,7 +6,7 @@ export const sdk = section({
   store: section({
     path: text
       .default("~/.rllm/traces.db")
-      .describe("Path of the trace database. Setting it enables traces, like rllm.gateway.store=sqlite."),
+      .describe("Path of the trace database. Setting it also sets rllm.gateway.store=sqlite, unless that key is set."),
     retention_days: aboveZero
       .nullable()
       .default(null)
@@ -19,12 +19,12 @@ export const sdk = section({
     traj_name_key: optionalText.describe("Metadata key whose value names the trajectory."),
   }),
   proxy: section({
-    host: text.default("127.0.0.1").describe("Address on which the gateway listens, unless rllm.gateway.host is set."),
+    host: text.default("127.0.0.1").describe("Address on which the gateway listens."),
     port: count
       .min(0)
       .max(65_535)
       .default(4000)
-      .describe("Port of the gateway, unless rllm.gateway.port is set. In mode subprocess, 4000 means any free port.")
+      .describe("Port of the gateway. In mode subprocess, 4000 means any free port.")
       .meta({ note: "Hone passes the port to the agents that it starts, so concurrent runs do not collide." }),
     mode: z
       .enum(["subprocess", "external"])
@@ -56,7 +56,7 @@ export const gateway = section({
     .default("memory")
     .describe("Where model calls are stored in addition to the episodes: nowhere (memory) or in a database (sqlite)."),
   db_path: optionalText.describe(
-    "Path of the trace database; setting it enables traces, null uses rllm.sdk.store.path.",
+    "Path of the trace database; null uses rllm.sdk.store.path. Setting it also sets rllm.gateway.store=sqlite, unless that key is set.",
   ),
   unenforceable: z
     .enum(["refuse", "allow"])

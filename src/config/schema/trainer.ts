@@ -19,17 +19,17 @@ export const trainer = section({
   test_freq: count
     .default(5)
     .describe("Validate every this many training steps (or epochs, see freq_unit); 0 or less: only at the end.")
-    .meta({ note: "The document says epochs; rLLM's code and verl count training steps, and so does Hone." }),
+    .meta({ note: "rLLM's documentation says epochs; its code and verl count training steps, and so does Hone." }),
   save_freq: count
     .default(20)
     .describe(
       "Save a checkpoint every this many training steps (or epochs, see freq_unit); 0 or less: only at the end.",
     )
-    .meta({ note: "The document says epochs; rLLM's code and verl count training steps, and so does Hone." }),
+    .meta({ note: "rLLM's documentation says epochs; its code and verl count training steps, and so does Hone." }),
   freq_unit: z.enum(["steps", "epochs"]).default("steps").describe("Unit of test_freq and save_freq."),
   val_before_train: on
     .describe("Validate before the first step.")
-    .meta({ note: "rLLM's own base.yaml has false; Hone follows the document (true)." }),
+    .meta({ note: "rLLM's base.yaml has false; Hone follows rLLM's documentation (true)." }),
   val_only: off.describe("Validate and stop."),
   seed: count.min(0).default(0).describe("Random seed of the run; every random draw derives from it."),
   run_dir: z.string().nullable().default(null).describe("Run folder; null creates runs/{project}-{experiment}-{date}."),
@@ -40,7 +40,7 @@ export const trainer = section({
     .min(0)
     .default(10)
     .describe(
-      "Draw plots as SVG and PNG (curves of reward, reply length and entropy; the distribution of reply lengths) every this many steps, and log them, histograms of reply length, reward and entropy, and sampled episodes; 0 is off.",
+      "Every this many steps, draw plots as SVG and PNG (curves of reward, reply length and entropy; the distribution of reply lengths). The loggers receive the plots, histograms of reply length, reward and entropy, and sampled episodes. 0 is off.",
     ),
   plot_dir: optionalText.describe("Folder for plots; null is plots/ in the run folder."),
 });

@@ -10,9 +10,12 @@ export const training = section({
       "Rollouts per task during training (Tinker's name for rllm.rollout.n); null leaves rllm.rollout.n unchanged.",
     )
     .meta({
-      note: "The document marks it as mandatory (???); rLLM's code uses 8 if it is missing, the default of rllm.rollout.n.",
+      note: "rLLM's documentation marks it as mandatory (???); its code uses 8 if it is missing, the default of rllm.rollout.n.",
     }),
-  learning_rate: notNegative.default(2e-5).describe("Peak learning rate."),
+  learning_rate: notNegative
+    .default(2e-5)
+    .describe("Peak learning rate.")
+    .meta({ note: "The verl backend's default is 1e-6." }),
   lr_schedule: z
     .enum(["constant", "linear", "cosine"])
     .default("constant")
@@ -71,6 +74,6 @@ export const validation = section({
       "Rollouts per task during validation (Tinker's name for rllm.rollout.n_val); null leaves rllm.rollout.n_val unchanged.",
     )
     .meta({
-      note: "The document marks it as mandatory (???); rLLM's code uses 1 if it is missing, the default of rllm.rollout.n_val.",
+      note: "rLLM's documentation marks it as mandatory (???); its code uses 1 if it is missing, the default of rllm.rollout.n_val.",
     }),
 });

@@ -24,8 +24,14 @@ const schemas: Record<string, z.ZodType> = {
   "actor_rollout_ref.actor.use_rollout_log_probs": z
     .boolean()
     .describe("Make the actor use the sampler's log-probabilities if bypass_mode is on."),
-  "data.gen_batch_size": count.describe("Number of tasks drawn for a batch."),
-  "data.return_multi_modal_inputs": z.boolean().describe("Keep images in the data sent to workers."),
+  "data.gen_batch_size": count.describe(
+    "Number of tasks drawn for a batch. Hone does not read it: the experiment's script reads the data.",
+  ),
+  "data.return_multi_modal_inputs": z
+    .boolean()
+    .describe(
+      "Keep images in the data sent to workers. Hone does not read it: the experiment's script reads the data.",
+    ),
   "algorithm.adv_estimator": text,
   "algorithm.norm_adv_by_std_in_grpo": z.boolean(),
   "algorithm.rollout_correction.bypass_mode": z.boolean(),
@@ -53,7 +59,9 @@ const schemas: Record<string, z.ZodType> = {
   "actor_rollout_ref.rollout.val_kwargs.temperature": z.number(),
   "actor_rollout_ref.rollout.val_kwargs.top_p": z.number(),
   "actor_rollout_ref.rollout.val_kwargs.top_k": count,
-  "critic.model.path": text,
+  "critic.model.path": text.describe(
+    "verl's name for rllm.critic.model, which this backend does not support: its critic starts from model.name.",
+  ),
   "trainer.total_epochs": count,
   "trainer.total_training_steps": count
     .nullable()
