@@ -111,7 +111,7 @@ export function gridWorld(row: GridWorldRow): Environment<Reply> {
           ? "Answer with up, down, left or right."
           : inside
             ? `You went ${move}.`
-            : "There is the edge.";
+            : `You cannot go ${move}: the map ends there.`;
       return {
         observation: `${note}\n\n${see()}`,
         reward: Number(correct),
