@@ -24,8 +24,8 @@ export interface DispatchState {
 export interface DispatchWindow extends Omit<DispatchState, "pending"> {
   /** Tasks that may be dispatched from one update of the sampler's weights to the next, including those carried over. */
   readonly quota: number;
-  /** To dispatch again, before all new ones. */
-  readonly again: readonly Ticket[];
+  /** Tasks to dispatch again, before all new ones. */
+  readonly repeats: readonly Ticket[];
   readonly running: readonly Ticket[];
   /** Finished, but not taken; in the order in which they finished. */
   readonly ready: readonly Ticket[];
@@ -40,23 +40,23 @@ export interface DispatchWindow extends Omit<DispatchState, "pending"> {
 
 export function openWindow(quota: number, needed: number, { pending, ...saved }: DispatchState): DispatchWindow {
   const empty = { running: [], ready: [], used: 0, dispatched: 0, paused: false };
-  return { ...saved, ...empty, quota, needed, again: pending };
+  return { ...saved, ...empty, quota, needed, repeats: pending };
 }
 
 export const freshState = (next: number): DispatchState => ({ next, pending: [], filtered: 0, stale: 0, syncs: 0 });
 
 /** Dispatches one task; undefined while nothing may be dispatched. */
 export function dispatch(window: DispatchWindow): { window: DispatchWindow; ticket: Ticket } | undefined {
-  const { again, dispatched, needed, next, paused, quota, ready, running, used } = window;
+  const { dispatched, needed, next, paused, quota, ready, repeats, running, used } = window;
   if (paused || used >= quota || running.length + ready.length >= needed) return undefined;
-  const [first, ...rest] = again;
+  const [first, ...rest] = repeats;
   const ticket = first ?? { number: next, again: 0 };
   return {
     ticket,
     window: {
       ...window,
       next: first ? next : next + 1,
-      again: rest,
+      repeats: rest,
       running: [...running, ticket],
       used: used + 1,
       dispatched: dispatched + 1,
@@ -91,7 +91,7 @@ export const dropStale = (window: DispatchWindow, { number, again }: Ticket): Di
   stale: window.stale + 1,
   used: window.used - 1,
   needed: window.needed + 1,
-  again: [...window.again, { number, again: again + 1 }],
+  repeats: [...window.repeats, { number, again: again + 1 }],
 });
 
 /** A step ends with fewer tasks than it should have. */
@@ -113,14 +113,14 @@ export const synced = (window: DispatchWindow): DispatchWindow => ({
 });
 
 /** What a checkpoint keeps: results that were not taken are dispatched again. */
-export function savedState({ next, again, running, ready, filtered, stale, syncs }: DispatchWindow): DispatchState {
-  const pending = [...again, ...running, ...ready].sort((left, right) => left.number - right.number);
+export function savedState({ next, repeats, running, ready, filtered, stale, syncs }: DispatchWindow): DispatchState {
+  const pending = [...repeats, ...running, ...ready].sort((left, right) => left.number - right.number);
   return { next, pending, filtered, stale, syncs };
 }
 
 /** `async/*` of the window. */
 export function windowMetrics(window: DispatchWindow): Record<string, number> {
-  const { again, dispatched, filtered, next, quota, ready, running, stale, syncs, used } = window;
+  const { dispatched, filtered, next, quota, ready, repeats, running, stale, syncs, used } = window;
   return {
     "async/max_rollout_quota": quota,
     "async/quota_used": used,
@@ -129,7 +129,7 @@ export function windowMetrics(window: DispatchWindow): Record<string, number> {
     "async/buffer_pending": running.length,
     "async/buffer_qsize": ready.length,
     "async/buffer_filtered": filtered,
-    "async/buffer_consumed": next - again.length - running.length - ready.length - filtered,
+    "async/buffer_consumed": next - repeats.length - running.length - ready.length - filtered,
     "async/dropped_stale": stale,
     "async/total_syncs": syncs,
   };
