@@ -67,7 +67,8 @@ function FailureList({
             <b class="times">{times.toLocaleString("en")}×</b>
             <span class="badge">{boundary.replaceAll("_", " ")}</span>
             <span class="muted">
-              {kind}, {steps[0] === steps[1] ? `step ${steps[0]}` : `steps ${steps[0]} to ${steps[1]}`}
+              {kind === boundary ? "" : `${kind}, `}
+              {steps[0] === steps[1] ? `step ${steps[0]}` : `steps ${steps[0]} to ${steps[1]}`}
             </span>
             <a href={href(address(["runs", run, "episodes"], { filter }))} data-row>
               {count(times, "episode")}

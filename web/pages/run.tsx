@@ -33,7 +33,11 @@ export function Run({ run }: { run: string }) {
   return (
     <>
       <RunHead run={detail.data} />
-      {steps.length === 0 && <Empty>No step has ended so far. {detail.data.doing ?? ""}</Empty>}
+      {steps.length === 0 && (
+        <Empty>
+          {detail.data.end === null ? `No step has ended so far. ${detail.data.doing ?? ""}` : "No step was completed."}
+        </Empty>
+      )}
       {steps.length > 0 && (
         <>
           <div class="sticky">
@@ -244,8 +248,8 @@ function RunEnd({ run: { end } }: { run: RunDetail }) {
   return (
     <section class="card">
       <h2>How it ended</h2>
-      {end.text && <p>{printable(end.text)}</p>}
-      <pre>{printable(end.report.join("\n"))}</pre>
+      {end.text && <pre>{printable(end.text)}</pre>}
+      {end.report.length > 0 && <pre>{printable(end.report.join("\n").trim())}</pre>}
     </section>
   );
 }

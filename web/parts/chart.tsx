@@ -158,7 +158,7 @@ function optionsFor(latest: { current: ChartProps }, width: number): uPlot.Optio
 /** A constant curve is drawn in the middle of the chart. */
 function yRange(low: number | null, high: number | null): [number, number] {
   if (low === null || high === null) return [0, 1];
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
+  if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
   const margin = (high - low) * 0.08;
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high <= 0 ? Math.min(0, high + margin) : high + margin];
 }
