@@ -51,7 +51,11 @@ export interface ComposedConfig {
   notes: readonly string[];
 }
 
-const hint = "hone config --explain lists every key with its type, default and meaning";
+/** Nothing for files that do not exist: their message says all. */
+const hintFor = (mistakes: readonly Mistake[]) =>
+  mistakes.every(({ message }) => message === "file not found")
+    ? undefined
+    : "hone config --explain lists every key with its type, default and meaning";
 
 /**
  * @example
@@ -68,7 +72,7 @@ export function composeConfig(sources: ConfigSources = {}): ComposedConfig {
   const resolved = resolveTree(tree, { ...composed.resolvers, environment: environment.values });
   const { settings, origins, missing } = checkResolved(resolved.tree, plan.original, mistakes);
   restoreDeleted(settings, plan);
-  if (mistakes.length > 0) throw mistakesError(mistakes, hint);
+  if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
   const { tree: masked, masks } = withoutSecrets(resolved.tree, tree, environment.read);
   const stored = plan.backend === "verl" ? withoutVerlDefaults(masked, origins) : masked;
   return {
@@ -108,7 +112,7 @@ function compose(sources: ConfigSources, mistakes: Mistake[]): { plan: Compositi
   const plan = planComposition(sources, layers);
   for (const layer of layers) checkLayer(layer, plan.backend, mistakes);
   checkOverrides(plan.overrides, plan.backend, mistakes);
-  if (mistakes.length > 0) throw mistakesError(mistakes, hint);
+  if (mistakes.length > 0) throw mistakesError(mistakes, hintFor(mistakes));
 
   return { plan, composed: composeHydra({ ...plan.request, base: defaultsTree(), layers, isFree }) };
 }

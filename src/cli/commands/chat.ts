@@ -36,10 +36,11 @@ export function register(command: Command): void {
 const defaultReplyTokens = 2048;
 
 const help = `
-A reply has at most ${defaultReplyTokens.toLocaleString("en-US")} tokens, regardless of the run's own limit; to change that, add
-rllm.rollout.val.max_tokens=64, for example.
+A reply has at most ${defaultReplyTokens.toLocaleString("en-US")} tokens, regardless of the run's own limit; to change
+that, add rllm.rollout.val.max_tokens=64, for example.
 
-/image FILE attaches a PNG or JPEG image to the next message, if the model accepts images.
+/image FILE attaches a PNG or JPEG image to the next message, if the model
+accepts images.
 
 Examples:
   hone chat

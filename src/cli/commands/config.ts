@@ -29,7 +29,7 @@ export function register(config: Command): void {
   config
     .command("diff")
     .description("Compare two configurations: the keys that differ, both values, and their origins.")
-    .argument("<left>", 'a YAML file, a run folder, or overrides as one word: "rllm/backend=tinker data.seed=1"')
+    .argument("<left>", 'a YAML file, a run folder, or overrides as one word: "rllm/backend=tinker rllm.rollout.n=4"')
     .argument("<right>", "the same")
     .addOption(format())
     .addHelpText(
@@ -65,27 +65,33 @@ Then start a YAML file with:
       "after",
       `
 Examples:
-  hone config lightrft --pretrain ./my-model --train_batch_size 64 --rollout_batch_size 16 > train.yaml`,
+  hone config lightrft --pretrain ./my-model --train_batch_size 64 \\
+    --rollout_batch_size 16 > train.yaml`,
     )
     .action((words: string[], _, command: Command) => lightRftCommand(words, command.optsWithGlobals()));
 }
 
 const help = `
-The configuration is printed to standard output. Warnings go to standard error, one per line:
+The configuration is printed to standard output. Warnings go to standard error,
+one per line:
   warning[deprecated_native]  a backend's older name of a key was set
-  warning[conflict]           two names of one key were set to different values; the line says which one wins
+  warning[conflict]           two names of one key were set to different values;
+                              the line says which one wins
   warning[coerced]            a value was changed because of another one
-  warning[unsupported]        the backend does not support a setting; a run would stop here
-  warning[no_effect]          a setting requires another one, so it has no effect
+  warning[unsupported]        the backend does not support a setting; a run
+                              would stop here
+  warning[no_effect]          a setting has no effect without another one
 
 Examples:
   hone config
   hone config training.learning_rate=1e-4 --format json
   hone config --explain training.learning_rate
-  hone config rllm/backend=verl rllm.algorithm.kl_beta=0.01 --explain actor_rollout_ref.actor.use_kl_loss
+  hone config rllm/backend=verl rllm.algorithm.kl_beta=0.01 \\
+    --explain actor_rollout_ref.actor.use_kl_loss
   hone config diff runs/latest "rllm/backend=tinker"
   hone config schema > hone.schema.json
-  hone config lightrft --pretrain ./my-model --train_batch_size 64 --rollout_batch_size 16 > train.yaml`;
+  hone config lightrft --pretrain ./my-model --train_batch_size 64 \\
+    --rollout_batch_size 16 > train.yaml`;
 
 async function configCommand(overrides: string[], { config: files = [], format, explain }: ConfigFlags): Promise<void> {
   // In `--explain training.lr=1e-4` the parser takes the override as the option's value.

@@ -30,16 +30,24 @@ export function register(command: Command): void {
 }
 
 const help = `
-The results are a folder that \`hone view\` reads: summary.json has means, standard errors and paired comparisons;
-tasks.jsonl of each model has the row, reply, reward and reason of every rollout. A checkpoint is measured with the
-settings of its run, the base model with those of the first checkpoint; key=value pairs win over both.
-Exit codes: 0 measured, 1 the run failed or a model has no known reward, 2 a mistake in the command, 130 stopped.
+The results are a folder that \`hone view\` reads: summary.json has means,
+standard errors and paired comparisons; tasks.jsonl of each model has the row,
+reply, reward and reason of every rollout. A checkpoint is measured with the
+settings of its run, the base model with those of the first checkpoint;
+key=value pairs win over both.
+
+Exit codes:
+  0    measured
+  1    the run failed, or a model has no known reward
+  2    a mistake in the command
+  130  stopped
 
 Examples:
   hone eval ./train.ts
   hone eval ./train.ts --checkpoint runs/latest --base
   hone eval ./train.ts --checkpoint runs/a --checkpoint runs/b
-  hone eval ./train.ts --checkpoint runs/latest/checkpoints/step-000010 rllm.rollout.n_val=4 --json`;
+  hone eval ./train.ts --checkpoint runs/latest/checkpoints/step-000010 \\
+    rllm.rollout.n_val=4 --json`;
 
 async function evalCommand(script: string, overrides: string[], flags: EvalFlags): Promise<void> {
   const { config: files = [], checkpoint: checkpoints = [], base = false, output, json = false } = flags;

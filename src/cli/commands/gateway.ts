@@ -42,13 +42,14 @@ export function register(command: Command): void {
 }
 
 const help = `
-The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent appends /s/NAME/a/0/v1 to the
-address, with its own NAME.
+The gateway listens on rllm.sdk.proxy.host and rllm.sdk.proxy.port. Each agent
+appends /s/NAME/a/0/v1 to the address, with its own NAME.
 
 Examples:
   hone gateway
   hone gateway --checkpoint runs/latest rllm.sdk.store.path=traces.db
-  hone gateway --upstream http://127.0.0.1:8000 --upstream-model Qwen/Qwen3-0.6B model.name=./qwen3-0.6b`;
+  hone gateway --upstream http://127.0.0.1:8000 \\
+    --upstream-model Qwen/Qwen3-0.6B model.name=./qwen3-0.6b`;
 
 /** A model call that takes longer is answered with an error. */
 const callTimeoutSeconds = 600;

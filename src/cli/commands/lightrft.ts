@@ -18,7 +18,11 @@ interface LightRftFlags {
 
 export function register(command: Command): void {
   command
-    .argument("[words...]", "the experiment's script, LightRFT's flags, and key=value pairs, which win over the flags")
+    .usage("[options] <script> [flags and overrides...]")
+    .argument(
+      "[arguments...]",
+      "the experiment's script, LightRFT's flags, and key=value pairs, which win over the flags",
+    )
     .allowUnknownOption()
     .addOption(strict())
     .option("--dry-run", "print the configuration that results from the flags, then stop")
@@ -28,10 +32,13 @@ export function register(command: Command): void {
 
 const examples = `
 Examples:
-  hone lightrft ./train.ts --pretrain Qwen/Qwen2.5-0.5B-Instruct --train_batch_size 64 --rollout_batch_size 16
-  hone lightrft ./train.ts --pretrain ./my-model --train_batch_size 128 --rollout_batch_size 16 \\
-    --n_samples_per_prompt 8 --advantage_estimator gspo --save_path runs/gspo local.sampler.type=own
-  hone lightrft --pretrain ./my-model --train_batch_size 64 --rollout_batch_size 16 --dry-run`;
+  hone lightrft ./train.ts --pretrain Qwen/Qwen2.5-0.5B-Instruct \\
+    --train_batch_size 64 --rollout_batch_size 16
+  hone lightrft ./train.ts --pretrain ./my-model --train_batch_size 128 \\
+    --rollout_batch_size 16 --n_samples_per_prompt 8 --save_path runs/gspo \\
+    --advantage_estimator gspo local.sampler.type=own
+  hone lightrft --pretrain ./my-model --train_batch_size 64 \\
+    --rollout_batch_size 16 --dry-run`;
 
 /** @throws UserError for wrong flags, and if a script is missing */
 async function lightRftCommand(words: readonly string[], { dryRun = false, strict = false }: LightRftFlags) {
@@ -60,7 +67,7 @@ function flagsHelp(): string {
       if (!Object.hasOwn(flags, name)) return [];
       return [
         `  ${spellFlag(name, flag)}`,
-        `      ${layout.boxWrap(describeFlag(flag), 94).replaceAll("\n", "\n      ")}`,
+        `      ${layout.boxWrap(describeFlag(flag), 74).replaceAll("\n", "\n      ")}`,
       ];
     });
     return [`${section}:`, ...lines].join("\n");
@@ -71,7 +78,7 @@ function flagsHelp(): string {
 function spellFlag(name: string, flag: KeyDescription): string {
   const others = Object.keys(aliases).filter((alias) => aliases[alias] === name && !alias.startsWith("disable_"));
   const names = [name, ...others].map((one) => `--${one}`).join(", ");
-  return isSwitch(flag) ? names : `${names} <${flag.type}>`;
+  return isSwitch(flag) ? names : `${names} <${flag.type.replace("non-empty ", "").replace(" or null", "")}>`;
 }
 
 function describeFlag(flag: KeyDescription): string {

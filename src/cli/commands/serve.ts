@@ -65,12 +65,14 @@ const help = `
 Examples:
   hone serve
   hone serve --model ./my-model --port 8001
-  hone serve --model Qwen/Qwen3-0.6B=./qwen3-0.6b --model small=smollm2-135m-instruct
+  hone serve --model Qwen/Qwen3-0.6B=./qwen3-0.6b \\
+    --model small=smollm2-135m-instruct
   hone serve --host 0.0.0.0 --api-key tml-0123456789
 
 A client in Python:
   pip install tinker
-  TINKER_BASE_URL=http://127.0.0.1:8000 TINKER_API_KEY=tml-local python my_training.py`;
+  TINKER_BASE_URL=http://127.0.0.1:8000 TINKER_API_KEY=tml-local \\
+    python my_training.py`;
 
 async function serveCommand(flags: ServeFlags): Promise<void> {
   // By default V8 lets its heap grow to several times the live data before it collects garbage.

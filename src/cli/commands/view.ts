@@ -56,8 +56,9 @@ export function register(command: Command): void {
 const port = wholeNumber(0, 65_535);
 
 const help = `
-The page shows live and finished runs. Without a terminal, and with --text, --step or --episode, one run is shown as text.
-In the terminal: the arrow keys and Enter move between steps, episodes and turns, c changes the colors, q quits.
+The page shows live and finished runs. Without a terminal, and with --text,
+--step or --episode, one run is shown as text. In the terminal, the arrow keys
+and Enter move between steps, episodes and turns, c changes the colors, q quits.
 
 Examples:
   hone view

@@ -33,7 +33,8 @@ export function originText(origin: Origin): string {
     case "override":
       return `command line: ${oneLine(origin.text)}`;
     case "reference": {
-      const from = origin.from === undefined ? "" : `, from ${originText(origin.from)}`;
+      const of = origin.from === undefined ? "" : originText(origin.from);
+      const from = of === "" ? "" : origin.from?.kind === "synced" ? `, ${of}` : `, from ${of}`;
       return `${originText(origin.at)} (${oneLine(origin.text)}${from})`;
     }
     case "synced":

@@ -29,6 +29,9 @@ export function toYaml(
     Seq(_, node) {
       node.flow = true;
     },
+    Map(_, node) {
+      node.flow = node.items.length === 0;
+    },
   });
   for (const [key, origin] of origins) {
     const node = document.getIn(key.split("."), true) as YamlNode | undefined;

@@ -197,6 +197,15 @@ describe("consoleSubscriber", () => {
     expect(out.written).not.toContain("\x1b");
   });
 
+  it.each([
+    [[], ["failed: no reward", ""]],
+    [[terminal(60)], ["the run failed", ""]],
+  ])("prints a failure once: errors on the same screen follow (%#)", (others, lines) => {
+    const out = terminal();
+    consoleSubscriber({ out, others, now: () => 0 }).event({ type: "run-end", reason: "failed", text: "no reward" });
+    expect(out.screen()).toEqual(lines);
+  });
+
   it("reports a long wait in a pipe at growing intervals", () => {
     const out = terminal();
     let seconds = 0;

@@ -76,7 +76,11 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
       if (event.type === "run-end") {
         ended = true;
         stop();
-        for (const text of [...summary(progress, now(), live ? width() : 80, styles), ...lastLines(event)]) print(text);
+        for (const text of [
+          ...summary(progress, now(), live ? width() : 80, styles),
+          ...lastLines(event, others.length > 0),
+        ])
+          print(text);
         return;
       }
       if (live && !ended) line ??= liveLine([out, ...others]);
@@ -114,8 +118,9 @@ export function consoleSubscriber(options: ConsoleOptions = {}): Subscriber {
   }
 }
 
-/** A run that succeeded ends with its report only. */
-function lastLines(event: Extract<RunEvent, { type: "run-end" }>): readonly string[] {
+/** A run that succeeded ends with its report only. The error of a failed run follows on the same screen. */
+function lastLines(event: Extract<RunEvent, { type: "run-end" }>, showsErrors: boolean): readonly string[] {
+  if (event.reason === "failed" && showsErrors) return ["the run failed"];
   if (event.reason === "done" && event.text === undefined) return event.report ?? [];
   return [describeEvent(event) ?? ""];
 }

@@ -11,7 +11,10 @@ export function describeEvent(event: RunEvent): string | null {
     case "run-start": {
       const { folder, step, totalSteps, text } = event;
       if (folder === "") return text.join("\n");
-      const steps = step > 0 ? `continuing after step ${step} of ${totalSteps}` : `${totalSteps} steps`;
+      const steps =
+        step > 0
+          ? `continuing after step ${step} of ${totalSteps}`
+          : `${totalSteps} step${totalSteps === 1 ? "" : "s"}`;
       const where = totalSteps > 0 ? `run folder ${shortPath(folder)}: ${steps}` : `results ${shortPath(folder)}`;
       return [...text, where].join("\n");
     }

@@ -76,7 +76,7 @@ function arithmetic(config: Config, total: number, perEpoch: number): string {
   return (
     `${tasks} tasks x ${n} rollouts = ${episodes} episodes -> ${episodes} sequences or more -> ` +
     `${optimizerSteps} optimizer step${optimizerSteps === 1 ? "" : "s"}${parts === 1 ? "" : ` of about ${size}`} per training step${perProcess(config, size)}; ` +
-    `${formatCount(total)} steps (${formatCount(perEpoch)} per epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
+    `${formatCount(total)} step${total === 1 ? "" : "s"} (${formatCount(perEpoch)} per epoch) = ${formatCount(total * episodes)} episodes${config.rllm.async_training.enable ? asyncArithmetic(config) : ""}`
   );
 }
 

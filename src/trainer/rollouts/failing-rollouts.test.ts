@@ -54,7 +54,7 @@ describe("a run whose rollouts all fail stops", () => {
       hint: expect.stringMatching(/^fix the reward; episodes\/ has every failure/),
     });
     expect((result as RunError).message).toMatch(
-      /^all 16 rollouts of step 1 failed, most often \(16 of 16\) at the boundary reward: .*ECONNREFUSED.* \(rollout 0 of task toy\/\d+\)\n.*failing-rollouts\.test\.ts:\d+/,
+      /^all 16 rollouts of step 1 failed, most often \(16 of 16\) in the reward: .*ECONNREFUSED.* \(rollout 0 of task toy\/\d+\)\n.*failing-rollouts\.test\.ts:\d+/,
     );
     expect(pauses.seconds).toBe(5 + 10 + 20 + 40);
     expect(readdirSync(join(folder, "checkpoints"))).toEqual([]);
@@ -70,7 +70,7 @@ describe("a run whose rollouts all fail stops", () => {
     );
     const { result } = await attempt(hanging, limits);
     expect(result).toMatchObject({ exitCode: 1, hint: expect.stringMatching(/what hangs, or raise its time limit/) });
-    expect((result as RunError).message).toMatch(/boundary timeout: its reward took longer than 0\.01 s/);
+    expect((result as RunError).message).toMatch(/at a time limit: its reward took longer than 0\.01 s/);
   });
 
   it("not for an outage of a minute, which leaves no trace in the metrics", async () => {
@@ -104,7 +104,7 @@ describe("a run whose rollouts all fail stops", () => {
         () => new TypeError("row.answer is undefined"),
       ),
     );
-    expect((result as RunError).message).toMatch(/^all 16 rollouts of step 1 failed.*boundary reward.*TypeError/);
+    expect((result as RunError).message).toMatch(/^all 16 rollouts of step 1 failed.*in the reward: .*TypeError/);
     expect(pauses.seconds).toBe(0);
   });
 
@@ -151,7 +151,7 @@ describe("a run whose rollouts all fail stops", () => {
     const { result } = await attempt(async () => {
       throw refused();
     });
-    expect((result as RunError).message).toMatch(/^all 8 rollouts of the validation failed, .*boundary workflow/);
+    expect((result as RunError).message).toMatch(/^all 8 rollouts of the validation failed, .*in the workflow: /);
   });
 });
 

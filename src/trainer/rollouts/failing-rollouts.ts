@@ -114,8 +114,9 @@ function mostFrequent(failed: readonly Episode[]): { failure: Failure; count: nu
 function describe(failed: readonly Episode[]): string {
   const { failure, count, example } = mostFrequent(failed);
   const frames = userFrames(failure.stack);
+  const place = failure.boundary === "timeout" ? "at a time limit" : `in the ${failure.boundary.replace("_", "-")}`;
   return (
-    `most often (${count} of ${failed.length}) at the boundary ${failure.boundary}: ${failure.message} ` +
+    `most often (${count} of ${failed.length}) ${place}: ${failure.message} ` +
     `(rollout ${example.rollout} of task ${example.taskId})${frames === "" ? "" : `\n${frames}`}`
   );
 }

@@ -122,7 +122,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
   ): Promise<Episode[]> {
     const { purpose, tasks, rollouts, step, draw = step, firstRollout = 0, again = 0 } = collection;
     const client = openClient(collection, beside?.queue);
-    const warnings = summarizeWarnings(warn, `step ${step}; its file in episodes/ has the details`);
+    const warnings = summarizeWarnings(warn, `step ${step}; details are in its file in episodes/`);
     live.add(client);
     emit({ type: "rollouts-queued", step, purpose, tasks: queuedTasks(tasks, firstRollout, rollouts) });
     try {
@@ -156,7 +156,7 @@ export function openRollouts(parts: RolloutParts, options: RolloutOptions): Roll
         onFailure: ({ taskId, rollout, failure, reward }) => {
           const worth =
             reward === null ? "its reward is unknown" : `its reward is ${reward} (rllm.workflow.on_agent_error)`;
-          const cause = `${failureNames[failure.kind]}, ${worth}: ${failure.message}`;
+          const cause = `${failureNames[failure.kind]} (${worth}): ${failure.message}`;
           warnings.add(`rollouts ended with ${cause}`, `rollout ${rollout} of ${taskId} ended with ${cause}`);
         },
         onLog: ({ taskId, rollout, text }) => {
