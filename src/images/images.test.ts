@@ -113,7 +113,8 @@ describe("a hostile image", () => {
     ["a large file", () => join(folder, "large.png"), "large.png: the image has 21.0 MB; the limit is 21.0 MB"],
     ["a missing file", () => join(folder, "b.png"), `the image file ${folder}/b.png does not exist`],
     ["a file of text", () => join(folder, "text.png"), "text.png: the image is in an unknown format"],
-    ["a folder", () => folder, "cannot be read as an image file: EISDIR"],
+    ["a folder", () => folder, `${folder} is not an image file, but a folder or a device`],
+    ["a device", () => "/dev/zero", "/dev/zero is not an image file, but a folder or a device"],
     ["a file in a file", () => join(folder, "a.png", "b.png"), "b.png does not exist"],
     [
       "a data URL of SVG",
@@ -208,5 +209,14 @@ describe("a store keeps each image once", () => {
     expect(readdirSync(path).sort()).toEqual([`${images[0]!.hash}.png`, `${images[2]!.hash}.jpg`].sort());
     for (const image of images) expect((await folderStore(path).read(image.hash)).length).toBe(image.bytes);
     expect(folderStore(path).add(png())).toEqual(images[0]);
+  });
+
+  test("in a folder, which replaces files that were copied in part", async () => {
+    const path = join(folder, "copied");
+    const { hash } = folderStore(path).add(png());
+    writeFileSync(join(path, `${hash}.png`), png().subarray(0, 20));
+    const store = folderStore(path);
+    store.add(png());
+    expect(Buffer.from(await store.read(hash))).toEqual(png());
   });
 });

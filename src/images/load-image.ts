@@ -1,5 +1,5 @@
 /** Reads an image from bytes, a data URL, a file, or an address, which is fetched once. */
-import { open } from "node:fs/promises";
+import { readFile, stat } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { RunError, UserError } from "../errors.ts";
 import { imageLimits, requireSize } from "./image-limits.ts";
@@ -110,14 +110,11 @@ function decodeBase64(text: string): Uint8Array {
 
 async function readImageFile(path: string): Promise<Uint8Array> {
   try {
-    const file = await open(path);
-    try {
-      const { size } = await file.stat();
-      located(path, () => requireSize(size));
-      return await file.readFile();
-    } finally {
-      await file.close();
-    }
+    const found = await stat(path);
+    // Reading a pipe or a device might never end.
+    if (!found.isFile()) throw new UserError(`${shorten(path)} is not an image file, but a folder or a device`);
+    located(path, () => requireSize(found.size));
+    return await readFile(path);
   } catch (error) {
     if (error instanceof UserError) throw error;
     const { code } = error as NodeJS.ErrnoException;

@@ -1,6 +1,6 @@
 /** Keeps the bytes of images once, by hash: in memory, or in a folder such as a run's `media`. */
 import { createHash } from "node:crypto";
-import { existsSync } from "node:fs";
+import { existsSync, statSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { RunError } from "../errors.ts";
@@ -55,7 +55,8 @@ export function folderStore(folder: string): MediaStore {
       if (known.has(image.hash)) return image;
       const file = join(folder, imageFile(image));
       makeFolder(folder);
-      if (!existsSync(file)) writeWhole(file, [bytes]);
+      // A copy of the folder may have been interrupted.
+      if (statSync(file, { throwIfNoEntry: false })?.size !== bytes.length) writeWhole(file, [bytes]);
       known.add(image.hash);
       return image;
     },

@@ -4,6 +4,7 @@ import type { ChatMessage } from "../../chat/messages.ts";
 import { composeConfig } from "../../config/compose.ts";
 import type { ConfigInput } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { dataUrl, png } from "../../images/pictures.fixture.ts";
 import { type Script, scriptedSampler } from "../../testing/index.ts";
 import { answer, converse, replyLimit } from "./chat.ts";
 
@@ -40,6 +41,21 @@ describe("hone chat", () => {
     const asked = messages.filter(({ role }) => role === "user").map(({ content }) => content);
     expect(asked).toEqual(["12 or 31?", "5 or 7?", "1 or 2?"]);
     expect(messages.length).toBe(6);
+  });
+
+  it("goes on after an image that the worker refuses", async () => {
+    const messages: ChatMessage[] = [];
+    let printed = "";
+    const { vision, ...scripted } = scriptedSampler(() => "31");
+    const refusing = { ...vision, tokensOf: () => Promise.reject(new UserError("it is animated")) };
+    const print = (text: string) => {
+      printed += text;
+    };
+    const sampling = composeConfig().config.rllm.rollout.val;
+    const turn = { ...scripted, vision: refusing, maxTokens: 100, maxLength: 1000, print, sampling };
+    await converse(turn, messages, Readable.from([`/image ${dataUrl(png())}\n12 or 31?\n\n`]));
+    expect(printed).toBe("it is animated\n31\n");
+    expect(messages.map(({ content }) => content)).toEqual(["12 or 31?", "31"]);
   });
 
   it("prints where a reply was cut off, and counts the conversation towards the limit", async () => {

@@ -102,6 +102,7 @@ async function attach({ vision, print }: Turn, file: string | undefined): Promis
     if (typeof vision === "string") throw new UserError(vision);
     if (file === undefined) throw new UserError("/image needs a file", { hint: "/image picture.png" });
     const image = await vision.loader.load(file);
+    await vision.tokensOf([image]); // the worker refuses some files that the loader accepts
     print(outColors.dim(`${file}: ${image.width} x ${image.height} pixels, sent with the next message\n`));
     return { type: "image", image };
   } catch (error) {
