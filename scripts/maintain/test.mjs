@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 /**
  * `npm test` sets up what is missing and runs every check: types, the page's types, lint, unused code, unit tests, the worker's tests,
- * end-to-end tests. All run even when one fails. Arguments select checks by name, e.g. `npm test -- types unit`.
+ * some of them again on a simulated device, end-to-end tests. All run even when one fails. Arguments select checks by name,
+ * e.g. `npm test -- types unit`.
  */
 import { spawn } from "node:child_process";
 import { delimiter, join } from "node:path";
@@ -15,6 +16,26 @@ import { reportFailure, setUpNode } from "../setup.mjs";
 /** @param {string} path */
 const tool = (path) => [process.execPath, join(packageRoot, "node_modules", path)];
 
+/** The worker's tests that also run on a simulated device (worker/tests/simulated_device.py). */
+const onDevice = ["simulated_device", "outputs", "policies", "sampling_exact"];
+
+/**
+ * @param {string} python
+ * @param {string[]} paths
+ */
+const pytest = (python, ...paths) => [
+  python,
+  "-m",
+  "pytest",
+  "-q",
+  "-n",
+  "2",
+  "--dist",
+  "loadfile",
+  "--no-loadscope-reorder",
+  ...paths,
+];
+
 /**
  * @param {string} python
  * @returns {Record<string, string[]>} the command of each check
@@ -25,10 +46,15 @@ const checksWith = (python) => ({
   lint: [...tool("@biomejs/biome/bin/biome"), "check", "."],
   unused: [...tool("knip/bin/knip.js"), "--no-progress"],
   unit: [...tool("vitest/vitest.mjs"), "run", "--project", "unit"],
-  worker: [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "worker/tests"],
+  worker: pytest(python, "worker/tests"),
+  device: [
+    "env",
+    "HONE_TEST_DEVICE=simulated",
+    ...pytest(python, ...onDevice.map((name) => `worker/tests/test_${name}.py`)),
+  ],
   e2e: [...tool("vitest/vitest.mjs"), "run", "--project", "e2e"],
 });
-const needPython = ["worker", "e2e"];
+const needPython = ["worker", "device", "e2e"];
 
 /**
  * @param {string[]} command

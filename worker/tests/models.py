@@ -1,5 +1,6 @@
 """Tiny random models in the forms that the worker meets, and transformers' own answers to compare with."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 torch.set_num_threads(1)  # at these sizes threads only wait for each other
 
+DEVICE = os.environ.get("HONE_TEST_DEVICE", "cpu")
+# Worker processes do not have the simulated device.
+WORKER_DEVICE = "cpu" if DEVICE == "simulated" else DEVICE
 VOCABULARY = 96
 _SMALL = {
     "vocab_size": VOCABULARY,
@@ -69,7 +73,7 @@ def build(kind: str, directory: Path, dtype: torch.dtype = torch.float32) -> Pat
 
 def load(folder: Path, **options) -> LanguageModel:
     return load_model(
-        str(folder), "tiny", cache_dir=folder.parent, device="cpu", **{"dtype": "float32", **options}
+        str(folder), "tiny", cache_dir=folder.parent, device=DEVICE, **{"dtype": "float32", **options}
     )
 
 

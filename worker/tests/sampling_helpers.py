@@ -16,6 +16,7 @@ from hone_worker.sampling.packed_batch import PackedBatch
 from hone_worker.sampling.padded_batch import PaddedBatch
 from hone_worker.sampling.rows import Request
 from hone_worker.sampling.sampler import Sampler
+from models import DEVICE
 from tiny_models import make_folder
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -35,7 +36,7 @@ def folder(name: str) -> Path:
 
 @cache
 def model(name: str) -> LanguageModel:
-    return load_model(str(folder(name)), name, cache_dir=folder(name), device="cpu", dtype="float32")
+    return load_model(str(folder(name)), name, cache_dir=folder(name), device=DEVICE, dtype="float32")
 
 
 @cache

@@ -23,7 +23,7 @@ from hone_worker.sampling.rows import Request
 from hone_worker.sampling.sampler import Sampler
 from hone_worker.training.packing import Sequences
 from hone_worker.training.trainer import Trainer
-from models import weighing
+from models import DEVICE, weighing
 from tiny_vision_models import (
     FAMILIES,
     Sequence_,
@@ -55,7 +55,7 @@ def load(path: Path, attention: str = "packed") -> LanguageModel:
     with pytest.MonkeyPatch.context() as patch:
         if attention == "padded":
             patch.setattr(model_module, "why_not_packed", lambda _: "the test wants it")
-        model = load_model(str(path), "tiny", cache_dir=path.parent, device="cpu", dtype="float32")
+        model = load_model(str(path), "tiny", cache_dir=path.parent, device=DEVICE, dtype="float32")
     assert model.attention == attention and model.vision is not None, model.info()
     return model
 
@@ -99,6 +99,7 @@ def plain_outputs(plain, model: LanguageModel, items: list[Sequence_], trained: 
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> None:
+    found, expected = found.cpu(), expected.cpu()
     difference = (found - expected).abs().max() / expected.abs().max().clamp(min=1)
     assert difference < tolerance, float(difference)
 
@@ -129,8 +130,8 @@ def check_gradients(policy: Policy, plain) -> None:
         for i, member in enumerate(group.members):
             # With W + s B A: dB = s dW A', dA = s B' dW.
             change, a, b = gradients[f"{member.name}.weight"], overlay.a[2 * i : 2 * i + 2], overlay.b[i]
-            close(b.grad, overlay.scale * change @ a.t())
-            close(overlay.a.grad[2 * i : 2 * i + 2], overlay.scale * b.t() @ change)
+            close(b.grad, overlay.scale * change @ a.cpu().t())
+            close(overlay.a.grad[2 * i : 2 * i + 2], overlay.scale * b.cpu().t() @ change)
 
 
 def check_training(family: str, adapter: dict, attention: str, tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_every_place_may_be_an_output(tmp_path):
 def test_wrong_features_or_positions_are_noticed_at_load(family, dtype, name, wrong, monkeypatch):
     right = getattr(Vision, name)
     monkeypatch.setattr(Vision, name, lambda *given: wrong(right(*given)))
-    model = load_model(str(folder(family)), "tiny", cache_dir=folder(family).parent, device="cpu", dtype=dtype)
+    model = load_model(str(folder(family)), "tiny", cache_dir=folder(family).parent, device=DEVICE, dtype=dtype)
     assert model.vision is None and "rows with images differ" in model.images_reason
 
 

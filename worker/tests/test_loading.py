@@ -37,7 +37,7 @@ def test_info_names_what_the_model_is(folder):
         "max_length": 128,
         "eos_token_ids": [2, 5],
         "dtype": "float32",
-        "device": "cpu",
+        "device": str(model.device),
         "attention": "packed",
         "images": None,
     }

@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> None:
+    found, expected = found.cpu(), expected.cpu()
     difference = (found - expected).abs().max() / expected.abs().max().clamp(min=1)
     assert difference < tolerance, float(difference)
 
@@ -61,13 +62,13 @@ def test_frozen_head_gives_the_same_hidden_gradient_as_a_trained_one(kind, folde
     model = load(build(kind, folder / "heads"))
     from hone_worker.training.head import token_outputs
 
-    hidden = torch.randn(11, 32, generator=torch.Generator().manual_seed(0))
-    targets = torch.arange(11)
+    hidden = torch.randn(11, 32, generator=torch.Generator().manual_seed(0)).to(model.device)
+    targets = torch.arange(11, device=model.device)
     gradients = []
     for trained in (False, True):
         x = hidden.clone().requires_grad_()
         outputs = token_outputs(model, x, targets, NAMES, 4, trained)
-        outputs.backward(torch.arange(22.0).view(2, 11))
+        outputs.backward(torch.arange(22.0, device=model.device).view(2, 11))
         gradients.append(x.grad)
     close(gradients[0], gradients[1])
 

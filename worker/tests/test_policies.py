@@ -62,13 +62,13 @@ def shake(policy) -> None:
     """Moves the adapter away from its beginning, where B is zero."""
     generator = torch.Generator().manual_seed(7)
     for _, parameter in sorted(policy.named(policy.parameters).items()):
-        parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+        parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.device) * 0.1)
     policy.revision += 1
     policy.publish()
 
 
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-5) -> bool:
-    return bool((a - b).abs().max() < tolerance)
+    return bool((a.cpu() - b.cpu()).abs().max() < tolerance)
 
 
 def test_a_fresh_adapter_is_the_base_and_its_seed_decides_it(policies):

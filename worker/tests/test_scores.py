@@ -9,7 +9,7 @@ from hone_worker.errors import UserMistake
 from hone_worker.models.model import find_source
 from hone_worker.models.score_model import ScoreModel
 from make_tiny_reward_model import make_reward_model, make_reward_tokenizer, plant_preference
-from models import CONFIGS, VOCABULARY, _SMALL
+from models import CONFIGS, DEVICE, VOCABULARY, WORKER_DEVICE, _SMALL
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from worker_client import Client, ragged
@@ -26,7 +26,7 @@ def build(kind, folder, labels=1):
 
 
 def open_scores(folder, **options):
-    source = find_source(str(folder), "judge", cache_dir=folder, device="cpu", dtype="float32")
+    source = find_source(str(folder), "judge", cache_dir=folder, device=DEVICE, dtype="float32")
     return ScoreModel(source, **options)
 
 
@@ -117,7 +117,7 @@ def test_a_critic_starts_from_a_reward_model(kind, tmp_path):
     plain = build("llama", tmp_path)
     tokens = draw_sequences(4)[2]
     with Client() as worker:
-        load = {"model": str(tmp_path), "cache_dir": str(tmp_path), "device": "cpu", "dtype": "float32"}
+        load = {"model": str(tmp_path), "cache_dir": str(tmp_path), "device": WORKER_DEVICE, "dtype": "float32"}
         worker.call("load", **load, head="value")
         adapter = {"kind": kind, "rank": 2, "alpha": 4, "targets": ["attn"], "seed": 1}
         created = worker.call("create_policy", adapter=adapter, head="value")
@@ -183,7 +183,7 @@ def test_a_worker_with_a_reward_model(tmp_path):
     plain = build("llama", tmp_path)
     sequences = draw_sequences(3)
     with Client() as worker:
-        load = {"model": str(tmp_path), "cache_dir": str(tmp_path), "device": "cpu", "dtype": "float32"}
+        load = {"model": str(tmp_path), "cache_dir": str(tmp_path), "device": WORKER_DEVICE, "dtype": "float32"}
         loaded = worker.call("load", **load, head="score")
         assert loaded["model"]["max_length"] == 128
         _, arrays, _ = worker.answer(worker.send("score", ragged(sequences)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models import WORKER_DEVICE
 from sampling_helpers import folder, teacher_forced
 from worker_client import WORKER, Client, finite, ragged
 
@@ -25,7 +26,7 @@ ADAM = {
     "max_grad_norm": 0.0,
 }
 SETTINGS = {
-    "device": "cpu",
+    "device": WORKER_DEVICE,
     "dtype": "float32",
     "threads": 1,
     "chunk_size": 16,
