@@ -13,9 +13,12 @@ export class SetupError extends Error {
   }
 }
 
-/** @param {string} text */
+/**
+ * Replaces a status line on a terminal, if there is one.
+ * @param {string} text
+ */
 export function say(text) {
-  process.stderr.write(`set-up: ${text}\n`);
+  process.stderr.write(`${process.stderr.isTTY ? "\r\x1b[2K" : ""}set-up: ${text}\n`);
 }
 
 /** @param {number} since a `performance.now()` */

@@ -4,6 +4,7 @@ import { basename, join } from "node:path";
 import { emitKeypressEvents } from "node:readline";
 import { wantsColors } from "../colors.ts";
 import { UserError } from "../errors.ts";
+import { newestRun } from "../tracking/run-folder/newest-run.ts";
 import { type BrowserContent, draw, openState, press } from "../view/terminal/browser.ts";
 import { openContent } from "../view/terminal/index-content.ts";
 import { type Row, rowText, span } from "../view/terminal/styled.ts";
@@ -23,7 +24,7 @@ export interface TextFlags {
 export async function viewInTerminal(run: string, flags: TextFlags): Promise<void> {
   if (!existsSync(join(run, "metrics.jsonl")) && !existsSync(join(run, "config.yaml"))) {
     throw new UserError(`${run} is not a run folder`, {
-      hint: "hone train creates one; runs/latest is the newest run",
+      hint: newestRun(),
     });
   }
   const content = await openContent(run, basename(realpathSync(run)), flags.filter ?? "");

@@ -131,14 +131,18 @@ export interface RunningServer extends RunningService {
   url: string;
 }
 
+/** @throws UserError for an address that other machines can reach without a key */
+export function requireKey({ host, apiKey }: { host: string; apiKey?: string | null | undefined }): void {
+  if (isLoopback(host) || apiKey) return;
+  throw new UserError(`--host ${host} can be reached from other machines, so it requires an API key`, {
+    hint: "Add --api-key tml-..., or set HONE_API_KEY. Clients must set TINKER_API_KEY to the same key.",
+  });
+}
+
 /** @throws UserError for an address that other machines can reach without a key, or that is in use */
 export async function startServer(options: ServerOptions & { host: string; port: number }): Promise<RunningServer> {
-  const { host, port, apiKey } = options;
-  if (!isLoopback(host) && !apiKey) {
-    throw new UserError(`--host ${host} can be reached from other machines, so it requires an API key`, {
-      hint: "Add --api-key tml-..., or set HONE_API_KEY. Clients must set TINKER_API_KEY to the same key.",
-    });
-  }
+  const { host, port } = options;
+  requireKey(options);
   const running = await openService(options);
   const { context } = running.service;
   // Clients keep idle connections for 90 s; a server that closes them first makes requests fail now and then.

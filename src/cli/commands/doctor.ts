@@ -2,7 +2,7 @@
 
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
-import type { Command } from "commander";
+import { type Command, Help } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
@@ -29,6 +29,15 @@ export function register(command: Command): void {
     .action(doctorCommand);
 }
 
+const detailColumn = 19;
+
+/** On a terminal, further lines begin below the first one. */
+function wrapped(detail: string): string {
+  if (!process.stdout.isTTY) return detail;
+  const lines = new Help().boxWrap(detail, process.stdout.columns - detailColumn);
+  return lines.replaceAll("\n", `\n${" ".repeat(detailColumn)}`);
+}
+
 /** Prints one finding. @param fix what to do if it is not `ok` */
 type Report = (name: string, detail: string, ok?: boolean, fix?: string) => void;
 
@@ -39,7 +48,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   const report: Report = (name, detail, ok = true, fix = "") => {
     if (!ok) failed++;
     const verdict = ok ? `${outColors.green("ok")}   ` : outColors.red("wrong");
-    process.stdout.write(`${verdict} ${name.padEnd(10)} ${detail}\n`);
+    process.stdout.write(`${verdict} ${name.padEnd(12)} ${wrapped(detail)}\n`);
     if (!ok) process.stdout.write(`      ${outColors.cyan("fix:")} ${fix}\n`);
   };
 

@@ -10,7 +10,7 @@ import { UserError } from "../../errors.ts";
 import { memoryStore } from "../../images/media-store.ts";
 import { withFlags } from "../../server/flag-names.ts";
 import { namesOf, readServedModel } from "../../server/models/base-models.ts";
-import { startServer } from "../../server/start-server.ts";
+import { requireKey, startServer } from "../../server/start-server.ts";
 import { wholeNumber } from "../options.ts";
 import { showStatus } from "../show-status.ts";
 import { untilSignal } from "../until-signal.ts";
@@ -83,6 +83,7 @@ async function serveCommand(flags: ServeFlags): Promise<void> {
       hint: "for example --api-key tml-$(openssl rand -hex 16)",
     });
   }
+  requireKey({ host: flags.host, apiKey });
   const served = flags.model.map(readServedModel);
   const status = showStatus();
   const engines: { names: string[]; engine: Engine; reopen: () => Promise<Engine> }[] = [];

@@ -4,6 +4,7 @@ import { basename, dirname, join, resolve } from "node:path";
 import { type ComposedConfig, composeConfig, prepareComposition } from "../../config/compose.ts";
 import type { Config } from "../../config/schema.ts";
 import { UserError } from "../../errors.ts";
+import { newestRun } from "../../tracking/run-folder/newest-run.ts";
 import { bestCheckpoint, type Checkpoint, latestCheckpoint, readCheckpoint } from "./checkpoints.ts";
 
 export interface OpenCheckpoint {
@@ -17,8 +18,7 @@ function printWarning(text: string): void {
   process.stderr.write(`warning: ${text}\n`);
 }
 
-const missingRun = (path: string) =>
-  new UserError(`the run folder ${path} does not exist`, { hint: "runs/latest is the newest run" });
+const missingRun = (path: string) => new UserError(`the run folder ${path} does not exist`, { hint: newestRun() });
 
 /**
  * @param path a checkpoint folder; a run folder, for its newest complete checkpoint; `{run folder}/best`, or `best` for
@@ -38,7 +38,7 @@ export async function openCheckpoint(path: string, warn = printWarning): Promise
 export async function findCheckpoint(path: string, warn = printWarning): Promise<Checkpoint> {
   const folder = (await namedBest(path)) ?? resolve(path);
   if (!existsSync(folder)) {
-    throw new UserError(`the folder ${path} does not exist`, { hint: "runs/latest is the newest run" });
+    throw new UserError(`the folder ${path} does not exist`, { hint: newestRun() });
   }
   const inRun = join(folder, "checkpoints");
   const found = existsSync(inRun) ? await latestCheckpoint(inRun, warn) : await readCheckpoint(folder);

@@ -3,6 +3,7 @@ import { type Dirent, existsSync, readdirSync, realpathSync, statSync } from "no
 import { basename, dirname, join } from "node:path";
 import { UserError } from "../../errors.ts";
 import { openPieces, type Pieces } from "../../tracking/run-folder/kept-episodes.ts";
+import { newestRun } from "../../tracking/run-folder/newest-run.ts";
 import { defaultCache, removeUnused } from "../index/open-database.ts";
 import { openRunIndex, type RunIndex } from "../index/run-index.ts";
 
@@ -36,7 +37,7 @@ const isRun = (folder: string) =>
 export function openViewer(path: string, cache: string = defaultCache()): Viewer {
   if (!existsSync(path) || !statSync(path).isDirectory()) {
     throw new UserError(`${path} is neither a run folder nor a folder of runs`, {
-      hint: "hone train creates one; runs/latest is the newest run",
+      hint: newestRun(),
     });
   }
   const folder = realpathSync(path);
@@ -56,7 +57,7 @@ export function openViewer(path: string, cache: string = defaultCache()): Viewer
   const isOther = (entry: Dirent) => entry.isFile() && !entry.name.startsWith(".");
   if (names().length === 0 && readdirSync(folder, { withFileTypes: true }).some(isOther)) {
     throw new UserError(`${path} is not a run folder, and contains none`, {
-      hint: "hone train creates one; runs/latest is the newest run",
+      hint: newestRun(),
     });
   }
 
