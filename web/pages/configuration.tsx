@@ -6,7 +6,8 @@ import { parameter, setParameters } from "../state/address.ts";
 import { useAnswer } from "../state/fetch.ts";
 
 /** Whether the value was set, and is not one of Hone's defaults. */
-const isChosen = (origin: string | undefined) => origin !== undefined && !origin.startsWith("default");
+const isChosen = (origin: string | undefined) =>
+  origin !== undefined && !/^((synced|forwarded) from \S+ \()?default\b/.test(origin);
 
 export const valueText = (value: unknown): string =>
   typeof value === "string" ? value : (JSON.stringify(value) ?? "–");
