@@ -41,6 +41,16 @@ describe("failures", () => {
         0,
       ],
       [
+        "a reward whose request fails",
+        {
+          workflow: single({ reward: () => thrower(new TypeError("fetch failed", { cause: new Error("bad port") })) }),
+        },
+        { kind: "reward", boundary: "reward" },
+        "reward threw TypeError: fetch failed: bad port",
+        RunError,
+        0,
+      ],
+      [
         "a reward of NaN",
         { workflow: single({ reward: () => Number.NaN }) },
         { kind: "reward", boundary: "reward" },

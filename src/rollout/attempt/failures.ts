@@ -36,8 +36,10 @@ function describe(error: unknown, stage: string): string {
 
 function describeThrown(error: unknown): string {
   if (!(error instanceof Error)) return `a value that is not an Error: ${String(error)}`;
+  // fetch puts the reason into the cause.
+  const cause = error.message === "fetch failed" && error.cause instanceof Error ? `: ${error.cause.message}` : "";
   // Some libraries only name the class.
-  return `${error.name === "Error" ? error.constructor.name : error.name}: ${error.message}`;
+  return `${error.name === "Error" ? error.constructor.name : error.name}: ${error.message}${cause}`;
 }
 
 /** @param fault what is wrong with the model's last reply, if anything */

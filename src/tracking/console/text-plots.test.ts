@@ -43,7 +43,7 @@ describe("chart", () => {
     expect(labels([0.0712, 0.0741])).toEqual(["0.074", "0.071"]);
     expect(labels([0.07, 0.07000000001])).toEqual(["7.00e-2", "7.00e-2"]);
     expect(labels([1e-9, 2e-9])).toEqual(["2.00e-9", "1.00e-9"]);
-    expect(labels([0.5, 0.5])).toEqual(["0.50", "0.50"]);
+    expect(labels([0.5, 0.5])).toEqual(["0.50"]);
   });
 
   it("averages values that do not fit, and starts at the first step of a resumed run", () => {

@@ -32,7 +32,7 @@ export function chart(values: readonly number[], size: { width: number; height: 
   const rowOf = (value: number) => (high > low ? Math.round(((value - low) / (high - low)) * (height - 1)) : 0);
   const rows = Array.from({ length: height }, (_, index) => {
     const row = height - 1 - index;
-    const label = row === height - 1 ? top : row === 0 ? bottom : "";
+    const label = row === 0 ? bottom : row === height - 1 && high > low ? top : "";
     const cells = columns.map((value) => (Number.isFinite(value) && rowOf(value) === row ? "*" : " ").padEnd(spread));
     return `${label.padStart(margin - 1)} |${cells.join("")}`.trimEnd();
   });
