@@ -1,6 +1,8 @@
 import { join } from "node:path";
 import { afterEach, expect, test, vi } from "vitest";
 import { openTraceStore } from "../../gateway/traces/open-trace-store.ts";
+import { memoryStore } from "../../images/media-store.ts";
+import { png } from "../../images/pictures.fixture.ts";
 import { temporaryFolder } from "../../temporary-folder.fixture.ts";
 import { runCommandLine } from "../run-command-line.ts";
 
@@ -17,7 +19,16 @@ test("hone traces prints terminal escapes of models and clients as text", async 
   store.trace({
     ...{ id: "one", session: `s${hostile}\nfake line`, attempt: 0, role: hostile, api: "chat", model: hostile },
     ...{ startedMs: 1, latencyMs: 1, status: "ok", error: null, stopReason: "stop", policyVersion: 0 },
-    messages: [{ role: "user", content: hostile }],
+    messages: [
+      { role: "user", content: hostile },
+      {
+        role: "user",
+        content: [
+          { type: "image", image: memoryStore().add(png(4, 3)) },
+          { type: "text", text: "?" },
+        ],
+      },
+    ],
     ...{ tools: null, reply: hostile, params: {}, metadata: {} },
     ...{ promptTokens: new Int32Array(1), tokens: new Int32Array(1), logprobs: new Float32Array(1) },
   });
@@ -32,6 +43,7 @@ test("hone traces prints terminal escapes of models and clients as text", async 
   expect(out.trimEnd().split("\n")).toHaveLength(2);
   await traces("show", "one");
   expect(out).toContain("> a\\x1b[2J\\u202e\\x9b\\x07b");
+  expect(out).toContain("  user: [image 4x3 png]?\n");
   const shown = out.length;
   await traces("show", "one", "--json");
   expect(JSON.parse(out.slice(shown))).toMatchObject({ reply: hostile });

@@ -1,6 +1,7 @@
 /** `hone traces`: lists, shows and exports the model calls that the gateway recorded. */
 import { writeFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
+import { describeContent } from "../../chat/images/content.ts";
 import type { ChatMessage } from "../../chat/messages.ts";
 import { UserError } from "../../errors.ts";
 import { type ExportForm, exportForms, exportTraces, traceJson } from "../../gateway/traces/export-traces.ts";
@@ -165,7 +166,7 @@ function describe(trace: Trace): string[] {
 
 const describeMessage = ({ role, content, reasoning, toolCalls = [] }: ChatMessage, mark: string): string[] => [
   ...(reasoning ? [`${mark} ${role} thinks: ${reasoning}`] : []),
-  ...(content === "" ? [] : [`${mark} ${role}: ${content}`]),
+  ...(content === "" ? [] : [`${mark} ${role}: ${describeContent(content)}`]),
   ...toolCalls.map(
     (call) => `${mark} ${role} calls ${call.name}(${call.argumentsText ?? JSON.stringify(call.arguments)})`,
   ),

@@ -1,5 +1,6 @@
 /** Rewards from a server, with the request format of LightRFT's `--remote_rm_url`. */
 import type { Reply, Reward, RewardContext } from "../../agents/types.ts";
+import { textOf } from "../../chat/images/content.ts";
 import { RunError } from "../../errors.ts";
 import { postJson } from "../../http/post-json.ts";
 
@@ -48,7 +49,7 @@ export function remoteReward<Row>(options: RemoteRewardOptions<Row>): Reward<Row
   return async (row, reply, context: RewardContext<Row>) => {
     const asked = {
       query: query?.(row, reply) ?? reply.transcript(),
-      prompt: context.messages.map(({ content }) => content).join("\n\n"),
+      prompt: context.messages.map(({ content }) => textOf(content)).join("\n\n"),
       reference: reference?.(row),
       signal: context.signal,
     };

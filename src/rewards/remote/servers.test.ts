@@ -2,6 +2,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
 import { singleTurn } from "../../agents/single-turn.ts";
+import { png } from "../../images/pictures.fixture.ts";
 import { runWorkflow } from "../../testing/run-workflow.ts";
 import { combine } from "../combine.ts";
 import { exactMatch } from "../text/exact-match.ts";
@@ -209,4 +210,23 @@ describe("combine", () => {
     // @ts-expect-error: rows have no `ansver`
     combine<Row>({ answer: { weight: 1, reward: (row) => row.ansver.length } });
   });
+});
+
+test("servers that grade text get [image] for an image", async () => {
+  const sent: string[] = [];
+  const url = await serve((body: { prompts?: string[] }) => {
+    sent.push(JSON.stringify(body));
+    return body.prompts ? { rewards: [1] } : { choices: [{ message: { content: '{"score": 1}' } }] };
+  });
+  const prompt = [
+    { type: "image" as const, image: png() },
+    { type: "text" as const, text: " What is it?" },
+  ];
+  for (const reward of [judge({ url, model: "m", rubric: "good" }), remoteReward({ url })]) {
+    await runWorkflow({ workflow: singleTurn({ prompt: () => prompt, reward }), rows: [{}], reply: () => "red" });
+  }
+  expect(sent).toEqual([
+    expect.stringContaining("user: [image] What is it?"),
+    expect.stringContaining('"[image] What is it?"'),
+  ]);
 });
