@@ -9,6 +9,7 @@ import type { ExplainedKey } from "../../support/explain.ts";
 import { savedConfigFile } from "../../trainer/checkpoints/open-checkpoint.ts";
 import { configFiles, format, overrides, strict } from "../options.ts";
 import { printWarnings } from "../print-warnings.ts";
+import { wrapped } from "../wrapped.ts";
 
 interface ConfigFlags {
   config?: string[];
@@ -155,10 +156,10 @@ function explanation({ key, value, originText, type, description, effect, note, 
   const fallback = "default" in rest ? `, default ${JSON.stringify(rest.default)}` : "";
   return [
     `${key} = ${JSON.stringify(value)}`,
-    `  ${description}`,
-    `  type:   ${type}${fallback}`,
-    `  origin: ${originText}`,
-    `  effect: ${effect}`,
-    ...(note === undefined ? [] : [`  note:   ${note}`]),
+    `  ${wrapped(description, 2)}`,
+    `  type:   ${wrapped(type + fallback, 10)}`,
+    `  origin: ${wrapped(originText, 10)}`,
+    `  effect: ${wrapped(effect, 10)}`,
+    ...(note === undefined ? [] : [`  note:   ${wrapped(note, 10)}`]),
   ].join("\n");
 }

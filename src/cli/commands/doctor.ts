@@ -2,7 +2,7 @@
 
 import { statfsSync } from "node:fs";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
-import { type Command, Help } from "commander";
+import type { Command } from "commander";
 import { samplerMismatch } from "../../algorithms/off-policy/sampler-mismatch.ts";
 import type { Loss } from "../../algorithms/types.ts";
 import type { Engine, Finding, Sample, Sampler } from "../../backends/engine.ts";
@@ -21,21 +21,13 @@ import { composeSupported } from "../compose-supported.ts";
 import { describeNeeded, describeRanks, modelFolder } from "../describe-ranks.ts";
 import { overrides } from "../options.ts";
 import { showStatus } from "../show-status.ts";
+import { wrapped } from "../wrapped.ts";
 
 export function register(command: Command): void {
   command
     .argument(...overrides)
     .addHelpText("after", "\nExamples:\n  hone doctor\n  hone doctor model.name=./my-model local.dtype=float32")
     .action(doctorCommand);
-}
-
-const detailColumn = 19;
-
-/** On a terminal, further lines begin below the first one. */
-function wrapped(detail: string): string {
-  if (!process.stdout.isTTY) return detail;
-  const lines = new Help().boxWrap(detail, process.stdout.columns - detailColumn);
-  return lines.replaceAll("\n", `\n${" ".repeat(detailColumn)}`);
 }
 
 /** Prints one finding. @param fix what to do if it is not `ok` */
@@ -48,7 +40,7 @@ async function doctorCommand(overrides: string[]): Promise<void> {
   const report: Report = (name, detail, ok = true, fix = "") => {
     if (!ok) failed++;
     const verdict = ok ? `${outColors.green("ok")}   ` : outColors.red("wrong");
-    process.stdout.write(`${verdict} ${name.padEnd(12)} ${wrapped(detail)}\n`);
+    process.stdout.write(`${verdict} ${name.padEnd(12)} ${wrapped(detail, 19)}\n`);
     if (!ok) process.stdout.write(`      ${outColors.cyan("fix:")} ${fix}\n`);
   };
 
