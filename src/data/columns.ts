@@ -54,6 +54,7 @@ function rowError(task: Task, error: z.ZodError): UserError {
 const renameHint = "Use the column names of the file, and rename them in the workflow.";
 
 function shown(value: unknown): string {
+  if (value instanceof Uint8Array) return `${value.length} bytes`;
   const text = JSON.stringify(value) ?? String(value);
   return text.length > 60 ? `${text.slice(0, 60)}...` : text;
 }

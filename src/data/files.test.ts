@@ -307,5 +307,8 @@ describe("columns", () => {
     expect(await complaint(() => columns(fromRows<unknown>("list", [3]), { a: z.string() }))).toContain(
       "list[0]: the row is not an object",
     );
+    expect(await complaint(() => columns(fromRows("list", [{ a: new Uint8Array(9) }]), { a: z.string() }))).toContain(
+      'list[0]: column "a" is 9 bytes: ',
+    );
   });
 });
