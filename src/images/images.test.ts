@@ -102,6 +102,16 @@ describe("an image is read from", () => {
     await expect(load(`${origin}/busy`)).rejects.toThrow("answered 503");
     expect(asked).toEqual(["/a.png", "/busy", "/busy"]);
   });
+
+  test("an address again if the image was dropped from memory", async () => {
+    const store = memoryStore(2 * png(3, 5).length);
+    const { load } = imageLoader(store);
+    const { hash } = await load(`${origin}/a.png`);
+    for (const width of [4, 6]) await load(png(width, 5));
+    await expect(store.read(hash)).rejects.toThrow("no longer in memory");
+    await load(`${origin}/a.png`);
+    expect(Buffer.from(await store.read(hash))).toEqual(png(3, 5));
+  });
 });
 
 describe("a hostile image", () => {

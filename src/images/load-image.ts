@@ -19,12 +19,15 @@ export function imageLoader(store: MediaStore): ImageLoader {
   const fetched = new Map<string, Promise<StoredImage>>();
 
   function fetchOnce(url: string): Promise<StoredImage> {
-    const known = fetched.get(url);
-    if (known !== undefined) return known;
-    const image = download(url).then((bytes) => add(bytes, url));
+    const image = fetchUnlessStored(url, fetched.get(url));
     fetched.set(url, image);
     image.catch(() => fetched.delete(url));
     return image;
+  }
+
+  async function fetchUnlessStored(url: string, earlier: Promise<StoredImage> | undefined): Promise<StoredImage> {
+    const known = await earlier;
+    return known !== undefined && store.has(known) ? known : add(await download(url), url);
   }
 
   function add(bytes: Uint8Array, where: string): StoredImage {

@@ -12,6 +12,8 @@ import type { StoredImage } from "./types.ts";
 export interface MediaStore {
   /** @throws UserError if the bytes are not an image within the limits */
   add(bytes: Uint8Array): StoredImage;
+  /** Whether an image that was added is still in the store. */
+  has(image: StoredImage): boolean;
   /** @throws RunError if no image with this hash was added */
   read(hash: string): Promise<Uint8Array>;
 }
@@ -38,6 +40,7 @@ export function memoryStore(most = mostMemory): MediaStore {
       }
       return image;
     },
+    has: ({ hash }) => kept.has(hash),
     async read(hash) {
       const bytes = kept.get(hash);
       if (bytes !== undefined) return bytes;
@@ -48,18 +51,18 @@ export function memoryStore(most = mostMemory): MediaStore {
 
 /** Files are named `{hash}.png` and `{hash}.jpg`. The folder is made for the first image. */
 export function folderStore(folder: string): MediaStore {
-  const known = new Set<string>();
   return {
     add(bytes) {
       const image = describe(bytes);
-      if (known.has(image.hash)) return image;
       const file = join(folder, imageFile(image));
-      makeFolder(folder);
       // A copy of the folder may have been interrupted.
-      if (statSync(file, { throwIfNoEntry: false })?.size !== bytes.length) writeWhole(file, [bytes]);
-      known.add(image.hash);
+      if (statSync(file, { throwIfNoEntry: false })?.size !== bytes.length) {
+        makeFolder(folder);
+        writeWhole(file, [bytes]);
+      }
       return image;
     },
+    has: (image) => existsSync(join(folder, imageFile(image))),
     async read(hash) {
       for (const type of ["image/png", "image/jpeg"] as const) {
         const file = join(folder, imageFile({ hash, type }));
