@@ -1,9 +1,7 @@
 """verl's rollout servers. They sample over HTTP, and verl's checkpoint engine sends them the actor's weights."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from importlib.util import find_spec
 
 from hone_worker.errors import RunFailure, UserMistake, first_line
@@ -15,23 +13,22 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from .configuration import Configuration, as_dataclass
 from .group import WorkerGroup
+from .watch import watched
 
 _SECTION = "actor_rollout_ref.rollout"
-
-# Between two checks of the servers during an update. A server that fails two checks in a row has ended.
-_CHECK_SECONDS = 2
 
 
 class Rollouts:
     """Servers on the GPUs of the actor's workers, or with `hybrid_engine=false` on separate GPUs. Servers that share
-    GPUs start asleep and answer only after the first `update`. `on_death` gets a message if a server ends during an
-    update, because verl's workers would wait for it forever."""
+    GPUs start asleep and answer only after the first `update`. `on_death` gets a message if an update does not end,
+    because a server ended or does not answer."""
 
     def __init__(
         self, configuration: Configuration, actor: WorkerGroup, pool: RayResourcePool, on_death: Callable[[str], None]
     ):
         self._actor = actor
         self._on_death = on_death
+        self._limit = configuration.get("actor_rollout_ref.nccl_timeout")
         # SGLang also answers 503 while it cannot sample.
         self._broken = () if configuration.get(f"{_SECTION}.name") == "sglang" else (500, 503)
         self._hybrid = configuration.get("actor_rollout_ref.hybrid_engine")
@@ -71,43 +68,11 @@ class Rollouts:
     def update(self, version: int) -> None:
         """Sends the actor's weights to the servers. No request runs during the update."""
         self.sleep()
-        with self._explained(f"did not get version {version} of the weights"), self._watched(version):
+        watch = watched(self.addresses, self._broken, version, self._limit, self._on_death)
+        with self._explained(f"did not get version {version} of the weights"), watch:
             self._weights.update_weights(version)
             self._weights.resume_generation_replicas()
         self._asleep = False
-
-    @contextmanager
-    def _watched(self, version: int) -> Iterator[None]:
-        over = threading.Event()
-        threading.Thread(target=self._watch, args=(version, over), name="servers", daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
-
-    def _watch(self, version: int, over: threading.Event) -> None:
-        failed: set[str] = set()
-        while not over.wait(_CHECK_SECONDS):
-            before, failed = failed, {address for address in self.addresses if self._has_failed(address)}
-            for address in before & failed:
-                if not over.is_set():
-                    self._on_death(
-                        f"verl's rollout server at {address} ended while it loaded version {version} of the weights; "
-                        "worker.log in the run folder has its output"
-                    )
-
-    def _has_failed(self, address: str) -> bool:
-        """A server that is busy may not answer in time."""
-        connection = HTTPConnection(address, timeout=_CHECK_SECONDS)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status in self._broken
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-        finally:
-            connection.close()
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
