@@ -44,7 +44,8 @@ export function listen(): void {
       connection.value = "connected";
     };
     source.onerror = () => {
-      connection.value = "lost";
+      // The browser does not reconnect after an HTTP error, e.g. for a run that does not exist.
+      connection.value = source.readyState === EventSource.CLOSED ? "offline" : "lost";
     };
     on("changed", (change) => refreshSoon(change.run === run ? `${runs}/${encodeURIComponent(run)}` : runs));
     // Within a step only the run's own line and the lanes of its rollouts change.
