@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 
-
 class _Module(_DummyBackendModule):
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:  # for recomputed checkpoints
@@ -24,7 +23,7 @@ _setup_privateuseone_for_python_backend("simulated", _Module())
 DEVICE = torch.device("simulated:0")
 _library = torch.library.Library("aten", "IMPL")
 # Operations that take tensors of both devices, on a GPU too. An index may be on the CPU.
-_MIXED = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
+_MIXED = ("aten::copy_", "aten::_to_copy")
 _INDEXED = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_unsafe_index", "aten::_index_put_impl_")
 
 
@@ -93,7 +92,8 @@ def _run(operation, args: tuple, kwargs: dict) -> Any:
 def _check(name: str, args: tuple, leaves: list) -> None:
     """Raises RuntimeError, as torch does for a GPU, if an operation mixes devices."""
     generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-    elsewhere = [leaf for leaf in leaves if type(leaf) is Tensor and leaf.dim() > 0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    elsewhere = [tensor for tensor in tensors if not isinstance(tensor, SimulatedTensor)]
     if name in _MIXED or (name in _INDEXED and isinstance(args[0], SimulatedTensor)):
         elsewhere = []
     if generators or elsewhere:

@@ -13,6 +13,7 @@ def test_operations_refuse_tensors_of_two_devices():
         lambda: there + here,
         lambda: here.add_(there),
         lambda: torch.cat([there, here]),
+        lambda: there * torch.nn.Parameter(here),
         lambda: here[there.long()],
         lambda: torch.multinomial(there, 1, generator=torch.Generator()),
     ):
