@@ -19,8 +19,8 @@ function containerQuota(): number | null {
 /**
  * How threads wait between two operations. Threads that spin for milliseconds are up to fifty times slower when another
  * program uses a core; threads that sleep immediately are 50% slower on an idle machine. These spin for about 0.1 ms and
- * then sleep: as fast as the fastest on an idle machine, and about twice the time of one thread on a busy one. The user's
- * environment takes precedence.
+ * then sleep: at most a tenth slower than always spinning on an idle machine, and about twice the time of one thread on a
+ * busy one. The user's environment takes precedence.
  */
 export function threadEnvironment(
   threads: number,
